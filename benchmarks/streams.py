@@ -108,9 +108,9 @@ class TimedSink:
     def open_table(self) -> Any:
         return TimedTable(self._sink.open_table(), self._spent)
 
-    def maintain(self, store: Any, batch_id: int) -> None:
+    def maintain(self, store: Any, batch: Batch) -> None:
         with timed(self._spent, "maintain"):
-            self._sink.maintain(store, batch_id)
+            self._sink.maintain(store, batch)
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def commit_batch(
 def _maintain(sink: Destination, store: SqlManifestStore, batch: Batch) -> None:
     """Maintain table and store. The batch is already committed, so an error must not fail it."""
     try:
-        sink.maintain(store, batch.batch_id)
+        sink.maintain(store, batch)
         if batch.batch_id % BATCHES_PER_PRUNING == 0:  # no delivery process does it for a coupled stream
             kept_s, kept_max = sink.options.delivered_s_max, sink.options.delivered_max
             store.prune(batch.stream, kept_s, kept_max, BATCHES_PRUNED_MAX)

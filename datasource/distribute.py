@@ -30,15 +30,11 @@ def distribute(
 ) -> DataFrame:
     """Repartition a streaming or batch DataFrame by a table's partitions. Works with Spark Connect.
 
-    Give either `by`, or the `format` and `options` of the sink. Then this call reads the partitioning of the
-        table;
-    for a table that does not exist yet, it is that of the options. The rows of one table partition go to one
-        task, so
-    that a batch writes one data file for each table partition, or more if they grow beyond `targetFileSize`.
-        Rows of
-    a batch DataFrame are also sorted by partition within each task, so that one file is open at a time. Spark
-        cannot
-    sort streams: their tasks keep up to `maxOpenPartitions` files open.
+    Give either `by`, or the `format` and `options` of the sink. With the latter, this call reads the
+    partitioning of the table, or of the options if the table does not exist yet. The rows of one table
+    partition go to one task. So a batch writes one data file for each table partition, or more if they grow
+    beyond `targetFileSize`. Rows of a batch DataFrame are also sorted by partition within each task, so one
+    file is open at a time. Spark cannot sort streams: their tasks keep up to `maxOpenPartitions` files open.
 
         rows = penstock.distribute(rows, "day(ts), bucket(16, id)", partitions=4)
         rows = penstock.distribute(rows, format="penstock.delta", options={"path": "/lake/flights"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic
 
-from ..committers.contract import ContentT, PayloadT, Target
+from ..committers.contract import Batch, ContentT, PayloadT, Target
 from ..writers.local_path import local_path
 from .options.delivery import DeliveryOptions
 
@@ -37,5 +37,5 @@ class PlainSink(Generic[PayloadT, ContentT]):
         filesystem, path = FileSystem.from_uri(location.replace("s3a://", "s3://", 1))
         return filesystem, path
 
-    def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
+    def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
         """Do nothing."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from ..committers.contract import (
+    Batch,
     Committer,
     ContentT,
     ContentT_contra,
@@ -118,7 +119,7 @@ class Destination(Protocol):
         """Return the file system of a checkpoint, and the path in it."""
         ...
 
-    def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
+    def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
         """Maintain the table after a committed batch. If it fails, the next batch does it."""
         ...
 

@@ -41,10 +41,8 @@ def freeze_loaded() -> None:
     """Exclude loaded modules from garbage collection. Objects created later are collected as usual.
 
     After each task, Spark's worker calls `gc.collect()` (pyspark's `daemon.py`), which visits every object.
-        With the
-    table libraries loaded, that is most of the time to plan or commit a small batch. Another data source in
-        the same
-    process loads further modules, and so does Spark: with its first answer, pandas.
+    With the table libraries loaded, this takes most of the time to plan or commit a small batch. Other data
+    sources in the same process load more modules, and so does Spark: pandas, with its first result.
     """
     global _known_modules
     if len(sys.modules) != _known_modules:

@@ -114,6 +114,7 @@ class SnapshotExpiry:
         now: clock, with a time zone
         in_short: formats an error without secrets
         new_id: returns a unique id for a plan
+        check: raises an error if no snapshot may expire now
     """
 
     def __init__(
@@ -125,12 +126,14 @@ class SnapshotExpiry:
         now: Callable[[], datetime],
         in_short: Callable[[BaseException], str] = lambda error: redacted(error, {}),
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+        check: Callable[[TableMetadata], None] = lambda _: None,
     ) -> None:
         self._load_table = load_table
         self._store = store
         self._uri = table_uri
         self._policy = policy
         self._now = now
+        self._check = check
         self._in_short = in_short
         self._new_id = new_id
 
@@ -142,6 +145,7 @@ class SnapshotExpiry:
 
         Raises:
             RetryableError: catalog, storage or store cannot be reached; the next run continues.
+            PenstockError: of `check`
         """
         with self._errors():
             table = self._load_table()
@@ -171,6 +175,7 @@ class SnapshotExpiry:
         expiring = snapshots_to_expire(table.metadata, self._policy.keep_snapshots_max, now_ms)
         if not expiring:
             return 0
+        self._check(table.metadata)
         unneeded = expired_files(table.io, table.metadata, expiring, table_deletion_guard(table).allows)
         plan = Expiry(
             expiry_id=self._new_id(),

@@ -263,6 +263,11 @@ def version_of(metadata: TableMetadata, branch: str) -> int:
 # Rollback -----------------------------------------------------------------------------------------
 
 
+def check_query_not_rolled_back(metadata: TableMetadata, address: IcebergAddress, query_id: str) -> None:
+    """Check that no rollback has removed the query's last batch. Raises as `check_not_rolled_back`."""
+    check_not_rolled_back(metadata, address, committed_batch(metadata, query_id, address.branch))
+
+
 def check_not_rolled_back(
     metadata: TableMetadata, address: IcebergAddress, committed: CommittedBatch | None
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Manifest, Mode, PartitionField, PlannedBatch, SortField
+from ...committers.contract import Batch, Manifest, Mode, PartitionField, PlannedBatch, SortField
 from ...committers.delta.committer import DeltaTableCommitter, now_ms
 from ...committers.delta.log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
 from ...committers.delta.snapshot_cache import SNAPSHOT_CACHE, SnapshotCache
@@ -62,7 +62,7 @@ class DeltaSink:
         """Open a location, a remote one with the options `storage.*`."""
         return DeltaFormat(()).open_filesystem(location, dict(self.options.storage_options))
 
-    def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
+    def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
         """Do nothing: the Delta library writes log checkpoints and cleans the log with its commits."""
 
     def maintenance_policy(self) -> MaintenancePolicy:

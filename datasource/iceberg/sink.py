@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Mode, PartitionField, PlannedBatch, SortField
+from ...committers.contract import Batch, Mode, PartitionField, PlannedBatch, SortField
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...committers.iceberg.address import IcebergAddress, parse_table_name
 from ...committers.iceberg.catalog import CatalogConfig, check_address_given, known_properties, redacted
@@ -17,7 +18,7 @@ from ...committers.iceberg.expiry import ExpiryPolicy, SnapshotExpiry
 from ...committers.iceberg.new_table import NewIcebergTable
 from ...committers.iceberg.plan import partitioning
 from ...committers.iceberg.properties import EXPIRE_PROPERTY, is_maintained
-from ...committers.iceberg.table import load, load_if_there, version_of
+from ...committers.iceberg.table import check_query_not_rolled_back, load, load_if_there, version_of
 from ...committers.iceberg.target import KIND, IcebergTableLayout
 from ...committers.maintenance import MaintenancePolicy, Step
 from ...writers.iceberg.filesystem import open_iceberg_filesystem
@@ -87,24 +88,29 @@ class IcebergSink:
         """Open a location, a remote one with the file options in `catalog.*`."""
         return open_iceberg_filesystem(location, dict(self.options.catalog_properties))
 
-    def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
+    def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
         """Expire old snapshots, if the options say so; not for every batch, because it loads the table."""
-        if batch_id % BATCHES_PER_MAINTENANCE or self.options.expire_snapshots is False:
+        if batch.batch_id % BATCHES_PER_MAINTENANCE == 0:
+            self._expire_snapshots(store, batch.stream.query_id)
+
+    def _expire_snapshots(self, store: SqlManifestStore, query_id: str) -> None:
+        if self.options.expire_snapshots is False:
             return
         is_wanted = self.options.expire_snapshots is True
         if not is_wanted:
             properties = load(self._catalog, self._address).metadata.properties
             is_wanted = properties.get(EXPIRE_PROPERTY, "false").lower() == "true"
         if is_wanted:
-            self._expiry(store).run()
+            self._expiry(store, query_id).run()
 
-    def _expiry(self, store: SqlManifestStore) -> SnapshotExpiry:
+    def _expiry(self, store: SqlManifestStore, query_id: str) -> SnapshotExpiry:
         return SnapshotExpiry(
             lambda: load(self._catalog, self._address),
             store.expiries,
             self.table_uri,
             ExpiryPolicy(self.options.snapshots_max, self.options.snapshot_grace_s),
             now=lambda: datetime.now(timezone.utc),
+            check=partial(check_query_not_rolled_back, address=self._address, query_id=query_id),
             in_short=lambda error: redacted(error, known_properties(self._catalog)),
         )
 
@@ -115,7 +121,7 @@ class IcebergSink:
         from ...committers.iceberg.compaction import IcebergCompactableTable
 
         def expire() -> str:
-            self.maintain(context.store, 0)
+            self._expire_snapshots(context.store, context.stream.query_id)
             return ""
 
         table = IcebergCompactableTable(self._catalog, self._address, context.stream.query_id)

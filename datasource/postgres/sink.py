@@ -56,7 +56,7 @@ class PostgresSink:
         """Open a location, a remote checkpoint with the options `storage.*`."""
         return DeltaFormat(()).open_filesystem(location, dict(self.options.storage_options))
 
-    def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
+    def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
         """Do nothing: Postgres maintains its tables."""
 
 

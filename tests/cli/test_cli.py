@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, redirect_stderr
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.cli import Ended
+from tests.support.cli import Ended, modules_loaded_by
 from tests.support.lakes import LAKES
 from tests.support.stored_lake import GRACE, NOW, YOUNG, Lake, paths
 
@@ -43,28 +41,25 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def lake(tmp_path: Path, store_url: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
     """Query "ids": batches 0 and 1 committed, 2 rows each; a lost attempt of batch 1."""
-    lake = filled(Lake(tmp_path, store_url, QUERY, kind))
-    monkeypatch.setenv("PENSTOCK_STORE", store_url)
-    yield lake
-    lake.store.close()
-
-
-@pytest.fixture
-def local_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
-    """The same of a Delta table, where the format is no matter."""
-    lake = filled(Lake(tmp_path, None, QUERY))
-    monkeypatch.setenv("PENSTOCK_STORE", lake.store_url)
-    yield lake
-    lake.store.close()
+    with filled(Lake(tmp_path, store_url, QUERY, kind)) as lake:
+        monkeypatch.setenv("PENSTOCK_STORE", store_url)
+        yield lake
 
 
 @pytest.fixture
 def any_lake(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
-    """The same of a table of each format."""
-    lake = filled(Lake(tmp_path, None, QUERY, kind))
-    monkeypatch.setenv("PENSTOCK_STORE", lake.store_url)
-    yield lake
-    lake.store.close()
+    """The same with a store in SQLite."""
+    with filled(Lake(tmp_path, None, QUERY, kind)) as lake:
+        monkeypatch.setenv("PENSTOCK_STORE", lake.store_url)
+        yield lake
+
+
+@pytest.fixture
+def local_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    """The same with a Delta table and a store in SQLite."""
+    with filled(Lake(tmp_path, None, QUERY)) as lake:
+        monkeypatch.setenv("PENSTOCK_STORE", lake.store_url)
+        yield lake
 
 
 def filled(lake: Lake) -> Lake:
@@ -77,10 +72,6 @@ def filled(lake: Lake) -> Lake:
 def replace_table(lake: Lake) -> None:
     lake.lake.forget()
     lake.planned = lake.plan()
-
-
-def python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("command", [["status"], ["status", "--json"]])
@@ -96,37 +87,18 @@ def test_credentials_that_an_earlier_version_has_stored_are_not_shown(lake: Lake
 # What it costs --------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("any_lake")
 @pytest.mark.parametrize("command", ["status", "show ids 0", "recover", "gc", "version"])
-def test_no_command_loads_spark(any_lake: Lake, command: str) -> None:
-    code = f"""
-import sys
-from penstock.cli.app import app
-try:
-    app({command.split()!r})
-except SystemExit as end:
-    assert end.code in (0, 1, None), end.code
-assert "pyspark" not in sys.modules
-print("ended")
-"""
-    ended = python(code)
-    assert "ended" in ended.stdout, ended.stderr
+def test_no_command_loads_spark(command: str) -> None:
+    assert "pyspark" not in modules_loaded_by(*command.split())
 
 
 def test_help_loads_no_table_library_and_no_database() -> None:
-    code = """
-import sys
-from penstock.cli.app import app
-try:
-    app(["gc", "--help"])
-except SystemExit:
-    pass
-heavy = {"pyspark", "deltalake", "pyiceberg", "sqlalchemy", "pyarrow"}
-print(sorted({name.partition(".")[0] for name in sys.modules} & heavy))
-"""
-    assert python(code).stdout.splitlines()[-1] == "[]"
+    heavy = {"pyspark", "deltalake", "pyiceberg", "sqlalchemy", "pyarrow"}
+    assert not modules_loaded_by("gc", "--help") & heavy
 
 
-# Where the store is ---------------------------------------------------------------------------------
+# The store ------------------------------------------------------------------------------------------
 
 
 def test_the_store_of_a_checkpoint_is_found_there(tmp_path: Path) -> None:
@@ -138,22 +110,21 @@ def test_the_store_of_a_checkpoint_is_found_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--checkpoint", "/tmp", "--store", "sqlite:////tmp/x.db")])
-def test_exactly_one_of_checkpoint_and_store_is_needed(
-    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_or_store_is_needed(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PENSTOCK_STORE", raising=False)
     ended = Ended("status", *arguments)
     assert ended.code == 2
     assert "either --checkpoint DIR" in ended.err
 
 
-def test_the_command_line_goes_before_the_environment(local_lake: Lake, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("local_lake")
+def test_the_command_line_overrides_the_environment(tmp_path: Path) -> None:
     ended = Ended("status", "--checkpoint", str(tmp_path))
     assert ended.code == 2
     assert STORE_FILE in ended.err
 
 
-def test_looking_at_a_store_that_is_not_there_creates_none(tmp_path: Path) -> None:
+def test_a_missing_store_is_not_created(tmp_path: Path) -> None:
     missing = tmp_path / "folder" / "missing.db"
     ended = Ended("status", "--store", f"sqlite:///{missing}")
     assert ended.code == 2
@@ -167,7 +138,7 @@ def test_looking_at_a_store_that_is_not_there_creates_none(tmp_path: Path) -> No
         assert connection.execute("SELECT * FROM sqlite_master").fetchall() == []
 
 
-def test_looking_at_an_empty_postgres_database_leaves_it_empty(new_postgres_url: Any) -> None:
+def test_an_empty_postgres_database_stays_empty(new_postgres_url: Any) -> None:
     import sqlalchemy as sa
 
     url = new_postgres_url()
@@ -177,8 +148,9 @@ def test_looking_at_an_empty_postgres_database_leaves_it_empty(new_postgres_url:
     engine.dispose()
 
 
-def test_passwords_are_never_printed(local_lake: Lake) -> None:
-    """Nor is a database that does not answer taken for wrong usage."""
+@pytest.mark.usefixtures("local_lake")
+def test_passwords_are_never_printed() -> None:
+    """And a database that does not answer is no wrong usage."""
     down = "postgresql+psycopg://user:geheim@127.0.0.1:1/db?connect_timeout=1"
     unknown = "postgres://u:geheim@[bad"
     for code, arguments in ((4, ("--store", down)), (4, ("--store", unknown)), (2, ("--storage", "=geheim"))):
@@ -187,11 +159,11 @@ def test_passwords_are_never_printed(local_lake: Lake) -> None:
         assert "geheim" not in ended.out + ended.err
 
 
-# Which stream ---------------------------------------------------------------------------------------
+# The stream -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("word", ["ids", QUERY, "8d9a1c2b-5", f"{QUERY} -> {{table}}", "{table}"])
-def test_a_stream_is_named_by_name_id_beginning_or_table(local_lake: Lake, word: str) -> None:
+def test_a_stream_is_selected_by_name_id_prefix_or_table(local_lake: Lake, word: str) -> None:
     ended = Ended("status", word.format(table=local_lake.table), "--json")
     assert QUERY in {stream["query_id"] for stream in ended.json["streams"]}
 
@@ -203,7 +175,7 @@ def test_an_unknown_stream_lists_the_candidates(local_lake: Lake) -> None:
     assert f"{QUERY} -> {local_lake.table}  (ids)" in ended.err
 
 
-def test_the_beginning_of_two_query_ids_lists_both(local_lake: Lake) -> None:
+def test_a_prefix_of_two_query_ids_lists_both(local_lake: Lake) -> None:
     local_lake.query_id = OTHER
     local_lake.register()
     for command in (("status", "8d9a"), ("gc", "8d9a"), ("show", "8d9a", "0")):
@@ -213,7 +185,7 @@ def test_the_beginning_of_two_query_ids_lists_both(local_lake: Lake) -> None:
         assert OTHER in ended.err
 
 
-def test_show_wants_one_stream(local_lake: Lake) -> None:
+def test_show_needs_one_stream(local_lake: Lake) -> None:
     """After `reset-query-id` two streams have the query's name."""
     local_lake.query_id = OTHER
     local_lake.register()
@@ -226,7 +198,7 @@ def test_show_wants_one_stream(local_lake: Lake) -> None:
 # status ---------------------------------------------------------------------------------------------
 
 
-def test_status_says_what_is_pending_and_what_was_written(lake: Lake) -> None:
+def test_status_shows_what_is_pending_and_what_was_committed(lake: Lake) -> None:
     lake.prepare(2, lake.write(2))
     (ids,) = [s for s in Ended("status", "--json").json["streams"] if s["query_id"] == QUERY]
     assert (ids["query_name"], ids["table_uri"], ids["kind"]) == ("ids", lake.stream.table_uri, lake.kind)
@@ -238,7 +210,7 @@ def test_status_says_what_is_pending_and_what_was_written(lake: Lake) -> None:
 
 
 def test_status_fits_80_columns_and_shows_text_as_it_is(local_lake: Lake) -> None:
-    """What looks like rich's markup in a name is part of the name."""
+    """Rich markup in a name is part of the name."""
     local_lake.store.register_stream(local_lake.stream, "delta", "[red]x[/red]", local_lake.table_id)
     ended = Ended("status")
     assert "[red]x[/red]" in ended.out
@@ -262,7 +234,7 @@ def test_status_cuts_nothing_at_any_width(any_lake: Lake, columns: int | None) -
         assert any_lake.stream.table_uri in "\n".join(lines)
 
 
-def test_status_says_what_is_prepared_and_what_is_committed(local_lake: Lake) -> None:
+def test_status_shows_pending_batches_and_committed_rows(local_lake: Lake) -> None:
     local_lake.prepare(2, local_lake.write(2))
     words = " ".join(Ended("status", columns=40).out.split())
     assert "Pending 1 batch, 2 rows, for" in words
@@ -277,9 +249,7 @@ def test_status_says_what_is_prepared_and_what_is_committed(local_lake: Lake) ->
         (f"show {QUERY} 1 --json", ("table_version_text",)),
     ],
 )
-def test_snapshot_ids_are_texts_too_in_json(
-    any_lake: Lake, command: str, path: tuple[str | int, ...]
-) -> None:
+def test_snapshot_ids_are_strings_in_json(any_lake: Lake, command: str, path: tuple[str | int, ...]) -> None:
     """JavaScript and jq round numbers beyond 2**53."""
     value = Ended(*command.split()).json
     for key in path:
@@ -287,7 +257,7 @@ def test_snapshot_ids_are_texts_too_in_json(
     assert value == str(any_lake.lake.version())
 
 
-def test_status_with_table_looks_at_the_table(any_lake: Lake) -> None:
+def test_status_with_table_reads_the_table(any_lake: Lake) -> None:
     any_lake.lake.compact()
     ended = Ended("status", "--table", "--json", QUERY)
     (stream,) = ended.json["streams"]
@@ -297,15 +267,15 @@ def test_status_with_table_looks_at_the_table(any_lake: Lake) -> None:
     assert stream["table"]["problem"] is None
 
 
-def test_status_with_table_tells_a_table_that_was_replaced(any_lake: Lake) -> None:
+def test_status_with_table_reports_a_table_that_was_replaced(any_lake: Lake) -> None:
     replace_table(any_lake)
     ended = Ended("status", "--table", QUERY)
     assert ended.code == 1
     assert "re-created" in ended.err
     any_lake.lake.drop()
-    gone = Ended("status", "--table", "--json", QUERY)
-    assert gone.code == 1
-    assert gone.json["streams"][0]["table"]["version"] is None
+    missing = Ended("status", "--table", "--json", QUERY)
+    assert missing.code == 1
+    assert missing.json["streams"][0]["table"]["version"] is None
 
 
 def test_an_empty_store_is_no_error(tmp_path: Path) -> None:
@@ -321,7 +291,7 @@ def test_an_empty_store_is_no_error(tmp_path: Path) -> None:
 # show -----------------------------------------------------------------------------------------------
 
 
-def test_show_tells_all_about_a_batch(lake: Lake) -> None:
+def test_show_describes_a_batch(lake: Lake) -> None:
     shown = Ended("show", QUERY, "1", "--json").json
     assert shown["digest"] == lake.batch(1).digest
     assert (shown["state"], shown["rows"], shown["in_table"]) == ("COMMITTED", 2, "yes")
@@ -330,7 +300,7 @@ def test_show_tells_all_about_a_batch(lake: Lake) -> None:
     assert Ended("show", QUERY, "0", "--json").json["in_table"] == "passed"
 
 
-def test_show_tells_that_the_table_has_a_batch_with_other_offsets(local_lake: Lake) -> None:
+def test_show_reports_a_batch_in_the_table_with_other_offsets(local_lake: Lake) -> None:
     token = local_lake.committer().token(QUERY)
     assert token is not None
     assert output.in_table(token, local_lake.batch(1))[0] == "yes"
@@ -350,10 +320,44 @@ def test_show_lists_ten_files_or_all(any_lake: Lake) -> None:
     assert all(path in everything.out for path in paths(files)), "paths are never broken"
 
 
-def test_show_of_a_batch_that_never_was_names_the_newest(local_lake: Lake) -> None:
+@pytest.mark.usefixtures("local_lake")
+def test_show_of_an_unknown_batch_names_the_newest() -> None:
     ended = Ended("show", QUERY, "7")
     assert ended.code == 2
     assert "newest is batch 1" in ended.err
+
+
+# history --------------------------------------------------------------------------------------------
+
+
+def test_history_lists_the_newest_batches_first(local_lake: Lake) -> None:
+    local_lake.prepare(2, local_lake.write(2))
+    shown = Ended("history", "ids", "--json").json
+    assert shown["query_id"] == QUERY
+    assert shown["deliveries"] == []
+    batches = [(batch["batch_id"], batch["state"], batch["rows"]) for batch in shown["batches"]]
+    assert batches == [(2, "PREPARED", 2), (1, "COMMITTED", 2), (0, "COMMITTED", 2)]
+    assert Ended("history", "ids", "--limit", "1", "--json").json["batches"] == shown["batches"][:1]
+
+
+def test_history_fits_80_columns(local_lake: Lake) -> None:
+    local_lake.prepare(2, local_lake.write(2))
+    ended = Ended("history", "ids")
+    assert ended.code == 0
+    assert [line.split()[:3] for line in ended.out.splitlines()[3:6]] == [
+        ["2", "PREPARED", "2"],
+        ["1", "COMMITTED", "2"],
+        ["0", "COMMITTED", "2"],
+    ]
+    assert max(map(len, ended.out.splitlines())) <= 80
+    assert "…" not in ended.out
+
+
+@pytest.mark.usefixtures("local_lake")
+def test_history_of_an_unknown_stream_is_an_error() -> None:
+    ended = Ended("history", "nobody")
+    assert ended.code == 2
+    assert "ids" in ended.err
 
 
 # recover --------------------------------------------------------------------------------------------
@@ -370,7 +374,7 @@ def test_recover_commits_what_is_pending(lake: Lake) -> None:
 
 
 def test_reasons_are_shown_as_they_are() -> None:
-    """Error messages of others are no markup."""
+    """Error messages of libraries are not parsed as markup."""
     record = ManifestRecord(
         Batch(StreamKey("q", "t"), 1, "d"), ManifestState.PREPARED, "delta", 1, 1, 1, 1, "r", NOW
     )
@@ -381,7 +385,7 @@ def test_reasons_are_shown_as_they_are() -> None:
     assert "a[/b] [red]c[/red]" in shown.getvalue()
 
 
-def test_recover_with_files_gone_leaves_the_batch_and_exits_with_1(any_lake: Lake) -> None:
+def test_recover_with_missing_files_leaves_the_batch_and_exits_with_1(any_lake: Lake) -> None:
     files = any_lake.write(2)
     any_lake.prepare(2, files)
     (any_lake.table / files[0].path).unlink()
@@ -390,7 +394,7 @@ def test_recover_with_files_gone_leaves_the_batch_and_exits_with_1(any_lake: Lak
     assert "PREPARED" in ended.out
 
 
-def test_an_error_of_one_stream_does_not_keep_the_others_pending(any_lake: Lake, tmp_path: Path) -> None:
+def test_an_error_of_one_stream_does_not_stop_the_recovery_of_others(any_lake: Lake, tmp_path: Path) -> None:
     any_lake.prepare(2, any_lake.write(2))
     replace_table(any_lake)
     second = Lake(tmp_path / "second", any_lake.store_url, kind=any_lake.kind)
@@ -403,8 +407,8 @@ def test_an_error_of_one_stream_does_not_keep_the_others_pending(any_lake: Lake,
     second.store.close()
 
 
-def test_recover_believes_no_token_of_a_table_that_was_restored(any_lake: Lake) -> None:
-    """Batch 2 landed and its driver died; RESTORE then took back its rows and batch 1's, not the token."""
+def test_recover_ignores_the_token_of_a_table_that_was_restored(any_lake: Lake) -> None:
+    """Batch 2 was committed and its driver died. RESTORE removed the rows of 1 and 2, not the token."""
     first = any_lake.store.record(any_lake.stream, 0)
     assert first is not None
     assert first.table_version is not None
@@ -416,7 +420,7 @@ def test_recover_believes_no_token_of_a_table_that_was_restored(any_lake: Lake) 
     assert [record.batch.batch_id for record in any_lake.store.pending(any_lake.stream)] == [2]
 
 
-def test_accept_table_lets_the_stream_go_on_with_the_table_as_it_is(any_lake: Lake) -> None:
+def test_accept_table_lets_the_stream_continue_with_the_table_as_it_is(any_lake: Lake) -> None:
     replace_table(any_lake)
     refused = Ended("recover", QUERY, "--accept-table", answer="n\n")
     assert refused.code == 1
@@ -429,8 +433,8 @@ def test_accept_table_lets_the_stream_go_on_with_the_table_as_it_is(any_lake: La
     assert Ended("status", QUERY, "--table").code == 0
 
 
-def test_accept_table_settles_a_batch_that_landed_and_was_restored_away(any_lake: Lake) -> None:
-    """It was never marked: its token is in the table, its rows are not, and no replay may decide that."""
+def test_accept_table_settles_a_committed_batch_that_a_restore_removed(any_lake: Lake) -> None:
+    """It was never marked. Its token is in the table without its rows, so no replay can decide."""
     last = any_lake.store.history(any_lake.stream, 1)[0].batch.batch_id
     before = any_lake.lake.version()
     manifest = any_lake.prepare(last + 1, any_lake.write(last + 1))
@@ -445,7 +449,7 @@ def test_accept_table_settles_a_batch_that_landed_and_was_restored_away(any_lake
 
 
 def test_accept_table_takes_a_table_that_lost_batches_when_nothing_is_pending(any_lake: Lake) -> None:
-    """Its token still claims them: only where the token's version is in the history tells."""
+    """The token is still there: only the history shows that its version was restored away."""
     first = any_lake.store.record(any_lake.stream, 0)
     assert first is not None
     assert first.table_version is not None
@@ -474,7 +478,7 @@ def test_accept_table_with_nothing_to_accept_changes_nothing(any_lake: Lake) -> 
     assert any_lake.store.written_table(any_lake.stream) == before
 
 
-def test_accept_table_wants_one_stream(local_lake: Lake) -> None:
+def test_accept_table_needs_one_stream(local_lake: Lake) -> None:
     local_lake.query_id = OTHER
     local_lake.register()
     assert Ended("recover", "--accept-table", "--yes").code == 2
@@ -483,7 +487,7 @@ def test_accept_table_wants_one_stream(local_lake: Lake) -> None:
 # gc -------------------------------------------------------------------------------------------------
 
 
-def test_gc_lists_and_deletes_nothing_unless_told_to(lake: Lake) -> None:
+def test_gc_lists_files_and_deletes_nothing_without_delete(lake: Lake) -> None:
     before = lake.on_disk()
     ended = Ended("gc", "--json")
     assert ended.code == 1
@@ -553,7 +557,7 @@ def test_a_stream_of_an_unknown_kind_is_refused(local_lake: Lake) -> None:
     assert "'paimon'" in ended.err
 
 
-# Catalogs of Iceberg tables ---------------------------------------------------------------------------
+# Catalogs of Iceberg tables -------------------------------------------------------------------------
 
 SECRET = "s3cret-word"
 
@@ -586,16 +590,13 @@ class NamedCatalogLake(Lake):
 @pytest.fixture
 def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NamedCatalogLake]:
     (tmp_path / "warehouse").mkdir()
-    lake = NamedCatalogLake(tmp_path, None, QUERY, "iceberg")
-    filled(lake)
-    monkeypatch.setenv("PENSTOCK_STORE", lake.store_url)
-    yield lake
-    lake.store.close()
+    with NamedCatalogLake(tmp_path, None, QUERY, "iceberg") as lake:
+        filled(lake)
+        monkeypatch.setenv("PENSTOCK_STORE", lake.store_url)
+        yield lake
 
 
-def test_every_command_takes_the_properties_of_a_named_catalog_and_shows_no_secret(
-    named: NamedCatalogLake,
-) -> None:
+def test_every_command_accepts_properties_and_shows_no_secret(named: NamedCatalogLake) -> None:
     assert named.stream.table_uri == "penstock:lake.ids"
     named.prepare(2, named.write(2))
     commands = (
@@ -617,9 +618,7 @@ def test_every_command_takes_the_properties_of_a_named_catalog_and_shows_no_secr
 
 
 @pytest.mark.parametrize("command", ["status --table", "recover", "gc", f"show {QUERY} 1"])
-def test_a_catalog_that_cannot_be_reached_is_told_without_its_password(
-    named: NamedCatalogLake, command: str
-) -> None:
+def test_an_unreachable_catalog_is_reported_without_password(named: NamedCatalogLake, command: str) -> None:
     named.prepare(2, named.write(2))
     url = f"postgresql://me:{SECRET}@catalog.example/lake"
     properties = (
@@ -639,7 +638,7 @@ def test_a_named_catalog_without_its_properties_is_asked_for(named: NamedCatalog
     named.prepare(2, named.write(2))
     ended = Ended(*command.split())
     assert ended.code == 2 or command != "status --table"
-    assert_names_the_ways(ended)
+    assert_names_the_options(ended)
     assert len(named.store.pending(named.stream)) == 1
 
 
@@ -647,10 +646,10 @@ def test_a_named_catalog_without_its_properties_is_asked_for(named: NamedCatalog
 def test_a_named_catalog_without_its_address_is_asked_for(named: NamedCatalogLake, type_: str) -> None:
     ended = Ended("status", "--table", "--catalog", f"type={type_}")
     assert ended.code == 2
-    assert_names_the_ways(ended)
+    assert_names_the_options(ended)
 
 
-def assert_names_the_ways(ended: Ended) -> None:
+def assert_names_the_options(ended: Ended) -> None:
     """pyiceberg's own hint names an option --uri, which no command has."""
     message = " ".join(ended.err.split())
     assert "--uri" not in message
@@ -659,7 +658,7 @@ def assert_names_the_ways(ended: Ended) -> None:
     assert "the manifest store has the names of the catalog and the table" in message
 
 
-def test_an_error_about_options_of_a_query_says_how_a_command_takes_them(local_lake: Lake) -> None:
+def test_an_error_about_options_names_those_of_the_command() -> None:
     from penstock.committers.errors import AccessRefusedError
 
     stderr = StringIO()
@@ -676,13 +675,11 @@ def test_a_catalog_property_that_is_none_is_refused(named: NamedCatalogLake, tex
     assert SECRET not in ended.err
 
 
-# Names with control characters -----------------------------------------------------------------------
+# Names with control characters ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", ["status", f"show {QUERY} 1", "show x 1", "park x --reason y"])
-def test_a_query_name_forges_no_line_and_sends_no_escape_code_to_the_terminal(
-    local_lake: Lake, command: str
-) -> None:
+def test_a_query_name_forges_no_line_and_no_escape_code(local_lake: Lake, command: str) -> None:
     name = "ids\nforged\x1b[2J\u202e"
     local_lake.store.register_stream(local_lake.stream, local_lake.kind, name, local_lake.table_id)
     ended = Ended(*command.split())
@@ -691,7 +688,7 @@ def test_a_query_name_forges_no_line_and_sends_no_escape_code_to_the_terminal(
     assert all(line.isprintable() and not line.startswith("forged") for line in shown.splitlines())
 
 
-# Secrets outside of the command line ------------------------------------------------------------------
+# Secrets outside of the command line ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", ["file", "file that the environment names", "environment"])
@@ -716,9 +713,9 @@ def test_store_and_catalog_are_taken_from_a_file_or_the_environment(
 
 @pytest.fixture
 def region(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """The region that commands see, given on the command line, in a file and in the environment."""
+    """The region that commands use, given on the command line, in a file and in the environment."""
 
-    def seen(typed: list[str], file: dict[str, str], environment: dict[str, str]) -> str:
+    def used(typed: list[str], file: dict[str, str], environment: dict[str, str]) -> str:
         path = tmp_path / "region.json"
         path.write_text(json.dumps({"storage": file}))
         monkeypatch.setenv("PENSTOCK_STORAGE", json.dumps(environment))
@@ -727,12 +724,12 @@ def region(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
         (value,) = TableAccess.parse(params["storage"], None).storage.values()
         return value
 
-    return seen
+    return used
 
 
 @pytest.mark.parametrize("in_environment", ["AWS_REGION", "aws_region"])
 @pytest.mark.parametrize("in_file", ["AWS_REGION", "aws_region"])
-def test_the_command_line_goes_before_the_file_and_that_before_the_environment_in_any_case_of_letters(
+def test_the_command_line_overrides_the_file_and_the_file_the_environment_in_any_case(
     region: Callable[..., str], in_file: str, in_environment: str
 ) -> None:
     environment = {in_environment: "environment", "Aws_Region": "other"}
@@ -741,7 +738,7 @@ def test_the_command_line_goes_before_the_file_and_that_before_the_environment_i
     assert region([], {in_file: "file"}, environment) == "file"
 
 
-def test_an_option_that_is_none_is_counted_as_it_was_typed(region: Callable[..., str]) -> None:
+def test_an_invalid_option_is_counted_as_it_was_typed(region: Callable[..., str]) -> None:
     with pytest.raises(ConfigurationError, match="number 2 is not of this form"):
         region(["A=1", "B"], {"C": "1"}, {"D": "1"})
 
@@ -759,7 +756,7 @@ def test_an_option_that_is_none_is_counted_as_it_was_typed(region: Callable[...,
         ("{}", 0o640, "Warning: Other users can read .* chmod 600"),
     ],
 )
-def test_an_options_file_that_is_none_or_open_is_told_without_its_content(
+def test_an_options_file_that_is_invalid_or_readable_by_others_is_reported_without_its_content(
     local_lake: Lake, tmp_path: Path, text: str | None, mode: int, message: str
 ) -> None:
     file = tmp_path / "options.json"
@@ -781,7 +778,7 @@ def test_an_options_file_that_is_none_or_open_is_told_without_its_content(
         (["--storage", "AWS_REGION=eu-west-1"], None),
     ],
 )
-def test_a_secret_on_the_command_line_is_warned_of(
+def test_a_secret_argument_is_warned_of(
     local_lake: Lake, arguments: list[str], warned_of: str | None
 ) -> None:
     ended = Ended("status", *arguments)
@@ -796,7 +793,7 @@ def test_a_password_in_the_store_on_the_command_line_is_warned_of() -> None:
     assert SECRET not in ended.out + ended.err
 
 
-# reset-query-id: what it does to Spark, tests/spark/test_reset_query_id.py shows ----------------------
+# reset-query-id: what it does to Spark, tests/spark/test_reset_query_id.py shows --------------------
 
 
 @pytest.fixture
@@ -809,9 +806,8 @@ def checkpoint(tmp_path: Path) -> Iterator[tuple[Path, Lake]]:
             (folder / name / str(batch_id)).write_text(f'v1\n{{}}\n{{"t":{{"0":{batch_id}}}}}')
     (folder / "metadata").write_text(json.dumps({"id": QUERY}))
     (folder / ".metadata.crc").write_bytes(b"crc")
-    lake = filled(Lake(tmp_path, f"sqlite:///{folder}/{STORE_FILE}", QUERY))
-    yield folder, lake
-    lake.store.close()
+    with filled(Lake(tmp_path, f"sqlite:///{folder}/{STORE_FILE}", QUERY)) as lake:
+        yield folder, lake
 
 
 def query_id(checkpoint: Path) -> str:
@@ -852,9 +848,7 @@ def test_reset_query_id_is_refused_while_batches_are_pending(checkpoint: tuple[P
     assert query_id(folder) == QUERY
 
 
-def test_reset_query_id_is_refused_if_spark_would_write_the_last_batch_again(
-    checkpoint: tuple[Path, Lake],
-) -> None:
+def test_reset_query_id_is_refused_if_spark_would_replay_a_batch(checkpoint: tuple[Path, Lake]) -> None:
     """Committed, but not in Spark's commit log: the replay under a new id would double its rows."""
     from penstock.cli.reset_query_id import read_checkpoint
 
@@ -872,9 +866,7 @@ def test_reset_query_id_is_refused_if_spark_would_write_the_last_batch_again(
     assert Ended("reset-query-id", str(folder), "--yes").code == 0
 
 
-def test_reset_query_id_with_a_store_that_does_not_know_the_query_is_refused(
-    checkpoint: tuple[Path, Lake], tmp_path: Path
-) -> None:
+def test_reset_query_id_needs_the_store_of_the_query(checkpoint: tuple[Path, Lake], tmp_path: Path) -> None:
     folder, _ = checkpoint
     other = Lake(tmp_path / "other")
     ended = Ended("reset-query-id", str(folder), "--store", other.store_url, "--yes")
@@ -885,7 +877,7 @@ def test_reset_query_id_with_a_store_that_does_not_know_the_query_is_refused(
 
 
 @pytest.mark.parametrize("location", ["s3://bucket/checkpoint", "/nowhere/checkpoint"])
-def test_reset_query_id_wants_a_checkpoint_on_this_machine(location: str) -> None:
+def test_reset_query_id_needs_a_checkpoint_on_this_machine(location: str) -> None:
     assert Ended("reset-query-id", location, "--yes").code == 2
 
 

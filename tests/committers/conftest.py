@@ -1,7 +1,8 @@
-"""What the tests of the store have in common, which others here override, and those of catalogs."""
+"""Fixtures for tests of the store, which other test files override, and of catalogs."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,10 @@ from servers.glue import GlueServer
 from servers.hive_metastore import HiveMetastore
 from servers.lossy_proxy import LossyProxy, lossy_proxy
 from servers.rest_catalog import RestCatalogServer
-from tests.support.catalogs import CatalogLake, GlueLake, HiveLake, RestLake, SqlLake
+from servers.s3 import s3_server
+from tests.support.catalogs import CatalogLake, GlueLake, HiveLake, RestLake, SqlLake, StoredQuery
+from tests.support.iceberg_tables import Tables, tables_in
+from tests.support.lakes import ids
 from tests.support.stored_batches import STREAM
 from tests.support.stores import HandClock
 
@@ -22,13 +26,19 @@ from penstock.committers.store.sql import SqlManifestStore, open_store
 
 
 @pytest.fixture
+def tables(tmp_path: Path) -> Tables:
+    """Iceberg tables in a catalog of their own."""
+    return tables_in(tmp_path)
+
+
+@pytest.fixture
 def clock() -> HandClock:
     return HandClock()
 
 
 @pytest.fixture
 def store(store_url: str, clock: HandClock) -> Iterator[SqlManifestStore]:
-    """A store that knows STREAM, whose batches run "r1" prepares."""
+    """A store with the stream STREAM, which run "r1" has claimed."""
     with open_store(store_url, clock) as opened:
         opened.register_stream(STREAM, "test")
         opened.claim(STREAM, "r1")
@@ -47,17 +57,25 @@ def lease(deliveries: SqlDeliveries) -> Lease:
     return held
 
 
-@pytest.fixture
-def network(proxy: LossyProxy) -> LossyProxy:
-    """The test's own proxy."""
-    return quiet(proxy)
-
-
 def quiet(proxy: LossyProxy) -> LossyProxy:
-    """It loses nothing yet."""
+    """The proxy without faults."""
     proxy.spend()
     proxy.deliver_late()
     return proxy
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """The port of a server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[dict[str, str]]:
+    """A server of S3; the options for its bucket."""
+    with s3_server() as options:
+        yield options
 
 
 @pytest.fixture(scope="session")
@@ -100,6 +118,14 @@ def hive_lake(hive: HiveMetastore, tmp_path: Path) -> HiveLake:
 def catalog_lake(request: pytest.FixtureRequest) -> CatalogLake:
     lake: CatalogLake = request.getfixturevalue(f"{request.param}_lake")
     return lake
+
+
+@pytest.fixture
+def stream(lake: CatalogLake) -> StoredQuery:
+    """A query with one committed batch, through the proxy if the test file's `lake` has one."""
+    stream = lake.stream(lake.through_proxy, maxCommitAttempts="3")
+    stream.run(0, ids(1, 2))
+    return stream
 
 
 @pytest.fixture(autouse=True)

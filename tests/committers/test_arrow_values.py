@@ -1,4 +1,4 @@
-"""What is made without `pa.array` is what `pa.array` makes."""
+"""Arrays that are made without `pa.array` are equal to those of `pa.array`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Clean-up deletes what nothing needs, and never anything else."""
+"""Clean-up deletes exactly the files that nothing needs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,15 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.stored_lake import GRACE, NOW, OLD, SCHEMA, YOUNG, Lake, paths, paths_of
+from tests.support.lakes import LAKES
+from tests.support.stored_lake import GRACE, NOW, OLD, YOUNG, Lake, paths, paths_of
 
 from penstock.committers import cleanup
 from penstock.committers.cleanup import FileStatus, ListedFile, classify, settled_batches
-from penstock.committers.contract import (
-    ManifestState,
-    Mode,
-    Token,
-)
+from penstock.committers.contract import DataFile, ManifestState, Mode, Token
 from penstock.committers.delta.cleanup import DeltaCleanableTable
 from penstock.committers.errors import ManifestCorruptError, RetryableError
 from penstock.writers.parquet.write_config import parse_file_name
@@ -30,16 +27,23 @@ from penstock.writers.parquet.write_config import parse_file_name
 
 @pytest.fixture
 def lake(tmp_path: Path, store_url: str) -> Iterator[Lake]:
-    lake = Lake(tmp_path, store_url)
-    yield lake
-    lake.store.close()
+    """A Delta table, with the store in each database."""
+    with Lake(tmp_path, store_url) as lake:
+        yield lake
 
 
 @pytest.fixture
 def local_lake(tmp_path: Path) -> Iterator[Lake]:
-    lake = Lake(tmp_path)
-    yield lake
-    lake.store.close()
+    """A Delta table, with the store in SQLite."""
+    with Lake(tmp_path) as lake:
+        yield lake
+
+
+@pytest.fixture(params=LAKES)
+def any_lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
+    """A table of each format, with the store in SQLite."""
+    with Lake(tmp_path, kind=request.param) as lake:
+        yield lake
 
 
 # What can be deleted --------------------------------------------------------------------------------
@@ -83,8 +87,8 @@ def test_files_of_a_batch_given_up_stay_until_a_later_one_is_committed(lake: Lak
     assert lake.clean_up() == len(given_up)
 
 
-def test_pending_files_stay_even_if_the_table_is_past_them(local_lake: Lake) -> None:
-    """Landed, and the driver died before it marked the batch. Here the log has lost the files' names."""
+def test_pending_files_are_kept_even_if_the_table_has_a_later_batch(local_lake: Lake) -> None:
+    """Committed, and the driver died before it marked the batch. The log no longer names the files."""
     files = local_lake.write(0)
     manifest = local_lake.prepare(0, files)
     local_lake.committer().commit(manifest)
@@ -98,11 +102,11 @@ def test_pending_files_stay_even_if_the_table_is_past_them(local_lake: Lake) -> 
     assert local_lake.on_disk() == paths(files)
 
 
-def test_young_files_stay(local_lake: Lake) -> None:
-    young = local_lake.write(0, age=YOUNG)
-    local_lake.commit(0, local_lake.write(0))
-    assert paths(local_lake.find().young) == paths(young)
-    assert local_lake.clean_up() == 0
+def test_young_files_stay(any_lake: Lake) -> None:
+    young = any_lake.write(0, age=YOUNG)
+    any_lake.commit(0, any_lake.write(0))
+    assert paths(any_lake.find().young) == paths(young)
+    assert any_lake.clean_up() == 0
 
 
 def test_files_that_only_an_older_version_has_stay_for_time_travel(local_lake: Lake) -> None:
@@ -153,112 +157,95 @@ def test_files_that_only_a_committed_manifest_names_stay(local_lake: Lake) -> No
 
 
 def test_files_of_a_table_inside_the_table_stay(tmp_path: Path) -> None:
-    """One checkpoint wrote both: the outer table's token says nothing of the inner one."""
-    outer = Lake(tmp_path)
-    outer.commit(0, outer.write(0))
-    inner = Lake(tmp_path / "table")
-    inner.runs = 100
-    running = inner.write(0)
+    """One query wrote both: the token of the outer table does not count for the inner one."""
+    with Lake(tmp_path) as outer, Lake(tmp_path / "table") as inner:
+        outer.commit(0, outer.write(0))
+        inner.runs = 100
+        running = inner.write(0)
 
-    assert outer.clean_up() == 0
-    assert paths(running) <= inner.on_disk()
-    for lake in (outer, inner):
-        lake.store.close()
+        assert outer.clean_up() == 0
+        assert paths(running) <= inner.on_disk()
 
 
-def test_without_a_token_in_the_table_nothing_is_settled(local_lake: Lake) -> None:
-    """The table was dropped and created again: whoever still writes may start over."""
-    local_lake.prepare(0, [])
-    local_lake.store.finish(local_lake.batch(0), ManifestState.COMMITTED)
-    written = local_lake.write(0)
-    assert local_lake.clean_up() == 0
-    assert paths(local_lake.find().unsettled) == paths(written)
+def test_without_a_token_in_the_table_nothing_is_settled(any_lake: Lake) -> None:
+    """The table was dropped and created again: a driver may still write its first batch."""
+    any_lake.prepare(0, [])
+    any_lake.store.finish(any_lake.batch(0), ManifestState.COMMITTED)
+    written = any_lake.write(0)
+    assert any_lake.clean_up() == 0
+    assert paths(any_lake.find().unsettled) == paths(written)
 
 
-def test_without_a_table_nothing_is_deleted(local_lake: Lake) -> None:
-    written = local_lake.write(0)
-    for entry in (local_lake.table / "_delta_log").iterdir():
-        entry.unlink()
-    assert local_lake.clean_up() == 0
-    assert paths(written) <= local_lake.on_disk()
+def test_without_a_table_nothing_is_deleted(any_lake: Lake) -> None:
+    written = any_lake.write(0)
+    any_lake.lake.forget()
+    assert any_lake.clean_up() == 0
+    assert paths(written) <= any_lake.on_disk()
 
 
-# Between the look and the deletion ------------------------------------------------------------------
+# Between the listing and the deletion ---------------------------------------------------------------
 
 
-def test_a_file_that_is_prepared_after_the_look_stays(local_lake: Lake) -> None:
-    """Cannot happen to a settled batch of this version; the check before deleting is what makes it sure."""
-    orphans = local_lake.write(0)
-    local_lake.commit(1, local_lake.write(1))
-    cleaning = local_lake.cleanup()
+def test_a_file_that_is_prepared_after_the_listing_is_kept(any_lake: Lake) -> None:
+    """Impossible for a settled batch of this version. The check before each deletion prevents it."""
+    orphans = any_lake.write(0)
+    any_lake.commit(1, any_lake.write(1))
+    cleaning = any_lake.cleanup()
     found = cleaning.find(NOW, GRACE)
     assert paths(found.unneeded) == paths(orphans)
 
-    local_lake.prepare(0, orphans[:1])
+    any_lake.prepare(0, orphans[:1])
 
     assert sum(cleaning.delete(found)) == len(orphans) - 1
-    assert orphans[0].path in local_lake.on_disk()
+    assert orphans[0].path in any_lake.on_disk()
 
 
-def test_a_file_that_a_later_batch_names_stays(local_lake: Lake) -> None:
-    """Names of files are made of batch ids, but what a manifest names is what counts."""
-    orphans = local_lake.write(0)
-    local_lake.commit(1, local_lake.write(1))
-    cleaning = local_lake.cleanup()
-    found = cleaning.find(NOW, GRACE)
-
-    local_lake.prepare(2, orphans)
-
-    assert sum(cleaning.delete(found)) == 0
+def commit(lake: Lake, orphans: list[DataFile]) -> None:
+    lake.prepare(0, orphans)
+    lake.store.finish(lake.batch(0), ManifestState.COMMITTED)
 
 
-def test_a_file_that_is_committed_after_the_look_stays(local_lake: Lake) -> None:
-    orphans = local_lake.write(0)
-    local_lake.commit(1, local_lake.write(1))
-    cleaning = local_lake.cleanup()
-    found = cleaning.find(NOW, GRACE)
-
-    local_lake.prepare(0, orphans)
-    local_lake.store.finish(local_lake.batch(0), ManifestState.COMMITTED)
-
-    assert sum(cleaning.delete(found)) == 0
-
-
-def test_a_file_that_somebody_adds_to_the_table_after_the_look_stays(local_lake: Lake) -> None:
+def add_to_the_table(lake: Lake, orphans: list[DataFile]) -> None:
     """Tools that repair a table add files by hand."""
-    orphans = local_lake.write(0)
-    local_lake.commit(0, local_lake.write(0))
-    cleaning = local_lake.cleanup()
-    found = cleaning.find(NOW, GRACE)
+    lake.query_id = "repair"
+    lake.register()
+    lake.committer().commit(lake.prepare(0, orphans))
 
-    local_lake.query_id = "repair"
-    local_lake.register()
-    local_lake.committer().commit(local_lake.prepare(0, orphans))
+
+def replace_the_table(lake: Lake, _orphans: list[DataFile]) -> None:
+    lake.lake.forget()
+    lake.plan()
+
+
+def prepare_a_later_batch(lake: Lake, orphans: list[DataFile]) -> None:
+    """File names have batch ids, but what a manifest names counts."""
+    lake.prepare(2, orphans)
+
+
+@pytest.mark.parametrize("change", [commit, add_to_the_table, replace_the_table, prepare_a_later_batch])
+def test_nothing_is_deleted_after_a_change_since_the_listing(
+    any_lake: Lake, change: Callable[[Lake, list[DataFile]], None]
+) -> None:
+    orphans = any_lake.write(0)
+    any_lake.commit(1, any_lake.write(1))
+    cleaning = any_lake.cleanup()
+    found = cleaning.find(NOW, GRACE)
+    assert paths(found.unneeded) == paths(orphans)
+
+    change(any_lake, orphans)
 
     assert sum(cleaning.delete(found)) == 0
 
 
-def test_nothing_is_deleted_once_the_table_is_another_one(local_lake: Lake) -> None:
-    local_lake.write(0)
-    local_lake.commit(0, local_lake.write(0))
-    cleaning = local_lake.cleanup()
-    found = cleaning.find(NOW, GRACE)
-    for entry in (local_lake.table / "_delta_log").iterdir():
-        entry.unlink()
-    local_lake.committer().plan(SCHEMA, partition_by=["day"])
-
-    assert sum(cleaning.delete(found)) == 0
-
-
-def test_the_check_is_made_anew_for_every_chunk(local_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_is_repeated_for_every_chunk(any_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cleanup, "FILES_PER_CHECK", 1)
-    orphans = local_lake.write(0)
-    local_lake.commit(1, local_lake.write(1))
-    cleaning = local_lake.cleanup()
+    orphans = any_lake.write(0)
+    any_lake.commit(1, any_lake.write(1))
+    cleaning = any_lake.cleanup()
     deleting = cleaning.delete(cleaning.find(NOW, GRACE))
     assert next(deleting) == 1
 
-    local_lake.prepare(0, orphans)
+    any_lake.prepare(0, orphans)
 
     assert list(deleting) == [0]
 
@@ -266,15 +253,15 @@ def test_the_check_is_made_anew_for_every_chunk(local_lake: Lake, monkeypatch: p
 # What cannot be read --------------------------------------------------------------------------------
 
 
-def test_a_damaged_manifest_stops_clean_up(local_lake: Lake) -> None:
-    local_lake.write(0)
-    local_lake.commit(0, local_lake.write(0))
-    with local_lake.store.engine.begin() as connection:
+def test_a_damaged_manifest_stops_clean_up(any_lake: Lake) -> None:
+    any_lake.write(0)
+    any_lake.commit(0, any_lake.write(0))
+    with any_lake.store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE penstock_manifest_contents SET content = x'00'")
-    before = local_lake.on_disk()
+    before = any_lake.on_disk()
     with pytest.raises(ManifestCorruptError, match="damaged"):
-        local_lake.clean_up()
-    assert local_lake.on_disk() == before
+        any_lake.clean_up()
+    assert any_lake.on_disk() == before
 
 
 def test_a_damaged_checkpoint_of_the_log_stops_clean_up(local_lake: Lake) -> None:
@@ -292,9 +279,7 @@ def test_a_damaged_checkpoint_of_the_log_stops_clean_up(local_lake: Lake) -> Non
     assert local_lake.on_disk() == before
 
 
-def test_a_log_that_cannot_be_listed_stops_clean_up(
-    local_lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_log_stops_clean_up(local_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     local_lake.write(0)
     local_lake.commit(0, local_lake.write(0))
     before = local_lake.on_disk()
@@ -310,10 +295,8 @@ def test_a_log_that_cannot_be_listed_stops_clean_up(
     assert local_lake.on_disk() == before
 
 
-def test_log_entries_that_vanish_while_they_are_read_are_listed_anew(
-    local_lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The table's log clean-up runs at any time; what it deletes, a checkpoint has."""
+def test_deleted_log_entries_are_listed_again(local_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log clean-up runs at any time. A log checkpoint has what it deletes."""
     local_lake.commit(0, local_lake.write(0))
     local_lake.commit(1, local_lake.write(1))
     lost = local_lake.write(1)
@@ -391,13 +374,13 @@ STEPS = (
 
 
 class History:
-    """Runs steps against a lake, one stream at a time, as drivers and other jobs would."""
+    """Runs the steps of drivers and other jobs on a lake, with one stream at a time."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
         self.next_batch = 0
         self.orphans: set[str] = set()
-        """Old files of attempts that lost, of the query as it is now, which clean-up has to find."""
+        """Old files of lost attempts of the current query, which clean-up has to delete."""
         self.must_stay: set[str] = set()
 
     def run(self, step: str) -> None:
@@ -465,11 +448,11 @@ class History:
         self._table().optimize.compact()
 
     def restore(self) -> None:
-        """To where it was: RESTORE takes back rows, never tokens."""
+        """To the version before: RESTORE removes rows, never tokens."""
         table = self._table()
         if table.version() > 0 and not self.lake.store.pending(self.lake.stream):
             table.restore(table.version() - 1)
-            # The streams go on beside what is left, as after `recover --accept-table`.
+            # The streams continue, as after `recover --accept-table`.
 
     def log_checkpoint(self) -> None:
         self._table().create_checkpoint()
@@ -482,11 +465,11 @@ class History:
         before, named, versions = lake.on_disk(), lake.named_by_store(), lake.versions()
         token = lake.committer().token(lake.query_id)
         lake.clean_up()
-        gone = before - lake.on_disk()
-        assert not gone & named, "a manifest names it"
-        assert not gone & set().union(*versions.values()), "a version of the table needs it"
-        assert not gone & self.must_stay
-        for path in gone:
+        deleted = before - lake.on_disk()
+        assert not deleted & named, "a manifest names it"
+        assert not deleted & set().union(*versions.values()), "a version of the table needs it"
+        assert not deleted & self.must_stay
+        for path in deleted:
             name = parse_file_name(path)
             assert name is not None
             if name.query_id == lake.query_id:
@@ -500,9 +483,8 @@ class History:
 )
 @given(steps=st.lists(st.sampled_from(STEPS), min_size=3, max_size=14))
 def test_clean_up_deletes_no_named_or_readable_file_whatever_happened(steps: list[str]) -> None:
-    """And afterwards what is pending can be committed, and the orphans of the query are gone."""
-    with TemporaryDirectory() as folder:
-        lake = Lake(Path(folder))
+    """Afterwards pending batches can be committed, and the orphans of the query are deleted."""
+    with TemporaryDirectory() as folder, Lake(Path(folder)) as lake:
         history = History(lake)
         for step in [*steps, "clean up"]:
             history.run(step)
@@ -514,4 +496,3 @@ def test_clean_up_deletes_no_named_or_readable_file_whatever_happened(steps: lis
         history.commit()
         history.clean_up()
         assert not history.orphans & lake.on_disk()
-        lake.store.close()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import polars as pl
 import pyarrow as pa
@@ -21,7 +22,6 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.types import StringType
-from tests.support.lakes import IcebergLake
 from tests.support.stored_lake import GRACE, NOW, Lake
 
 from penstock.committers.contract import (
@@ -43,11 +43,10 @@ from penstock.committers.file_tables.compaction import (
     Compaction,
     CompactionPolicy,
     Replacement,
-    Rewritten,
     batch_ahead,
     choose_groups,
 )
-from penstock.committers.file_tables.manifest import LakeManifest, build_manifest
+from penstock.committers.file_tables.manifest import build_manifest
 from penstock.committers.iceberg.catalog import CatalogConfig
 from penstock.committers.iceberg.compaction import IcebergCompactableTable
 from penstock.committers.iceberg.terms import parse_partition_spec
@@ -55,8 +54,7 @@ from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.iceberg.sink import IcebergSink
-from penstock.delivery.compaction import TableFileRewriter
-from penstock.delivery.rewriting import GroupRewriter, InlineExecutor
+from penstock.testing.faults import Crash, lossy
 from penstock.writers.delta.partitions import serialize
 from penstock.writers.parquet.write_config import parse_file_name
 
@@ -72,12 +70,6 @@ def compactable(lake: Lake) -> CompactableTable:
     return IcebergCompactableTable(sink.catalog, sink.address, lake.query_id)
 
 
-def rewriter(lake: Lake) -> TableFileRewriter:
-    sink = lake.sink
-    here = GroupRewriter(InlineExecutor())
-    return TableFileRewriter(lake.query_id, lambda content: sink.open_table().rewrite_config(content), here)
-
-
 def compaction(
     lake: Lake,
     table: CompactableTable | None = None,
@@ -86,33 +78,25 @@ def compaction(
 ) -> Compaction:
     return Compaction(
         table or compactable(lake),
-        rewriter(lake),
+        lake.rewriter(),
         CompactionPolicy(POLICY.target_file_bytes, POLICY.small_file_bytes, **policy),
         recent=recent,
         sleep=lambda seconds: None,
     )
 
 
-@dataclass
-class Meddling:
-    """The table, where something happens before the attempts to commit, and after."""
+def before_commit(lake: Lake, action: Callable[[], object]) -> CompactableTable:
+    """The table. The action runs before the first attempt to commit."""
+    table, left = compactable(lake), [action]
+    replace = table.replace
 
-    table: CompactableTable
-    before: list[Callable[[], None]] = field(default_factory=list)
-    """Before the first attempt, the second, …"""
-    attempts: int = 0
+    def replace_after(*args: Any) -> Replacement:
+        if left:
+            left.pop()()
+        return replace(*args)
 
-    def visible_files(self) -> Any:
-        return self.table.visible_files()
-
-    def replace(self, content: LakeManifest, rewritten: Sequence[Rewritten], batch_id: int) -> Replacement:
-        self.attempts += 1
-        if self.before:
-            self.before.pop(0)()
-        return self.table.replace(content, rewritten, batch_id)
-
-    def delete_files(self, paths: Any) -> int:
-        return self.table.delete_files(paths)
+    table.replace = replace_after  # type: ignore[method-assign, assignment]
+    return table
 
 
 @pytest.fixture
@@ -125,28 +109,14 @@ def lake(tmp_path: Path, kind: str) -> Lake:
 
 
 def files(lake: Lake) -> list[str]:
-    seen = compactable(lake).visible_files()
-    assert seen is not None
-    return [file.path for file in seen.content.files]
+    visible = compactable(lake).visible_files()
+    assert visible is not None
+    return [file.path for file in visible.content.files]
 
 
-def batch_of(path: str) -> int:
-    name = parse_file_name(path)
-    assert name is not None
-    return name.batch_id
-
-
-def append(lake: Lake, row_id: int) -> None:
-    """By somebody else."""
-    if lake.kind == "delta":
-        rows = pa.table({"id": pa.array([row_id], pa.int64()), "day": ["other"]})
-        write_deltalake(str(lake.table), rows, mode="append")
-    else:
-        lake.lake.append(row_id)
-
-
-def token(lake: Lake) -> Any:
-    return lake.committer().token(lake.query_id)
+def commit_of(lake: Lake) -> tuple[Any, str]:
+    """The class and the method of the library that commits a compaction."""
+    return (DeltaTable, "create_write_transaction") if lake.kind == "delta" else (SqlCatalog, "commit_table")
 
 
 # What it does -------------------------------------------------------------------------------------
@@ -154,18 +124,18 @@ def token(lake: Lake) -> Any:
 
 @KINDS
 def test_many_small_files_become_one_for_each_partition_with_the_same_rows(lake: Lake) -> None:
-    rows, before = lake.rows(), token(lake)
+    rows, before = lake.rows(), lake.committer().token(lake.query_id)
     compacted = compaction(lake).run()
     assert (compacted.sources, compacted.files) == (12, 2)
     assert len(files(lake)) == 2
     assert lake.rows() == rows
-    assert token(lake) == before
+    assert lake.committer().token(lake.query_id) == before
     assert compaction(lake).run().sources == 0
 
 
 @KINDS
-def test_the_stream_goes_on_over_a_compaction(lake: Lake) -> None:
-    """Neither does it look like a RESTORE or a rollback, nor is its last batch forgotten."""
+def test_the_stream_continues_after_a_compaction(lake: Lake) -> None:
+    """It is not taken for a RESTORE or a rollback, and the last batch is still known."""
     last = lake.prepare(BATCHES, lake.write(BATCHES))
     lake.recover()
     compaction(lake).run()
@@ -183,12 +153,11 @@ def test_versions_from_before_stay_readable(lake: Lake) -> None:
     if lake.kind == "delta":
         assert pl.read_delta(str(lake.table), version=version).height == len(rows)
     else:
-        assert isinstance(lake.lake, IcebergLake)
-        assert lake.lake.load().scan(snapshot_id=version).to_arrow().num_rows == len(rows)
+        assert lake.iceberg.load().scan(snapshot_id=version).to_arrow().num_rows == len(rows)
 
 
 @pytest.mark.parametrize("kind", ["delta"])
-def test_delta_says_that_no_data_has_changed(lake: Lake) -> None:
+def test_the_delta_log_has_no_data_change(lake: Lake) -> None:
     compaction(lake).run()
     log = sorted((lake.table / "_delta_log").glob("*.json"))[-1].read_text().splitlines()
     actions = [json.loads(line) for line in log]
@@ -204,15 +173,14 @@ def test_delta_says_that_no_data_has_changed(lake: Lake) -> None:
 
 @pytest.mark.parametrize("kind", ["iceberg"])
 def test_iceberg_calls_it_a_replacement_and_adds_up_the_totals(lake: Lake) -> None:
-    assert isinstance(lake.lake, IcebergLake)
     compaction(lake).run()
-    head = lake.lake.load().current_snapshot()
+    head = lake.iceberg.load().current_snapshot()
     assert head is not None
     assert head.summary is not None
     assert head.summary.operation.value == "replace"
-    said = head.summary.additional_properties
-    assert (said["total-data-files"], said["total-records"]) == ("2", "12")
-    assert (said["deleted-data-files"], said["added-data-files"]) == ("12", "2")
+    totals = head.summary.additional_properties
+    assert (totals["total-data-files"], totals["total-records"]) == ("2", "12")
+    assert (totals["deleted-data-files"], totals["added-data-files"]) == ("12", "2")
 
 
 # What it leaves alone -----------------------------------------------------------------------------
@@ -248,8 +216,7 @@ def test_files_from_before_a_column_was_added_are_left_alone(lake: Lake) -> None
         table = DeltaTable(str(lake.table))
         table.alter.add_columns([Field("more", PrimitiveType("string"))])
     else:
-        assert isinstance(lake.lake, IcebergLake)
-        with lake.lake.load().update_schema() as update:
+        with lake.iceberg.load().update_schema() as update:
             update.add_column("more", StringType())
     rows = lake.rows()
     assert compaction(lake).run().sources == 0
@@ -261,25 +228,22 @@ def test_nothing_is_done_before_the_stream_s_first_batch(tmp_path: Path, kind: s
     assert compaction(Lake(tmp_path, kind=kind)).run().sources == 0
 
 
-def look_at(folder: Path) -> Sequence[DataFile]:
-    table = DeltaTable(str(folder))
-    return list(DeltaCompactableTable(str(folder), {}, "q", serialize)._plain_files(table))
-
-
 def test_files_with_a_deletion_vector_are_left_alone(tmp_path: Path) -> None:
-    """Their removal would have to name the vector, or they would stay beside the new file."""
+    """Their removal would have to name the vector. Otherwise they would stay in the table."""
     fixture = Path(__file__).parents[1] / "fixtures" / "delta" / "deletion_vectors"
     shutil.copytree(fixture, tmp_path / "table")
     table = DeltaTable(str(tmp_path / "table"))
     table.create_write_transaction(
         [AddAction("plain.parquet", 1, {}, 1, True, '{"numRecords":1}')], mode="append", schema=table.schema()
     )
-    assert [file.path for file in look_at(tmp_path / "table")] == ["plain.parquet"]
+    compactable = DeltaCompactableTable(str(tmp_path / "table"), {}, "q", serialize)
+    plain = compactable._plain_files(DeltaTable(str(tmp_path / "table")))
+    assert [file.path for file in plain] == ["plain.parquet"]
 
 
 @pytest.mark.parametrize("kind", ["delta"])
 def test_a_deletion_vector_in_the_middle_is_not_lost(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is there by name as before, and yet has fewer rows."""
+    """The file still has its name, but fewer rows."""
     path = files(lake)[0]
 
     def delete() -> None:
@@ -288,13 +252,13 @@ def test_a_deletion_vector_in_the_middle_is_not_lost(lake: Lake, monkeypatch: py
             lambda table: {Path(path).name},
         )
 
-    assert compaction(lake, Meddling(compactable(lake), [delete])).run().sources == 6
+    assert compaction(lake, before_commit(lake, delete)).run().sources == 6
     monkeypatch.undo()
     assert path in files(lake)
 
 
-def test_paths_are_spelled_as_the_delta_library_spells_them(tmp_path: Path) -> None:
-    """By this text it removes files: another one would leave the file where it is, beside the new one."""
+def test_paths_are_encoded_as_the_delta_library_encodes_them(tmp_path: Path) -> None:
+    """The library removes files by this path. With another path, the old file would stay in the table."""
     characters = [chr(code) for code in range(33, 0x250) if chr(code) not in "/\x7f"] + ["日", "😀"]
     raw = [f"p{character}q/x.parquet" for character in characters]
     DeltaTable.create(str(tmp_path), pa.schema([("id", pa.int64())]))
@@ -310,7 +274,7 @@ def test_paths_are_spelled_as_the_delta_library_spells_them(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["delta"])
-def test_a_file_whose_path_another_engine_has_spelled_otherwise_is_left_alone(lake: Lake) -> None:
+def test_a_file_whose_path_another_engine_has_encoded_otherwise_is_left_alone(lake: Lake) -> None:
     """As Spark does with `é`; the library would remove a file of another name."""
     folder = lake.table / "day=é"
     folder.mkdir()
@@ -334,7 +298,7 @@ def test_iceberg_tables_with_deletes_are_left_alone(lake: Lake, monkeypatch: pyt
 
 @KINDS
 def test_an_append_in_the_middle_is_kept(lake: Lake) -> None:
-    table = Meddling(compactable(lake), [lambda: append(lake, 1000)])
+    table = before_commit(lake, lambda: lake.lake.append(1000))
     compacted = compaction(lake, table).run()
     assert compacted.sources == 12
     assert len(lake.rows()) == 13
@@ -348,22 +312,22 @@ def test_a_delete_in_the_middle_is_not_undone(lake: Lake) -> None:
         if lake.kind == "delta":
             DeltaTable(str(lake.table)).delete("id = 1")
         else:
-            assert isinstance(lake.lake, IcebergLake)
-            lake.lake.load().delete("id = 1")
+            lake.iceberg.load().delete("id = 1")
 
-    table = Meddling(compactable(lake), [delete])
+    table = before_commit(lake, delete)
     compacted = compaction(lake, table).run()
     assert compacted.sources == 6
     assert [row[0] for row in lake.rows()] == list(range(2, 13))
-    on_disk = lake.on_disk() if lake.kind == "delta" else set()
-    assert not [path for path in on_disk - set(files(lake)) if batch_of(path) >= BATCHES]
+    if lake.kind == "delta":
+        others = [parse_file_name(path) for path in lake.on_disk() - set(files(lake))]
+        assert not [name for name in others if name is None or name.batch_id >= BATCHES]
 
 
 @KINDS
 def test_two_compactions_at_once_double_no_row(lake: Lake) -> None:
     rows = lake.rows()
     others: list[int] = []
-    table = Meddling(compactable(lake), [lambda: others.append(compaction(lake).run().sources)])
+    table = before_commit(lake, lambda: others.append(compaction(lake).run().sources))
     compacted = compaction(lake, table).run()
     assert others == [12]
     assert (compacted.sources, bool(compacted.given_up)) == (0, True)
@@ -374,9 +338,9 @@ def test_two_compactions_at_once_double_no_row(lake: Lake) -> None:
 @pytest.mark.parametrize("kind", ["delta"])
 def test_a_delta_table_that_others_compact_is_left_to_them(lake: Lake) -> None:
     """The Delta library's `optimize` does not notice that another one has replaced its files meanwhile."""
-    table = compactable(lake)
     rows = lake.rows()
-    compacted = compaction(lake, Meddling(table, [lake.lake.compact])).run()
+    table = before_commit(lake, lake.lake.compact)
+    compacted = compaction(lake, table).run()
     assert (compacted.sources, compacted.given_up) == (0, "others compact the table")
     for batch_id in range(BATCHES, BATCHES + 4):
         lake.commit(batch_id, lake.write(batch_id))
@@ -386,54 +350,30 @@ def test_a_delta_table_that_others_compact_is_left_to_them(lake: Lake) -> None:
 
 
 @KINDS
-def test_a_commit_that_is_taken_on_every_attempt_is_left_for_the_next_time(lake: Lake) -> None:
-    table = Contended(compactable(lake))
+def test_a_commit_that_conflicts_on_every_attempt_is_left_for_the_next_run(lake: Lake) -> None:
+    table = Mock(wraps=compactable(lake))
+    table.replace.side_effect = lambda *_: Conflict("taken")
     compacted = compaction(lake, table, attempts_max=3).run()
-    assert (compacted.conflicts, compacted.given_up, table.attempts) == (3, "taken", 3)
+    assert (compacted.conflicts, compacted.given_up, table.replace.call_count) == (3, "taken", 3)
     assert len(files(lake)) == 12
     assert lake.on_disk() >= set(files(lake))
     assert len(lake.on_disk()) == 12, "the new files are deleted"
 
 
-@dataclass
-class Contended(Meddling):
-    def replace(self, content: LakeManifest, rewritten: Sequence[Rewritten], batch_id: int) -> Replacement:
-        self.attempts += 1
-        return Conflict("taken")
+@KINDS
+def test_another_writer_that_commits_first_wins(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the load of a version and the commit of the next one."""
+    owner, name = commit_of(lake)
+    others, commit = [1000, 1001], getattr(owner, name)
 
+    def others_first(*args: Any, **options: Any) -> Any:
+        if others:
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, name, commit)
+                lake.lake.append(others.pop())
+        return commit(*args, **options)
 
-@pytest.mark.parametrize("kind", ["delta"])
-def test_whoever_takes_the_delta_version_first_wins(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look at the very version and the commit for the next one."""
-    taking = [lambda: append(lake, 1000), lambda: append(lake, 1001)]
-    commit = DeltaTable.create_write_transaction
-
-    def taken(table: DeltaTable, *args: Any, **options: Any) -> None:
-        if taking:
-            monkeypatch.setattr(DeltaTable, "create_write_transaction", commit)
-            taking.pop(0)()
-            monkeypatch.setattr(DeltaTable, "create_write_transaction", taken)
-        commit(table, *args, **options)
-
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", taken)
-    compacted = compaction(lake).run()
-    assert (compacted.conflicts, compacted.sources) == (2, 12)
-    assert len(lake.rows()) == 14
-
-
-@pytest.mark.parametrize("kind", ["iceberg"])
-def test_whoever_moves_the_iceberg_branch_first_wins(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    taking = [lambda: append(lake, 1000), lambda: append(lake, 1001)]
-    commit = SqlCatalog.commit_table
-
-    def taken(catalog: SqlCatalog, *args: Any) -> Any:
-        if taking:
-            monkeypatch.setattr(SqlCatalog, "commit_table", commit)
-            taking.pop(0)()
-            monkeypatch.setattr(SqlCatalog, "commit_table", taken)
-        return commit(catalog, *args)
-
-    monkeypatch.setattr(SqlCatalog, "commit_table", taken)
+    monkeypatch.setattr(owner, name, others_first)
     compacted = compaction(lake).run()
     assert (compacted.conflicts, compacted.sources) == (2, 12)
     assert len(lake.rows()) == 14
@@ -445,23 +385,14 @@ def test_a_table_that_is_altered_in_the_middle_is_left_alone(lake: Lake) -> None
         if lake.kind == "delta":
             DeltaTable(str(lake.table)).alter.add_columns([Field("more", PrimitiveType("string"))])
         else:
-            assert isinstance(lake.lake, IcebergLake)
-            lake.lake.load().update_schema().rename_column("id", "number").commit()
+            lake.iceberg.load().update_schema().rename_column("id", "number").commit()
 
-    compacted = compaction(lake, Meddling(compactable(lake), [alter])).run()
+    compacted = compaction(lake, before_commit(lake, alter)).run()
     assert (compacted.sources, compacted.given_up) == (0, "the table was altered in the meantime")
     assert len(files(lake)) == 12
 
 
 # Crashes and lost answers -------------------------------------------------------------------------
-
-
-class Killed(BaseException):
-    """Nothing of the process runs after it."""
-
-
-def kill() -> None:
-    raise Killed
 
 
 def clean_up(lake: Lake) -> int:
@@ -480,8 +411,8 @@ def slow(lake: Lake, every: timedelta) -> Callable[[], Sequence[ManifestRecord]]
 def test_a_kill_between_rewriting_and_commit_leaves_orphans_that_clean_up_finds(lake: Lake) -> None:
     """Once the stream has got to the batch that they carry: until then a commit may still add them."""
     rows = lake.rows()
-    with pytest.raises(Killed):
-        compaction(lake, Meddling(compactable(lake), [kill])).run()
+    with pytest.raises(Crash):
+        compaction(lake, before_commit(lake, Mock(side_effect=Crash))).run()
     assert lake.rows() == rows
     assert len(lake.on_disk()) == 14
     assert clean_up(lake) == 0
@@ -494,8 +425,8 @@ def test_a_kill_between_rewriting_and_commit_leaves_orphans_that_clean_up_finds(
 @KINDS
 def test_clean_up_finds_orphans_of_a_slow_stream_after_a_few_batches(lake: Lake) -> None:
     recent = slow(lake, timedelta(hours=1))
-    with pytest.raises(Killed):
-        compaction(lake, Meddling(compactable(lake), [kill]), recent).run()
+    with pytest.raises(Crash):
+        compaction(lake, before_commit(lake, Mock(side_effect=Crash)), recent).run()
     assert clean_up(lake) == 0
     for batch_id in range(BATCHES, BATCHES + BATCHES_AHEAD_MIN):
         lake.commit(batch_id, lake.write(batch_id))
@@ -505,9 +436,7 @@ def test_clean_up_finds_orphans_of_a_slow_stream_after_a_few_batches(lake: Lake)
 @pytest.mark.parametrize(
     ("every_s", "ahead"), [(86_400, BATCHES_AHEAD_MIN), (60, 60), (1, 3600), (0.01, BATCHES_AHEAD_MAX)]
 )
-def test_a_run_may_take_about_an_hour_at_the_stream_s_pace(
-    tmp_path: Path, every_s: float, ahead: int
-) -> None:
+def test_a_run_may_take_about_an_hour_of_batches(tmp_path: Path, every_s: float, ahead: int) -> None:
     """Counted from the newest prepared batch: those that wait may be delivered meanwhile."""
     lake = Lake(tmp_path)
     for batch_id in range(3):
@@ -520,88 +449,54 @@ def test_files_that_clean_up_may_have_deleted_are_not_committed(lake: Lake) -> N
     """A process that slept before its commit, while the stream has passed the batch of its files."""
     last = BATCHES - 1 + BATCHES_AHEAD_MAX
 
-    def oversleep() -> None:
-        lake.commit(last, lake.write(last))
-
-    table = Meddling(compactable(lake), [oversleep])
+    table = before_commit(lake, lambda: lake.commit(last, lake.write(last)))
     compacted = compaction(lake, table).run()
     assert (compacted.sources, bool(compacted.given_up)) == (0, True)
     assert len(lake.rows()) == 14
 
 
 @KINDS
-def test_new_files_that_are_gone_are_not_committed(lake: Lake) -> None:
+def test_new_files_that_are_missing_are_not_committed(lake: Lake) -> None:
     def lose() -> None:
         for path in lake.on_disk() - set(files(lake)):
             (lake.table / path).unlink()
 
-    compacted = compaction(lake, Meddling(compactable(lake), [lose])).run()
+    compacted = compaction(lake, before_commit(lake, lose)).run()
     assert compacted.sources == 0
     assert "are missing" in compacted.given_up
     assert len(lake.rows()) == 12
 
 
-@pytest.mark.parametrize("kind", ["delta"])
-@pytest.mark.parametrize("error", [ConnectionError("lost"), OSError("disk")])
-def test_a_lost_answer_of_the_delta_log_is_no_failure(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    commit = DeltaTable.create_write_transaction
-
-    def lost(table: DeltaTable, *args: Any, **options: Any) -> None:
-        commit(table, *args, **options)
-        raise error
-
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", lost)
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("delta", ConnectionError("lost")),
+        ("delta", OSError("disk")),
+        ("iceberg", ConnectionError("lost")),
+        ("iceberg", CommitFailedException("its own")),
+    ],
+)
+def test_a_lost_response_to_the_commit_is_no_failure(lake: Lake, error: Exception) -> None:
     rows = lake.rows()
-    assert compaction(lake).run().sources == 12
-    assert lake.rows() == rows
-
-
-@pytest.mark.parametrize("kind", ["iceberg"])
-@pytest.mark.parametrize("error", [ConnectionError("lost"), CommitFailedException("its own")])
-def test_a_lost_answer_of_the_catalog_is_no_failure(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    commit = SqlCatalog.commit_table
-
-    def lost(catalog: SqlCatalog, *args: Any) -> None:
-        commit(catalog, *args)
-        raise error
-
-    monkeypatch.setattr(SqlCatalog, "commit_table", lost)
-    rows = lake.rows()
-    assert compaction(lake).run().sources == 12
+    with lossy(*commit_of(lake), "response", error):
+        assert compaction(lake).run().sources == 12
     assert lake.rows() == rows
 
 
 @KINDS
-def test_a_commit_that_fails_for_sure_leaves_no_file(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*args: Any, **options: Any) -> None:
-        raise OSError("disk full")
-
-    place, name = (
-        (DeltaTable, "create_write_transaction") if lake.kind == "delta" else (SqlCatalog, "commit_table")
-    )
-    monkeypatch.setattr(place, name, fail)
-    with pytest.raises(RetryableError):
+def test_a_commit_that_fails_for_sure_leaves_no_file(lake: Lake) -> None:
+    with lossy(*commit_of(lake), "request", OSError("disk full")), pytest.raises(RetryableError):
         compaction(lake).run()
     assert len(lake.on_disk()) == 12
 
 
 @pytest.mark.parametrize("kind", ["iceberg"])
-def test_after_a_request_of_unknown_end_no_file_is_deleted(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A catalog that is a server may yet land it."""
-
-    def fail(*args: Any, **options: Any) -> None:
-        raise ConnectionError("no answer")
-
-    monkeypatch.setattr(SqlCatalog, "commit_table", fail)
+def test_after_an_unknown_outcome_no_file_is_deleted(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A catalog that is a server may still commit it."""
     monkeypatch.setattr(CatalogConfig, "is_embedded", False)
-    with pytest.raises(CommitStateUnknownError):
-        compaction(lake).run()
+    with lossy(*commit_of(lake), "request", ConnectionError("no answer")):
+        with pytest.raises(CommitStateUnknownError):
+            compaction(lake).run()
     assert len(lake.on_disk()) == 14
 
 
@@ -644,9 +539,9 @@ def test_partition_values_come_back_as_they_were_written(tmp_path: Path, kind: s
     written = writer.finish()
     batch = Batch(StreamKey("q", sink.table_uri), 0, "0" * 64)
     sink.open_table().commit(build_manifest(batch, planned.content.with_files(written)))
-    seen = table.visible_files()
-    assert seen is not None
-    assert {file.path: file.partition_values for file in seen.content.files} == {
+    visible = table.visible_files()
+    assert visible is not None
+    assert {file.path: file.partition_values for file in visible.content.files} == {
         file.path: file.partition_values for file in written
     }
     assert len(written) == 3

@@ -11,14 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.committers.contract import (
-    AbortedBy,
-    Batch,
-    ManifestRecord,
-    ManifestState,
-    StreamKey,
-    Token,
-)
+from penstock.committers.contract import AbortedBy, Batch, ManifestRecord, ManifestState, StreamKey, Token
 from penstock.committers.decision import (
     COUPLED,
     DECOUPLED,
@@ -77,9 +70,7 @@ def test_every_batch_has_an_action(
 
 
 @pytest.mark.parametrize("table", [COUPLED, DECOUPLED], ids=["coupled", "decoupled"])
-def test_the_table_has_one_action_for_each_record_and_each_position(
-    table: dict[RecordStatus, tuple[Action, ...]],
-) -> None:
+def test_the_table_is_complete(table: dict[RecordStatus, tuple[Action, ...]]) -> None:
     assert set(table) == set(RecordStatus)
     assert {len(actions) for actions in table.values()} == {len(TokenPosition)}
 

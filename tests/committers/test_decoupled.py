@@ -9,17 +9,15 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-from tests.support.faults import Fault, FaultyTable
 from tests.support.lakes import LAKES, LakeTable
 from tests.support.query import Query, Written
 
-from penstock import testing
 from penstock.committers.contract import (
     Batch,
     DataFiles,
-    Manifest,
     ManifestRecord,
     ManifestState,
     PayloadCommitter,
@@ -34,16 +32,6 @@ from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.testing.faults import at_point, crash_at
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
-
-
-class UnreachableTable(FaultyTable):
-    """A table whose catalog is down."""
-
-    def token(self, query_id: str) -> Token | None:
-        raise RetryableError("the catalog is down")
-
-    def missing(self, manifest: Manifest) -> list[str]:
-        raise RetryableError("the storage is down")
 
 
 @dataclass
@@ -65,11 +53,13 @@ class Stream:
     def coupled(self) -> TwoPhaseCommitter[DataFiles]:
         return TwoPhaseCommitter(self.store, self.query.target())
 
-    def unreachable(self) -> UnreachableTable:
-        return UnreachableTable(self.query.target(), Fault.NONE)
+    def unreachable(self) -> DecoupledCommitter[DataFiles]:
+        """A committer for a table whose catalog and storage are down."""
+        down = Mock(side_effect=RetryableError("the catalog is down"))
+        return self.committer(Mock(wraps=self.query.target(), token=down, missing=down))
 
-    def begin(self, batch: Batch, seen: Token | None = None) -> Action:
-        return self.committer().begin(batch, cached_token=seen)
+    def begin(self, batch: Batch, cached: Token | None = None) -> Action:
+        return self.committer().begin(batch, cached_token=cached)
 
     def write(self, batch: Batch, run_id: str, ids: list[int]) -> Written:
         return self.query.write(replace(self.query.plan_of(batch.batch_id), batch=batch), [ids], run_id)
@@ -85,16 +75,19 @@ class Stream:
         self.prepare(written)
         return written
 
+    def fill(self, batches: int) -> None:
+        """Run these batches from batch 0 on, each with its batch id as its only row."""
+        for batch_id in range(batches):
+            self.run(batch_id, [batch_id])
+
     def deliver(self) -> None:
         self.coupled().recovery.recover(self.query.stream)
 
     def states(self) -> dict[int, ManifestState]:
-        records = self.store.history(self.query.stream, 100)
-        return {record.batch.batch_id: record.state for record in reversed(records)}
+        return self.query.states(self.store)
 
     def holds(self, ids: list[int]) -> bool:
-        found = testing.check(self.query.lake, f"(SELECT unnest({ids}::BIGINT[]) AS id)")
-        return found.problems == []
+        return self.query.problems(ids) == []
 
 
 @pytest.fixture
@@ -114,7 +107,7 @@ def any_stream(request: pytest.FixtureRequest, tmp_path: Path, store: SqlManifes
     return Stream(Query(lake), store)
 
 
-# The usual way ----------------------------------------------------------------------------------------
+# Without failures -------------------------------------------------------------------------------------
 
 
 def test_a_batch_is_done_before_the_table_has_it(any_stream: Stream) -> None:
@@ -131,16 +124,16 @@ def test_a_batch_is_done_before_the_table_has_it(any_stream: Stream) -> None:
 def test_a_batch_after_one_that_the_store_knows_needs_no_table(stream: Stream) -> None:
     stream.run(0, [1])
     batch = stream.batch(1)
-    assert stream.committer(stream.unreachable()).begin(batch) is Action.WRITE
+    assert stream.unreachable().begin(batch) is Action.WRITE
     written = stream.write(batch, "r1", [2])
-    stream.committer(stream.unreachable()).prepare(written.manifest, written.committables)
+    stream.unreachable().prepare(written.manifest, written.committables)
     assert stream.states() == {0: PREPARED, 1: PREPARED}
 
 
 def test_the_first_batch_of_a_store_asks_the_table(stream: Stream) -> None:
     """The store may be new because the old one was lost."""
     with pytest.raises(RetryableError, match="catalog is down"):
-        stream.committer(stream.unreachable()).begin(stream.batch(0))
+        stream.unreachable().begin(stream.batch(0))
 
 
 # Replays ----------------------------------------------------------------------------------------------
@@ -156,7 +149,7 @@ def test_a_replay_of_a_prepared_batch_is_skipped(any_stream: Stream) -> None:
 def test_a_replay_of_a_delivered_batch_is_skipped_without_the_table(stream: Stream) -> None:
     stream.run(0, [1])
     stream.deliver()
-    committer = stream.committer(stream.unreachable())
+    committer = stream.unreachable()
     assert committer.begin(stream.batch(0)) is Action.SKIP
     committer.confirm_skipped(stream.batch(0))
 
@@ -168,7 +161,7 @@ def test_a_delivered_batch_with_other_offsets_is_an_error(stream: Stream) -> Non
         stream.begin(stream.batch(0, "others"))
 
 
-def test_a_replay_whose_files_are_gone_is_written_again(any_stream: Stream) -> None:
+def test_a_replay_with_missing_files_is_written_again(any_stream: Stream) -> None:
     any_stream.run(0, [1])
     any_stream.query.lake.vacuum()
     any_stream.run(0, [1], "r2")
@@ -176,7 +169,7 @@ def test_a_replay_whose_files_are_gone_is_written_again(any_stream: Stream) -> N
     assert any_stream.holds([1])
 
 
-def test_a_replay_whose_files_are_gone_leaves_what_a_twin_has_prepared_behind_it(any_stream: Stream) -> None:
+def test_a_replay_with_missing_files_keeps_later_batches(any_stream: Stream) -> None:
     """Spark has logged that, and would not run it again."""
     any_stream.run(0, [0])
     any_stream.query.lake.vacuum()
@@ -197,7 +190,7 @@ def test_a_coupled_replay_whose_files_are_gone_leaves_what_a_twin_has_logged(any
     assert any_stream.begin(any_stream.batch(2)) is Action.WRITE
 
 
-def test_a_replay_whose_files_are_gone_waits_for_its_delivery(stream: Stream) -> None:
+def test_a_replay_with_missing_files_waits_for_its_delivery(stream: Stream) -> None:
     stream.run(0, [1])
     _start_delivery(stream)
     stream.query.lake.vacuum()
@@ -205,8 +198,8 @@ def test_a_replay_whose_files_are_gone_waits_for_its_delivery(stream: Stream) ->
         stream.begin(stream.batch(0))
 
 
-def test_a_replay_whose_files_were_compacted_away_after_it_landed_is_skipped(stream: Stream) -> None:
-    """It landed, but was not marked: the table knows better than the store."""
+def test_a_replay_of_a_committed_batch_whose_files_were_compacted_is_skipped(stream: Stream) -> None:
+    """It is committed, but was not marked: the token of the table decides."""
     stream.run(0, [1])
     with crash_at("commit.landed"):
         stream.deliver()
@@ -231,9 +224,8 @@ def test_a_skipped_batch_that_was_given_up_meanwhile_is_an_error(stream: Stream)
 # Rewound checkpoints ----------------------------------------------------------------------------------
 
 
-def test_a_rewound_checkpoint_supersedes_what_waits_from_there_on(any_stream: Stream) -> None:
-    for batch_id in range(4):
-        any_stream.run(batch_id, [batch_id])
+def test_a_rewound_checkpoint_supersedes_pending_batches(any_stream: Stream) -> None:
+    any_stream.fill(4)
     any_stream.run(1, [10, 11], "r2", offsets="others")
     assert any_stream.states() == {0: PREPARED, 1: PREPARED, 2: ABORTED, 3: ABORTED}
     any_stream.run(2, [12], "r2", offsets="others")
@@ -242,23 +234,22 @@ def test_a_rewound_checkpoint_supersedes_what_waits_from_there_on(any_stream: St
 
 
 def test_a_later_batch_is_never_left_waiting_behind_one_that_is_written_again(stream: Stream) -> None:
-    """Its delivery would say that the one before has landed."""
-    for batch_id in range(3):
-        stream.run(batch_id, [batch_id])
+    """With its delivery, the batch before would count as committed."""
+    stream.fill(3)
     stream.store.finish(stream.batch(1), ABORTED, reason="an operator skips it")
     assert stream.begin(stream.batch(1)) is Action.WRITE
     assert stream.states() == {0: PREPARED, 1: ABORTED, 2: ABORTED}
 
 
-def test_who_slept_since_it_looked_gives_up_nothing_of_a_twin(stream: Stream) -> None:
-    """Spark may have logged by now what the twin has prepared: nobody would write it again."""
-    look = stream.store.record
+def test_a_slow_driver_aborts_nothing_of_a_concurrent_one(stream: Stream) -> None:
+    """Spark may have logged what the other driver has prepared, and would not run it again."""
+    record = stream.store.record
 
     def slow(stream_key: StreamKey, batch_id: int) -> ManifestRecord | None:
-        found = look(stream_key, batch_id)
-        stream.store.record = look  # type: ignore[method-assign]
-        for twin in range(2):
-            stream.run(twin, [twin])
+        found = record(stream_key, batch_id)
+        stream.store.record = record  # type: ignore[method-assign]
+        for number in range(2):
+            stream.run(number, [number])
         return found
 
     stream.store.record = slow  # type: ignore[method-assign, assignment]
@@ -266,8 +257,8 @@ def test_who_slept_since_it_looked_gives_up_nothing_of_a_twin(stream: Stream) ->
     assert stream.states() == {0: PREPARED, 1: PREPARED}
 
 
-def test_copies_of_a_checkpoint_on_one_store_part_with_an_error(stream: Stream) -> None:
-    """The other one has prepared its rows under the batch before: nobody has these."""
+def test_a_checkpoint_fork_on_one_store_is_an_error(stream: Stream) -> None:
+    """The other query has prepared its rows under the batch before: these rows are nowhere."""
     stream.run(0, [0], offsets="of the copy")
     batch = stream.batch(1)
     committer = stream.committer()
@@ -278,7 +269,7 @@ def test_copies_of_a_checkpoint_on_one_store_part_with_an_error(stream: Stream) 
 
 
 def test_a_batch_that_an_operator_has_skipped_is_not_written_again(stream: Stream) -> None:
-    """By a replay of a slow twin, say: what was prepared behind it must not be given up for that."""
+    """Also by the replay of a slow driver: later prepared batches must not be aborted for it."""
     stream.run(0, [0])
     stream.run(1, [1])
     stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
@@ -289,7 +280,7 @@ def test_a_batch_that_an_operator_has_skipped_is_not_written_again(stream: Strea
 
 
 def test_a_batch_that_was_skipped_while_a_slow_driver_wrote_it_is_not_prepared(stream: Stream) -> None:
-    """It would be marked as committed with the next batch, though the table never gets its rows."""
+    """It would be marked as committed with the next batch, although the table never gets its rows."""
     slow = stream.write(stream.batch(0), "r1", [0])
     stream.run(0, [0], "r2")
     stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
@@ -300,7 +291,7 @@ def test_a_batch_that_was_skipped_while_a_slow_driver_wrote_it_is_not_prepared(s
 
 
 def test_a_skipped_batch_stays_skipped_when_its_own_driver_asks_again(stream: Stream) -> None:
-    """The answer to its first request got lost."""
+    """The response to its first request was lost."""
     written = stream.run(0, [0])
     stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
     with pytest.raises(RetryableError, match="An operator skipped batch 0"):
@@ -308,28 +299,28 @@ def test_a_skipped_batch_stays_skipped_when_its_own_driver_asks_again(stream: St
     assert stream.states() == {0: ABORTED}
 
 
-def test_copies_part_with_an_error_even_behind_a_skipped_batch(stream: Stream) -> None:
-    """What they have after it may be the same, and be taken for what the other has written."""
+def test_a_checkpoint_fork_is_an_error_even_after_a_skipped_batch(stream: Stream) -> None:
+    """Their later batches may have equal digests, and be taken for each other."""
     stream.run(0, [0], offsets="of the copy")
     stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
     with pytest.raises(CheckpointMismatchError, match="after batch 0"):
         stream.committer().begin(stream.batch(1), digest_of=lambda _: stream.batch(0).digest)
 
 
-def test_copies_part_with_an_error_even_behind_an_aborted_batch(stream: Stream) -> None:
-    """The copy gave up what the query had logged, for rows of its own, and an operator gave those up."""
+def test_a_checkpoint_fork_is_an_error_even_after_an_aborted_batch(stream: Stream) -> None:
+    """The fork aborted what the query had logged, for its own rows, and an operator aborted those."""
     mine, other = stream.batch(0), stream.batch(0, "of the copy")
     stream.run(0, [0, 1])
     assert stream.begin(other) is Action.WRITE
     stream.prepare(stream.write(other, "r2", [0]))
-    stream.store.deliveries.abort_pending(stream.query.stream, -1, "ann", "starts anew")
+    stream.store.deliveries.abort_pending(stream.query.stream, -1, "ann", "starts again")
     with pytest.raises(CheckpointMismatchError, match="after batch 0"):
         stream.committer().begin(stream.batch(1), digest_of=lambda _: mine.digest)
     assert stream.committer().begin(stream.batch(1), digest_of=lambda _: other.digest) is Action.WRITE
 
 
 def test_a_batch_is_not_prepared_behind_one_that_was_given_up_meanwhile(stream: Stream) -> None:
-    """A copy of the checkpoint, on the same store, runs the one before anew, to another end maybe."""
+    """A checkpoint fork on the same store runs the batch before again, maybe with other rows."""
     stream.run(0, [0])
     assert stream.begin(stream.batch(1)) is Action.WRITE
     written = stream.write(stream.batch(1), "r1", [1])
@@ -340,9 +331,8 @@ def test_a_batch_is_not_prepared_behind_one_that_was_given_up_meanwhile(stream: 
 
 
 def test_a_coupled_query_does_not_go_on_over_a_batch_that_waits_for_its_replay(stream: Stream) -> None:
-    """The batch between them is intact, but the token of the next would say that both are in the table."""
-    for batch_id in range(2):
-        stream.run(batch_id, [batch_id])
+    """The batch between them is intact, but with the token of the next both would count as committed."""
+    stream.fill(2)
     stream.store.finish(stream.batch(0), ABORTED, reason="aborted for its replay")
     with pytest.raises(CheckpointMismatchError, match="batch 0 was aborted and never written again"):
         stream.coupled().begin(stream.batch(2))
@@ -350,7 +340,7 @@ def test_a_coupled_query_does_not_go_on_over_a_batch_that_waits_for_its_replay(s
 
 
 def test_a_batch_is_not_prepared_behind_the_one_of_a_copy(stream: Stream) -> None:
-    """While it was written, a copy of the checkpoint has put other rows in the place of the one before."""
+    """While it was written, a checkpoint fork has replaced the rows of the batch before."""
     mine, other = stream.batch(0), stream.batch(0, "of the copy")
     stream.run(0, [0])
     written = stream.write(stream.batch(1), "r1", [1])
@@ -358,15 +348,15 @@ def test_a_batch_is_not_prepared_behind_the_one_of_a_copy(stream: Stream) -> Non
     stream.prepare(stream.write(other, "r2", [7]))
     with pytest.raises(CheckpointMismatchError, match="after batch 0"):
         stream.committer().prepare(written.manifest, written.committables, mine.digest)
-    with pytest.raises(RetryableError, match="has other rows for, batch 0"):  # had it looked too early
+    with pytest.raises(
+        RetryableError, match="has other rows for, batch 0"
+    ):  # if it had read the record too early
         stream.store.prepare(written.manifest, "r2", follows=mine)
     assert stream.states() == {0: PREPARED}
 
 
-def test_other_rows_are_not_prepared_in_front_of_what_follows_the_ones_that_were_skipped(
-    stream: Stream,
-) -> None:
-    """A copy of the checkpoint writes batch 0 anew, while the query goes on behind its own, skipped one."""
+def test_other_rows_are_not_prepared_before_batches_that_follow_skipped_ones(stream: Stream) -> None:
+    """A checkpoint fork writes batch 0 again, while the query continues after its own, skipped one."""
     mine, other = stream.batch(0), stream.batch(0, "of the copy")
     stream.run(0, [0])
     stream.store.deliveries.skip(stream.query.stream, 0, "ann", "broken")
@@ -382,9 +372,8 @@ def test_other_rows_are_not_prepared_in_front_of_what_follows_the_ones_that_were
 
 
 def test_a_skipped_batch_waits_for_its_replay_once_what_it_followed_is_given_up(stream: Stream) -> None:
-    """A copy of the checkpoint writes batch 0 anew. The query must not go on behind its own, skipped ones."""
-    for batch_id in range(3):
-        stream.run(batch_id, [batch_id])
+    """A checkpoint fork writes batch 0 again. The query must not continue after its own, skipped ones."""
+    stream.fill(3)
     for batch_id in range(3):
         stream.store.deliveries.skip(stream.query.stream, batch_id, "ann", "broken")
     stream.run(0, [0, 1, 2], "r2", "of the copy")
@@ -394,13 +383,13 @@ def test_a_skipped_batch_waits_for_its_replay_once_what_it_followed_is_given_up(
     assert stream.states() == {0: COMMITTED, 1: ABORTED, 2: ABORTED}
 
 
-def test_a_batch_whose_files_are_gone_gives_way_alone(stream: Stream) -> None:
-    """A twin that slept writes it again. What follows on the same rows is logged by Spark, and stays."""
+def test_only_the_batch_with_missing_files_is_replaced(stream: Stream) -> None:
+    """A slow driver writes it again. Later batches on the same rows are logged by Spark, and are kept."""
     slow = stream.write(stream.batch(0), "r2", [0])
-    gone = stream.run(0, [0])
-    seen = stream.store.record(stream.query.stream, 0)
+    missing = stream.run(0, [0])
+    loaded = stream.store.record(stream.query.stream, 0)
     stream.run(1, [1])
-    for path in gone.paths:
+    for path in missing.paths:
         (stream.query.lake.data_folder / path).unlink()
     stream.prepare(slow)
     record = stream.store.record(stream.query.stream, 0)
@@ -410,20 +399,20 @@ def test_a_batch_whose_files_are_gone_gives_way_alone(stream: Stream) -> None:
     late = stream.write(stream.batch(0), "r3", [0])
     stream.store.claim(stream.query.stream, "r3")
     with pytest.raises(RetryableError, match="another run has just changed it"):
-        stream.store.prepare(late.manifest, "r3", replacing=seen)
+        stream.store.prepare(late.manifest, "r3", replacing=loaded)
 
 
 def test_nothing_is_given_up_by_a_record_that_has_changed(stream: Stream) -> None:
     stream.run(0, [0])
-    seen = stream.store.record(stream.query.stream, 0)
-    assert seen is not None
-    stream.store.set_reason(seen.batch, "changed")
-    assert not stream.store.abort_from(seen, "rewound")
+    loaded = stream.store.record(stream.query.stream, 0)
+    assert loaded is not None
+    stream.store.set_reason(loaded.batch, "changed")
+    assert not stream.store.abort_from(loaded, "rewound")
     assert stream.states() == {0: PREPARED}
 
 
-def test_a_batch_whose_predecessor_went_with_the_store_is_not_prepared(stream: Stream) -> None:
-    """It was lost after the batch was planned: with this one delivered, nobody would miss the other."""
+def test_a_batch_whose_predecessor_was_lost_with_the_store_is_not_prepared(stream: Stream) -> None:
+    """The store was lost after the batch was planned: its delivery would hide that the other is missing."""
     stream.run(0, [0])
     written = stream.write(stream.batch(1), "r1", [1])
     with stream.store.engine.begin() as connection:
@@ -435,8 +424,7 @@ def test_a_batch_whose_predecessor_went_with_the_store_is_not_prepared(stream: S
 
 
 def test_a_batch_that_is_being_delivered_cannot_be_superseded(stream: Stream) -> None:
-    for batch_id in range(2):
-        stream.run(batch_id, [batch_id])
+    stream.fill(2)
     _start_delivery(stream)
     with pytest.raises(RetryableError, match="is being delivered"):
         stream.begin(stream.batch(1, "others"))
@@ -455,7 +443,7 @@ def _start_delivery(stream: Stream) -> None:
     deliveries.prepare(lease, merged, "age", is_compacted=False)
 
 
-def test_a_batch_that_landed_but_is_not_marked_is_not_superseded(stream: Stream) -> None:
+def test_a_committed_batch_that_is_not_marked_is_not_superseded(stream: Stream) -> None:
     stream.run(0, [1])
     with crash_at("commit.landed"):
         stream.deliver()
@@ -464,8 +452,8 @@ def test_a_batch_that_landed_but_is_not_marked_is_not_superseded(stream: Stream)
     assert stream.states() == {0: PREPARED}
 
 
-def test_a_copy_of_the_checkpoint_that_goes_on_after_a_batch_was_given_up_is_an_error(stream: Stream) -> None:
-    """One copy has given batch 1 up to write it again, and died; the other one is at batch 2."""
+def test_a_checkpoint_fork_after_an_aborted_batch_is_an_error(stream: Stream) -> None:
+    """One fork has aborted batch 1 to write it again, and died. The other one is at batch 2."""
     stream.run(0, [0])
     stream.run(1, [1])
     stream.begin(stream.batch(1, "others"))
@@ -479,7 +467,7 @@ def test_a_copy_of_the_checkpoint_that_goes_on_after_a_batch_was_given_up_is_an_
 def test_a_batch_is_not_prepared_behind_one_that_the_store_has_given_up_though_the_table_has_it(
     stream: Stream, tmp_path: Path
 ) -> None:
-    """A copy of the checkpoint was too late with other rows. A delivery would wait for them for ever."""
+    """A checkpoint fork was too late with other rows. A delivery would wait for them forever."""
     written = stream.run(0, [0])
     stream.deliver()
     other = stream.batch(0, "of the copy")
@@ -507,15 +495,14 @@ def test_a_batch_is_not_prepared_behind_one_that_the_store_has_given_up_though_t
 
 
 def test_a_skipped_batch_hides_none_that_was_given_up(stream: Stream) -> None:
-    for batch_id in range(3):
-        stream.run(batch_id, [batch_id])
-    assert stream.store.finish(stream.batch(1), ABORTED, reason="it can never land")
+    stream.fill(3)
+    assert stream.store.finish(stream.batch(1), ABORTED, reason="it can never be committed")
     stream.store.deliveries.skip(stream.query.stream, 2, "ann", "broken")
     with pytest.raises(CheckpointMismatchError, match="batch 1 was aborted and never written again"):
         stream.begin(stream.batch(3))
 
 
-def test_a_query_goes_on_after_a_batch_that_an_operator_has_skipped(stream: Stream) -> None:
+def test_a_query_continues_after_a_batch_that_an_operator_has_skipped(stream: Stream) -> None:
     stream.run(0, [0])
     stream.run(1, [1])
     assert stream.store.deliveries.skip(stream.query.stream, 1, "ann", "broken")
@@ -527,19 +514,15 @@ def test_a_query_goes_on_after_a_batch_that_an_operator_has_skipped(stream: Stre
 # A store that was lost or put back --------------------------------------------------------------------
 
 
-def lose_store(stream: Stream, tmp_path: Path) -> Iterator[Stream]:
+@pytest.fixture
+def without_store(stream: Stream, tmp_path: Path) -> Iterator[Stream]:
+    """The same query after its store was lost."""
     with open_store(f"sqlite:///{tmp_path}/other.db") as other:
         yield Stream(stream.query, other)
 
 
-@pytest.fixture
-def without_store(stream: Stream, tmp_path: Path) -> Iterator[Stream]:
-    """The same query after its store was lost."""
-    yield from lose_store(stream, tmp_path)
-
-
 @pytest.mark.parametrize("delivered", [True, False])
-def test_undelivered_batches_that_went_with_the_store_are_an_error(
+def test_losing_undelivered_batches_is_an_error(
     stream: Stream, without_store: Stream, delivered: bool
 ) -> None:
     stream.run(0, [0])
@@ -551,10 +534,8 @@ def test_undelivered_batches_that_went_with_the_store_are_an_error(
     assert "delivery=coupled" in str(refused.value)
 
 
-def test_a_copy_is_told_so_although_batches_went_with_the_store_too(
-    stream: Stream, without_store: Stream
-) -> None:
-    """Starting it coupled, as the error about these batches says, would write its rows twice."""
+def test_a_checkpoint_fork_is_reported_before_lost_batches(stream: Stream, without_store: Stream) -> None:
+    """A coupled start, as the other error recommends, would write its rows twice."""
     stream.run(0, [0], offsets="of the copy")
     stream.deliver()
     with pytest.raises(CheckpointMismatchError, match="after batch 0, which the table has from other"):
@@ -563,9 +544,7 @@ def test_a_copy_is_told_so_although_batches_went_with_the_store_too(
         )
 
 
-def test_a_store_that_was_lost_with_all_delivered_loses_nothing(
-    stream: Stream, without_store: Stream
-) -> None:
+def test_a_lost_store_without_pending_batches_loses_nothing(stream: Stream, without_store: Stream) -> None:
     stream.run(0, [0])
     stream.run(1, [1])
     stream.deliver()
@@ -576,12 +555,11 @@ def test_a_store_that_was_lost_with_all_delivered_loses_nothing(
     assert stream.holds([0, 1, 2])
 
 
-def test_a_batch_behind_the_token_is_an_error_although_the_store_knows_the_one_before(
+def test_a_batch_behind_the_token_is_an_error_even_if_the_store_knows_it(
     stream: Stream, without_store: Stream
 ) -> None:
-    """Checkpoint and store were put back together from a copy: the table has gone on since."""
-    for batch_id in range(3):
-        stream.run(batch_id, [batch_id])
+    """Checkpoint and store were restored from one backup, and the table has later batches."""
+    stream.fill(3)
     stream.deliver()
     without_store.store.claim(stream.query.stream, "r0")
     written = without_store.write(without_store.batch(0), "r0", [0])
@@ -593,10 +571,10 @@ def test_a_batch_behind_the_token_is_an_error_although_the_store_knows_the_one_b
     assert without_store.begin(without_store.batch(2), token) is Action.SKIP
 
 
-# Twins, and answers that come late -----------------------------------------------------------------------
+# Concurrent drivers, and late responses ---------------------------------------------------------------
 
 
-def test_a_twin_that_prepared_first_wins_and_the_files_of_the_other_are_deleted(stream: Stream) -> None:
+def test_the_first_prepared_batch_wins_and_the_files_of_the_other_are_deleted(stream: Stream) -> None:
     batch = stream.batch(0)
     assert stream.begin(batch) is Action.WRITE
     ours = stream.write(batch, "r2", [1])
@@ -607,7 +585,7 @@ def test_a_twin_that_prepared_first_wins_and_the_files_of_the_other_are_deleted(
     assert stream.holds([1])
 
 
-def test_a_twin_that_prepared_other_rows_first_is_an_error(stream: Stream) -> None:
+def test_other_rows_that_were_prepared_first_are_an_error(stream: Stream) -> None:
     ours = stream.write(stream.batch(0), "r2", [1])
     stream.prepare(stream.write(stream.batch(0, "others"), "r1", [2]))
     with pytest.raises(CheckpointMismatchError, match="by another run"):
@@ -623,8 +601,8 @@ def test_a_run_that_was_taken_over_prepares_nothing(stream: Stream) -> None:
     assert not any((stream.query.lake.data_folder / path).exists() for path in late.paths)
 
 
-def test_a_manifest_of_a_dead_run_whose_files_are_gone_gives_way(stream: Stream) -> None:
-    """The database did what the dead run had asked for only after this one began the batch."""
+def test_a_manifest_of_a_dead_run_with_missing_files_is_replaced(stream: Stream) -> None:
+    """The database executed the request of the dead run after this run had begun the batch."""
     batch = stream.batch(0)
     assert stream.begin(batch) is Action.WRITE
     dead = stream.write(batch, "dead", [1])

@@ -1,4 +1,4 @@
-"""A batch lands once: replays, other offsets, twins, racing writers. Rows are read back with duckdb."""
+"""A batch is committed once to a Delta table. Rows are read back with duckdb."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ from deltalake import DeltaTable
 from tests.support.streams import SCHEMA, VIEWS, DeltaStream, stream_in
 
 from penstock.committers.contract import Committed
-from penstock.committers.errors import (
-    PenstockError,
-    RetryableError,
-    TableNotSupportedError,
-)
+from penstock.committers.delta.files import delta_files
+from penstock.committers.errors import PenstockError, RetryableError, TableNotSupportedError
 from penstock.testing.faults import crash_at
 
 
@@ -28,12 +25,10 @@ def stream(tmp_path: Path, request: pytest.FixtureRequest) -> DeltaStream:
     return stream_in(tmp_path, snapshot_cache=VIEWS[request.param]())
 
 
-# The token -------------------------------------------------------------------------------------------
+# The token --------------------------------------------------------------------------------------------
 
 
-def test_the_token_is_in_the_table_and_survives_checkpoints_and_transaction_retention(
-    stream: DeltaStream,
-) -> None:
+def test_the_token_survives_checkpoints_and_transaction_retention(stream: DeltaStream) -> None:
     properties = {"delta.setTransactionRetentionDuration": "interval 0 seconds"}
     stream.commit(0, [1], properties=properties)
     assert stream.committer().token("query-1") is not None
@@ -55,7 +50,7 @@ def test_leading_zeros_of_a_digest_are_kept(stream: DeltaStream) -> None:
     assert token.matches(stream.batch(0, offsets).digest)
 
 
-def test_the_commit_says_who_made_it(stream: DeltaStream) -> None:
+def test_the_commit_names_its_query_and_batch(stream: DeltaStream) -> None:
     stream.commit(3, [1, 2])
     (info, *_) = DeltaTable(stream.uri).history(1)
     assert json.loads(info["userMetadata"])["penstock"] == {
@@ -71,7 +66,7 @@ def test_the_commit_says_who_made_it(stream: DeltaStream) -> None:
 # Conflicts --------------------------------------------------------------------------------------------
 
 
-def test_rows_of_racing_writers_are_all_there_once(stream: DeltaStream) -> None:
+def test_rows_of_concurrent_writers_are_each_in_the_table_once(stream: DeltaStream) -> None:
     stream.commit(0, [0])
 
     def append_all(first: int) -> None:
@@ -114,9 +109,7 @@ def test_a_crash_after_adding_columns_is_finished_by_the_next_attempt(stream: De
 # Files and storage ------------------------------------------------------------------------------------
 
 
-def test_the_files_of_a_big_manifest_are_looked_for_by_directory(stream: DeltaStream, tmp_path: Path) -> None:
-    from penstock.committers.delta.files import delta_files
-
+def test_the_files_of_a_big_manifest_are_listed_by_directory(tmp_path: Path) -> None:
     names = [f"day={n % 3}/a%2F b{n}" for n in range(100)]
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -125,15 +118,10 @@ def test_the_files_of_a_big_manifest_are_looked_for_by_directory(stream: DeltaSt
     files = delta_files(str(tmp_path), {})
     assert files.missing([*names, "day=9/x"]) == [names[50], "day=9/x"]
     assert files.delete(names) == 99
+    assert delta_files(str(tmp_path / "missing"), {}).missing(["a"]) == ["a"]
 
 
-def test_files_below_a_location_that_is_gone_are_missing(stream: DeltaStream, tmp_path: Path) -> None:
-    from penstock.committers.delta.files import delta_files
-
-    assert delta_files(str(tmp_path / "gone"), {}).missing(["a"]) == ["a"]
-
-
-def test_a_full_disk_loses_nothing_and_the_next_attempt_lands(stream: DeltaStream, tmp_path: Path) -> None:
+def test_a_full_disk_loses_nothing_and_the_next_attempt_succeeds(stream: DeltaStream, tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk."""
     program = """
 import pickle, resource, signal, sys
@@ -162,10 +150,10 @@ except Exception as error:
     assert stream.ids() == [1]
 
 
-def test_a_table_that_is_damaged_is_said_to_be_unreadable(stream: DeltaStream) -> None:
+def test_a_damaged_table_is_reported_as_unreadable(stream: DeltaStream) -> None:
     manifest = stream.prepare(0, [1])
     (Path(stream.uri) / "_delta_log" / f"{0:020}.json").write_text("{damaged")
     with pytest.raises(RetryableError, match="cannot be read") as caught:
         stream.committer().commit(manifest)
     assert isinstance(caught.value, PenstockError)
-    assert "\n" not in str(caught.value), "the library's backtrace belongs into no message"
+    assert "\n" not in str(caught.value), "no message has the library's backtrace"

@@ -1,4 +1,4 @@
-"""Who one is on Azure, by options and environment: the same for the Delta library and for `obstore`."""
+"""Credentials for Azure from options and environment: the same for the Delta library and for `obstore`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from deltalake import write_deltalake
 from servers.azure import ACCOUNT, CONTAINER, KEY, azure_names, azure_options
 from servers.lossy_proxy import lossy_proxy, read_body
-from tests.committers.test_delta_object_store import Handler, serving
+from tests.committers.test_delta_object_store import Handler, object_store, serving
 
 from penstock.committers.delta.files import delta_files
 from penstock.committers.delta.object_store import open_object_store
@@ -35,7 +35,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Service:
-    """Blob storage where nothing is, and which hands out tokens; how it was asked."""
+    """An empty blob storage that issues tokens, and the requests that it got."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -80,7 +80,7 @@ PRINCIPAL = {"azure_tenant_id": "t", "azure_client_id": "writer", "azure_client_
 
 
 @pytest.mark.parametrize(
-    ("told", "asked"),
+    ("options", "asked"),
     [
         (KEY_OPTION, [f"SharedKey {ACCOUNT}"]),
         ({"account_key": KEY}, [f"SharedKey {ACCOUNT}"]),
@@ -88,14 +88,12 @@ PRINCIPAL = {"azure_tenant_id": "t", "azure_client_id": "writer", "azure_client_
         (PRINCIPAL, ["/t/oauth2/v2.0/token client_id=writer&client_secret=secret", "Bearer token"]),
     ],
 )
-def test_both_clients_are_the_same_user(told: dict[str, str], asked: list[str], service: Service) -> None:
-    check_both_clients(told, asked, service)
+def test_both_clients_are_the_same_user(options: dict[str, str], asked: list[str], service: Service) -> None:
+    check_both_clients(options, asked, service)
 
 
-def test_the_identity_of_a_pod_is_taken(
-    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As Kubernetes tells it: by the environment alone."""
+def test_a_pods_identity_is_used(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Kubernetes configures it, by the environment alone."""
     (tmp_path / "token").write_text(TOKEN)
     monkeypatch.setenv("AZURE_TENANT_ID", "t")
     monkeypatch.setenv("AZURE_CLIENT_ID", "writer")
@@ -103,13 +101,12 @@ def test_the_identity_of_a_pod_is_taken(
     check_both_clients({}, [f"client_assertion={TOKEN}", "Bearer token"], service)
 
 
-def check_both_clients(told: dict[str, str], asked: list[str], service: Service) -> None:
-    store = open_object_store(URI, told)
-    assert store is not None
+def check_both_clients(options: dict[str, str], asked: list[str], service: Service) -> None:
+    store = object_store(URI, options)
     store.put("a", b"1", mode="create")
     ours = service.take()
     with suppress(Exception):  # nothing is there
-        write_deltalake(URI, pa.table({"v": [1]}), storage_options=told)
+        write_deltalake(URI, pa.table({"v": [1]}), storage_options=options)
     theirs = service.take()
     assert ours == theirs
     assert len(ours) == len(asked)
@@ -117,7 +114,7 @@ def check_both_clients(told: dict[str, str], asked: list[str], service: Service)
 
 
 @pytest.mark.parametrize(
-    "told",
+    "options",
     [
         {},
         {**KEY_OPTION, **SIGNATURE_OPTION},
@@ -131,9 +128,9 @@ def check_both_clients(told: dict[str, str], asked: list[str], service: Service)
         {**KEY_OPTION, "max_retries": "some"},
     ],
 )
-def test_what_only_the_library_knows_is_left_to_it(told: dict[str, str]) -> None:
-    """And where there is a choice: the two would not choose alike."""
-    assert open_object_store(URI, told) is None
+def test_what_only_the_library_knows_is_left_to_it(options: dict[str, str]) -> None:
+    """Also ambiguous credentials, where the two would choose differently."""
+    assert open_object_store(URI, options) is None
 
 
 def test_a_choice_with_the_environment_is_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,30 +143,26 @@ def test_options_of_http_are_taken_with_and_without_a_prefix(azure: str) -> None
     options = azure_options(azure)
     del options["azure_allow_http"]
     for option in ("allow_http", "azure_allow_http", "AZURE_ALLOW_HTTP"):
-        store = open_object_store(
-            f"az://{CONTAINER}/{uuid.uuid4()}", {**options, option: "true", "timeout": "9s"}
-        )
-        assert store is not None
+        store = object_store(f"az://{CONTAINER}/{uuid.uuid4()}", {**options, option: "true", "timeout": "9s"})
         assert store.put("a", b"1", mode="create")["e_tag"]
 
 
-def test_files_are_deleted_together_though_one_is_gone(azure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_deleted_even_if_one_is_missing(azure: str, monkeypatch: pytest.MonkeyPatch) -> None:
     prefix = str(uuid.uuid4())
     uri, options = f"az://{CONTAINER}/{prefix}", azure_options(azure)
-    store = open_object_store(uri, options)
-    assert store is not None
+    store = object_store(uri, options)
     names = [f"p=a%20b {number}/é%2F.parquet" for number in range(300)]
     for name in [*names, "other.parquet"]:
         store.put(name, b"1")
     files = delta_files(uri, options)
-    assert files.missing([*names, "gone.parquet"]) == ["gone.parquet"]
+    assert files.missing([*names, "missing.parquet"]) == ["missing.parquet"]
 
-    with monkeypatch.context() as patch:  # gone just after the look
+    with monkeypatch.context() as patch:  # deleted just after the listing
         patch.setattr(TableFiles, "_there", lambda _, paths: set(paths))
-        files.delete(["gone.parquet", *names])
+        files.delete(["missing.parquet", *names])
 
     assert azure_names(azure, prefix) == [f"{prefix}/other.parquet"]
-    assert files.delete(["gone.parquet"]) == 0
+    assert files.delete(["missing.parquet"]) == 0
 
 
 def test_an_error_shows_no_signature(azure: str) -> None:

@@ -1,4 +1,4 @@
-"""Tables made by Delta's own engine: written into, or refused by name. Made by make_tables.py."""
+"""Tables of Delta's own engine are written or refused by name. tests/fixtures/make_tables.py makes them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tests.support.readers import delta_rows
-from tests.support.streams import DeltaStream
+from tests.support.streams import DeltaStream, edit_log_entry
 
 from penstock.committers.contract import Committed
 from penstock.committers.delta.checks import ALLOWED_FEATURES, check_supported
@@ -63,29 +62,25 @@ def copy(name: str, stream: DeltaStream) -> None:
     shutil.copytree(FIXTURES / name, stream.uri)
 
 
-def ids(stream: DeltaStream) -> list[object]:
-    return [row[0] for row in delta_rows(Path(stream.uri), "id")]
-
-
 def test_every_fixture_is_tested() -> None:
     assert {path.name for path in FIXTURES.iterdir()} == WRITABLE.keys() | REFUSED.keys() | {"all_types"}
 
 
 @pytest.mark.parametrize("name", WRITABLE)
-def test_is_written_into(name: str, stream: DeltaStream) -> None:
+def test_a_supported_table_is_written(name: str, stream: DeltaStream) -> None:
     copy(name, stream)
-    assert ids(stream) == WRITABLE[name]
+    assert stream.ids() == WRITABLE[name]
     for batch_id in range(4):
         assert isinstance(stream.commit(batch_id, [1000 + batch_id]), Committed)
-    assert ids(stream) == [*WRITABLE[name], 1000, 1001, 1002, 1003]
+    assert stream.ids() == [*WRITABLE[name], 1000, 1001, 1002, 1003]
 
 
 @pytest.mark.parametrize("name", sorted(WRITABLE.keys() - {"append_only"}))
-def test_is_overwritten(name: str, stream: DeltaStream) -> None:
+def test_a_supported_table_is_overwritten(name: str, stream: DeltaStream) -> None:
     """Of a file with a deletion vector the vector must be removed too, or other readers see the old rows."""
     copy(name, stream)
     stream.commit(0, [1000], mode="overwrite")
-    assert ids(stream) == [1000]
+    assert stream.ids() == [1000]
     if name != "v2_checkpoint":  # polars cannot read these
         assert pl.read_delta(stream.uri)["id"].to_list() == [1000]
 
@@ -99,9 +94,7 @@ def test_an_overwrite_removes_deletion_vectors_with_their_files(stream: DeltaStr
 
 
 @pytest.mark.parametrize("name", ["log_checkpoint", "v2_checkpoint"])
-def test_log_checkpoints_are_written_at_the_table_s_interval_and_stay_readable(
-    name: str, stream: DeltaStream
-) -> None:
+def test_log_checkpoints_follow_the_interval_of_the_table(name: str, stream: DeltaStream) -> None:
     copy(name, stream)
     log = Path(stream.uri) / "_delta_log"
     for batch_id in range(3):
@@ -110,10 +103,8 @@ def test_log_checkpoints_are_written_at_the_table_s_interval_and_stay_readable(
     for file in [*log.glob("*3.checkpoint*"), *(log / f"{version:020}.json" for version in range(8))]:
         file.unlink()
     stream.commit(3, [1003])
-    assert ids(stream) == [*WRITABLE[name], 1000, 1001, 1002, 1003]
-    token = stream.committer().token("query-1")
-    assert token is not None
-    assert token.batch_id == 3
+    assert stream.ids() == [*WRITABLE[name], 1000, 1001, 1002, 1003]
+    assert stream.last_batch() == 3
 
 
 def test_all_types_of_another_engine_are_planned_for(stream: DeltaStream) -> None:
@@ -125,7 +116,7 @@ def test_all_types_of_another_engine_are_planned_for(stream: DeltaStream) -> Non
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("name", REFUSED)
-def test_is_refused_by_name_and_with_a_way_out(name: str, overwrite: bool, stream: DeltaStream) -> None:
+def test_an_unsupported_feature_is_refused(name: str, overwrite: bool, stream: DeltaStream) -> None:
     copy(name, stream)
     with pytest.raises(TableNotSupportedError, match=rf"{REFUSED[name]}[^\n]*: [^\n]* Way out: "):
         stream.committer().plan(ID, overwrite=overwrite)
@@ -134,15 +125,12 @@ def test_is_refused_by_name_and_with_a_way_out(name: str, overwrite: bool, strea
 def with_protocol(stream: DeltaStream, *features: str) -> DeltaTable:
     """The plain fixture with these writer features in its protocol."""
     copy("plain", stream)
-    first = Path(stream.uri) / "_delta_log" / f"{0:020}.json"
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
-    lines = [json.loads(line) for line in first.read_text().splitlines()]
-    lines = [{"protocol": protocol} if "protocol" in line else line for line in lines]
-    first.write_text("\n".join(json.dumps(line) for line in lines))
+    edit_log_entry(stream, 0, lambda action: "protocol" in action and action.update(protocol=protocol))
     return DeltaTable(stream.uri)
 
 
-def test_a_feature_that_nobody_knows_yet_is_refused_by_name(stream: DeltaStream) -> None:
+def test_an_unknown_feature_is_refused_by_name(stream: DeltaStream) -> None:
     table = with_protocol(stream, "appendOnly", "teleportation")
     with pytest.raises(TableNotSupportedError, match="'teleportation'"):
         check_supported(table, overwrite=False)
@@ -153,11 +141,11 @@ def test_features_that_are_listed_but_unused_are_allowed(stream: DeltaStream) ->
     unused = [feature for feature in unused if not feature.startswith("variant")]
     check_supported(with_protocol(stream, *unused), overwrite=False)
     assert isinstance(stream.commit(0, [1000]), Committed)
-    assert ids(stream) == [1, 2, 3, 1000]
+    assert stream.ids() == [1, 2, 3, 1000]
 
 
 @pytest.mark.parametrize("name", ["delta.enableRowTracking", "delta.enableInCommitTimestamps"])
-def test_a_property_that_stands_for_a_refused_feature_is_refused(name: str, stream: DeltaStream) -> None:
+def test_a_property_of_an_unsupported_feature_is_refused(name: str, stream: DeltaStream) -> None:
     DeltaTable.create(stream.uri, ID, configuration={name: "true"}, raise_if_key_not_exists=False)
     with pytest.raises(TableNotSupportedError, match=name):
         stream.committer().plan(ID)

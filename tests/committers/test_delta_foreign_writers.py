@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
-from tests.support.streams import SCHEMA, VIEWS, DeltaStream, clean_up_log, stream_in
+from tests.support.streams import SCHEMA, VIEWS, DeltaStream, clean_up_log, edit_log_entry, stream_in
 
 from penstock.committers.contract import AlreadyCommitted, Committed
 from penstock.committers.errors import (
@@ -35,11 +35,7 @@ def stream(tmp_path: Path, request: pytest.FixtureRequest) -> DeltaStream:
 
 def overwrite_schema(stream: DeltaStream, schema: pa.Schema, partition_by: list[str] | None = None) -> None:
     write_deltalake(
-        stream.uri,
-        schema.empty_table(),
-        mode="overwrite",
-        schema_mode="overwrite",
-        partition_by=partition_by,
+        stream.uri, schema.empty_table(), mode="overwrite", schema_mode="overwrite", partition_by=partition_by
     )
 
 
@@ -48,10 +44,6 @@ def table_id(stream: DeltaStream) -> str:
 
 
 # What a commit is rebased over -------------------------------------------------------------------------
-
-
-def delete(stream: DeltaStream) -> None:
-    stream.lake.load().delete("id = 1")
 
 
 def add_column(stream: DeltaStream) -> None:
@@ -67,13 +59,13 @@ def set_property(stream: DeltaStream) -> None:
     [
         (lambda stream: stream.lake.append(100), [1, 2, 100]),
         (lambda stream: stream.lake.compact(), [1, 2]),
-        (delete, [2]),
+        (lambda stream: stream.lake.load().delete("id = 1"), [2]),
         (add_column, [1, 2]),
         (set_property, [1, 2]),
         (lambda stream: stream.lake.load().vacuum(dry_run=False), [1, 2]),
     ],
 )
-def test_a_commit_is_rebased_over_what_does_it_no_harm(
+def test_a_commit_is_rebased_over_harmless_changes(
     stream: DeltaStream, change: Callable[[DeltaStream], object], expected: list[int]
 ) -> None:
     manifest = stream.prepare(1, [2])
@@ -83,8 +75,8 @@ def test_a_commit_is_rebased_over_what_does_it_no_harm(
 
 
 @pytest.mark.parametrize("is_noted", [True, False])
-def test_a_vacuum_that_takes_uncommitted_files_stops_the_commit(stream: DeltaStream, is_noted: bool) -> None:
-    """Also if the log was cleaned up since, and no longer tells of it."""
+def test_a_vacuum_of_uncommitted_files_stops_the_commit(stream: DeltaStream, is_noted: bool) -> None:
+    """Also if a log clean-up has removed its entry."""
     manifest = stream.prepare(1, [2])
     stream.lake.vacuum()
     if not is_noted:
@@ -97,7 +89,7 @@ def test_a_vacuum_that_takes_uncommitted_files_stops_the_commit(stream: DeltaStr
     assert stream.ids() == [1, 2]
 
 
-# What stops it -------------------------------------------------------------------------------------------
+# What stops it -----------------------------------------------------------------------------------------
 
 
 ID, NAME = SCHEMA
@@ -113,9 +105,7 @@ ID, NAME = SCHEMA
     ],
     ids=["dropped column", "other type", "not null", "new not null column"],
 )
-def test_an_incompatible_schema_change_is_refused_and_nothing_lands(
-    stream: DeltaStream, columns: list[pa.Field], says: str
-) -> None:
+def test_an_incompatible_schema_is_refused(stream: DeltaStream, columns: list[pa.Field], says: str) -> None:
     manifest = stream.prepare(1, [2])
     overwrite_schema(stream, pa.schema(columns))
     version = stream.lake.load().version()
@@ -125,8 +115,8 @@ def test_an_incompatible_schema_change_is_refused_and_nothing_lands(
     assert stream.lake.load().version() == version
 
 
-def test_a_new_column_that_another_adds_in_another_spelling_is_refused(stream: DeltaStream) -> None:
-    """Delta tells no names apart by case. The next start plans for the column as it is there."""
+def test_a_new_column_that_another_adds_in_other_case_is_refused(stream: DeltaStream) -> None:
+    """Names in Delta ignore case. The next start plans for the column of the table."""
     wider = pa.schema([*SCHEMA, ("Added", pa.string())])
     manifest = stream.prepare(1, [2], schema=wider, evolve=True)
     add_column(stream)
@@ -136,7 +126,7 @@ def test_a_new_column_that_another_adds_in_another_spelling_is_refused(stream: D
     assert stream.ids() == [1, 2]
 
 
-def test_a_new_column_that_another_adds_alike_is_used(stream: DeltaStream) -> None:
+def test_a_new_column_that_another_adds_with_the_same_name_and_type_is_used(stream: DeltaStream) -> None:
     manifest = stream.prepare(1, [2], schema=pa.schema([*SCHEMA, ("added", pa.string())]), evolve=True)
     add_column(stream)
     assert isinstance(stream.committer().commit(manifest), Committed)
@@ -150,7 +140,7 @@ def test_a_table_that_is_now_partitioned_otherwise_is_refused(stream: DeltaStrea
         stream.committer().commit(manifest)
 
 
-def test_a_constraint_added_meanwhile_is_refused_and_nothing_lands(stream: DeltaStream) -> None:
+def test_a_constraint_added_meanwhile_is_refused_and_nothing_is_committed(stream: DeltaStream) -> None:
     manifest = stream.prepare(1, [-2])
     stream.lake.load().alter.add_constraint({"positive": "id > 0"})
     with pytest.raises(TableNotSupportedError, match=r"CHECK constraint 'positive' \(id > 0\)"):
@@ -158,17 +148,17 @@ def test_a_constraint_added_meanwhile_is_refused_and_nothing_lands(stream: Delta
     assert stream.ids() == [1]
 
 
-def test_a_batch_that_landed_counts_even_if_the_table_takes_no_more(stream: DeltaStream) -> None:
+def test_a_committed_batch_counts_even_if_the_table_accepts_no_more_batches(stream: DeltaStream) -> None:
     manifest = stream.prepare(1, [2])
     stream.committer().commit(manifest)
     stream.lake.load().alter.add_constraint({"positive": "id > 0"})
     assert stream.committer().commit(manifest) == AlreadyCommitted(2)
 
 
-# Dropped, re-created, restored ---------------------------------------------------------------------------
+# Dropped, re-created, restored -------------------------------------------------------------------------
 
 
-def test_a_table_dropped_between_look_and_commit_stops_the_stream(stream: DeltaStream) -> None:
+def test_a_table_dropped_between_load_and_commit_stops_the_stream(stream: DeltaStream) -> None:
     manifest = stream.prepare(1, [2])
     with (
         at_point("commit.start", lambda: shutil.rmtree(stream.uri)),
@@ -192,18 +182,16 @@ def by_time(stream: DeltaStream, version: int) -> None:
 
 
 @pytest.mark.parametrize("restore", [lambda stream, version: stream.lake.go_back(version), by_time])
-def test_a_restore_to_before_a_delivered_batch_stops_the_stream(
+def test_a_restore_that_removes_a_batch_stops_the_stream(
     stream: DeltaStream, restore: Callable[[DeltaStream, int], None]
 ) -> None:
-    """RESTORE takes back rows but not tokens: to replay would add nothing, to go on would leave a gap."""
+    """RESTORE removes rows but no tokens: a replay would add nothing, a later batch would leave a gap."""
     replayed = stream.prepare(1, [2])
     stream.committer().commit(replayed)
     following = stream.prepare(2, [3])
     restore(stream, 1)
     assert stream.ids() == [1]
-    token = stream.committer().token("query-1")
-    assert token is not None
-    assert token.batch_id == 1
+    assert stream.last_batch() == 1
     for attempt in (
         lambda: stream.committer().commit(replayed),
         lambda: stream.committer().commit(following),
@@ -214,9 +202,7 @@ def test_a_restore_to_before_a_delivered_batch_stops_the_stream(
     assert stream.ids() == [1]
 
 
-def test_a_restore_to_a_time_that_cannot_be_looked_up_now_is_not_taken_for_a_loss(
-    stream: DeltaStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_restore_is_retryable(stream: DeltaStream, monkeypatch: pytest.MonkeyPatch) -> None:
     stream.lake.append(100)
     by_time(stream, 1)
 
@@ -230,9 +216,7 @@ def test_a_restore_to_a_time_that_cannot_be_looked_up_now_is_not_taken_for_a_los
     stream.committer().check_unchanged(stream.query_id, table_id(stream), 1)
 
 
-def test_a_restore_is_noticed_though_others_commit_after_the_look(
-    stream: DeltaStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restore_is_noticed_although_others_commit_after_the_load(stream: DeltaStream) -> None:
     """The library numbers the history of a handle that others have overtaken wrongly."""
     stream.lake.append(100)
     stream.lake.go_back(0)
@@ -244,26 +228,30 @@ def test_a_restore_is_noticed_though_others_commit_after_the_look(
         committer.check_unchanged(stream.query_id, table_id(stream), 1)
 
 
+def restore_to(stream: DeltaStream, version: int, **time: str) -> None:
+    """Let the RESTORE in this version be one to a time."""
+
+    def change(action: dict[str, Any]) -> None:
+        if "commitInfo" in action:
+            action["commitInfo"]["operationParameters"] = {"version": None, **time}
+
+    edit_log_entry(stream, version, change)
+
+
 def test_a_restore_to_a_time_before_the_log_that_is_left_stops_the_stream(stream: DeltaStream) -> None:
     """The library takes the oldest version that is left for that of the time."""
     stream.commit(1, [2])
     stream.lake.load().create_checkpoint()
     stream.commit(2, [3])
     stream.lake.go_back(2)
-    log = Path(stream.uri) / "_delta_log"
-    commit = log / f"{4:020}.json"
-    lines = [json.loads(line) for line in commit.read_text().splitlines()]
-    for line in lines:
-        if "commitInfo" in line:
-            line["commitInfo"]["operationParameters"] = {"version": None, "datetime": "30000"}
-    commit.write_text("\n".join(json.dumps(line) for line in lines))
+    restore_to(stream, 4, datetime="30000")
     for version in range(3):
-        (log / f"{version:020}.json").unlink()
+        (Path(stream.uri) / "_delta_log" / f"{version:020}.json").unlink()
     with pytest.raises(TableChangedError, match="restored in version 4"):
         stream.committer().check_unchanged(stream.query_id, table_id(stream), 3)
 
 
-def test_a_restore_that_was_undone_is_no_matter(stream: DeltaStream) -> None:
+def test_a_restore_that_was_undone_is_ignored(stream: DeltaStream) -> None:
     stream.commit(1, [2])
     manifest = stream.prepare(2, [3])
     stream.lake.go_back(1)
@@ -283,7 +271,7 @@ def test_a_restore_back_into_a_restored_state_stops_the_stream(stream: DeltaStre
         stream.committer().check_unchanged(stream.query_id, table_id(stream), 2)
 
 
-def test_a_restore_that_takes_back_only_foreign_rows_is_no_matter(stream: DeltaStream) -> None:
+def test_a_restore_that_removes_only_rows_of_others_is_ignored(stream: DeltaStream) -> None:
     stream.lake.append(100)
     manifest = stream.prepare(1, [2])
     stream.lake.go_back(1)
@@ -293,15 +281,10 @@ def test_a_restore_that_takes_back_only_foreign_rows_is_no_matter(stream: DeltaS
 
 
 def test_a_restore_by_spark_to_a_time_stops_the_stream(stream: DeltaStream) -> None:
-    """Spark notes the time in a zone that the log does not name: what it took back cannot be told."""
+    """Spark logs the time without its zone: the restored version is unknown."""
     stream.lake.append(100)
     stream.lake.go_back(1)
     stream.committer().check_unchanged(stream.query_id, table_id(stream), 1)
-    commit = Path(stream.uri) / "_delta_log" / f"{3:020}.json"
-    lines = [json.loads(line) for line in commit.read_text().splitlines()]
-    for line in lines:
-        if "commitInfo" in line:
-            line["commitInfo"]["operationParameters"] = {"version": None, "timestamp": "2026-01-01 00:00:00"}
-    commit.write_text("\n".join(json.dumps(line) for line in lines))
+    restore_to(stream, 3, timestamp="2026-01-01 00:00:00")
     with pytest.raises(TableChangedError):
         stream.committer().check_unchanged(stream.query_id, table_id(stream), 1)

@@ -51,7 +51,7 @@ def test_a_commit_without_retries_is_for_the_next_version_of_the_handle_only(loc
     assert DeltaTable(location).transaction_version("app") == 1
 
 
-def test_a_commit_adds_the_path_as_the_log_spells_it(location: Path) -> None:
+def test_a_commit_adds_the_path_as_the_log_encodes_it(location: Path) -> None:
     commit(DeltaTable(location), "a=x%20y/ü.parquet")
     paths = pa.table(DeltaTable(location).get_add_actions()).column("path").to_pylist()
     assert logged_path("a=x%20y/ü.parquet") in paths

@@ -1,10 +1,9 @@
-"""Single files of a Delta table's log, on the local disk, S3 and Azure: read, and put where none is yet."""
+"""Files of the log of a Delta table on the local disk, in S3 and in Azure are read and created once."""
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,27 +11,14 @@ import pytest
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, PyFileSystem
 from servers.azure import azure_options
-from servers.s3 import s3_server
 
-from penstock.committers.delta.log_files import (
-    LOG,
-    LocalLogFiles,
-    LogFiles,
-    entry_name,
-    open_log_files,
-)
+from penstock.committers.delta.log_files import LOG, LocalLogFiles, LogFiles, entry_name, open_log_files
 
 S3_OPTIONS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[dict[str, str]]:
-    with s3_server() as options:
-        yield options
-
-
 class Log:
-    """A log that is reached in both ways, the library's among them."""
+    """A log, read by Penstock and by the library."""
 
     def __init__(self, uri: str, options: dict[str, str]) -> None:
         files = open_log_files(uri, options)
@@ -66,7 +52,7 @@ def test_an_entry_is_read_as_it_was_put(log: Log) -> None:
     assert log.names() == [entry_name(7)]
 
 
-def test_what_is_not_there_is_none(log: Log) -> None:
+def test_a_missing_entry_is_none(log: Log) -> None:
     assert log.files.read(0) is None
     assert log.files.identity(0) is None
 
@@ -115,13 +101,11 @@ def test_an_entry_that_cannot_be_put_leaves_nothing(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("uri", ["/lake/table", "file:///lake/table"])
-def test_the_local_disk_is_reached_as_it_is(uri: str) -> None:
+def test_the_local_disk_needs_no_client(uri: str) -> None:
     assert isinstance(open_log_files(uri, {}), LocalLogFiles)
 
 
-def test_s3_is_reached_with_an_access_key_of_the_environment(
-    s3: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_s3_uses_a_key_of_the_environment(s3: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in s3.items():
         monkeypatch.setenv(name, value)
     files = open_log_files(f"s3://lake/{uuid.uuid4()}", {})
@@ -130,5 +114,5 @@ def test_s3_is_reached_with_an_access_key_of_the_environment(
     assert files.identity(0) == identity
 
 
-def test_where_there_is_no_client_the_library_reads_the_log() -> None:
+def test_without_a_client_the_library_reads_the_log() -> None:
     assert open_log_files("uc://catalog.schema.table", S3_OPTIONS) is None

@@ -1,4 +1,4 @@
-"""The worst moments of a commit: it landed and nobody said so, or it did not and nobody said so."""
+"""Lost requests, lost responses and outages during a commit to a Delta table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from deltalake import DeltaTable
 from servers.azure import CONTAINER, emulator_options
 from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
-from servers.s3 import s3_server
 from tests.support.streams import VIEWS, DeltaStream
 
 from penstock.committers.contract import AlreadyCommitted, Committed
@@ -20,13 +19,13 @@ from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.errors import CommitStateUnknownError, RetryableError
 
 ONCE_ONLY = {"max_retries": "0"}
-"""The library's object store repeats a failed request by itself, unless told not to."""
+"""The object store of the library retries failed requests without this option."""
 
 
 @pytest.fixture(scope="module")
-def s3() -> Iterator[tuple[LossyProxy, dict[str, str]]]:
-    with s3_server() as options, lossy_proxy(options["AWS_ENDPOINT_URL"]) as proxy:
-        yield proxy, options
+def s3_proxy(s3: dict[str, str]) -> Iterator[LossyProxy]:
+    with lossy_proxy(s3["AWS_ENDPOINT_URL"]) as proxy:
+        yield proxy
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +38,7 @@ def azure_proxy(azure: str) -> Iterator[LossyProxy]:
 def network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LossyProxy:
     network: LossyProxy
     if request.param == "S3":
-        network, _ = request.getfixturevalue("s3")
+        network = request.getfixturevalue("s3_proxy")
     else:
         network = request.getfixturevalue("azure_proxy")
         monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", network.url)
@@ -52,7 +51,7 @@ def stream(network: LossyProxy, request: pytest.FixtureRequest) -> DeltaStream:
     uri, options = f"az://{CONTAINER}/{uuid.uuid4()}", emulator_options()
     if "AZURITE_BLOB_STORAGE_URL" not in os.environ:
         uri = f"s3://lake/{uuid.uuid4()}"
-        _, options = request.getfixturevalue("s3")
+        options = request.getfixturevalue("s3")
     return DeltaStream(uri, storage_options=options, snapshot_cache=VIEWS[request.param]())
 
 
@@ -71,9 +70,7 @@ COMMIT = "PUT _delta_log json"
 OUTAGE: list[Fault] = ["denied"] * 20
 
 
-def test_a_batch_that_landed_with_its_response_lost_is_not_added_again(
-    stream: DeltaStream, network: LossyProxy
-) -> None:
+def test_a_batch_with_a_lost_response_is_not_added_again(stream: DeltaStream, network: LossyProxy) -> None:
     manifest = stream.prepare(0, [1, 2, 3])
     network.spend("response lost", on=COMMIT)
     assert isinstance(through(network, stream, **ONCE_ONLY).commit(manifest), Committed)
@@ -86,7 +83,7 @@ def test_a_batch_that_landed_with_its_response_lost_is_not_added_again(
 def test_a_repeated_request_that_takes_its_own_commit_for_a_conflict_is_not_repeated_once_more(
     stream: DeltaStream, network: LossyProxy, fault: Fault
 ) -> None:
-    """The object store repeats the request, and is told that the version is taken: by itself."""
+    """The object store retries the request, and its own first request has created the version."""
     manifest = stream.prepare(0, [1, 2, 3])
     network.spend(fault, on=COMMIT)
     assert through(network, stream).commit(manifest) == Committed(1)
@@ -95,9 +92,7 @@ def test_a_repeated_request_that_takes_its_own_commit_for_a_conflict_is_not_repe
     assert rows(stream) == [1, 2, 3]
 
 
-def test_a_lost_request_leaves_the_state_unknown_and_the_next_attempt_lands(
-    stream: DeltaStream, network: LossyProxy
-) -> None:
+def test_a_lost_request_leaves_the_state_unknown(stream: DeltaStream, network: LossyProxy) -> None:
     manifest = stream.prepare(0, [1])
     network.spend("request lost", on=COMMIT)
     with pytest.raises(CommitStateUnknownError, match=r"may or may not be in the Delta table .*recover"):
@@ -107,16 +102,14 @@ def test_a_lost_request_leaves_the_state_unknown_and_the_next_attempt_lands(
 
 
 def test_a_denied_commit_leaves_the_state_unknown(stream: DeltaStream, network: LossyProxy) -> None:
-    """The storage's word is not taken for it: a proxy may deny what the storage did."""
+    """A proxy may deny a request that the storage has executed."""
     manifest = stream.prepare(0, [1])
     network.spend("denied", on=COMMIT)
     with pytest.raises(CommitStateUnknownError, match="privileges"):
         through(network, stream).commit(manifest)
 
 
-def test_a_response_lost_while_the_table_cannot_be_read_leaves_the_state_unknown(
-    stream: DeltaStream, network: LossyProxy
-) -> None:
+def test_an_outage_after_the_commit_leaves_it_unknown(stream: DeltaStream, network: LossyProxy) -> None:
     manifest = stream.prepare(0, [1])
     network.spend("response lost", *OUTAGE, on=COMMIT, then_on_any=True)
     with pytest.raises(CommitStateUnknownError):
@@ -126,9 +119,7 @@ def test_a_response_lost_while_the_table_cannot_be_read_leaves_the_state_unknown
     assert rows(stream) == [1]
 
 
-def test_a_log_checkpoint_that_fails_after_the_commit_is_no_failed_commit(
-    stream: DeltaStream, network: LossyProxy
-) -> None:
+def test_a_failed_log_checkpoint_is_no_failed_commit(stream: DeltaStream, network: LossyProxy) -> None:
     manifest = stream.prepare(0, [1], properties={"delta.checkpointInterval": "1"})
     network.spend(*OUTAGE, on="PUT checkpoint")
     assert through(network, stream).commit(manifest) == Committed(1)
@@ -144,9 +135,7 @@ def test_a_table_that_cannot_be_read_is_retryable(stream: DeltaStream, network: 
         through(network, stream, **ONCE_ONLY).commit(manifest)
 
 
-def test_columns_added_with_the_response_lost_are_found_by_the_next_attempt(
-    stream: DeltaStream, network: LossyProxy
-) -> None:
+def test_columns_added_with_a_lost_response_are_found(stream: DeltaStream, network: LossyProxy) -> None:
     stream.commit(0, [1])
     wider = stream.schema.append(stream.schema.field("id").with_name("extra"))
     manifest = stream.prepare(1, [2], schema=wider, evolve=True)

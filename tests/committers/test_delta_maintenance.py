@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.transaction import RemoveAction
-from tests.support.readers import delta_rows
-from tests.support.streams import DeltaStream, stream_in
+from tests.support.streams import DeltaStream, edit_log_entry, stream_in
 
+from penstock.committers.delta import log_checkpoints
 from penstock.committers.delta.intervals import FILES, LOG
+from penstock.committers.delta.log_checkpoints import LogCheckpoints
 from penstock.committers.delta.maintenance import (
     COMMITS_PER_CHECKPOINT,
     MAINTENANCE_PROPERTY,
@@ -24,6 +27,7 @@ from penstock.committers.delta.maintenance import (
     is_maintained,
     vacuum,
 )
+from penstock.committers.errors import RetryableError
 
 NOW = datetime.now(timezone.utc)
 DAY = timedelta(days=1)
@@ -35,7 +39,7 @@ def stream(tmp_path: Path) -> DeltaStream:
 
 
 def remove(stream: DeltaStream, paths: Sequence[str], age: timedelta) -> None:
-    """In a commit of so long ago."""
+    """Remove files in a commit with this age."""
     table = DeltaTable(stream.uri)
     removed_at = int((NOW - age).timestamp() * 1000)
     table.create_write_transaction(
@@ -44,13 +48,18 @@ def remove(stream: DeltaStream, paths: Sequence[str], age: timedelta) -> None:
         schema=table.schema(),
         commit_properties=CommitProperties(max_commit_retries=0),
     )
-    entry = Path(stream.uri) / "_delta_log" / f"{table.version() + 1:020}.json"
-    lines = [json.loads(line) for line in entry.read_text().splitlines()]
-    for line in lines:
-        if "commitInfo" in line:
-            line["commitInfo"]["timestamp"] = removed_at
-    entry.write_text("\n".join(map(json.dumps, lines)))
+
+    def change(action: dict[str, Any]) -> None:
+        if "commitInfo" in action:
+            action["commitInfo"]["timestamp"] = removed_at
+
+    entry = edit_log_entry(stream, table.version() + 1, change)
     os.utime(entry, 2 * ((NOW - age).timestamp(),))
+
+
+def age_log(stream: DeltaStream, age: timedelta) -> None:
+    for entry in Path(stream.uri, "_delta_log").iterdir():
+        os.utime(entry, 2 * ((NOW - age).timestamp(),))
 
 
 def paths(stream: DeltaStream) -> list[str]:
@@ -69,10 +78,10 @@ def run_vacuum(stream: DeltaStream, protected: Sequence[str] = ()) -> int:
 # Whose table --------------------------------------------------------------------------------------
 
 
-def test_a_table_says_that_penstock_created_it_and_other_readers_do_not_mind(stream: DeltaStream) -> None:
+def test_a_table_that_penstock_created_is_maintained_and_other_readers_read_it(stream: DeltaStream) -> None:
     stream.commit(0, [1, 2])
     assert is_maintained(stream.uri, {})
-    assert delta_rows(Path(stream.uri), "id") == [(1,), (2,)]
+    assert stream.ids() == [1, 2]
     assert pl.read_delta(stream.uri).height == 2
     write_deltalake(stream.uri, pa.table({"id": pa.array([3], pa.int64()), "name": ["x"]}), mode="append")
     assert is_maintained(stream.uri, {})
@@ -92,7 +101,7 @@ def test_a_query_may_create_a_table_that_is_not_maintained(stream: DeltaStream) 
 # Removed files ------------------------------------------------------------------------------------
 
 
-def test_what_was_removed_long_ago_is_deleted_and_nothing_else(stream: DeltaStream) -> None:
+def test_only_files_that_were_removed_long_ago_are_deleted(stream: DeltaStream) -> None:
     for batch_id in range(4):
         stream.commit(batch_id, [batch_id])
     old, young, *active = paths(stream)
@@ -103,30 +112,26 @@ def test_what_was_removed_long_ago_is_deleted_and_nothing_else(stream: DeltaStre
     assert on_disk(stream) == {young, *active, "unnamed.parquet"}
 
 
-def test_what_a_log_checkpoint_has_forgotten_is_deleted_all_the_same(stream: DeltaStream) -> None:
-    """The library's own vacuum finds nothing then, and most removed files would stay for ever."""
+def test_removed_files_that_a_log_checkpoint_no_longer_lists_are_deleted(stream: DeltaStream) -> None:
+    """The library's own vacuum does not find them: most removed files would stay."""
     stream.commit(0, [1])
     stream.commit(1, [2])
-    for version in range(3):
-        entry = Path(stream.uri) / "_delta_log" / f"{version:020}.json"
-        os.utime(entry, 2 * ((NOW - 20 * DAY).timestamp(),))
-    gone, left = paths(stream)
-    remove(stream, [gone], 9 * DAY)
+    age_log(stream, 20 * DAY)
+    removed, left = paths(stream)
+    remove(stream, [removed], 9 * DAY)
     stream.commit(2, [3])
     DeltaTable(stream.uri).create_checkpoint()
     assert DeltaTable(stream.uri).vacuum(dry_run=True) == []
     assert run_vacuum(stream) == 1
-    assert gone not in on_disk(stream)
+    assert removed not in on_disk(stream)
     assert left in on_disk(stream)
 
 
-def test_a_file_that_came_back_is_kept_and_so_is_one_that_was_removed_again(stream: DeltaStream) -> None:
-    """Removed long ago, restored since; of the second one the new removal counts."""
+def test_a_restored_file_is_kept_and_so_is_one_that_was_removed_again(stream: DeltaStream) -> None:
+    """Both were removed long ago and restored since. For the second one, the new removal counts."""
     stream.commit(0, [1])
     stream.commit(1, [2])
-    for version in range(3):
-        entry = Path(stream.uri) / "_delta_log" / f"{version:020}.json"
-        os.utime(entry, 2 * ((NOW - 20 * DAY).timestamp(),))
+    age_log(stream, 20 * DAY)
     back, again = paths(stream)
     remove(stream, [back, again], 9 * DAY)
     DeltaTable(stream.uri).restore(2)
@@ -155,13 +160,13 @@ def test_no_commit_is_made(stream: DeltaStream) -> None:
 
 
 def set_property(stream: DeltaStream, name: str, value: str) -> None:
-    """In the table's first commit, as if another engine had created it: the library takes fewer spellings."""
-    entry = Path(stream.uri) / "_delta_log" / f"{0:020}.json"
-    lines = [json.loads(line) for line in entry.read_text().splitlines()]
-    for line in lines:
-        if "metaData" in line:
-            line["metaData"]["configuration"][name] = value
-    entry.write_text("\n".join(map(json.dumps, lines)))
+    """In the table's first commit, as if another engine had created it: the library accepts fewer formats."""
+
+    def change(action: dict[str, Any]) -> None:
+        if "metaData" in action:
+            action["metaData"]["configuration"][name] = value
+
+    edit_log_entry(stream, 0, change)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +186,7 @@ def set_property(stream: DeltaStream, name: str, value: str) -> None:
         ("999999999 weeks", 8, 0),
     ],
 )
-def test_the_table_s_own_retention_holds(stream: DeltaStream, text: str, age_days: int, deleted: int) -> None:
+def test_the_tables_retention_is_used(stream: DeltaStream, text: str, age_days: int, deleted: int) -> None:
     stream.commit(0, [1])
     set_property(stream, FILES, text)
     stream.commit(1, [2])
@@ -192,7 +197,7 @@ def test_the_table_s_own_retention_holds(stream: DeltaStream, text: str, age_day
 @pytest.mark.parametrize(
     "text", ["1 month", "interval a week", "7days", "-1 day", "1.5 days", "interval", ""]
 )
-def test_a_retention_that_cannot_be_read_keeps_all_files_and_says_so(
+def test_an_invalid_retention_keeps_all_files_and_is_logged(
     stream: DeltaStream, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream.commit(0, [1])
@@ -212,23 +217,19 @@ def test_a_table_that_is_not_there_has_nothing_to_do(stream: DeltaStream) -> Non
 # The log ------------------------------------------------------------------------------------------
 
 
-def test_a_log_checkpoint_is_written_once_there_is_something_to_gain(stream: DeltaStream) -> None:
+def test_a_log_checkpoint_is_written_after_enough_commits(stream: DeltaStream) -> None:
     interval = {"delta.checkpointInterval": "1000"}
     for batch_id in range(COMMITS_PER_CHECKPOINT):
         stream.commit(batch_id, [batch_id], properties=interval)
     version = DeltaTable(stream.uri).version()
     assert checkpoint_log(stream.uri, {}) == version
     assert checkpoint_log(stream.uri, {}) is None
-    token = stream.committer().token(stream.query_id)
-    assert token is not None
-    assert token.batch_id == COMMITS_PER_CHECKPOINT - 1
-    assert delta_rows(Path(stream.uri), "id") == [(n,) for n in range(COMMITS_PER_CHECKPOINT)]
+    assert stream.last_batch() == COMMITS_PER_CHECKPOINT - 1
+    assert stream.ids() == list(range(COMMITS_PER_CHECKPOINT))
 
 
 @pytest.mark.parametrize(("enabled", "is_left"), [("true", False), ("false", True)])
-def test_old_log_entries_go_where_the_table_lets_them(
-    stream: DeltaStream, enabled: str, is_left: bool
-) -> None:
+def test_old_log_entries_are_deleted_if_allowed(stream: DeltaStream, enabled: str, is_left: bool) -> None:
     properties = {
         "delta.checkpointInterval": "1000",
         "delta.logRetentionDuration": "interval 1 days",
@@ -238,13 +239,12 @@ def test_old_log_entries_go_where_the_table_lets_them(
         stream.commit(batch_id, [batch_id], properties=properties)
     checkpoint_log(stream.uri, {})
     log = Path(stream.uri) / "_delta_log"
-    for entry in log.iterdir():
-        os.utime(entry, 2 * ((NOW - 3 * DAY).timestamp(),))
+    age_log(stream, 3 * DAY)
     for batch_id in range(COMMITS_PER_CHECKPOINT, 2 * COMMITS_PER_CHECKPOINT):
         stream.commit(batch_id, [batch_id])
     checkpoint_log(stream.uri, {})
     assert (log / f"{0:020}.json").exists() is is_left
-    assert len(delta_rows(Path(stream.uri), "id")) == 2 * COMMITS_PER_CHECKPOINT
+    assert len(stream.ids()) == 2 * COMMITS_PER_CHECKPOINT
     assert pl.read_delta(stream.uri).height == 2 * COMMITS_PER_CHECKPOINT
 
 
@@ -262,10 +262,8 @@ def test_old_log_entries_go_where_the_table_lets_them(
         ("2 days", False),
     ],
 )
-def test_log_entries_stay_for_as_long_as_the_table_says(
-    stream: DeltaStream, by: str, text: str, is_left: bool
-) -> None:
-    """The library takes every spelling but `interval 365 days` for 30 days."""
+def test_the_log_is_kept_for_the_retention(stream: DeltaStream, by: str, text: str, is_left: bool) -> None:
+    """The library reads all formats but `interval 365 days` as 30 days."""
     interval = "1000" if by == "checkpoint" else str(COMMITS_PER_CHECKPOINT)
     stream.commit(0, [0], properties={"delta.checkpointInterval": interval})
     set_property(stream, LOG, text)
@@ -273,9 +271,46 @@ def test_log_entries_stay_for_as_long_as_the_table_says(
         stream.commit(batch_id, [batch_id])
     checkpoint_log(stream.uri, {})
     log = Path(stream.uri) / "_delta_log"
-    for entry in log.iterdir():
-        os.utime(entry, 2 * ((NOW - 50 * DAY).timestamp(),))
+    age_log(stream, 50 * DAY)
     for batch_id in range(COMMITS_PER_CHECKPOINT, 2 * COMMITS_PER_CHECKPOINT):
         stream.commit(batch_id, [batch_id], mode="overwrite" if by == "overwrite" else "append")
     checkpoint_log(stream.uri, {})
     assert (log / f"{0:020}.json").exists() is is_left
+
+
+# Log checkpoints of a large table -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_slow_log_checkpoints_take_a_tenth_of_the_time(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, takes_s = [1000.0], {"large": 4.0, "small": 0.2}
+    written: dict[str, list[float]] = {"large": [], "small": []}
+
+    def write(table_uri: str) -> None:
+        written[table_uri].append(now_s[0])
+        now_s[0] += takes_s[table_uri]
+        if fails:
+            raise RetryableError("no space")
+
+    monkeypatch.setattr(log_checkpoints, "load", lambda uri, _options: uri)
+    monkeypatch.setattr(log_checkpoints, "write_log_checkpoint", write)
+    checkpoints = LogCheckpoints(lambda: now_s[0])
+    while now_s[0] < 1400:
+        now_s[0] += 2.8  # twenty small batches
+        for table_uri in ("large", "small", "small"):
+            checkpoints.write(table_uri, {})
+    assert 9 <= len(written["large"]) <= 10
+    assert min(after - before for before, after in pairwise(written["large"])) >= 40
+    assert len(written["small"]) > 200
+
+
+def test_a_failed_log_checkpoint_is_logged_and_the_batch_is_committed(
+    stream: DeltaStream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fail = Mock(side_effect=RetryableError("The log could not be checkpointed: no space."))
+    monkeypatch.setattr(log_checkpoints, "write_log_checkpoint", fail)
+    stream.committer().plan(stream.schema, properties={"delta.checkpointInterval": "2"})
+    for batch_id in range(3):
+        stream.commit(batch_id, [batch_id])
+    assert stream.last_batch() == 2
+    assert "no space" in caplog.text

@@ -1,4 +1,4 @@
-"""Who one is on S3, by the options and the environment: the same for the Delta library and for `obstore`."""
+"""Credentials for S3 from options and environment: the same for the Delta library and for `obstore`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import json
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from obstore.store import ObjectStore
 from servers.lossy_proxy import lossy_proxy
 from servers.request_log import RequestLog
 from servers.s3 import BUCKET, logged_s3_server, s3_server
@@ -50,6 +52,12 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: Server) -> N
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+
+
+def object_store(uri: str, options: dict[str, str]) -> ObjectStore:
+    store = open_object_store(uri, options)
+    assert store is not None
+    return store
 
 
 @contextmanager
@@ -123,11 +131,10 @@ def web_identity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: Server
 
 @pytest.mark.parametrize("who", ["container", "web_identity"])
 def test_the_role_of_a_container_or_pod_is_taken(who: str, request: pytest.FixtureRequest) -> None:
-    """Once for all that the process does with the table; and the library takes it in the same way."""
+    """Once for all requests of the process to the table, and in the same way as the library."""
     asked: list[str] = request.getfixturevalue(who)
     uri = f"s3://{BUCKET}/{uuid.uuid4()}"
-    store = open_object_store(uri, {})
-    assert store is not None
+    store = object_store(uri, {})
     store.put("a", b"1", mode="create")
     store.put("b", b"2", mode="create")
     assert bytes(store.get("a").bytes()) == b"1"
@@ -142,24 +149,22 @@ def test_files_are_deleted_with_one_request(server: Server, monkeypatch: pytest.
     for name, value in KEY.items():
         monkeypatch.setenv(name, value)
     uri = f"s3://{BUCKET}/{uuid.uuid4()}"
-    store = open_object_store(uri, {})
-    assert store is not None
+    store = object_store(uri, {})
     names = [f"p=a%20b {number}/{odd}.parquet" for number in range(20) for odd in ("a b", "é%2F")]
     for name in [*names, "other.parquet"]:
         store.put(name, b"1")
     files = delta_files(uri, {})
     server.log.methods()
-    assert files.delete([*names, "gone.parquet"]) == len(names)
+    assert files.delete([*names, "missing.parquet"]) == len(names)
     assert server.log.methods().count("POST") == 1
     assert [path for path, _, _ in files.walk()] == ["other.parquet"]
-    assert files.delete(["gone.parquet"]) == 0
+    assert files.delete(["missing.parquet"]) == 0
 
 
-def test_files_that_cannot_be_deleted_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_be_deleted_are_named() -> None:
     with s3_server() as options, lossy_proxy(options["AWS_ENDPOINT_URL"]) as network:
         options = {**options, "AWS_ENDPOINT_URL": network.url, "max_retries": "0"}
-        store = open_object_store(f"s3://{BUCKET}/t", options)
-        assert store is not None
+        store = object_store(f"s3://{BUCKET}/t", options)
         store.put("a", b"1")
         network.spend("denied", on="POST")
         with pytest.raises(RetryableError, match=r"cannot be listed or checked.*storage\.\*"):
@@ -168,8 +173,7 @@ def test_files_that_cannot_be_deleted_are_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_key_comes_before_a_role(container: list[str]) -> None:
-    store = open_object_store(f"s3://{BUCKET}/{uuid.uuid4()}", KEY)
-    assert store is not None
+    store = object_store(f"s3://{BUCKET}/{uuid.uuid4()}", KEY)
     store.put("a", b"1")
     assert container == []
 
@@ -179,52 +183,37 @@ def test_a_key_comes_before_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_object_store("s3://lake/t", KEY) is not None
 
 
-def has_file(name: str) -> Callable[[Path], None]:
-    def make(home: Path) -> None:
-        (home / ".aws").mkdir()
-        (home / ".aws" / name).touch()
-
-    return make
-
-
-def has_variable(name: str) -> Callable[[Path], None]:
-    return lambda home: os.environ.update({name: "another"})
-
-
 @pytest.mark.parametrize(
     "profile",
     [
-        has_file("config"),
-        has_file("credentials"),
-        has_variable("AWS_PROFILE"),
-        has_variable("AWS_DEFAULT_PROFILE"),
-        has_variable("AWS_CONFIG_FILE"),
-        has_variable("AWS_SHARED_CREDENTIALS_FILE"),
+        "config",
+        "credentials",
+        "AWS_PROFILE",
+        "AWS_DEFAULT_PROFILE",
+        "AWS_CONFIG_FILE",
+        "AWS_SHARED_CREDENTIALS_FILE",
     ],
 )
-def test_a_profile_is_the_librarys_to_find(
-    container: list[str], profile: Callable[[Path], None], tmp_path: Path
+def test_a_profile_is_left_to_the_library(
+    container: list[str], profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes before the role of a container, and this client does not know it."""
-    before = dict(os.environ)
-    try:
-        profile(tmp_path)
-        assert open_object_store("s3://lake/t", {}) is None
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    """It overrides the role of a container, and this client does not support it."""
+    if profile.startswith("AWS_"):
+        monkeypatch.setenv(profile, "another")
+    else:
+        (tmp_path / ".aws").mkdir()
+        (tmp_path / ".aws" / profile).touch()
+    assert open_object_store("s3://lake/t", {}) is None
     assert container == []
 
 
-def test_a_user_without_a_home_has_no_profile(container: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def nowhere() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", nowhere)
+@pytest.mark.usefixtures("container")
+def test_a_user_without_a_home_has_no_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("Could not determine home directory.")))
     assert open_object_store("s3://lake/t", {}) is not None
 
 
-def test_without_credentials_the_library_looks_for_them() -> None:
+def test_missing_credentials_are_left_to_the_library() -> None:
     assert open_object_store("s3://lake/t", {}) is None
 
 
@@ -244,7 +233,7 @@ def test_what_only_the_library_knows_is_left_to_it(option: dict[str, str]) -> No
     assert open_object_store("s3://lake/t", {**KEY, **option}) is None
 
 
-def test_half_a_key_is_the_librarys_to_refuse() -> None:
+def test_half_a_key_is_left_to_the_library() -> None:
     assert open_object_store("s3://lake/t", {"AWS_ACCESS_KEY_ID": "key"}) is None
 
 

@@ -1,4 +1,4 @@
-"""What an error of a storage, a catalog or a database is taken for: an outage, or a refusal."""
+"""Errors of a storage, a catalog or a database are classified as outage or refusal."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def error_of(action: Callable[[], object]) -> Exception:
     raise AssertionError("no error")
 
 
-# S3 -----------------------------------------------------------------------------------------------------
+# S3 ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -94,14 +94,12 @@ def list_by_obstore(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("action", [write_by_arrow, list_by_delta, list_by_obstore])
-def test_a_refusal_of_s3_is_no_outage_and_an_outage_no_refusal(
-    storage: Storage, action: Callable[[Storage], None]
-) -> None:
+def test_refusals_of_s3_are_no_outages(storage: Storage, action: Callable[[Storage], None]) -> None:
     error = error_of(lambda: action(storage))
     assert cause_of(error) is storage.cause, error
 
 
-def test_a_delta_table_that_may_not_be_read_says_so_by_the_errors_class(storage: Storage) -> None:
+def test_a_refused_delta_table_has_its_own_error_class(storage: Storage) -> None:
     uri = f"s3://{storage.bucket}/t"
     for action in (
         lambda: load_if_there(uri, storage.options),
@@ -112,7 +110,7 @@ def test_a_delta_table_that_may_not_be_read_says_so_by_the_errors_class(storage:
         assert isinstance(error, ConfigurationError) is (storage.cause is REFUSED)
 
 
-def test_a_storage_of_a_catalog_that_does_not_answer_is_no_matter_of_configuration(storage: Storage) -> None:
+def test_a_storage_of_a_catalog_that_does_not_answer_is_no_wrong_configuration(storage: Storage) -> None:
     config = CatalogConfig.of("c", {"type": "rest", "uri": CLOSED})
     error = catalog_error(error_of(lambda: write_by_arrow(storage)), "cannot be read", config)
     assert "install" not in str(error).lower()
@@ -120,7 +118,7 @@ def test_a_storage_of_a_catalog_that_does_not_answer_is_no_matter_of_configurati
     assert isinstance(error, AccessRefusedError) is (storage.cause is REFUSED)
 
 
-# Databases ----------------------------------------------------------------------------------------------
+# Databases ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -132,7 +130,7 @@ def test_a_storage_of_a_catalog_that_does_not_answer_is_no_matter_of_configurati
     ],
     ids=["no role", "no database", "closed port"],
 )
-def test_a_store_that_refuses_is_told_from_one_that_is_down(
+def test_a_refusal_of_the_store_is_no_outage(
     new_postgres_url: Callable[[], str], change: dict[str, object], kind: type[PenstockError]
 ) -> None:
     url = sa.make_url(new_postgres_url()).set(**change)  # type: ignore[arg-type]
@@ -156,7 +154,7 @@ def test_a_sqlite_file_that_cannot_be_opened_is_a_refusal(tmp_path: Path) -> Non
     assert cause_of(error_of(engine.connect)) is REFUSED
 
 
-# Catalogs -----------------------------------------------------------------------------------------------
+# Catalogs ----------------------------------------------------------------------------------------------
 
 GLUE = {"glue.region": "us-east-1", "glue.access-key-id": "a", "glue.secret-access-key": "b"}
 
@@ -165,7 +163,7 @@ def ask_glue(endpoint: str) -> None:
     GlueCatalog("g", **GLUE, **{"glue.endpoint": endpoint, "glue.max-retries": 0}).list_namespaces()
 
 
-def test_a_glue_catalog_that_refuses_is_told_from_one_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_a_glue_catalog_is_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cause_of(error_of(lambda: ask_glue(CLOSED))) is OUTAGE
     monkeypatch.setenv("INITIAL_NO_AUTH_ACTION_COUNT", "1")
     with s3_server() as options:
@@ -220,7 +218,7 @@ def test_a_delta_table_is_not_created_for_one_of_three_reasons(
     assert type(error) is kind
 
 
-def test_a_postgres_that_stops_in_the_middle_is_an_outage(
+def test_a_silent_postgres_is_an_outage(
     new_postgres_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It holds the connection and answers nothing. The next transaction has a new connection."""

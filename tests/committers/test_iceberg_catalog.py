@@ -1,4 +1,4 @@
-"""Catalogs: which one the options name, the embedded one, and that no secret ever shows."""
+"""Catalogs: options, the embedded catalog, and hidden secrets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from penstock.committers.iceberg.catalog import (
 )
 from penstock.committers.iceberg.table import load, load_if_there
 
-# Which one ---------------------------------------------------------------------------------------------
+# Options -----------------------------------------------------------------------------------------------
 
 
 def test_a_warehouse_alone_is_an_embedded_catalog(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_relative_warehouse_is_made_absolute(tmp_path: Path, monkeypatch: pyte
     assert CatalogConfig.of(None, {}, "lake").warehouse == str(tmp_path / "lake")
 
 
-def test_a_warehouse_beside_a_catalog_is_the_catalog_s() -> None:
+def test_a_warehouse_with_a_catalog_is_a_property_of_the_catalog() -> None:
     config = CatalogConfig.of("prod", {"type": "rest"}, "s3://bucket/lake")
     assert (config.name, config.warehouse) == ("prod", None)
     assert config.properties == {"type": "rest", "warehouse": "s3://bucket/lake"}
@@ -69,14 +69,14 @@ def test_properties_without_a_name_are_the_default_catalog_s() -> None:
         ("c", {"warehouse": "a"}, "b", "differ"),
     ],
 )
-def test_options_that_name_no_catalog_are_refused(
+def test_invalid_catalog_options_are_refused(
     catalog: str | None, properties: dict[str, str], warehouse: str | None, says: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=says):
         CatalogConfig.of(catalog, properties, warehouse)
 
 
-# The embedded one --------------------------------------------------------------------------------------
+# The embedded catalog ----------------------------------------------------------------------------------
 
 
 def test_others_open_the_embedded_catalog_with_pyiceberg(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_warehouse_with_odd_characters_in_its_path_works(tmp_path: Path) -> No
 
 
 def test_a_catalog_is_kept_until_its_file_is_another(tmp_path: Path) -> None:
-    """Connections to a deleted file would go on writing into nowhere."""
+    """Connections to a deleted file would still write to it."""
     tables = tables_in(tmp_path)
     tables.create()
     first = open_catalog(tables.config)
@@ -113,8 +113,8 @@ def test_a_catalog_is_kept_until_its_file_is_another(tmp_path: Path) -> None:
     assert tables.create()[1]
 
 
-def test_a_catalog_that_is_away_is_neither_made_anew_nor_taken_for_an_empty_one(tmp_path: Path) -> None:
-    """Its disk is not mounted, say: nobody has dropped the table."""
+def test_a_missing_catalog_is_neither_created_nor_taken_for_an_empty_one(tmp_path: Path) -> None:
+    """For example if its disk is not mounted: nobody has dropped the table."""
     tables = tables_in(tmp_path)
     tables.create()
     shutil.move(tmp_path / "lake", tmp_path / "away")
@@ -135,21 +135,19 @@ def test_the_number_of_open_catalogs_is_bounded(tmp_path: Path) -> None:
     assert len(catalog._open) == OPEN_CATALOGS_MAX
 
 
-def _create_and_commit(folder: Path, start: Any, number: int) -> None:
-    start.wait()
-    tables = tables_in(folder)
-    tables.create()
-    tables.create(name=f"db.t{number}")
-
-
 def test_processes_that_create_the_catalog_at_once_all_use_it(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
+
+    def create(folder: Path, start: Any, number: int) -> None:
+        start.wait()
+        tables = tables_in(folder)
+        tables.create()
+        tables.create(name=f"db.t{number}")
+
     for round_ in range(5):
         start = context.Barrier(4)
         folder = tmp_path / str(round_)
-        processes = [
-            context.Process(target=_create_and_commit, args=(folder, start, number)) for number in range(4)
-        ]
+        processes = [context.Process(target=create, args=(folder, start, number)) for number in range(4)]
         for process in processes:
             process.start()
         for process in processes:
@@ -159,30 +157,28 @@ def test_processes_that_create_the_catalog_at_once_all_use_it(tmp_path: Path) ->
         assert names == {"t", "t0", "t1", "t2", "t3"}
 
 
-def test_a_catalog_that_another_creates_at_the_same_time_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """pyiceberg looks for its tables before it creates them; the other creates one of them in between."""
+def test_a_concurrently_created_catalog_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyiceberg checks whether its tables exist before it creates them. The other creates one in between."""
     from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
     from sqlalchemy.schema import CreateTable
 
     tables = list(SqlCatalogBaseTable.metadata.sorted_tables)
-    seen: list[str] = []
+    created: list[str] = []
 
     def create_late(catalog: SqlCatalog) -> None:
         with catalog.engine.begin() as connection:
-            for table in tables[len(seen) :]:
-                seen.append(table.name)
+            for table in tables[len(created) :]:
+                created.append(table.name)
                 connection.execute(CreateTable(table))
                 break
         SqlCatalogBaseTable.metadata.create_all(catalog.engine, checkfirst=False)
 
     monkeypatch.setattr(SqlCatalog, "create_tables", create_late)
     assert open_catalog(CatalogConfig.of(None, {}, str(tmp_path))).list_namespaces() == []
-    assert seen
+    assert created
 
 
-def test_a_forked_process_opens_the_catalog_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_process_opens_the_catalog_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite's connections must not be carried across a fork."""
     config = tables_in(tmp_path).config
     first = open_catalog(config)
@@ -250,7 +246,7 @@ def test_secrets_are_taken_out_of_any_text(text: str) -> None:
         "Authorization: Bearer p4ssp4ssp4ss",
     ],
 )
-def test_what_looks_like_a_secret_is_taken_out_too(text: str) -> None:
+def test_texts_that_look_like_secrets_are_removed(text: str) -> None:
     assert "p4ss" not in redacted(text, {})
 
 
@@ -260,7 +256,7 @@ def test_what_is_no_secret_stays() -> None:
     assert redacted(text, properties) == text
 
 
-def _open_with_secrets(tmp_path: Path, properties: Mapping[str, str]) -> PenstockError:
+def _error_of(properties: Mapping[str, str]) -> PenstockError:
     with pytest.raises(PenstockError) as caught:
         open_catalog(CatalogConfig.of("prod", properties))
     return caught.value
@@ -279,12 +275,9 @@ def _open_with_secrets(tmp_path: Path, properties: Mapping[str, str]) -> Penstoc
     ids=["sql down", "sql dialect", "sqlite path", "rest down", "type", "bad switch"],
 )
 def test_no_secret_shows_when_a_catalog_cannot_be_opened(
-    tmp_path: Path,
-    properties: dict[str, str],
-    capfd: pytest.CaptureFixture[str],
-    recwarn: pytest.WarningsRecorder,
+    properties: dict[str, str], capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
-    error = _open_with_secrets(tmp_path, properties)
+    error = _error_of(properties)
     text = "".join(traceback.format_exception(error))
     assert _shown(text) == []
     assert error.__suppress_context__
@@ -301,8 +294,8 @@ def test_secrets_of_pyiceberg_s_own_configuration_do_not_show(monkeypatch: pytes
     assert "fr0m" not in str(error)
 
 
-def test_a_catalog_that_cannot_be_reached_may_be_tried_again(tmp_path: Path) -> None:
-    error = _open_with_secrets(tmp_path, {"type": "rest", "uri": "http://127.0.0.1:1"})
+def test_a_catalog_that_cannot_be_reached_may_be_tried_again() -> None:
+    error = _error_of({"type": "rest", "uri": "http://127.0.0.1:1"})
     assert isinstance(error, RetryableError)
 
 
@@ -322,8 +315,8 @@ def test_what_passes_is_no_wrong_configuration(passing: Exception) -> None:
     assert isinstance(catalog_error(lasting, "cannot be opened", config), ConfigurationError)
 
 
-def test_an_unknown_type_of_catalog_is_a_configuration_error(tmp_path: Path) -> None:
-    error = _open_with_secrets(tmp_path, {"type": "nonsense"})
+def test_an_unknown_type_of_catalog_is_a_configuration_error() -> None:
+    error = _error_of({"type": "nonsense"})
     assert isinstance(error, ConfigurationError)
 
 

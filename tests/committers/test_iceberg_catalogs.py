@@ -1,4 +1,4 @@
-"""What a stream promises over each kind of Iceberg catalog. What only one does is in a file of its own."""
+"""Promises of a stream with each kind of Iceberg catalog. `test_iceberg_<kind>.py` test one kind."""
 
 from __future__ import annotations
 
@@ -21,15 +21,7 @@ def lake(catalog_lake: CatalogLake) -> CatalogLake:
     return catalog_lake
 
 
-@pytest.fixture
-def stream(lake: CatalogLake) -> StoredQuery:
-    """Its first batch has landed; through the proxy, if there is one."""
-    stream = lake.stream(lake.through_proxy, maxCommitAttempts="3")
-    stream.run(0, ids(1, 2))
-    return stream
-
-
-def test_batches_land_once_and_a_replay_is_known(lake: CatalogLake) -> None:
+def test_batches_are_committed_once_and_a_replay_is_known(lake: CatalogLake) -> None:
     stream = lake.stream()
     written = [stream.run(batch_id, ids(batch_id)) for batch_id in range(3)]
     assert isinstance(stream.commit(written[2]), AlreadyCommitted)
@@ -79,7 +71,7 @@ def test_expired_snapshots_go_with_their_files(lake: CatalogLake) -> None:
     assert lake.ids() == [0, 1, 2, 3, 4, 5]
 
 
-# Others at the same table ---------------------------------------------------------------------------------
+# Others at the same table ------------------------------------------------------------------------------
 
 
 def test_conflicts_are_tried_again_and_leave_no_file_behind(stream: StoredQuery, lake: CatalogLake) -> None:
@@ -90,9 +82,7 @@ def test_conflicts_are_tried_again_and_leave_no_file_behind(stream: StoredQuery,
     assert lake.orphan_manifests() == set()
 
 
-def test_more_conflicts_than_attempts_leave_the_batch_for_the_next_start(
-    stream: StoredQuery, lake: CatalogLake
-) -> None:
+def test_more_conflicts_than_attempts_leave_the_batch_pending(stream: StoredQuery, lake: CatalogLake) -> None:
     written = stream.write(1, ids(3))
     with (
         at_point("commit.start", lambda: lake.append(100), times=3),
@@ -105,19 +95,17 @@ def test_more_conflicts_than_attempts_leave_the_batch_for_the_next_start(
     assert lake.ids() == [1, 2, 3, 100, 100, 100]
 
 
-def test_a_twin_with_another_connection_and_we_commit_once(stream: StoredQuery, lake: CatalogLake) -> None:
-    """The twin commits after our attempt has loaded the table: the catalog refuses ours."""
-    twin = lake.stream()
+def test_concurrent_drivers_with_own_connections_commit_once(stream: StoredQuery, lake: CatalogLake) -> None:
+    """The other driver commits after our attempt has loaded the table: the catalog refuses ours."""
+    other = lake.stream()
     written = stream.write(1, ids(3))
-    with at_point("commit.start", twin.recover):
+    with at_point("commit.start", other.recover):
         assert isinstance(stream.commit(written), Committed)
     assert stream.state(1) is COMMITTED
     assert lake.ids() == [1, 2, 3]
 
 
-def test_a_table_dropped_between_look_and_commit_stops_the_batch(
-    stream: StoredQuery, lake: CatalogLake
-) -> None:
+def test_a_table_dropped_before_the_commit_stops_the_batch(stream: StoredQuery, lake: CatalogLake) -> None:
     written = stream.write(1, ids(3))
     with at_point("commit.start", lambda: lake.catalog.drop_table(lake.name)):
         with pytest.raises(TableChangedError, match=r"Iceberg table .* no longer exists"):
@@ -125,12 +113,10 @@ def test_a_table_dropped_between_look_and_commit_stops_the_batch(
     assert stream.state(1) is PREPARED
 
 
-# The network ----------------------------------------------------------------------------------------------
+# The network -------------------------------------------------------------------------------------------
 
 
-def test_a_batch_that_landed_with_its_response_lost_is_committed(
-    stream: StoredQuery, lake: CatalogLake
-) -> None:
+def test_a_batch_with_a_lost_response_is_committed(stream: StoredQuery, lake: CatalogLake) -> None:
     written = stream.write(1, ids(3))
     with lake.losing(stream, "response"):
         assert isinstance(stream.commit(written), Committed)
@@ -140,9 +126,7 @@ def test_a_batch_that_landed_with_its_response_lost_is_committed(
     assert lake.ids() == [1, 2, 3, 4]
 
 
-def test_a_lost_request_leaves_the_state_unknown_and_recovery_commits(
-    stream: StoredQuery, lake: CatalogLake
-) -> None:
+def test_a_lost_request_is_committed_by_recovery(stream: StoredQuery, lake: CatalogLake) -> None:
     written = stream.write(1, ids(3))
     with lake.losing(stream, "request"):
         with pytest.raises(CommitStateUnknownError, match=rf"may or may not be .* {lake.kind}:{lake.name}"):
@@ -155,11 +139,11 @@ def test_a_lost_request_leaves_the_state_unknown_and_recovery_commits(
     assert lake.ids() == [1, 2, 3]
 
 
-def test_a_catalog_that_is_gone_leaves_the_batch_prepared(stream: StoredQuery, lake: CatalogLake) -> None:
+def test_an_unreachable_catalog_leaves_the_batch_prepared(stream: StoredQuery, lake: CatalogLake) -> None:
     written = stream.write(1, ids(3))
-    gone = lake.stream(lake.gone)
+    unreachable = lake.stream(lake.unreachable)
     with pytest.raises(RetryableError, match="Nothing was committed"):
-        gone.commit(written)
+        unreachable.commit(written)
     assert stream.state(1) is PREPARED
     stream.recover()
     assert lake.ids() == [1, 2, 3]

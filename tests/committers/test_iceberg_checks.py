@@ -1,30 +1,24 @@
-"""Iceberg tables made by others: written into, or refused by name with everything at once."""
+"""Iceberg tables of other writers are written, or refused with all reasons at once."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.typedef import Record
-from tests.support.iceberg_tables import Tables, overwrite, tables_in, with_properties
+from tests.support.iceberg_tables import Tables, overwrite, with_properties
 from tests.support.readers import iceberg_rows
 
 from penstock.committers.errors import TableNotSupportedError
 from penstock.committers.iceberg.checks import check_supported
 
 
-@pytest.fixture
-def tables(tmp_path: Path) -> Tables:
-    return tables_in(tmp_path)
-
-
 def _with_metadata(table: Table, changes: Mapping[str, Any]) -> Table:
-    """The table as if another engine had written this into its metadata."""
+    """The table with these changes of its metadata by another engine."""
     metadata = {**json.loads(table.metadata.model_dump_json()), **changes}
     parsed = TableMetadataUtil.parse_obj(metadata)
     return Table(table.name(), parsed, table.metadata_location, table.io, table.catalog)
@@ -64,7 +58,7 @@ def test_harmless_properties_are_left_alone(tables: Tables, properties: dict[str
     ],
     ids=str,
 )
-def test_properties_that_a_direct_commit_would_violate_are_refused(
+def test_properties_that_commits_violate_are_refused(
     tables: Tables, properties: dict[str, str], says: str
 ) -> None:
     with pytest.raises(TableNotSupportedError, match=says) as caught:
@@ -96,7 +90,7 @@ def test_a_transform_that_its_column_s_type_does_not_have_is_refused(tables: Tab
 
 
 def test_an_unknown_transform_in_a_sort_order_is_refused(tables: Tables) -> None:
-    """Rows may be in any order, but a commit would write `unknown` instead of the transform."""
+    """Rows may be in any order, but a commit would write `unknown` as the transform."""
     part = {"source-id": 1, "transform": "zorder", "direction": "asc", "null-order": "nulls-first"}
     orders = [{"order-id": 1, "fields": [part]}]
     table = _with_metadata(tables.create()[0], {"sort-orders": orders, "default-sort-order-id": 1})
@@ -105,7 +99,7 @@ def test_an_unknown_transform_in_a_sort_order_is_refused(tables: Tables) -> None
     assert "zorder" not in table.metadata.model_dump_json(), "what a commit would write"
 
 
-def test_everything_is_named_at_once(tables: Tables) -> None:
+def test_all_reasons_are_named_at_once(tables: Tables) -> None:
     table = _with_metadata(tables.create()[0], {"format-version": 3, "next-row-id": 0})
     table = with_properties(table, {"write.format.default": "avro", "encryption.key-id": "k"})
     with pytest.raises(TableNotSupportedError) as caught:
@@ -144,31 +138,27 @@ def test_a_void_field_is_supported_until_its_column_is_dropped(tables: Tables) -
     with pytest.raises(TableNotSupportedError, match=r"'name' \(void\): its column was dropped"):
         check_supported(tables.load(), overwrite=False)
     tables.append([2], partition=Record(None, 1))
-    with pytest.raises(IndexError):  # what would come instead
+    with pytest.raises(IndexError):  # the error without the check
         list(tables.load().scan().plan_files())
 
 
-def test_an_older_partitioning_without_its_column_is_refused_where_its_manifests_are_rewritten(
-    tables: Tables,
-) -> None:
+def test_an_old_partitioning_of_a_dropped_column_is_refused_if_manifests_are_merged(tables: Tables) -> None:
     table = _drop_partition_column(tables, files=2)
     for replaces in (False, True):
         with pytest.raises(TableNotSupportedError, match="older partitioning 0 by 'name'"):
             check_supported(table, overwrite=replaces)
-    with pytest.raises(TypeError):  # what would come instead
+    with pytest.raises(TypeError):  # the error without the check
         tables.append([3], partition=Record(1))
 
 
-def test_an_older_partitioning_without_its_column_is_harmless_where_manifests_are_not_merged(
-    tables: Tables,
-) -> None:
+def test_an_old_partitioning_of_a_dropped_column_is_harmless_without_merges(tables: Tables) -> None:
     table = _drop_partition_column(tables, 2, **{"commit.manifest-merge.enabled": "false"})
     check_supported(table, overwrite=False)
     tables.append([3], partition=Record(1))
     assert iceberg_rows(tables.load().metadata_location, "id") == [(0,), (1,), (3,)]
     with pytest.raises(TableNotSupportedError, match="older partitioning 0 by 'name'"):
         check_supported(tables.load(), overwrite=True)
-    with pytest.raises(TypeError):  # what would come instead
+    with pytest.raises(TypeError):  # the error without the check
         overwrite(tables.load(), [4], Record(1))
 
 

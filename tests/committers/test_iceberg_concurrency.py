@@ -24,7 +24,7 @@ PAUSE_S = 0.5
 
 
 @pytest.mark.slow
-def test_200_batches_beside_a_foreign_writer_lose_and_double_nothing_of_either(tmp_path: Path) -> None:
+def test_200_batches_and_a_foreign_writer_lose_and_double_nothing(tmp_path: Path) -> None:
     table = IcebergLake(tmp_path, "lake.shared")
     store_url = f"sqlite:///{tmp_path}/store.db"
     stream = Batches(Query(table, options={"store": store_url, "maxCommitAttempts": "100"}))
@@ -46,8 +46,8 @@ def test_200_batches_beside_a_foreign_writer_lose_and_double_nothing_of_either(t
                 assert foreign.poll() is None, foreign.communicate()[1]
         finally:
             stop.touch()
-        # It goes on until each of its ways to write has succeeded once, and the stream beside it goes on with
-        # pauses: of two that commit without any, the slower one may lose forever.
+        # It runs until each of its kinds of write has succeeded once. The stream continues with pauses:
+        # without pauses, the slower of two writers may lose every race.
         batches = BATCHES
         while foreign.poll() is None:
             stream.run(our_rows(batches))

@@ -1,4 +1,4 @@
-"""Snapshots expire, their files go a grace period later, and nothing that anybody needs goes with them."""
+"""Snapshots expire. A grace period later their files are deleted, and no file that is still needed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any, TypeVar
+from unittest.mock import Mock
 from warnings import catch_warnings, simplefilter
 
 import pyarrow as pa
@@ -29,6 +29,7 @@ from tests.support.iceberg_history import GRACE, NAME, POLICY, History
 from penstock.committers.errors import RetryableError
 from penstock.committers.iceberg.expiry import PLAN_KEPT_FOR, Expired, SnapshotExpiry, delete_old_metadata
 from penstock.committers.iceberg.reachability import decode_expired
+from penstock.testing.faults import Crash
 
 _T = TypeVar("_T")
 
@@ -68,7 +69,7 @@ def test_files_stay_for_the_grace_period_and_then_go(history: History) -> None:
 
 
 def test_the_grace_period_starts_at_the_commit_not_at_the_plan(history: History) -> None:
-    """A process may be paused in between, and readers go on meanwhile."""
+    """A process may be paused in between, while readers continue."""
     history.append(2 * KEEP + 1)
     history.at_step(2, lambda: history.wait(3 * GRACE))
     history.run()
@@ -86,9 +87,7 @@ def test_tags_and_heads_of_branches_stay_however_old(history: History) -> None:
     refs = history.table().metadata.refs
     assert history.run().snapshots > KEEP
     assert history.table().metadata.refs == refs
-    history.settle()
-    history.check_readable()
-    history.check_nothing_left()
+    history.settle_and_check()
     assert first in history.snapshot_ids
 
 
@@ -113,9 +112,7 @@ def test_a_branch_keeps_what_its_retention_asks_for(history: History) -> None:
     [{"history.expire.min-snapshots-to-keep": "7"}, {"history.expire.max-snapshot-age-ms": "3600000"}],
     ids=["count", "age"],
 )
-def test_retention_that_somebody_set_for_the_table_is_followed(
-    tmp_path: Path, properties: dict[str, str]
-) -> None:
+def test_the_retention_of_the_table_is_followed(tmp_path: Path, properties: dict[str, str]) -> None:
     history = History(tmp_path / "lake", properties)
     history.append(7)
     assert history.run() == Expired()
@@ -123,7 +120,7 @@ def test_retention_that_somebody_set_for_the_table_is_followed(
 
 
 def test_nothing_expires_with_garbage_collection_off(history: History) -> None:
-    """Also what has expired before: files of such a table may belong to another."""
+    """Also files of earlier expiries: they may belong to another table."""
     history.append(2 * KEEP + 1)
     history.run()
     history.append(2 * KEEP + 1)
@@ -135,13 +132,11 @@ def test_nothing_expires_with_garbage_collection_off(history: History) -> None:
     assert history.on_disk() == before
 
 
-def test_what_a_rollback_left_goes_like_the_rest(history: History) -> None:
+def test_snapshots_that_a_rollback_left_expire_too(history: History) -> None:
     history.append(3)
     history.table().manage_snapshots().rollback_to_snapshot(history.snapshot_ids[0]).commit()
     history.append(10)
-    history.settle()
-    history.check_readable()
-    history.check_nothing_left()
+    history.settle_and_check()
 
 
 def test_manifests_that_later_snapshots_have_as_well_stay(tmp_path: Path) -> None:
@@ -151,33 +146,27 @@ def test_manifests_that_later_snapshots_have_as_well_stay(tmp_path: Path) -> Non
     (plan,) = history.expiries.of_table(str(history.table().metadata.table_uuid))
     files = decode_expired(plan.content)
     assert (files.data_files, files.manifests, len(files.others)) == ((), (), KEEP + 1)
-    history.settle()
-    history.check_readable()
-    history.check_nothing_left()
+    history.settle_and_check()
     history.close()
 
 
 @pytest.mark.filterwarnings("ignore:Delete operation did not match")
 def test_data_files_that_a_rewritten_manifest_keeps_stay(history: History) -> None:
-    """Their old manifest goes, and only reading the new one tells."""
+    """Their old manifest is deleted. Only the new manifest has their names."""
     history.append(3)
     history.table().delete("id = 0")
-    history.look()
+    history.remember()
     history.append(2 * KEEP)
     history.run()
     (plan,) = history.expiries.of_table(str(history.table().metadata.table_uuid))
-    needed = [history.seen[snapshot_id].files for snapshot_id in history.snapshot_ids]
+    needed = [history.snapshots[snapshot_id].files for snapshot_id in history.snapshot_ids]
     assert set(decode_expired(plan.content).paths).isdisjoint(set[str]().union(*needed))
-    history.settle()
-    history.check_readable()
-    history.check_nothing_left()
+    history.settle_and_check()
 
 
 def test_overwritten_data_files_go(history: History) -> None:
     overwrite(history, 2 * KEEP + 1)
-    history.settle()
-    history.check_readable()
-    history.check_nothing_left()
+    history.settle_and_check()
     assert len(list(history.folder.rglob("*.parquet"))) <= 2 * KEEP
 
 
@@ -186,7 +175,7 @@ def overwrite(history: History, times: int) -> None:
         with catch_warnings():
             simplefilter("ignore")  # the first finds nothing to delete
             history.table().overwrite(history.rows())
-        history.look()
+        history.remember()
 
 
 def test_statistics_of_expired_snapshots_go(history: History) -> None:
@@ -211,19 +200,13 @@ def test_statistics_of_expired_snapshots_go(history: History) -> None:
 
 
 def statistics_of(snapshot_id: int, path: str) -> StatisticsFile:
-    blob = {
-        "type": "apache-datasketches-theta-v1",
-        "snapshot-id": snapshot_id,
-        "sequence-number": 1,
-        "fields": [1],
-    }
     return StatisticsFile.model_validate(
         {
             "snapshot-id": snapshot_id,
             "statistics-path": path,
             "file-size-in-bytes": 4,
             "file-footer-size-in-bytes": 4,
-            "blob-metadata": [blob],
+            "blob-metadata": [],
         }
     )
 
@@ -236,18 +219,18 @@ def test_data_files_outside_of_the_tables_location_stay(history: History, tmp_pa
     history.append()
     pq.write_table(pa.table({"id": pa.array([99])}), foreign)
     history.table().add_files([f"file://{foreign}"])
-    history.look()
+    history.remember()
     overwrite(history, 2 * KEEP + 2)
     history.settle()
     assert foreign.exists()
 
 
 @pytest.mark.parametrize(
-    "spelling", ["file://{0}", "{0}", "file:{0}", "{1}/../{2}", "{1}/%2e%2e/{2}", "{1}/data/link/v"]
+    "notation", ["file://{0}", "{0}", "file:{0}", "{1}/../{2}", "{1}/%2e%2e/{2}", "{1}/data/link/v"]
 )
 @pytest.mark.parametrize("planted_in", ["plan", "statistics"])
-def test_a_file_outside_of_the_table_is_not_deleted_whatever_the_metadata_or_the_store_says(
-    history: History, tmp_path: Path, spelling: str, planted_in: str, caplog: pytest.LogCaptureFixture
+def test_a_file_outside_of_the_table_is_never_deleted(
+    history: History, tmp_path: Path, notation: str, planted_in: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = history.table()
     location = table.location().removeprefix("file://")
@@ -255,17 +238,10 @@ def test_a_file_outside_of_the_table_is_not_deleted_whatever_the_metadata_or_the
     victim.write_bytes(b"not this table's")
     history.append(1)
     Path(location, "data", "link").symlink_to(victim.parent)
-    path = spelling.format(victim, location, victim.name)
+    path = notation.format(victim, location, victim.name)
     if planted_in == "statistics":
-        file = StatisticsFile(
-            snapshot_id=history.snapshot_ids[0],
-            statistics_path=path,
-            file_size_in_bytes=1,
-            file_footer_size_in_bytes=1,
-            blob_metadata=[],
-        )  # type: ignore[call-arg]
         with history.table().update_statistics() as update:
-            update.set_statistics(file)
+            update.set_statistics(statistics_of(history.snapshot_ids[0], path))
     history.append(2 * KEEP + 1)
     history.run()
     if planted_in == "plan":
@@ -293,22 +269,17 @@ def test_an_old_metadata_file_outside_of_the_table_is_not_deleted(history: Histo
 # What it costs --------------------------------------------------------------------------------------
 
 
-def test_a_history_of_appends_is_expired_without_reading_a_manifest(
-    history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_appends_expire_without_manifests(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ones are merged into bigger ones all the time, and these hold the whole table."""
     history.append(10)
 
-    def read(*_: Any, **__: Any) -> Any:
-        raise AssertionError("a manifest was read")
-
-    monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", read)
+    monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", Mock(side_effect=AssertionError))
     assert history.expiry().run().snapshots > 0
     history.wait()
     assert history.expiry().run().files > 0
 
 
-def test_a_run_deletes_no_more_than_its_share_and_the_next_goes_on(history: History) -> None:
+def test_a_run_deletes_no_more_than_its_share_and_the_next_continues(history: History) -> None:
     history.append(10)
     history.run()
     history.wait()
@@ -334,7 +305,7 @@ def test_a_commit_of_somebody_else_in_between_only_postpones(history: History) -
 
 @pytest.mark.parametrize("make", ["tag", "branch", "retention"])
 def test_a_tag_or_branch_that_somebody_sets_in_between_is_not_taken_out(history: History, make: str) -> None:
-    """Iceberg's own requirements do not see it, and removing a snapshot removes its tags."""
+    """Iceberg's own requirements do not check it, and removing a snapshot removes its tags."""
     history.append(2 * KEEP + 1)
     old = history.snapshot_ids[0]
 
@@ -404,12 +375,13 @@ def test_a_check_for_lost_tags_that_failed_is_made_by_the_next_run(
 
     history.at_step(2, change)
     with monkeypatch.context() as patch:
-        reader = SimpleNamespace(table_metadata=raise_outage if failure == "outage" else crash)
+        error = OSError("the storage is down") if failure == "outage" else Crash()
+        reader = Mock(table_metadata=Mock(side_effect=error))
         patch.setattr("penstock.committers.iceberg.expiry.FromInputFile", reader)
         with pytest.raises((RetryableError, Crash)):
             history.run()
     history.forget_step()
-    history.look()
+    history.remember()
     set_property(history)
     history.settle()
     history.check_readable()
@@ -418,10 +390,6 @@ def test_a_check_for_lost_tags_that_failed_is_made_by_the_next_run(
         assert before <= history.on_disk()
     else:
         history.check_nothing_left()
-
-
-def raise_outage(*_: object) -> Any:
-    raise OSError("the storage is down")
 
 
 def set_property(history: History) -> None:
@@ -440,7 +408,7 @@ def test_files_stay_and_are_logged_if_a_lost_tag_can_never_be_checked_for(
     with pytest.raises(Crash):
         history.run()
     history.forget_step()
-    history.look()
+    history.remember()
     metadata = Path(history.table().metadata.metadata_log[-1].metadata_file.removeprefix("file://"))
     if is_missing:
         metadata.unlink()
@@ -458,14 +426,14 @@ def test_files_stay_and_are_logged_if_a_lost_tag_can_never_be_checked_for(
     assert before <= history.on_disk()
 
 
-def test_a_table_made_anew_under_the_name_keeps_all_its_files(history: History) -> None:
+def test_a_table_created_again_under_the_name_keeps_all_its_files(history: History) -> None:
     history.append(2 * KEEP + 1)
     history.run()
     table = history.table()
     schema, location = table.schema(), table.location()
     history.catalog.drop_table(NAME)
     history.catalog.create_table(NAME, schema, location=location)
-    history.seen.clear()
+    history.snapshots.clear()
     history.append(2)
     before = history.on_disk()
     history.wait()
@@ -479,7 +447,7 @@ def test_snapshots_that_somebody_puts_back_keep_their_files(history: History) ->
     history.run()
     history.catalog.drop_table(NAME)
     history.catalog.register_table(NAME, before)
-    history.gone_at.clear()
+    history.removed_at.clear()
     history.policy = replace(POLICY, keep_snapshots_max=20)
     history.wait()
     assert history.run() == Expired()
@@ -488,13 +456,13 @@ def test_snapshots_that_somebody_puts_back_keep_their_files(history: History) ->
 
 
 def test_a_data_file_that_somebody_adds_again_stays(history: History) -> None:
-    """Within the grace period, under whatever spelling."""
+    """Within the grace period, with another notation of its path."""
     history.append()
     (data_file,) = [path for path in history.on_disk() if path.endswith(".parquet")]
     overwrite(history, 2 * KEEP + 1)
     history.run()
     history.table().add_files([data_file.removeprefix("file://")])
-    history.look()
+    history.remember()
     history.wait()
     assert history.run().files > 0
     history.check_readable()
@@ -505,7 +473,7 @@ def test_the_files_of_a_snapshot_that_lost_its_manifest_list_are_no_obstacle(his
     history.append(2 * KEEP + 1)
     oldest = history.table().metadata.snapshots[0]
     Path(oldest.manifest_list.removeprefix("file://")).unlink()
-    del history.seen[oldest.snapshot_id]
+    del history.snapshots[oldest.snapshot_id]
     assert history.run().snapshots == KEEP + 1
     history.settle()
     history.check_readable()
@@ -525,11 +493,7 @@ def test_a_storage_that_does_not_answer_is_retryable_and_shows_no_secret(history
     assert "s3cr3t" not in "".join(traceback.format_exception(caught.value))
 
 
-# Crashes and twins ----------------------------------------------------------------------------------
-
-
-class Crash(BaseException):
-    """The process is gone."""
+# Crashes and concurrent runs ------------------------------------------------------------------------
 
 
 def crash(*_: object) -> Any:
@@ -546,7 +510,7 @@ def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing(history: History, 
         for _ in range(3):
             with suppress(Crash):
                 history.run()
-            history.look()
+            history.remember()
         reached += history.steps[number - 1 : number]
         history.check_readable()
         history.wait()
@@ -554,27 +518,23 @@ def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing(history: History, 
     history.forget_step()
     history.policy = POLICY
     history.append(2 * KEEP + 1)
-    history.settle()
-    history.check_readable()
-    history.check_nothing_left()
+    history.settle_and_check()
 
 
 @pytest.mark.parametrize("number", range(1, 16))
-def test_a_twin_at_any_step_does_no_harm(history: History, number: int) -> None:
-    """It does all that is to be done, while the first one is in the midst of it."""
+def test_a_concurrent_run_at_any_step_does_no_harm(history: History, number: int) -> None:
+    """It does all the work while the first run is between two steps."""
     history.append(2 * KEEP + 1)
     history.run()
     history.append(2 * KEEP + 1)
     history.wait()
-    twin: list[Expired] = []
-    history.at_step(number, lambda: twin.append(history.run()))
+    other: list[Expired] = []
+    history.at_step(number, lambda: other.append(history.run()))
     history.run()
     assert len(history.snapshot_ids) == KEEP
-    assert bool(twin) is (len(history.steps) >= number)
+    assert bool(other) is (len(history.steps) >= number)
     history.check_readable()
-    history.settle()
-    history.check_readable()
-    history.check_nothing_left()
+    history.settle_and_check()
 
 
 def test_a_plan_whose_commit_never_came_is_dropped(history: History) -> None:
@@ -616,7 +576,7 @@ CHANGES = (
 
 
 class Changes:
-    """What streams, other engines and operators do to a table. `pick` chooses where there is a choice."""
+    """Changes by streams, other engines and operators. `pick` makes the choices."""
 
     def __init__(self, history: History, pick: Callable[[int], int]) -> None:
         self.history = history
@@ -624,7 +584,7 @@ class Changes:
 
     def apply(self, change: str) -> None:
         getattr(self, change)()
-        self.history.look()
+        self.history.remember()
         self.history.check_readable()
 
     def one_of(self, items: Sequence[_T]) -> _T:
@@ -684,9 +644,9 @@ class Changes:
         heads = {ref.snapshot_id for ref in self.history.table().metadata.refs.values()}
         free = [one for one in self.history.snapshot_ids if one not in heads]
         if free:
-            gone = self.one_of(free)
-            self.history.table().maintenance.expire_snapshots().by_id(gone).commit()
-            self.history.expired_by_others.add(gone)
+            removed = self.one_of(free)
+            self.history.table().maintenance.expire_snapshots().by_id(removed).commit()
+            self.history.expired_by_others.add(removed)
 
     def run(self) -> None:
         refs = self.history.table().metadata.refs
@@ -713,9 +673,7 @@ class Changes:
     seed=st.randoms(use_true_random=False),
     format_version=st.sampled_from(["1", "2"]),
 )
-def test_nothing_that_is_needed_goes_and_nothing_else_stays(
-    changes: list[str], seed: Random, format_version: str
-) -> None:
+def test_exactly_the_unused_files_are_deleted(changes: list[str], seed: Random, format_version: str) -> None:
     """Whatever has happened: each snapshot of the table, and in its grace period, can be read all along."""
     with TemporaryDirectory() as folder:
         history = History(Path(folder) / "lake", {"format-version": format_version})
@@ -723,9 +681,7 @@ def test_nothing_that_is_needed_goes_and_nothing_else_stays(
         for change in ["append", "append", *changes]:
             model.apply(change)
         history.append(2 * KEEP + 2)
-        history.settle()
-        history.check_readable()
-        history.check_nothing_left()
+        history.settle_and_check()
         history.close()
 
 
@@ -733,9 +689,7 @@ def test_nothing_that_is_needed_goes_and_nothing_else_stays(
 
 
 @pytest.mark.parametrize("is_wanted", [True, False])
-def test_metadata_files_that_fell_out_of_the_log_go_where_that_is_wanted(
-    is_wanted: bool, tmp_path: Path
-) -> None:
+def test_old_metadata_files_are_deleted_if_the_table_says_so(is_wanted: bool, tmp_path: Path) -> None:
     properties = {
         "write.metadata.previous-versions-max": "3",
         "write.metadata.delete-after-commit.enabled": str(is_wanted).lower(),

@@ -48,38 +48,51 @@ def test_locations_are_no_urls(location: str, path: str | None) -> None:
     assert local_path(location) == (None if path is None else Path(path))
 
 
-@pytest.mark.parametrize("prefix", ["", "file://"])
-def test_each_reads_and_deletes_what_the_other_has_written(tmp_path: Path, prefix: str) -> None:
-    location, ours, theirs = f"{prefix}{tmp_path}/new/folder/file", TableFileIO(), PyArrowFileIO()
-    for writing, reading in ((ours, theirs), (theirs, ours)):
-        with writing.new_output(location).create() as stream:
-            assert isinstance(stream, OutputStream)
-            stream.write(b"12345")
-        file = reading.new_input(location)
-        assert (file.exists(), len(file), file.location) == (True, 5, location)
+@pytest.mark.parametrize("scheme", ["", "file://", "s3://", "s3a://", "s3n://"])
+def test_each_reads_and_deletes_what_the_other_has_written(s3: S3, tmp_path: Path, scheme: str) -> None:
+    properties: dict[str, str] = {}
+    location = f"{scheme}{tmp_path}/new/folder/file"
+    if scheme.startswith("s3"):
+        properties, location = s3.properties, f"{scheme}{BUCKET}/{uuid.uuid4()}/a b%20c.json"
+    ours, theirs = TableFileIO(properties), PyArrowFileIO(properties)
+    for number, (writing, reading) in enumerate(((ours, theirs), (theirs, ours))):
+        name = f"{location}-{number}"
+        put(writing, name, b"12345")
+        file = reading.new_input(name)
+        assert (file.exists(), len(file), file.location) == (True, 5, name)
         with file.open() as stream:
             assert isinstance(stream, InputStream)
             stream.seek(1)
             assert (stream.read(2), stream.tell()) == (b"23", 3)
-        reading.delete(location)
-        assert not writing.new_input(location).exists()
+        reading.delete(name)
+        assert not writing.new_input(name).exists()
 
 
-def test_a_file_is_replaced_on_request_only(tmp_path: Path) -> None:
-    output = TableFileIO().new_output(str(tmp_path / "file"))
-    output.create().close()
-
+@pytest.mark.parametrize("storage", ["local disk", "S3"])
+def test_a_file_is_replaced_on_request_only(s3: S3, tmp_path: Path, location: str, storage: str) -> None:
+    if storage == "local disk":
+        location = str(tmp_path / "file")
+    put(s3.ours, location, b"1")
     with pytest.raises(FileExistsError):
-        output.create()
-    output.create(overwrite=True).close()
+        s3.ours.new_output(location).create()
+    with s3.ours.new_output(location).create(overwrite=True) as stream:
+        assert isinstance(stream, OutputStream)
+        stream.write(b"22")
+    assert s3.ours.new_input(location).open().read() == b"22"
+    assert PyArrowFileIO(s3.properties).new_input(location).open().read() == b"22"
 
 
-def test_what_is_not_there_is_said_to_be_not_there(tmp_path: Path) -> None:
-    """Deleting twice is no error, but only where it is told from others."""
+@pytest.mark.parametrize("storage", ["local disk", "S3"])
+def test_a_deleted_file_is_missing(s3: S3, tmp_path: Path, location: str, storage: str) -> None:
+    """The caller decides whether that is an error."""
+    if storage == "local disk":
+        location = str(tmp_path / "file")
+    put(s3.ours, location, b"1")
+    s3.ours.delete(location)
     with pytest.raises(FileNotFoundError):
-        TableFileIO().delete(str(tmp_path / "file"))
+        s3.ours.new_input(location).open()
     with pytest.raises(FileNotFoundError):
-        TableFileIO().new_input(str(tmp_path / "file")).open()
+        s3.ours.delete(location)
 
 
 def test_files_elsewhere_go_through_pyicebergs_own_file_io(tmp_path: Path) -> None:
@@ -131,22 +144,6 @@ def put(io: FileIO, location: str, content: bytes) -> None:
         stream.write(content)
 
 
-@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
-def test_in_s3_each_reads_and_deletes_what_the_other_has_written(s3: S3, scheme: str, location: str) -> None:
-    location, theirs = scheme + location.removeprefix("s3"), PyArrowFileIO(s3.properties)
-    for number, (writing, reading) in enumerate(((s3.ours, theirs), (theirs, s3.ours))):
-        name = f"{location}-{number}"
-        put(writing, name, b"12345")
-        file = reading.new_input(name)
-        assert (file.exists(), len(file), file.location) == (True, 5, name)
-        with file.open() as stream:
-            assert isinstance(stream, InputStream)
-            stream.seek(1)
-            assert (stream.read(2), stream.tell()) == (b"23", 3)
-        reading.delete(name)
-        assert not writing.new_input(name).exists()
-
-
 def test_what_was_written_or_read_is_not_asked_for_again(s3: S3, location: str) -> None:
     s3.requests()
     put(s3.ours, location, b"12345")
@@ -167,26 +164,6 @@ def test_whether_a_file_is_there_is_asked_each_time(s3: S3, location: str) -> No
     s3.requests()
     assert not s3.ours.new_input(location).exists()
     assert s3.requests() == ["HEAD"]
-
-
-def test_what_was_deleted_here_is_gone(s3: S3, location: str) -> None:
-    put(s3.ours, location, b"1")
-    s3.ours.delete(location)
-    with pytest.raises(FileNotFoundError):
-        s3.ours.new_input(location).open()
-    with pytest.raises(FileNotFoundError):
-        s3.ours.delete(location)
-
-
-def test_in_s3_a_file_is_replaced_on_request_only(s3: S3, location: str) -> None:
-    put(s3.ours, location, b"1")
-    with pytest.raises(FileExistsError, match="already exists"):
-        s3.ours.new_output(location).create()
-    with s3.ours.new_output(location).create(overwrite=True) as stream:
-        assert isinstance(stream, OutputStream)
-        stream.write(b"22")
-    assert s3.ours.new_input(location).open().read() == b"22"
-    assert PyArrowFileIO(s3.properties).new_input(location).open().read() == b"22"
 
 
 def test_what_is_not_whole_is_not_sent(s3: S3, location: str) -> None:
@@ -280,10 +257,10 @@ def test_a_batch_takes_few_requests(s3: S3, tmp_path: Path) -> None:
     assert len(with_pyiceberg_alone.metadata.snapshots) == 3
 
 
-def test_nobody_waits_until_old_metadata_is_deleted(
+def test_old_metadata_is_deleted_later(
     s3: S3, location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the local disk, where that takes nothing, it is gone at once."""
+    """On the local disk it is deleted at once."""
     may_go, tried = threading.Event(), threading.Semaphore(0)
     delete = ObjectStoreFile.delete
 
@@ -298,7 +275,7 @@ def test_nobody_waits_until_old_metadata_is_deleted(
     local = str(tmp_path / "old.json")
     for name in (location, local):
         put(s3.ours, name, b"1")
-    s3.ours.delete_soon([location, local, f"{location}-gone", f"{local}-gone"])
+    s3.ours.delete_soon([location, local, f"{location}-missing", f"{local}-missing"])
     assert [s3.ours.new_input(name).exists() for name in (location, local)] == [True, False]
     may_go.set()
     assert all(tried.acquire(timeout=30) for _ in range(2))
@@ -324,7 +301,7 @@ def test_a_file_io_of_the_users_own_stays(tmp_path: Path, monkeypatch: pytest.Mo
 # Azure --------------------------------------------------------------------------------------------
 
 
-def test_files_in_azure_lie_where_iceberg_says(azure: str) -> None:
+def test_files_in_azure_are_where_iceberg_says(azure: str) -> None:
     """`container@account`, which pyiceberg's file I/O takes for a container's name."""
     properties, path = azure_properties(azure), f"{uuid.uuid4()}/metadata/a b%20c.json"
     location = f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net/{path}"
@@ -341,7 +318,7 @@ def test_files_in_azure_lie_where_iceberg_says(azure: str) -> None:
     with pytest.raises(FileExistsError):
         ours.new_output(location).create()
     files = iceberg_files(location.rpartition("/")[0], properties)
-    assert files.missing(["a b%20c.json", "gone"]) == ["gone"]
+    assert files.missing(["a b%20c.json", "missing"]) == ["missing"]
     assert [name for name, _, _ in files.walk()] == ["a b%20c.json"]
     ours.delete(location)
     assert not ours.new_input(location).exists()
@@ -349,7 +326,7 @@ def test_files_in_azure_lie_where_iceberg_says(azure: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("location", "told", "expected"),
+    ("location", "properties", "expected"),
     [
         (
             "abfss://lake@acct.dfs.core.windows.net/a",
@@ -378,10 +355,10 @@ def test_files_in_azure_lie_where_iceberg_says(azure: str) -> None:
         ),
     ],
 )
-def test_an_account_is_found_in_the_location(
-    location: str, told: dict[str, str], expected: dict[str, str]
+def test_an_account_is_in_the_location(
+    location: str, properties: dict[str, str], expected: dict[str, str]
 ) -> None:
-    filesystem, path = open_object_store(location, {"adls.account-key": KEY, **told})
+    filesystem, path = open_object_store(location, {"adls.account-key": KEY, **properties})
     assert path == "lake/a"
     assert expected.items() <= filesystem.__reduce__()[1][0].items()
 
@@ -398,7 +375,7 @@ def test_a_host_outside_of_azure_is_taken_from_the_operator() -> None:
     assert open_object_store("abfss://lake@acct.dfs.example.com/a", own)[1] == "lake/a"
 
 
-def test_elsewhere_no_account_is_looked_for() -> None:
+def test_other_storages_have_no_account() -> None:
     assert open_object_store("s3://a@b/c", {})[1] == "a@b/c"
 
 

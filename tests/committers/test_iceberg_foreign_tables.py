@@ -1,13 +1,14 @@
-"""Batches into tables that Iceberg's Java library made: they land beside the old rows, as the table asks.
+"""Batches into tables of Iceberg's Java library are appended as the properties of the table require.
 
-Each table gets the rows that it has once more. So every reader has to find all of them twice, and what Java
-wrote for a row, its partition and its metrics, is there to compare with.
+Each table gets its own rows a second time: every reader has to find them twice, and the partitions and
+metrics that Java wrote can be compared.
 """
 
 from __future__ import annotations
 
 import random
 import re
+import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -34,12 +35,12 @@ from tests.support.readers import duckdb_with_iceberg
 from penstock.committers.errors import TableNotSupportedError
 
 REFUSED = {
-    "format_v3": (TableNotSupportedError, r"format version 3: .*Way out: use a table of format version 2"),
+    "format_v3": (TableNotSupportedError, r"format version 3: .*Way out: use a table of format version 2")
 }
 WRITTEN = [name for name in NAMES if name not in REFUSED]
 
 UNREADABLE = {"equality_deletes"}
-"""Of which pyiceberg, and polars with it, reads nothing."""
+"""pyiceberg and polars cannot read them."""
 WRONG_IN_PYICEBERG = {"nested"}
 """pyiceberg reads NULL lists and maps of structs as empty ones."""
 
@@ -58,7 +59,7 @@ def engine() -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-# The tables and their rows --------------------------------------------------------------------------------
+# The tables and their rows -----------------------------------------------------------------------------
 
 
 Row = dict[str, Any]
@@ -89,7 +90,7 @@ def by_pyiceberg(table: Table) -> list[Row]:
 
 
 def counted(rows: list[Row], times: int = 1) -> Counter[str]:
-    """However the readers spell time zones and maps."""
+    """Independent of how readers represent time zones and maps."""
     texts = Counter(re.sub(r"tzinfo=\S+\)", "UTC)", repr(_plain(row))) for row in rows)
     return Counter({text: count * times for text, count in texts.items()})
 
@@ -105,10 +106,10 @@ def _plain(value: Any) -> Any:
 def as_spark_has_them(rows: list[Row], table: Table) -> pa.Table:
     schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
 
-    def spelled(field: pa.Field, value: Any) -> Any:
+    def represented(field: pa.Field, value: Any) -> Any:
         return list(value.items()) if pa.types.is_map(field.type) and value is not None else value
 
-    plain = [{field.name: spelled(field, row[field.name]) for field in schema} for row in rows]
+    plain = [{field.name: represented(field, row[field.name]) for field in schema} for row in rows]
     return pa.Table.from_pylist(plain, schema=schema)
 
 
@@ -119,7 +120,7 @@ def query_into(name: str, folder: Path, **options: str) -> StoredQuery:
 
 @dataclass
 class Filled:
-    """A table whose own rows a batch has brought once more."""
+    """A table whose rows a batch has added a second time."""
 
     name: str
     before: Table
@@ -140,7 +141,7 @@ def filled(
     tmp_path_factory: pytest.TempPathFactory,
     engine: duckdb.DuckDBPyConnection,
 ) -> Filled:
-    """With Java's manifests merged with ours: so what they say is written anew, and has to stay."""
+    """Java's manifests are merged with ours: they are written again, and their content must not change."""
     name = request.param
     folder = tmp_path_factory.mktemp(name)
     table = load(name, folder)
@@ -152,9 +153,7 @@ def filled(
     return Filled(name, table, after, rows, data_files(table), written)
 
 
-def test_every_reader_finds_the_old_rows_and_the_new(
-    filled: Filled, engine: duckdb.DuckDBPyConnection
-) -> None:
+def test_every_reader_finds_old_and_new_rows(filled: Filled, engine: duckdb.DuckDBPyConnection) -> None:
     expected = counted(filled.rows, times=2)
     assert counted(by_duckdb(engine, filled.after)) == expected
     if filled.name in UNREADABLE:
@@ -167,10 +166,10 @@ def test_every_reader_finds_the_old_rows_and_the_new(
 
 
 def test_filters_find_the_old_rows_and_the_new(filled: Filled, engine: duckdb.DuckDBPyConnection) -> None:
-    for field in schema_to_pyarrow(filled.after.schema(), include_field_ids=False):
-        if pa.types.is_nested(field.type) or (
-            filled.name in TRANSFORMED and not is_source(filled, field.name)
-        ):
+    schema = filled.after.schema()
+    sources = {schema.find_column_name(part.source_id) for part in filled.after.spec().fields}
+    for field in schema_to_pyarrow(schema, include_field_ids=False):
+        if pa.types.is_nested(field.type) or (filled.name in TRANSFORMED and field.name not in sources):
             continue
         for value in {row[field.name]: None for row in filled.rows}:
             expected = 2 * sum(row[field.name] == value for row in filled.rows)
@@ -189,11 +188,6 @@ TRANSFORMED = {"bucket", "truncate", "year", "month", "day", "hour"}
 """All with the same columns."""
 
 
-def is_source(filled: Filled, column: str) -> bool:
-    schema = filled.after.schema()
-    return column in {schema.find_column_name(part.source_id) for part in filled.after.spec().fields}
-
-
 WRONG_IN_DUCKDB = [
     ("month", "ts = TIMESTAMP '1969-12-31 23:00:00'"),
     ("day", "ts = TIMESTAMP '1969-12-31 23:00:00'"),
@@ -205,7 +199,7 @@ WRONG_IN_DUCKDB = [
 
 
 def is_wrong_in_duckdb(table: str, column: str, value: Any) -> bool:
-    """By its own way to skip partitions."""
+    """Because of its partition pruning."""
     if table in ("month", "day") and isinstance(value, datetime):
         return value.replace(tzinfo=None) < datetime(1970, 1, 1)  # noqa: DTZ001
     if table != "truncate":
@@ -216,10 +210,8 @@ def is_wrong_in_duckdb(table: str, column: str, value: Any) -> bool:
 
 
 @pytest.mark.parametrize(("name", "where"), WRONG_IN_DUCKDB)
-def test_what_duckdb_does_not_find_it_does_not_find_in_javas_own_tables(
-    tmp_path: Path, name: str, where: str
-) -> None:
-    """Once it does, `is_wrong_in_duckdb` has less to say."""
+def test_duckdb_misses_the_same_rows_in_javas_own_tables(tmp_path: Path, name: str, where: str) -> None:
+    """If it finds them one day, `is_wrong_in_duckdb` can be reduced."""
     table = load(name, tmp_path)
     with duckdb_with_iceberg() as engine:
         try:
@@ -228,11 +220,11 @@ def test_what_duckdb_does_not_find_it_does_not_find_in_javas_own_tables(
             assert "Information loss on integer cast" in str(error)  # noqa: PT017
 
 
-# What the metadata says -----------------------------------------------------------------------------------
+# What the metadata says --------------------------------------------------------------------------------
 
 
 def test_a_row_is_in_the_partition_that_java_put_it_into(filled: Filled) -> None:
-    """As far as Java put it there by the table's present partitioning."""
+    """For rows that Java wrote with the current partitioning."""
     spec = filled.after.spec()
     javas = {
         repr(row): partition for row, partition, of in partition_rows(filled.before) if of == spec.spec_id
@@ -261,12 +253,15 @@ SPLIT_OTHERWISE = {
 
 
 def test_metrics_of_a_file_are_those_of_javas_file_with_the_same_rows(filled: Filled) -> None:
-    """We count in lists and maps too, and give no upper bound beside a NaN, nor one of -0.0: rightly."""
+    """We also count in lists and maps, and write no upper bound with a NaN, nor one of -0.0."""
+    schema = filled.after.schema()
+    leaves = {column: schema.find_type(column) for column in schema.field_ids}
     repeated = {
         column
-        for column in leaves(filled)
-        if re.search(r"\.(element|key|value)\b", filled_name(filled, column))
+        for column, kind in leaves.items()
+        if kind.is_primitive and re.search(r"\.(element|key|value)\b", schema.find_column_name(column) or "")
     }
+    negative_zero = {struct.pack("<f", -0.0), struct.pack("<d", -0.0)}
     javas = {content(file): file for file in filled.java_files}
     same = [(file, javas[content(file)]) for file in filled.new_files if content(file) in javas]
     assert bool(same) is (filled.name not in SPLIT_OTHERWISE)
@@ -276,25 +271,13 @@ def test_metrics_of_a_file_are_those_of_javas_file_with_the_same_rows(filled: Fi
             if kind == "upper_bounds":
                 with_nan = {column for column, count in ours.nan_value_counts.items() if count}
                 expected = {
-                    column: without_sign_of_zero(filled, column, bound)
+                    column: bytes(len(bound))
+                    if isinstance(leaves[column], FloatType | DoubleType) and bound in negative_zero
+                    else bound
                     for column, bound in expected.items()
                     if column not in with_nan
                 }
             assert {column: found[column] for column in found if column not in repeated} == expected, kind
-
-
-def without_sign_of_zero(filled: Filled, column: int, bound: bytes) -> bytes:
-    is_real = isinstance(filled.after.schema().find_type(column), FloatType | DoubleType)
-    return bytes(len(bound)) if is_real and bound.strip(b"\0") == b"\x80" else bound
-
-
-def leaves(filled: Filled) -> list[int]:
-    schema = filled.after.schema()
-    return [column for column in schema.field_ids if schema.find_type(column).is_primitive]
-
-
-def filled_name(filled: Filled, column: int) -> str:
-    return filled.after.schema().find_column_name(column) or ""
 
 
 def content(file: DataFile) -> tuple[str, ...]:
@@ -307,7 +290,7 @@ def local(location: str) -> Path:
 
 
 def test_merging_manifests_changes_nothing_of_javas_files(filled: Filled) -> None:
-    """But for what a reader must see anew: the statistics and partitions of each are as they were."""
+    """The statistics and partitions of each file are the same."""
     after = {file.file_path: described(file) for file in data_files(filled.after)}
     for file in filled.java_files:
         assert after[file.file_path] == described(file)
@@ -362,12 +345,12 @@ def test_the_table_itself_stays_as_it_is(filled: Filled) -> None:
     assert {name: ref for name, ref in after.refs.items() if name != "main"} == others
 
 
-# Refused --------------------------------------------------------------------------------------------------
+# Refused -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_written_right_is_refused_by_name(
+def test_unsupported_tables_are_refused_by_name(
     tmp_path: Path, engine: duckdb.DuckDBPyConnection, name: str, overwrite: bool
 ) -> None:
     table = load(name, tmp_path)
@@ -384,7 +367,7 @@ def reload(table: Table) -> Table:
     return table.catalog.load_table(table.name())
 
 
-# Overwrite ------------------------------------------------------------------------------------------------
+# Overwrite ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -403,10 +386,8 @@ def reload(table: Table) -> Table:
         "void_v1",
     ],
 )
-def test_an_overwrite_leaves_the_new_rows_and_nothing_else(
-    tmp_path: Path, engine: duckdb.DuckDBPyConnection, name: str
-) -> None:
-    """No old row, no delete, no file of another partitioning shows. Other branches do not change."""
+def test_an_overwrite_removes_old_rows(tmp_path: Path, engine: duckdb.DuckDBPyConnection, name: str) -> None:
+    """No old row, delete or file of another partitioning is visible. Other branches do not change."""
     table = load(name, tmp_path)
     rows = by_duckdb(engine, table)[:2]
     query_into(name, tmp_path).run(0, as_spark_has_them(rows, table), overwrite=True)
@@ -423,9 +404,7 @@ def test_an_overwrite_leaves_the_new_rows_and_nothing_else(
         assert counts[0] == counts[1] != [(0,)]
 
 
-def test_an_overwrite_is_not_reached_by_equality_deletes(
-    tmp_path: Path, engine: duckdb.DuckDBPyConnection
-) -> None:
+def test_equality_deletes_spare_later_overwrites(tmp_path: Path, engine: duckdb.DuckDBPyConnection) -> None:
     """Rows with the value that was deleted may come again."""
     table = load("equality_deletes", tmp_path)
     rows = [{"id": 1, "name": "b"}, {"id": 2, "name": "z"}]
@@ -434,9 +413,7 @@ def test_an_overwrite_is_not_reached_by_equality_deletes(
     assert counted(by_polars(reload(table))) == counted(rows)
 
 
-def test_rows_like_those_that_were_deleted_can_be_appended(
-    tmp_path: Path, engine: duckdb.DuckDBPyConnection
-) -> None:
+def test_rows_equal_to_deleted_ones_are_appended(tmp_path: Path, engine: duckdb.DuckDBPyConnection) -> None:
     for name, deleted in (
         ("equality_deletes", {"id": 2, "name": "b"}),
         ("position_deletes", {"id": 5, "name": "n"}),
@@ -447,12 +424,10 @@ def test_rows_like_those_that_were_deleted_can_be_appended(
         assert by_duckdb(engine, reload(table)).count(deleted) == 1
 
 
-# Branches -------------------------------------------------------------------------------------------------
+# Branches ----------------------------------------------------------------------------------------------
 
 
-def test_a_branch_that_java_made_is_written_and_main_stays(
-    tmp_path: Path, engine: duckdb.DuckDBPyConnection
-) -> None:
+def test_a_branch_of_java_is_written_without_main(tmp_path: Path, engine: duckdb.DuckDBPyConnection) -> None:
     table = load("branched", tmp_path)
     main = table.metadata.refs["main"]
     row = {"id": 5, "name": "e"}
@@ -466,10 +441,10 @@ def test_a_branch_that_java_made_is_written_and_main_stays(
     assert engine.execute(scan).fetchall() == [(1,), (2,), (3,), (4,), (5,)]
 
 
-# How the files are written --------------------------------------------------------------------------------
+# How the files are written -----------------------------------------------------------------------------
 
 
-def test_rows_are_sorted_within_each_row_group_as_the_table_says(tmp_path: Path) -> None:
+def test_rows_are_sorted_within_each_row_group_by_the_sort_order(tmp_path: Path) -> None:
     table = load("sorted", tmp_path)
     generator = random.Random(1)
     names = [None, "", "a", "ab", "b", "ba", "zz"]
@@ -497,7 +472,7 @@ def test_rows_are_sorted_within_each_row_group_as_the_table_says(tmp_path: Path)
         assert [key(row) for row in group] == sorted(key(row) for row in group)
 
 
-def test_rows_are_sorted_within_partitions_as_the_table_says(tmp_path: Path) -> None:
+def test_rows_are_sorted_within_partitions_by_the_sort_order(tmp_path: Path) -> None:
     table = load("sorted_within_partitions", tmp_path)
     generator = random.Random(1)
     rows = [
@@ -520,9 +495,7 @@ def row_groups(table: Table, written: Written) -> list[list[Row]]:
     return found
 
 
-def test_write_properties_of_the_table_are_followed(
-    tmp_path: Path, engine: duckdb.DuckDBPyConnection
-) -> None:
+def test_write_properties_are_followed(tmp_path: Path, engine: duckdb.DuckDBPyConnection) -> None:
     """Target size 1 MiB, row groups of 256 KiB, pages of 64 KiB, zstd, and a Bloom filter of `name`."""
     table = load("write_properties", tmp_path)
     generator = random.Random(1)
@@ -554,7 +527,7 @@ def test_write_properties_of_the_table_are_followed(
     assert [row["id"] for row in found] == [59_999]
 
 
-def test_files_lie_where_object_storage_wants_them(tmp_path: Path) -> None:
+def test_files_follow_the_object_storage_layout(tmp_path: Path) -> None:
     table = load("object_storage", tmp_path)
     rows = [{"id": 7, "name": name} for name in "abcd"]
     written = query_into("object_storage", tmp_path).run(0, as_spark_has_them(rows, table))
@@ -566,13 +539,11 @@ def test_files_lie_where_object_storage_wants_them(tmp_path: Path) -> None:
     assert len({file.path[:23] for file in files}) == 4
 
 
-# Doubles --------------------------------------------------------------------------------------------------
+# Doubles -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_left", [False, True])
-def test_doubles_in_partitions_survive_many_batches(
-    tmp_path: Path, engine: duckdb.DuckDBPyConnection, is_left: bool
-) -> None:
+def test_doubles_in_partitions_stay(tmp_path: Path, engine: duckdb.DuckDBPyConnection, is_left: bool) -> None:
     """pyiceberg reads them from manifests as floats: merged manifests would lose rows to pruning.
 
     Be it the present partitioning that has them or one that the table has left.

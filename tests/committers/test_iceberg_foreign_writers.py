@@ -34,34 +34,26 @@ def stream(tmp_path: Path) -> IcebergStream:
     return stream
 
 
-def update_schema(stream: IcebergStream, change: Callable[[UpdateSchema], object]) -> None:
-    with stream.load().update_schema(allow_incompatible_changes=True) as update:
-        change(update)
+def alter(*changes: Callable[[UpdateSchema], object]) -> Change:
+    """All of these changes of the schema in one commit."""
+
+    def change(stream: IcebergStream) -> None:
+        with stream.load().update_schema(allow_incompatible_changes=True) as update:
+            for one in changes:
+                one(update)
+
+    return change
 
 
 # What a commit is rebased over -------------------------------------------------------------------------
 
 
-def append(stream: IcebergStream) -> None:
+def set_owner(stream: IcebergStream, owner: str = "another") -> None:
+    stream.lake.set_properties({"owner": owner})
+
+
+def append_and_expire(stream: IcebergStream) -> None:
     stream.lake.append(100)
-
-
-def overwrite(stream: IcebergStream) -> None:
-    table = stream.load()
-    table.overwrite(table.scan().to_arrow())
-
-
-def delete(stream: IcebergStream) -> None:
-    stream.load().delete("id = 1")
-
-
-def set_property(stream: IcebergStream, value: str = "another") -> None:
-    with stream.load().transaction() as transaction:
-        transaction.set_properties({"owner": value})
-
-
-def expire(stream: IcebergStream) -> None:
-    append(stream)
     stream.lake.expire()
 
 
@@ -74,59 +66,40 @@ def sort(stream: IcebergStream) -> None:
         update.asc("id", IdentityTransform())
 
 
-def add_column(stream: IcebergStream) -> None:
-    update_schema(stream, lambda update: update.add_column("added", StringType()))
-
-
-def rename_column(stream: IcebergStream) -> None:
-    update_schema(stream, lambda update: update.rename_column("name", "called"))
-
-
-def move_column(stream: IcebergStream) -> None:
-    update_schema(stream, lambda update: update.move_first("f"))
-
-
-def widen_columns(stream: IcebergStream) -> None:
-    def widen(update: UpdateSchema) -> None:
-        update.update_column("n", LongType())
-        update.update_column("f", DoubleType())
-
-    update_schema(stream, widen)
-
-
-def drop_column(stream: IcebergStream) -> None:
-    update_schema(stream, lambda update: update.delete_column("name"))
-
+ADD_COLUMN = alter(lambda update: update.add_column("added", StringType()))
+RENAME_COLUMN = alter(lambda update: update.rename_column("name", "called"))
+DROP_COLUMN = alter(lambda update: update.delete_column("name"))
+WIDEN_COLUMNS = alter(
+    lambda update: update.update_column("n", LongType()),
+    lambda update: update.update_column("f", DoubleType()),
+)
 
 A, B = (1, "a", 1, 0.5), (2, "b", 2, 1.5)
 FOREIGN = (100, None, None, None)
 
-HARMLESS = [
-    (append, "id, name, n, f", [A, B, FOREIGN]),
-    (overwrite, "id, name, n, f", [A, B]),
-    (delete, "id, name, n, f", [B]),
-    (set_property, "id, name, n, f", [A, B]),
-    (expire, "id, name, n, f", [A, B, FOREIGN]),
-    (tag, "id, name, n, f", [A, B]),
-    (sort, "id, name, n, f", [A, B]),
-    (add_column, "id, name, n, f, added", [(*A, None), (*B, None)]),
-    (rename_column, "id, called, n, f", [A, B]),
-    (move_column, "id, name, n, f", [A, B]),
-    (widen_columns, "id, name, n, f", [A, B]),
-    (drop_column, "id, n, f", [(1, 1, 0.5), (2, 2, 1.5)]),
-]
+HARMLESS: dict[str, tuple[Change, str, list[tuple[object, ...]]]] = {
+    "append": (lambda stream: stream.lake.append(100), "id, name, n, f", [A, B, FOREIGN]),
+    "overwrite": (lambda stream: stream.lake.compact(), "id, name, n, f", [A, B]),
+    "delete": (lambda stream: stream.load().delete("id = 1"), "id, name, n, f", [B]),
+    "set property": (set_owner, "id, name, n, f", [A, B]),
+    "expire": (append_and_expire, "id, name, n, f", [A, B, FOREIGN]),
+    "tag": (tag, "id, name, n, f", [A, B]),
+    "sort": (sort, "id, name, n, f", [A, B]),
+    "add column": (ADD_COLUMN, "id, name, n, f, added", [(*A, None), (*B, None)]),
+    "rename column": (RENAME_COLUMN, "id, called, n, f", [A, B]),
+    "move column": (alter(lambda update: update.move_first("f")), "id, name, n, f", [A, B]),
+    "widen columns": (WIDEN_COLUMNS, "id, name, n, f", [A, B]),
+    "drop column": (DROP_COLUMN, "id, n, f", [(1, 1, 0.5), (2, 2, 1.5)]),
+}
 
 
-@pytest.mark.parametrize(
-    ("change", "columns", "expected"), HARMLESS, ids=lambda of: getattr(of, "__name__", "")
-)
-@pytest.mark.parametrize("point", ["before the look", "after the look"])
-def test_a_commit_is_rebased_over_what_does_it_no_harm(
-    stream: IcebergStream, change: Change, columns: str, expected: list[tuple[object, ...]], point: str
-) -> None:
-    """Another column name or place is no matter: columns go by field ids. Nothing of the other is undone."""
+@pytest.mark.parametrize("name", HARMLESS)
+@pytest.mark.parametrize("point", ["before the load", "after the load"])
+def test_a_commit_is_rebased_over_harmless_changes(stream: IcebergStream, name: str, point: str) -> None:
+    """Columns are matched by field id, not by name or position. No change of the other writer is undone."""
+    change, columns, expected = HARMLESS[name]
     manifest = stream.prepare(1, [2], name="b", n=2, f=1.5)
-    if point == "before the look":
+    if point == "before the load":
         change(stream)
         assert isinstance(stream.committer().commit(manifest), Committed)
     else:
@@ -134,15 +107,15 @@ def test_a_commit_is_rebased_over_what_does_it_no_harm(
             stream.committer().commit(manifest)
         stream.commit_until_it_ends(manifest)
     assert rows(stream.lake, columns) == expected
-    if change is set_property:
+    if change is set_owner:
         assert stream.load().properties["owner"] == "another"
-    assert stream.lake.orphan_manifests() == set() or change in (expire, overwrite, delete)
+    assert stream.lake.orphan_manifests() == set() or name in ("expire", "overwrite", "delete")
 
 
-def test_a_change_of_the_schema_between_look_and_commit_is_a_conflict(stream: IcebergStream) -> None:
-    """The files fitted the schema that was looked at; the next attempt looks at the new one."""
+def test_a_change_of_the_schema_between_load_and_commit_is_a_conflict(stream: IcebergStream) -> None:
+    """The files fit the schema that was loaded; the next attempt loads the new one."""
     manifest = stream.prepare(1, [2], name="b", n=2, f=1.5)
-    with at_point("commit.start", lambda: rename_column(stream)):
+    with at_point("commit.start", lambda: RENAME_COLUMN(stream)):
         assert isinstance(stream.committer().commit(manifest), Conflict)
     assert stream.lake.orphan_manifests() == set()
 
@@ -150,39 +123,35 @@ def test_a_change_of_the_schema_between_look_and_commit_is_a_conflict(stream: Ic
 # What stops it -----------------------------------------------------------------------------------------
 
 
-def make_required(stream: IcebergStream) -> None:
-    update_schema(stream, lambda update: update.update_column("n", required=True))
-
-
-def add_required(stream: IcebergStream) -> None:
-    update_schema(stream, lambda update: update.add_column("must", LongType(), required=True))
-
-
-def drop_and_add_anew(stream: IcebergStream) -> None:
-    drop_column(stream)
-    update_schema(stream, lambda update: update.add_column("name", StringType()))
-
-
 def partition(stream: IcebergStream) -> None:
     with stream.load().update_spec() as update:
         update.add_field("id", BucketTransform(4), "id_bucket")
 
 
-HARMFUL = [
-    (make_required, r"'n' is now NOT NULL"),
-    (add_required, r"'must' is NOT NULL in the table"),
-    (drop_and_add_anew, r"'name' was dropped and added again"),
-    (partition, r"now partitioned by id_bucket \(bucket\[4\]\)"),
-]
+HARMFUL: dict[str, tuple[Change, str]] = {
+    "make required": (alter(lambda update: update.update_column("n", required=True)), r"'n' is now NOT NULL"),
+    "add required": (
+        alter(lambda update: update.add_column("must", LongType(), required=True)),
+        r"'must' is NOT NULL in the table",
+    ),
+    "drop and add again": (
+        lambda stream: (
+            DROP_COLUMN(stream),
+            alter(lambda update: update.add_column("name", StringType()))(stream),
+        ),
+        r"'name' was dropped and added again",
+    ),
+    "partition": (partition, r"now partitioned by id_bucket \(bucket\[4\]\)"),
+}
 
 
-@pytest.mark.parametrize(("change", "says"), HARMFUL, ids=lambda of: getattr(of, "__name__", ""))
-@pytest.mark.parametrize("point", ["before the look", "after the look"])
-def test_a_change_that_the_files_do_not_fit_is_refused_and_nothing_lands(
+@pytest.mark.parametrize(("change", "says"), HARMFUL.values(), ids=HARMFUL)
+@pytest.mark.parametrize("point", ["before the load", "after the load"])
+def test_a_change_that_the_files_do_not_fit_is_refused_and_nothing_is_committed(
     stream: IcebergStream, change: Change, says: str, point: str
 ) -> None:
     manifest = stream.prepare(1, [2], name="b", n=2, f=1.5)
-    if point == "before the look":
+    if point == "before the load":
         change(stream)
     else:
         with at_point("commit.start", lambda: change(stream)):
@@ -194,62 +163,63 @@ def test_a_change_that_the_files_do_not_fit_is_refused_and_nothing_lands(
     assert stream.lake.orphan_manifests() == set()
 
 
-def test_a_batch_written_for_the_new_partitioning_lands(stream: IcebergStream) -> None:
+def test_a_batch_written_for_the_new_partitioning_is_committed(stream: IcebergStream) -> None:
     partition(stream)
     assert isinstance(stream.commit(1, [2, 3, 4]), Committed)
     assert stream.ids() == [1, 2, 3, 4]
     assert len(stream.lake.added()) >= 2
 
 
-def test_a_batch_that_landed_counts_even_if_the_table_takes_no_more(stream: IcebergStream) -> None:
+def test_a_committed_batch_counts_even_if_the_table_accepts_no_more_batches(stream: IcebergStream) -> None:
     manifest = stream.prepare(1, [2], name="b", n=2, f=1.5)
     stream.committer().commit(manifest)
     partition(stream)
     assert isinstance(stream.committer().commit(manifest), AlreadyCommitted)
 
 
-# Dropped, re-created, renamed ---------------------------------------------------------------------------
+# Dropped, re-created, renamed --------------------------------------------------------------------------
 
 
 def drop(stream: IcebergStream) -> None:
-    stream.catalog.drop_table(stream.name)
+    stream.lake.sql_catalog.drop_table(stream.name)
 
 
 def rename(stream: IcebergStream) -> None:
-    stream.catalog.rename_table(stream.name, "lake.renamed")
+    stream.lake.sql_catalog.rename_table(stream.name, "lake.renamed")
 
 
 def drop_with_namespace(stream: IcebergStream) -> None:
     drop(stream)
-    stream.catalog.drop_namespace("lake")
+    stream.lake.sql_catalog.drop_namespace("lake")
 
 
 def drop_and_create(stream: IcebergStream) -> None:
     schema = stream.load().schema()
     drop(stream)
-    stream.catalog.create_table(stream.name, Schema(*schema.fields))
+    stream.lake.sql_catalog.create_table(stream.name, Schema(*schema.fields))
 
 
-GONE = [
-    (drop, "Iceberg table .* no longer exists"),
-    (rename, "Iceberg table .* no longer exists"),
-    (drop_with_namespace, "Iceberg table .* no longer exists"),
-    (drop_and_create, "re-created"),
-]
+NO_LONGER_THERE = "Iceberg table .* no longer exists"
+MISSING: dict[str, tuple[Change, str]] = {
+    "drop": (drop, NO_LONGER_THERE),
+    "rename": (rename, NO_LONGER_THERE),
+    "drop with namespace": (drop_with_namespace, NO_LONGER_THERE),
+    "drop and create": (drop_and_create, "re-created"),
+}
 
 
-@pytest.mark.parametrize(("change", "says"), GONE, ids=lambda of: getattr(of, "__name__", ""))
-def test_a_table_that_goes_between_look_and_commit_stops_the_stream(
+@pytest.mark.parametrize(("change", "says"), MISSING.values(), ids=MISSING)
+def test_a_table_that_is_dropped_between_load_and_commit_stops_the_stream(
     stream: IcebergStream, change: Change, says: str
 ) -> None:
-    """A table of another UUID takes no batch, though its schema and its head are the same."""
+    """A table with another UUID accepts no batch, even with the same schema and head."""
     manifest = stream.prepare(1, [2])
     with at_point("commit.start", lambda: change(stream)), pytest.raises(TableChangedError, match=says):
         stream.committer().commit(manifest)
 
 
-def test_an_empty_table_created_again_between_look_and_commit_takes_no_batch(tmp_path: Path) -> None:
-    """Neither has a snapshot, so that only the UUID tells them apart."""
+def test_an_empty_table_created_again_between_load_and_commit_accepts_no_batch(tmp_path: Path) -> None:
+    """Neither has a snapshot: only the UUID differs."""
     stream = IcebergStream(tmp_path)
     manifest = stream.prepare(0, [1])
     with at_point("commit.start", lambda: drop_and_create(stream)), pytest.raises(TableChangedError):
@@ -257,15 +227,15 @@ def test_an_empty_table_created_again_between_look_and_commit_takes_no_batch(tmp
     assert stream.load().metadata.snapshots == []
 
 
-def test_a_table_renamed_back_goes_on(stream: IcebergStream) -> None:
+def test_a_stream_continues_once_its_table_has_its_name_again(stream: IcebergStream) -> None:
     manifest = stream.prepare(1, [2])
     rename(stream)
-    stream.catalog.rename_table("lake.renamed", stream.name)
+    stream.lake.sql_catalog.rename_table("lake.renamed", stream.name)
     assert isinstance(stream.committer().commit(manifest), Committed)
     assert stream.ids() == [1, 2]
 
 
-def test_a_table_whose_metadata_cannot_be_read_is_said_to_be_unreadable(stream: IcebergStream) -> None:
+def test_metadata_that_cannot_be_read_is_reported(stream: IcebergStream) -> None:
     manifest = stream.prepare(1, [2])
     metadata = Path(stream.lake.metadata_location.removeprefix("file://"))
     whole = metadata.read_bytes()
@@ -280,7 +250,7 @@ def test_a_table_whose_metadata_cannot_be_read_is_said_to_be_unreadable(stream: 
 def test_metadata_that_is_replaced_and_deleted_before_it_is_read_is_loaded_again(
     stream: IcebergStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table keeps ten old metadata files; the catalog has named one from before these."""
+    """The table keeps ten old metadata files. The catalog has returned an older one."""
     manifest = stream.prepare(1, [2])
     read = FromInputFile.table_metadata
     deleted: list[str] = []
@@ -289,7 +259,7 @@ def test_metadata_that_is_replaced_and_deleted_before_it_is_read_is_loaded_again
         if not deleted:
             deleted.append(file.location)
             for n in range(12):
-                set_property(stream, str(n))
+                set_owner(stream, str(n))
             assert not Path(file.location.removeprefix("file://")).exists()
         return read(file)
 
@@ -299,19 +269,17 @@ def test_metadata_that_is_replaced_and_deleted_before_it_is_read_is_loaded_again
     assert stream.ids() == [1, 2]
 
 
-def test_a_column_that_another_adds_under_the_same_id_and_name_but_of_another_type_is_refused(
-    stream: IcebergStream,
-) -> None:
+def test_a_column_that_another_adds_with_another_type_is_refused(stream: IcebergStream) -> None:
     wider = pa.schema([*NARROW, ("added", pa.int64())])
     manifest = stream.evolving.prepare(1, [2], schema=wider, added=5)
-    add_column(stream)
+    ADD_COLUMN(stream)
     with pytest.raises(SchemaMismatchError, match=r"'added' is now string; the files have long"):
         stream.committer().commit(manifest)
     assert stream.ids() == [1]
 
 
 def test_the_field_of_a_foreign_schema_is_matched_by_id(stream: IcebergStream) -> None:
-    """Two columns that exchange their names: the values stay with the ids that they were written for."""
+    """Two columns swap their names. The values keep the field ids that they were written for."""
     manifest = stream.prepare(1, [2], n=7)
     with stream.load().update_schema() as update:
         update.rename_column("n", "m")

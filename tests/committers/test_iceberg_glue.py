@@ -1,13 +1,12 @@
-"""Batches over a Glue catalog with its tables in S3, while the network loses and delays what it carries.
+"""Batches with a Glue catalog and tables in S3, with lost and delayed requests.
 
-boto3 sends a request again when its response does not come, with the version of the table that the first one
-had: what the first one has done makes the second a conflict.
+boto3 retries a request without a response, with the table version of the first request: if the first one was
+executed, the second one is a conflict.
 """
 
 from __future__ import annotations
 
 import json
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from botocore.awsrequest import AWSRequest, AWSResponse
 from servers.glue import GlueServer
 from servers.lossy_proxy import Fault, LossyProxy
 from servers.s3 import BUCKET
-from tests.support.catalogs import SENDS_MAX, GlueLake, StoredQuery
+from tests.support.catalogs import SENDS_MAX, GlueLake, StoredQuery, assert_hides
 from tests.support.lakes import ids
 
 from penstock.committers.contract import Committed, ManifestState
@@ -36,19 +35,11 @@ def lake_in_s3(glue: GlueServer, glue_proxy: LossyProxy, tmp_path: Path) -> Glue
     return GlueLake(glue, glue_proxy, tmp_path, f"s3://{BUCKET}/warehouse")
 
 
-@pytest.fixture
-def stream(lake: GlueLake) -> StoredQuery:
-    """Through the proxy; its first batch has landed."""
-    stream = lake.stream(lake.through_proxy)
-    stream.run(0, ids(1, 2))
-    return stream
-
-
 def spending(lake: GlueLake, *faults: Fault) -> Callable[[AWSRequest], None]:
     return lambda _request: lake.proxy.spend(*faults)
 
 
-# Without faults ------------------------------------------------------------------------------------------
+# Without faults ----------------------------------------------------------------------------------------
 
 
 def test_files_of_a_table_in_s3_are_read_there_and_expire(lake_in_s3: GlueLake) -> None:
@@ -59,11 +50,11 @@ def test_files_of_a_table_in_s3_are_read_there_and_expire(lake_in_s3: GlueLake) 
     assert lake_in_s3.ids() == [0, 1, 2, 3, 4, 5]
 
 
-# Others at the same table ---------------------------------------------------------------------------------
+# Others at the same table ------------------------------------------------------------------------------
 
 
-def test_a_change_between_the_look_and_the_update_is_a_conflict(stream: StoredQuery, lake: GlueLake) -> None:
-    """pyiceberg has checked the requirements on the older state: the version that it names decides."""
+def test_a_change_between_the_load_and_the_update_is_a_conflict(stream: StoredQuery, lake: GlueLake) -> None:
+    """pyiceberg has checked the requirements on the older state: the version in the request decides."""
     written = stream.write(1, ids(3))
     with lake.at_update(stream, lambda _: lake.append(100)):
         assert isinstance(stream.commit(written), Committed)
@@ -71,7 +62,7 @@ def test_a_change_between_the_look_and_the_update_is_a_conflict(stream: StoredQu
     assert lake.orphan_manifests() == set()
 
 
-def test_a_table_dropped_while_the_commit_is_sent_is_said(stream: StoredQuery, lake: GlueLake) -> None:
+def test_a_table_dropped_during_the_commit_is_reported(stream: StoredQuery, lake: GlueLake) -> None:
     written = stream.write(1, ids(3))
     with lake.at_update(stream, lambda _: lake.server.catalog.drop_table(lake.name)):
         with pytest.raises(TableChangedError, match="dropped"):
@@ -79,7 +70,7 @@ def test_a_table_dropped_while_the_commit_is_sent_is_said(stream: StoredQuery, l
     assert stream.state(1) is PREPARED
 
 
-# Responses and requests that are lost ---------------------------------------------------------------------
+# Responses and requests that are lost ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -87,9 +78,7 @@ def test_a_table_dropped_while_the_commit_is_sent_is_said(stream: StoredQuery, l
     [["response lost"], ["committed, answered 500", *["answered 503"] * (SENDS_MAX - 1)]],
     ids=["refused then", "no answer then"],
 )
-def test_a_batch_that_landed_is_committed_whatever_the_answer(
-    stream: StoredQuery, lake: GlueLake, faults: list[Fault]
-) -> None:
+def test_a_committed_batch_is_always_found(stream: StoredQuery, lake: GlueLake, faults: list[Fault]) -> None:
     """boto3's retries are refused, by the batch itself, or never answered."""
     written = stream.write(1, ids(3))
     with lake.at_update(stream, spending(lake, *faults)):
@@ -107,7 +96,7 @@ def test_a_lost_request_is_sent_again(stream: StoredQuery, lake: GlueLake) -> No
     assert lake.ids() == [1, 2, 3]
 
 
-def test_a_late_request_is_refused_once_its_retry_has_landed(stream: StoredQuery, lake: GlueLake) -> None:
+def test_a_late_request_is_refused_after_its_retry(stream: StoredQuery, lake: GlueLake) -> None:
     written = stream.write(1, ids(3))
     with lake.at_update(stream, spending(lake, "request late")):
         assert isinstance(stream.commit(written), Committed)
@@ -116,7 +105,7 @@ def test_a_late_request_is_refused_once_its_retry_has_landed(stream: StoredQuery
     assert lake.ids() == [1, 2, 3, 100]
 
 
-# Secrets --------------------------------------------------------------------------------------------------
+# Secrets -----------------------------------------------------------------------------------------------
 
 HIDDEN = ("s3cret-of-glue", "s3cret-of-s3", "t0ken-of-mine")
 
@@ -147,16 +136,11 @@ def test_no_secret_of_the_catalog_shows_in_an_error(lake: GlueLake) -> None:
     with lake.at_update(stream, signature_does_not_match):
         with pytest.raises(CommitStateUnknownError, match=r"x-amz-security-token:\*\*\*") as caught:
             stream.commit(written)
-    assert_hides(caught.value)
+    assert_hides(caught.value, *HIDDEN)
 
 
 def test_no_secret_shows_when_the_catalog_cannot_be_opened(lake: GlueLake) -> None:
     stream = lake.stream(properties={"glue.endpoint": "no URL"})
     with pytest.raises(PenstockError) as caught:
         stream.write(0, ids(1))
-    assert_hides(caught.value)
-
-
-def assert_hides(error: PenstockError) -> None:
-    text = "".join(traceback.format_exception(error)) + repr(error)
-    assert [secret for secret in HIDDEN if secret in text] == []
+    assert_hides(caught.value, *HIDDEN)

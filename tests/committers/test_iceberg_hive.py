@@ -1,6 +1,6 @@
-"""Batches over a Hive Metastore: each commit takes a lock on the table, and has no other condition.
+"""Batches with a Hive Metastore: each commit locks the table, and has no other condition.
 
-A lock whose holder is gone stays until the metastore times it out; here the test takes it away.
+A lock of a dead holder stays until the metastore times it out. Here the test releases it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,6 @@ def lake(hive_lake: HiveLake) -> HiveLake:
     return hive_lake
 
 
-@pytest.fixture
-def stream(lake: HiveLake) -> StoredQuery:
-    """Its first batch has landed."""
-    stream = lake.stream(maxCommitAttempts="3")
-    stream.run(0, ids(1, 2))
-    return stream
-
-
 def locked(lake: HiveLake) -> int:
     """The table is locked as a commit does it; the lock's id."""
     catalog: Any = lake.catalog
@@ -53,7 +45,7 @@ def test_a_new_column_reaches_the_metastore(lake: HiveLake) -> None:
     assert [(column.name, column.type) for column in columns] == [("id", "bigint"), ("name", "string")]
 
 
-# Locks ----------------------------------------------------------------------------------------------------
+# Locks -------------------------------------------------------------------------------------------------
 
 
 def test_a_commit_waits_for_the_lock_of_another(stream: StoredQuery, lake: HiveLake) -> None:
@@ -70,9 +62,7 @@ def test_a_commit_waits_for_the_lock_of_another(stream: StoredQuery, lake: HiveL
     assert lake.ids() == [1, 2, 3]
 
 
-def test_a_lock_that_stays_is_a_conflict_and_the_batch_waits_for_the_next_start(
-    stream: StoredQuery, lake: HiveLake
-) -> None:
+def test_a_lock_that_is_kept_is_a_conflict(stream: StoredQuery, lake: HiveLake) -> None:
     written = stream.write(1, ids(3))
     held = locked(lake)
     with pytest.raises(RetryableError, match="3 times"):
@@ -87,10 +77,8 @@ def test_a_lock_that_stays_is_a_conflict_and_the_batch_waits_for_the_next_start(
     assert lake.ids() == [1, 2, 3]
 
 
-def test_a_lock_that_the_metastore_forgets_meanwhile_leaves_the_state_unknown(
-    stream: StoredQuery, lake: HiveLake
-) -> None:
-    """pyiceberg raises the same if it has changed the table and cannot give the lock back."""
+def test_a_lock_that_times_out_leaves_the_state_unknown(stream: StoredQuery, lake: HiveLake) -> None:
+    """pyiceberg raises the same error if it has changed the table and cannot release the lock."""
     written = stream.write(1, ids(3))
     locked(lake)
 
@@ -106,11 +94,11 @@ def test_a_lock_that_the_metastore_forgets_meanwhile_leaves_the_state_unknown(
     assert lake.ids() == [1, 2, 3]
 
 
-# Responses and requests that are lost ---------------------------------------------------------------------
+# Responses and requests that are lost ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_timed_out", [False, True])
-def test_a_batch_that_landed_and_whose_lock_is_not_given_back_is_committed(
+def test_a_batch_that_stays_locked_is_committed(
     stream: StoredQuery, lake: HiveLake, is_timed_out: bool
 ) -> None:
     def no_such_lock(_client: Client, forward: Callable[[], Any]) -> None:
@@ -124,9 +112,7 @@ def test_a_batch_that_landed_and_whose_lock_is_not_given_back_is_committed(
     assert lake.ids() == [1, 2, 3]
 
 
-def test_a_lost_request_for_the_lock_leaves_the_state_unknown_and_recovery_commits(
-    stream: StoredQuery, lake: HiveLake
-) -> None:
+def test_a_lost_request_for_the_lock_is_committed_by_recovery(stream: StoredQuery, lake: HiveLake) -> None:
     written = stream.write(1, ids(3))
     with on_call("lock", request_lost):
         with pytest.raises(CommitStateUnknownError, match=f"may or may not be .* hive:{lake.name}"):

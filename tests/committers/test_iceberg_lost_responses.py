@@ -1,13 +1,15 @@
-"""The worst moments of a commit: it landed and nobody said so, or it did not and nobody said so."""
+"""Lost requests, lost responses and late requests of a commit to an Iceberg catalog."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import requests
 import sqlalchemy as sa
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     CommitFailedException,
@@ -16,18 +18,12 @@ from pyiceberg.exceptions import (
     ServiceUnavailableError,
 )
 from pyiceberg.table import CommitTableResponse
-from tests.support.catalog_faults import (
-    Send,
-    catalog_with,
-    late,
-    not_sent,
-    response_lost,
-    unreachable_catalog,
-)
+from tests.support.catalog_faults import Send, at_request, late
 from tests.support.streams import IcebergStream
 
 from penstock.committers.contract import AlreadyCommitted, Committed, Conflict
 from penstock.committers.errors import CommitStateUnknownError, RetryableError
+from penstock.testing.faults import lossy
 
 UNKNOWN = (
     CommitStateUnknownException("500"),
@@ -39,13 +35,9 @@ UNKNOWN = (
     sa.exc.OperationalError("UPDATE", {}, Exception("server closed the connection unexpectedly")),
     ValueError("the response is no JSON"),
 )
-"""What catalogs raise when nobody can say whether the request has landed."""
+"""What catalogs raise if it is unknown whether the request was executed."""
 
 CONFLICT = CommitFailedException("branch main has changed")
-
-
-def name(error: Exception) -> str:
-    return type(error).__name__
 
 
 @pytest.fixture(params=[False, True], ids=["embedded", "named"])
@@ -58,7 +50,7 @@ def stream(request: pytest.FixtureRequest, tmp_path: Path) -> IcebergStream:
 
 @pytest.fixture
 def remote(tmp_path: Path) -> IcebergStream:
-    """The catalog may be anywhere: a request may land long after it was given up. With batch 0."""
+    """The catalog may be a server: a request may be executed much later. With batch 0."""
     stream = IcebergStream(tmp_path, is_named=True)
     stream.commit(0, [0])
     return stream
@@ -68,16 +60,14 @@ def polars_ids(stream: IcebergStream) -> list[int]:
     return sorted(stream.lake.scan().select("id").collect()["id"].to_list())
 
 
-# Landed -----------------------------------------------------------------------------------------------
+# Committed ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [*UNKNOWN, CONFLICT], ids=name)
-def test_a_batch_that_landed_with_its_response_lost_is_not_added_again(
-    stream: IcebergStream, error: Exception
-) -> None:
-    """A conflict too may be its own: the client or a proxy has repeated the request that landed."""
+@pytest.mark.parametrize("error", [*UNKNOWN, CONFLICT], ids=lambda error: type(error).__name__)
+def test_a_batch_with_a_lost_response_is_not_added_again(stream: IcebergStream, error: Exception) -> None:
+    """A conflict may be its own: the client or a proxy has repeated the request."""
     manifest = stream.prepare(1, [1, 2])
-    with catalog_with(response_lost(error)):
+    with lossy(SqlCatalog, "commit_table", "response", error):
         outcome = stream.committer().commit(manifest)
     assert outcome == Committed(stream.head.snapshot_id)
     assert stream.committer().commit(manifest) == AlreadyCommitted(stream.head.snapshot_id)
@@ -85,73 +75,62 @@ def test_a_batch_that_landed_with_its_response_lost_is_not_added_again(
     assert stream.lake.orphan_manifests() == set()
 
 
-@pytest.mark.parametrize("error", [UNKNOWN[0], CONFLICT], ids=name)
-def test_a_batch_that_landed_and_cannot_be_looked_for_is_found_by_the_next_attempt(
-    stream: IcebergStream, error: Exception
+@pytest.mark.parametrize("error", [UNKNOWN[0], CONFLICT], ids=lambda error: type(error).__name__)
+def test_a_committed_batch_is_found_by_the_attempt_after_an_outage(
+    stream: IcebergStream, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its manifests stay: they are in the table."""
     manifest = stream.prepare(1, [1])
-    outage = unreachable_catalog(requests.ConnectionError("refused"))
 
-    def land_before_an_outage(send: Send) -> CommitTableResponse:
+    def send_before_an_outage(send: Send) -> CommitTableResponse:
         send()
-        outage.__enter__()
+        monkeypatch.setattr(SqlCatalog, "load_table", Mock(side_effect=requests.ConnectionError("refused")))
         raise error
 
-    try:
-        with (
-            catalog_with(land_before_an_outage),
-            pytest.raises(CommitStateUnknownError, match="may or may not"),
-        ):
-            stream.committer().commit(manifest)
-    finally:
-        outage.__exit__(None, None, None)
+    with at_request(send_before_an_outage), pytest.raises(CommitStateUnknownError, match="may or may not"):
+        stream.committer().commit(manifest)
+    monkeypatch.undo()
     assert isinstance(stream.committer().commit(manifest), AlreadyCommitted)
     assert stream.ids() == [0, 1]
 
 
-def test_a_batch_that_landed_and_was_expired_before_anyone_looked_is_not_added_again(
-    stream: IcebergStream,
-) -> None:
+def test_a_committed_batch_whose_snapshot_has_expired_is_not_added_again(stream: IcebergStream) -> None:
     """The token is in a table property: snapshots come and go."""
     manifest = stream.prepare(1, [1])
 
-    def land_and_expire(send: Send) -> CommitTableResponse:
+    def commit_and_expire(send: Send) -> CommitTableResponse:
         send()
         stream.lake.append(100)
         stream.lake.expire()
         raise UNKNOWN[0]
 
-    with catalog_with(land_and_expire):
+    with at_request(commit_and_expire):
         assert isinstance(stream.committer().commit(manifest), Committed)
     assert isinstance(stream.committer().commit(manifest), AlreadyCommitted)
     assert stream.ids() == [0, 1, 100]
 
 
-def test_a_batch_whose_old_metadata_cannot_be_deleted_has_landed(
+def test_a_failed_metadata_deletion_is_ignored(
     stream: IcebergStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is done after the commit does not decide about it."""
-
-    def fail(*_: object) -> None:
-        raise OSError("no permission")
+    """Steps after the commit do not change its outcome."""
 
     manifest = stream.prepare(1, [1])
-    monkeypatch.setattr("penstock.committers.iceberg.snapshot.delete_old_metadata", fail)
+    monkeypatch.setattr(
+        "penstock.committers.iceberg.snapshot.delete_old_metadata", Mock(side_effect=OSError("no permission"))
+    )
     assert isinstance(stream.committer().commit(manifest), Committed)
     assert stream.ids() == [0, 1]
 
 
-# Not landed -------------------------------------------------------------------------------------------
+# Not committed -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", UNKNOWN, ids=name)
-def test_a_lost_request_leaves_the_state_unknown_and_the_next_attempt_lands(
-    remote: IcebergStream, error: Exception
-) -> None:
-    """Its manifests stay, for it may land yet."""
+@pytest.mark.parametrize("error", UNKNOWN, ids=lambda error: type(error).__name__)
+def test_a_lost_request_leaves_the_state_unknown(remote: IcebergStream, error: Exception) -> None:
+    """Its manifests are kept: the request may be executed later."""
     manifest = remote.prepare(1, [1])
-    with catalog_with(not_sent(error)):
+    with lossy(SqlCatalog, "commit_table", "request", error):
         with pytest.raises(
             CommitStateUnknownError, match=r"may or may not be in the Iceberg table .*recover"
         ):
@@ -161,12 +140,13 @@ def test_a_lost_request_leaves_the_state_unknown_and_the_next_attempt_lands(
     assert remote.ids() == [0, 1]
 
 
-def test_a_request_to_the_embedded_catalog_that_failed_did_not_land(tmp_path: Path) -> None:
-    """Nothing is on its way when SQLite has answered: the manifests go."""
+def test_a_failed_request_to_the_embedded_catalog_commits_nothing(tmp_path: Path) -> None:
+    """SQLite has answered, so no request is pending: the manifests are deleted."""
     stream = IcebergStream(tmp_path)
     stream.commit(0, [0])
     manifest = stream.prepare(1, [1])
-    with catalog_with(not_sent(sa.exc.OperationalError("UPDATE", {}, Exception("disk I/O error")))):
+    error = sa.exc.OperationalError("UPDATE", {}, Exception("disk I/O error"))
+    with lossy(SqlCatalog, "commit_table", "request", error):
         with pytest.raises(RetryableError, match="was not committed"):
             stream.committer().commit(manifest)
     assert stream.lake.orphan_manifests() == set()
@@ -174,43 +154,39 @@ def test_a_request_to_the_embedded_catalog_that_failed_did_not_land(tmp_path: Pa
     assert stream.ids() == [0, 1]
 
 
-def test_a_refused_request_is_a_conflict_and_its_manifests_go(stream: IcebergStream) -> None:
+def test_a_refused_request_is_a_conflict_and_its_manifests_are_deleted(stream: IcebergStream) -> None:
     manifest = stream.prepare(1, [1])
-    with catalog_with(not_sent(CONFLICT)):
+    with lossy(SqlCatalog, "commit_table", "request", CONFLICT):
         assert isinstance(stream.committer().commit(manifest), Conflict)
     assert stream.lake.orphan_manifests() == set()
     assert isinstance(stream.committer().commit(manifest), Committed)
     assert stream.ids() == [0, 1]
 
 
-def test_an_unknown_end_while_another_moved_the_branch_is_a_conflict(remote: IcebergStream) -> None:
-    """The request asks for the head that is no longer there, so it can never land. The next one does."""
+def test_an_unknown_outcome_after_a_commit_of_another_is_a_conflict(remote: IcebergStream) -> None:
+    """The request requires the old head, so it can never succeed. The next one does."""
     manifest = remote.prepare(1, [1])
-    on_their_way: list[Send] = []
+    late_requests: list[Send] = []
 
     def another_is_faster(send: Send) -> CommitTableResponse:
-        on_their_way.append(send)
+        late_requests.append(send)
         remote.lake.append(100)
         raise UNKNOWN[0]
 
-    with catalog_with(another_is_faster):
+    with at_request(another_is_faster):
         assert isinstance(remote.committer().commit(manifest), Conflict)
     with pytest.raises(CommitFailedException):
-        on_their_way[0]()
+        late_requests[0]()
     assert isinstance(remote.committer().commit(manifest), Committed)
     assert remote.ids() == [0, 1, 100]
 
 
-def test_manifests_that_cannot_be_written_are_told_and_leave_nothing(
-    stream: IcebergStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_no_manifests(stream: IcebergStream, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = stream.prepare(1, [1])
 
-    def fail(**_: object) -> None:
-        raise OSError("No space left on device")
-
+    full = Mock(side_effect=OSError("No space left on device"))
     with monkeypatch.context() as patch:
-        patch.setattr("pyiceberg.table.update.snapshot.write_manifest_list", fail)
+        patch.setattr("pyiceberg.table.update.snapshot.write_manifest_list", full)
         with pytest.raises(RetryableError, match=r"(?s)could not be\s+written.*No space left"):
             stream.committer().commit(manifest)
     assert stream.lake.orphan_manifests() == set()
@@ -218,7 +194,7 @@ def test_manifests_that_cannot_be_written_are_told_and_leave_nothing(
     assert stream.ids() == [0, 1]
 
 
-# Late -------------------------------------------------------------------------------------------------
+# Late --------------------------------------------------------------------------------------------------
 
 
 def arrives_before_the_retry(send: Send, retry: Callable[[], object]) -> None:
@@ -237,7 +213,7 @@ def arrives_while_the_retry_is_sent(send: Send, retry: Callable[[], object]) -> 
         send()
         return send_retry()
 
-    with catalog_with(both):
+    with at_request(both):
         retry()
 
 
@@ -246,27 +222,25 @@ ARRIVALS = (arrives_before_the_retry, arrives_after_the_retry, arrives_while_the
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 @pytest.mark.parametrize("arrive", ARRIVALS)
-def test_a_request_that_lands_late_adds_no_rows_twice(
+def test_a_late_request_adds_no_rows_twice(
     remote: IcebergStream, arrive: Callable[[Send, Callable[[], object]], None], mode: str
 ) -> None:
     manifest = remote.prepare(1, [1, 2], mode=mode)  # type: ignore[arg-type]
-    on_their_way: list[Send] = []
-    with catalog_with(late(UNKNOWN[0], on_their_way)), pytest.raises(CommitStateUnknownError):
+    with late(UNKNOWN[0]) as late_requests, pytest.raises(CommitStateUnknownError):
         remote.committer().commit(manifest)
-    arrive(on_their_way[0], lambda: remote.committer().commit(manifest))
+    arrive(late_requests[0], lambda: remote.committer().commit(manifest))
     assert remote.ids() == polars_ids(remote) == ([0, 1, 2] if mode == "append" else [1, 2])
     assert len(list(remote.lake.tokens())) == 2
 
 
 def test_a_late_request_after_the_next_batch_adds_nothing(remote: IcebergStream) -> None:
     manifest = remote.prepare(1, [1])
-    on_their_way: list[Send] = []
-    with catalog_with(late(UNKNOWN[0], on_their_way)), pytest.raises(CommitStateUnknownError):
+    with late(UNKNOWN[0]) as late_requests, pytest.raises(CommitStateUnknownError):
         remote.committer().commit(manifest)
     remote.committer().commit(manifest)
     remote.commit(2, [2])
     with pytest.raises(CommitFailedException):
-        on_their_way[0]()
+        late_requests[0]()
     assert remote.ids() == [0, 1, 2]
 
 
@@ -274,19 +248,21 @@ def test_a_late_request_for_the_first_snapshot_of_a_table_adds_no_rows_twice(tmp
     """The table has no head yet that could move."""
     stream = IcebergStream(tmp_path, is_named=True)
     manifest = stream.prepare(0, [1])
-    on_their_way: list[Send] = []
-    with catalog_with(late(UNKNOWN[0], on_their_way)), pytest.raises(CommitStateUnknownError):
+    with late(UNKNOWN[0]) as late_requests, pytest.raises(CommitStateUnknownError):
         stream.committer().commit(manifest)
     assert isinstance(stream.committer().commit(manifest), Committed)
     with pytest.raises(CommitFailedException):
-        on_their_way[0]()
+        late_requests[0]()
     assert stream.ids() == [1]
 
 
 def test_no_error_shows_the_password_of_the_catalog(remote: IcebergStream) -> None:
     error = requests.ConnectionError("https://me:s3cret-word@catalog.example/v1 refused")
     manifest = remote.prepare(1, [1])
-    with catalog_with(not_sent(error)), pytest.raises(CommitStateUnknownError) as caught:
+    with (
+        lossy(SqlCatalog, "commit_table", "request", error),
+        pytest.raises(CommitStateUnknownError) as caught,
+    ):
         remote.committer().commit(manifest)
     assert "s3cret-word" not in str(caught.value)
     assert caught.value.__cause__ is None

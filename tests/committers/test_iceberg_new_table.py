@@ -1,26 +1,20 @@
-"""Tables and branches that a stream creates, or finds as it asked for them."""
+"""Tables and branches that a stream creates or finds, with the configured layout."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from threading import Barrier
 
 import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
-from tests.support.iceberg_tables import Tables, tables_in
+from tests.support.iceberg_tables import Tables
 from tests.support.readers import iceberg_rows
 
-from penstock.committers.errors import (
-    ConfigurationError,
-    PenstockError,
-    RetryableError,
-    SchemaMismatchError,
-)
+from penstock.committers.errors import ConfigurationError, PenstockError, RetryableError, SchemaMismatchError
 from penstock.committers.iceberg.branch import ATTEMPTS_MAX, ensure_branch
 from penstock.committers.iceberg.catalog import open_catalog
 from penstock.committers.iceberg.new_table import NewIcebergTable, check_layout
@@ -36,11 +30,6 @@ EVENTS = pa.schema(
         ("price", pa.float64()),
     ]
 )
-
-
-@pytest.fixture
-def tables(tmp_path: Path) -> Tables:
-    return tables_in(tmp_path)
 
 
 # Creating ----------------------------------------------------------------------------------------------
@@ -84,7 +73,7 @@ def test_columns_of_a_created_table_are_optional_all_the_way_down(tables: Tables
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_table_has_the_format_version_asked_for(tables: Tables, version: int) -> None:
+def test_a_table_has_the_configured_format_version(tables: Tables, version: int) -> None:
     assert tables.create(version=version)[0].format_version == version
     by_property = {"format-version": str(version)}
     table, _ = tables.create(name="db.u", properties=by_property)
@@ -92,7 +81,7 @@ def test_a_table_has_the_format_version_asked_for(tables: Tables, version: int) 
     assert "format-version" not in table.properties
 
 
-def test_partitions_are_those_asked_for(tables: Tables) -> None:
+def test_partitions_are_as_configured(tables: Tables) -> None:
     spec = "DAY(event.AT), bucket(16, id), truncate(4, `A.B`), day, identity(event.where.x)"
     with pytest.raises(ConfigurationError, match=r"hour of 'event.at' is redundant with day"):
         tables.create(EVENTS, spec=f"{spec}, hour(event.at) as at_hour")
@@ -108,7 +97,7 @@ def test_partitions_are_those_asked_for(tables: Tables) -> None:
     assert names == ["event.at", "Id", "a.b", "day", "event.where.x"]
 
 
-def test_the_sort_order_is_the_one_asked_for(tables: Tables) -> None:
+def test_the_sort_order_is_as_configured(tables: Tables) -> None:
     table, _ = tables.create(EVENTS, order="day(event.at) desc nulls first, id, `a.b` nulls last")
     assert [str(part) for part in table.sort_order().fields] == [
         "day(7) DESC NULLS FIRST",
@@ -136,9 +125,7 @@ def test_the_sort_order_is_the_one_asked_for(tables: Tables) -> None:
         ("order", "hour(day)", "not defined"),
     ],
 )
-def test_impossible_partitions_and_orders_are_refused_before_a_table_exists(
-    tables: Tables, option: str, text: str, says: str
-) -> None:
+def test_invalid_partitions_and_orders_are_refused(tables: Tables, option: str, text: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         tables.create(EVENTS, **{option: text})  # type: ignore[arg-type]
     assert not open_catalog(tables.config).table_exists("db.t")
@@ -163,9 +150,7 @@ def test_impossible_partitions_and_orders_are_refused_before_a_table_exists(
     ],
     ids=str,
 )
-def test_harmful_properties_are_refused_before_a_table_exists(
-    tables: Tables, properties: dict[str, str], says: str
-) -> None:
+def test_harmful_properties_are_refused(tables: Tables, properties: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         tables.create(properties=properties)
     assert not open_catalog(tables.config).table_exists("db.t")
@@ -190,9 +175,7 @@ def test_names_that_iceberg_cannot_tell_apart_are_refused(tables: Tables, name: 
         tables.create(columns)
 
 
-def test_a_catalog_that_fails_is_an_error_of_ours_without_its_secrets(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_catalog_error_has_no_secrets(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> Table:
         raise OSError("no access with password=hunter22")
 
@@ -202,7 +185,7 @@ def test_a_catalog_that_fails_is_an_error_of_ours_without_its_secrets(
     assert "hunter22" not in str(caught.value)
 
 
-# What is there -----------------------------------------------------------------------------------------
+# Existing tables ---------------------------------------------------------------------------------------
 
 
 def _asking(spec: str | None = None, order: str | None = None, version: int | None = None) -> NewIcebergTable:
@@ -223,7 +206,7 @@ def _asking(spec: str | None = None, order: str | None = None, version: int | No
         _asking(version=2),
     ],
 )
-def test_a_table_that_is_as_asked_is_taken(tables: Tables, asking: NewIcebergTable) -> None:
+def test_a_table_with_the_configured_layout_is_accepted(tables: Tables, asking: NewIcebergTable) -> None:
     table, _ = tables.create(spec="day(ts), bucket(4, id)", order="id desc")
     check_layout(table, tables.address(), asking)
 
@@ -240,16 +223,14 @@ def test_a_table_that_is_as_asked_is_taken(tables: Tables, asking: NewIcebergTab
         (_asking(version=1), "asks for 1, but it has format version 2"),
     ],
 )
-def test_a_table_that_is_not_as_asked_is_refused_with_both(
-    tables: Tables, asking: NewIcebergTable, says: str
-) -> None:
+def test_another_layout_is_refused_with_both(tables: Tables, asking: NewIcebergTable, says: str) -> None:
     table, _ = tables.create(spec="day(ts), bucket(4, id)", order="id desc")
     with pytest.raises(ConfigurationError, match=says):
         check_layout(table, tables.address(), asking)
 
 
-def test_partition_fields_that_were_dropped_are_not_asked_for(tables: Tables) -> None:
-    """In format version 1 they stay behind as void fields."""
+def test_dropped_partition_fields_are_ignored(tables: Tables) -> None:
+    """In format version 1 they stay as void fields."""
     table, _ = tables.create(spec="name, bucket(4, id)", version=1)
     with table.update_spec() as update:
         update.remove_field("name")
@@ -282,7 +263,7 @@ def test_a_new_branch_begins_at_the_main_branch_s_head(tables: Tables) -> None:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_branch_of_a_table_without_snapshots_can_be_published(tables: Tables, version: int) -> None:
-    """Both branches have the empty first snapshot in common, so main can be fast-forwarded."""
+    """Both branches have the empty first snapshot, so main can be fast-forwarded."""
     tables.create(version=version)
     table = ensure_branch(tables.load(), tables.address(branch="audit"))
     (empty,) = table.metadata.snapshots
@@ -312,7 +293,7 @@ def test_a_tag_of_that_name_is_refused(tables: Tables) -> None:
 
 @pytest.mark.parametrize("with_rows", [False, True])
 def test_of_many_that_create_a_branch_all_use_the_same(tables: Tables, with_rows: bool) -> None:
-    """One that came late must not set back the branch to where it began."""
+    """A late one must not set back the branch to its start."""
     for n in range(5):
         name = f"db.t{n}"
         tables.create(name=name)
@@ -336,7 +317,7 @@ def test_of_many_that_create_a_branch_all_use_the_same(tables: Tables, with_rows
         assert heads == {refs["audit"]} == {refs["main"]}
 
 
-def test_a_late_twin_does_not_set_back_the_branch(tables: Tables) -> None:
+def test_a_slow_concurrent_driver_does_not_set_back_the_branch(tables: Tables) -> None:
     tables.create()
     stale = tables.load()
     table = ensure_branch(tables.load(), tables.address(branch="audit"))
@@ -346,9 +327,7 @@ def test_a_late_twin_does_not_set_back_the_branch(tables: Tables) -> None:
     assert late.metadata.refs["audit"].snapshot_id == table.metadata.refs["audit"].snapshot_id
 
 
-def test_a_branch_that_was_created_and_whose_response_was_lost_is_there(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_branch_with_a_lost_response_is_used(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     tables.create()
     tables.append([1])
     catalog, calls = open_catalog(tables.config), []

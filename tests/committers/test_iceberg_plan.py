@@ -1,4 +1,4 @@
-"""What executors are told of a table: layout, order, column metrics and Parquet settings."""
+"""What executors get of a table: layout, sort order, column metrics and Parquet settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.support.iceberg_tables import SCHEMA, Tables, tables_in
+from tests.support.iceberg_tables import SCHEMA, Tables
 
 from penstock.committers.contract import DataFile, PartitionField, SortField
 from penstock.committers.errors import ConfigurationError
@@ -27,11 +27,6 @@ NESTED = pa.schema(
     ]
 )
 """Leaves: id 1, s.a 6, s.inner.b 8, l.element 9, m.key 10, m.value.v 12, name 5."""
-
-
-@pytest.fixture
-def tables(tmp_path: Path) -> Tables:
-    return tables_in(tmp_path)
 
 
 def _target(
@@ -66,7 +61,7 @@ def test_the_version_is_the_branch_s_head(tables: Tables) -> None:
     assert tables.plan(SCHEMA).table_version == main.snapshot_id
 
 
-def test_data_goes_where_the_table_says(tables: Tables) -> None:
+def test_the_data_location_is_that_of_the_table(tables: Tables) -> None:
     table, _ = tables.create()
     assert tables.plan(SCHEMA).data_location == f"{table.location()}/data"
     table.transaction().set_properties(
@@ -122,7 +117,7 @@ def test_a_column_s_own_mode_wins_over_the_table_s(tables: Tables) -> None:
             "write.metadata.metrics.column.id": "full",
             "write.metadata.metrics.column.l.element": "full",
             "write.metadata.metrics.column.m.key": "none",
-            "write.metadata.metrics.column.gone": "full",
+            "write.metadata.metrics.column.missing": "full",
             "write.metadata.metrics.column.s": "full",
         },
         NESTED,
@@ -205,7 +200,7 @@ def test_metrics_that_cannot_be_read_are_refused_by_name(tables: Tables, key: st
 # Parquet -----------------------------------------------------------------------------------------------
 
 
-def test_a_table_that_says_nothing_leaves_the_settings_open(tables: Tables) -> None:
+def test_a_table_without_properties_leaves_the_settings_open(tables: Tables) -> None:
     assert _target(tables).parquet == ParquetSettings()
 
 
@@ -224,7 +219,7 @@ def test_parquet_settings_are_the_table_s(tables: Tables) -> None:
             "write.parquet.bloom-filter-enabled.column.name": "true",
             "write.parquet.bloom-filter-enabled.column.s.inner.b": "TRUE",
             "write.parquet.bloom-filter-enabled.column.id": "false",
-            "write.parquet.bloom-filter-enabled.column.gone": "true",
+            "write.parquet.bloom-filter-enabled.column.missing": "true",
         },
         NESTED,
     ).parquet
@@ -252,7 +247,7 @@ def test_parquet_settings_are_the_table_s(tables: Tables) -> None:
         (None, "3", (None, 3)),
     ],
 )
-def test_codecs_and_their_levels(
+def test_codecs_and_levels(
     tables: Tables, codec: str | None, level: str | None, expected: tuple[str | None, int | None]
 ) -> None:
     """Codecs without levels ignore them, as Iceberg's own writers do."""

@@ -1,4 +1,4 @@
-"""A rollback takes back rows, but no token: none is believed whose snapshot is not behind the head."""
+"""A rollback removes rows but no token: a token counts only if its snapshot is an ancestor of the head."""
 
 from __future__ import annotations
 
@@ -7,37 +7,36 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import CommitTableResponse
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import SetSnapshotRefUpdate
-from tests.support.catalog_faults import Send, catalog_with, not_sent
+from tests.support.catalog_faults import Send, at_request
 from tests.support.streams import IcebergStream
 
 from penstock.committers.contract import AlreadyCommitted, Committed
 from penstock.committers.errors import RetryableError, TableChangedError
-from penstock.testing.faults import at_point
+from penstock.committers.store.sql import open_store
+from penstock.testing.faults import at_point, lossy
+
+
+def with_batches(stream: IcebergStream) -> IcebergStream:
+    """The stream, with a row of another writer, and batches 0 and 1 in two more snapshots."""
+    replace(stream, branch="main").plan()
+    replace(stream, branch="main").lake.append(100)
+    stream.commit(0, [0])
+    stream.commit(1, [1])
+    return stream
 
 
 @pytest.fixture(params=["main", "audit"])
 def stream(request: pytest.FixtureRequest, tmp_path: Path) -> IcebergStream:
-    """With a foreign row, and batches 0 and 1 in two more snapshots."""
-    IcebergStream(tmp_path).plan()
-    stream = IcebergStream(tmp_path, branch=request.param)
-    IcebergStream(tmp_path).lake.append(100)
-    stream.commit(0, [0])
-    stream.commit(1, [1])
-    return stream
+    return with_batches(IcebergStream(tmp_path, branch=request.param))
 
 
 @pytest.fixture
 def main(tmp_path: Path) -> IcebergStream:
-    """The same on the main branch."""
-    stream = IcebergStream(tmp_path)
-    stream.plan()
-    stream.lake.append(100)
-    stream.commit(0, [0])
-    stream.commit(1, [1])
-    return stream
+    return with_batches(IcebergStream(tmp_path))
 
 
 def snapshot_of(stream: IcebergStream, batch_id: int) -> int:
@@ -49,18 +48,13 @@ def snapshot_of(stream: IcebergStream, batch_id: int) -> int:
 def set_branch(stream: IcebergStream, snapshot_id: int) -> None:
     """As every engine's rollback, `set_current_snapshot`, `fast_forward` and `replace branch` end."""
     table = stream.load()
-    update = SetSnapshotRefUpdate.model_validate(
-        {
-            "action": "set-snapshot-ref",
-            "ref-name": stream.branch,
-            "type": "branch",
-            "snapshot-id": snapshot_id,
-        }
+    update = SetSnapshotRefUpdate(  # type: ignore[call-arg]
+        ref_name=stream.branch, type=SnapshotRefType.BRANCH, snapshot_id=snapshot_id
     )
     table.catalog.commit_table(table, (), (update,))
 
 
-# Every way back -----------------------------------------------------------------------------------------
+# Rollbacks ---------------------------------------------------------------------------------------------
 
 
 def roll_back(stream: IcebergStream) -> None:
@@ -82,13 +76,13 @@ def roll_back_and_append(stream: IcebergStream) -> None:
 
 
 def roll_back_and_expire(stream: IcebergStream) -> None:
-    """The last batch's snapshot is no longer there; the head is older than it was."""
+    """The snapshot of the last batch is removed, and the head is an older one."""
     roll_back(stream)
     stream.lake.expire()
 
 
 def roll_back_append_and_expire_the_batch(stream: IcebergStream) -> None:
-    """The head is newer than the last batch, but what is behind it is older."""
+    """The head is newer than the last batch, but its ancestors are older."""
     last = snapshot_of(stream, 1)
     roll_back_and_append(stream)
     stream.load().maintenance.expire_snapshots().by_id(last).commit()
@@ -105,7 +99,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("go_back", WAYS)
-def test_a_rollback_to_before_a_delivered_batch_stops_the_stream(
+def test_a_removed_batch_stops_the_stream(
     main: IcebergStream, go_back: Callable[[IcebergStream], None]
 ) -> None:
     """At planning and recovery (by the token), and at the commit, of the batch itself and of the next."""
@@ -135,23 +129,18 @@ def test_a_branch_set_back_stops_the_stream(stream: IcebergStream) -> None:
     assert stream.ids() == [0, 100]
 
 
-def test_a_table_whose_history_begins_anew_stops_the_stream(main: IcebergStream) -> None:
+def test_a_table_with_a_new_history_stops_the_stream(main: IcebergStream) -> None:
     """CREATE OR REPLACE TABLE keeps the UUID and the properties."""
     following = main.prepare(2, [2])
-    begin_anew(main)
+    main.load().manage_snapshots().remove_branch("main").commit()
+    main.lake.append(300)
+    assert main.head.parent_snapshot_id is None
     with pytest.raises(TableChangedError):
         main.committer().commit(following)
     assert main.ids() == [300]
 
 
-def begin_anew(stream: IcebergStream) -> None:
-    table = stream.load()
-    table.manage_snapshots().remove_branch("main").commit()
-    stream.lake.append(300)
-    assert stream.head.parent_snapshot_id is None
-
-
-def test_a_rollback_between_look_and_commit_stops_the_stream(main: IcebergStream) -> None:
+def test_a_rollback_between_load_and_commit_stops_the_stream(main: IcebergStream) -> None:
     manifest = main.prepare(2, [2])
     with at_point("commit.start", lambda: roll_back(main)), pytest.raises(TableChangedError):
         main.committer().commit(manifest)
@@ -159,7 +148,7 @@ def test_a_rollback_between_look_and_commit_stops_the_stream(main: IcebergStream
 
 
 def test_a_dropped_branch_stops_the_stream(tmp_path: Path) -> None:
-    """It is not quietly made anew from the main branch, which lacks the stream's rows."""
+    """It is not created again from the main branch, where the stream's rows are missing."""
     IcebergStream(tmp_path).commit(0, [100])
     stream = IcebergStream(tmp_path, "query-2", branch="audit")
     stream.commit(0, [0])
@@ -182,7 +171,7 @@ def test_a_dropped_branch_stops_the_stream(tmp_path: Path) -> None:
 
 
 def test_a_branch_dropped_during_the_first_batch_stops_it(tmp_path: Path) -> None:
-    """No token says so yet. An append would begin the branch as an empty table."""
+    """There is no token yet. An append would create the branch as an empty table."""
     IcebergStream(tmp_path).commit(0, [100])
     stream = IcebergStream(tmp_path, "query-2", branch="audit")
     manifest = stream.prepare(0, [0])
@@ -205,10 +194,10 @@ def test_a_branch_that_another_puts_elsewhere_stops_the_stream(tmp_path: Path) -
         stream.commit(1, [1])
 
 
-# What is no rollback ------------------------------------------------------------------------------------
+# What is no rollback -----------------------------------------------------------------------------------
 
 
-def test_a_rollback_that_was_undone_is_no_matter(stream: IcebergStream) -> None:
+def test_a_rollback_that_was_undone_is_ignored(stream: IcebergStream) -> None:
     last = snapshot_of(stream, 1)
     set_branch(stream, snapshot_of(stream, 0))
     set_branch(stream, last)
@@ -216,7 +205,7 @@ def test_a_rollback_that_was_undone_is_no_matter(stream: IcebergStream) -> None:
     assert stream.ids() == [0, 1, 2, 100]
 
 
-def test_a_rollback_that_takes_back_only_foreign_rows_is_no_matter(stream: IcebergStream) -> None:
+def test_a_rollback_that_removes_only_rows_of_others_is_ignored(stream: IcebergStream) -> None:
     manifest = stream.prepare(1, [1])
     stream.lake.append(200)
     set_branch(stream, snapshot_of(stream, 1))
@@ -225,7 +214,7 @@ def test_a_rollback_that_takes_back_only_foreign_rows_is_no_matter(stream: Icebe
     assert stream.ids() == [0, 1, 2, 100]
 
 
-def test_a_rollback_to_after_the_last_batch_is_no_matter_once_that_has_expired(main: IcebergStream) -> None:
+def test_a_rollback_to_after_an_expired_last_batch_is_ignored(main: IcebergStream) -> None:
     last = snapshot_of(main, 1)
     main.lake.append(200)
     after = main.head.snapshot_id
@@ -250,9 +239,7 @@ def test_the_token_survives_the_expiry_of_all_old_snapshots(tmp_path: Path, vers
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_rollback_whose_batch_has_expired_is_seen_in_any_format_version(
-    tmp_path: Path, version: int
-) -> None:
+def test_a_rollback_over_an_expired_batch_is_noticed_in_any_version(tmp_path: Path, version: int) -> None:
     """Version 1 has no sequence numbers: there the times decide."""
     stream = IcebergStream(tmp_path).with_options(format_version=version)
     stream.commit(0, [0])
@@ -263,7 +250,7 @@ def test_a_rollback_whose_batch_has_expired_is_seen_in_any_format_version(
         stream.committer().token("query-1")
 
 
-def test_a_table_upgraded_since_its_last_batch_tells_a_rollback(tmp_path: Path) -> None:
+def test_a_rollback_of_an_upgraded_table_is_noticed(tmp_path: Path) -> None:
     """The token was written without a sequence number."""
     stream = IcebergStream(tmp_path).with_options(format_version=1)
     stream.commit(0, [0])
@@ -277,7 +264,7 @@ def test_a_table_upgraded_since_its_last_batch_tells_a_rollback(tmp_path: Path) 
         stream.committer().token("query-1")
 
 
-def test_write_audit_publish_goes_on_after_every_publication(tmp_path: Path) -> None:
+def test_write_audit_publish_continues_after_every_publication(tmp_path: Path) -> None:
     """The stream writes a branch, others fast-forward the main branch to it, and clean up."""
     main = IcebergStream(tmp_path, "another")
     main.commit(0, [100])
@@ -300,11 +287,13 @@ def test_the_streams_of_two_branches_know_nothing_of_each_other(tmp_path: Path) 
 
 
 def test_a_batch_that_was_cherry_picked_is_in_the_table(main: IcebergStream) -> None:
-    """Engines apply a snapshot to another head as a new one, which names the old."""
+    """Engines apply a snapshot to another head as a new snapshot, which names the old one."""
     last = snapshot_of(main, 1)
     roll_back(main)
     table = main.load()
-    manifest = next(m for m in snapshot_by_id(main, last).manifests(table.io) if m.added_snapshot_id == last)
+    snapshot = table.snapshot_by_id(last)
+    assert snapshot is not None
+    manifest = next(m for m in snapshot.manifests(table.io) if m.added_snapshot_id == last)
     with table.transaction() as transaction:
         summary = {"source-snapshot-id": str(last)}
         with transaction.update_snapshot(snapshot_properties=summary).fast_append() as append:
@@ -315,19 +304,11 @@ def test_a_batch_that_was_cherry_picked_is_in_the_table(main: IcebergStream) -> 
     assert main.ids() == [0, 1, 2, 100]
 
 
-def snapshot_by_id(stream: IcebergStream, snapshot_id: int) -> Snapshot:
-    snapshot = stream.load().metadata.snapshot_by_id(snapshot_id)
-    assert snapshot is not None
-    return snapshot
-
-
-# An operator accepts it -----------------------------------------------------------------------------------
+# An operator accepts it --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("go_back", WAYS)
-def test_an_operator_can_let_the_stream_go_on_with_what_is_there(
-    main: IcebergStream, go_back: Callable[[IcebergStream], None]
-) -> None:
+def test_the_table_can_be_accepted(main: IcebergStream, go_back: Callable[[IcebergStream], None]) -> None:
     replayed = main.prepare(1, [1])
     go_back(main)
     left = main.ids()
@@ -337,7 +318,7 @@ def test_an_operator_can_let_the_stream_go_on_with_what_is_there(
     assert main.ids() == sorted([*left, 2])
 
 
-def test_accepting_a_dropped_branch_begins_it_anew(tmp_path: Path) -> None:
+def test_accepting_a_dropped_branch_creates_it_again(tmp_path: Path) -> None:
     IcebergStream(tmp_path).commit(0, [100])
     stream = IcebergStream(tmp_path, "query-2", branch="audit")
     stream.commit(0, [0])
@@ -350,13 +331,13 @@ def test_accepting_a_dropped_branch_begins_it_anew(tmp_path: Path) -> None:
 
 def test_accepting_what_is_fine_changes_nothing(main: IcebergStream) -> None:
     main.committer().accept("query-1")
-    main.committer().accept("never seen")
+    main.committer().accept("unknown")
     assert isinstance(main.commit(2, [2]), Committed)
     assert main.ids() == [0, 1, 2, 100]
 
 
-def test_a_writer_that_is_faster_than_the_operator_is_told(main: IcebergStream) -> None:
-    """The word was about the table as it was looked at, not about what has come since."""
+def test_a_concurrent_writer_is_reported_to_the_operator(main: IcebergStream) -> None:
+    """The operator has accepted the state that was loaded, not a later one."""
     roll_back(main)
     real = main.load()
 
@@ -364,8 +345,33 @@ def test_a_writer_that_is_faster_than_the_operator_is_told(main: IcebergStream) 
         main.lake.append(200)
         return send()
 
-    with catalog_with(somebody_appends), pytest.raises(RetryableError, match=r"(?s)Nothing was changed"):
+    with at_request(somebody_appends), pytest.raises(RetryableError, match=r"(?s)Nothing was changed"):
         main.committer().accept("query-1")
     assert main.load().properties == real.properties
-    with catalog_with(not_sent(ConnectionError("refused"))), pytest.raises(RetryableError, match="refused"):
+    with (
+        lossy(SqlCatalog, "commit_table", "request", ConnectionError("refused")),
+        pytest.raises(RetryableError, match="refused"),
+    ):
         main.committer().accept("query-1")
+
+
+def test_the_expiry_of_the_stream_keeps_what_shows_the_rollback(tmp_path: Path) -> None:
+    """Rolled back after the commit of a batch and before its maintenance; others have written meanwhile."""
+    stream = with_batches(IcebergStream(tmp_path, options={"expire_snapshots": True, "snapshots_max": 2}))
+    last = snapshot_of(stream, 1)
+    roll_back(stream)
+    for row in range(200, 205):
+        stream.lake.append(row)
+    with (
+        open_store(f"sqlite:///{tmp_path}/store.db") as store,
+        pytest.raises(TableChangedError, match="was rolled back"),
+    ):
+        stream.sink.maintain(store, stream.batch(10))
+    assert stream.load().snapshot_by_id(last) is not None
+    with pytest.raises(TableChangedError, match=rf"snapshot_id={last}"):
+        stream.committer().token("query-1")
+
+    stream.committer().accept("query-1")
+    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
+        stream.sink.maintain(store, stream.batch(20))
+    assert len(stream.load().metadata.snapshots) == 2

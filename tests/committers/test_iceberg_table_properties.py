@@ -1,6 +1,6 @@
-"""Whoever may write an Iceberg table chooses by its properties neither a server nor an object to import.
+"""A writer of an Iceberg table cannot choose a server or an import with table properties.
 
-The attacker has a server of his own, and sets properties with pyiceberg itself, which follows them.
+The attacker has a server, and sets properties with pyiceberg, which follows them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("lake", SERVERS, indirect=True)
-def test_no_request_goes_to_an_endpoint_that_the_table_names(
+def test_no_request_is_sent_to_an_endpoint_that_the_table_names(
     lake: Lake, attacker: tuple[str, RequestLog], caplog: pytest.LogCaptureFixture
 ) -> None:
     uri, log = attacker

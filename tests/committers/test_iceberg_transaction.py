@@ -1,4 +1,4 @@
-"""A transaction that copies no metadata: it says what pyiceberg's own says and changes nothing on the way."""
+"""A transaction that copies no metadata has the same result as that of pyiceberg."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def table(tmp_path: Path) -> Table:
 
 
 def changed(table: Table) -> UncopiedTransaction:
-    """A column, a snapshot and properties, as a batch's commit has them."""
+    """A transaction with a column, a snapshot and properties, as a commit of a batch has."""
     transaction = UncopiedTransaction(table)
     with transaction.update_schema() as update:
         update.add_column("more", LongType())
@@ -36,8 +36,8 @@ def changed(table: Table) -> UncopiedTransaction:
     return transaction
 
 
-def said(metadata: TableMetadata) -> dict[str, Any]:
-    """All of it but the time, which pyiceberg takes anew each time that it is asked."""
+def without_time(metadata: TableMetadata) -> dict[str, Any]:
+    """All of the metadata except the time, which pyiceberg sets on every call."""
     return metadata.model_dump(exclude={"last_updated_ms"})
 
 
@@ -45,12 +45,12 @@ def test_the_metadata_is_what_the_library_makes_of_the_same_updates(table: Table
     transaction = changed(table)
 
     assert len(transaction._updates) > 3
-    assert said(transaction.table_metadata) == said(
+    assert without_time(transaction.table_metadata) == without_time(
         update_table_metadata(table.metadata, transaction._updates)
     )
 
 
-def test_the_metadata_that_it_began_with_stays_as_it_was(table: Table) -> None:
+def test_the_metadata_of_the_start_does_not_change(table: Table) -> None:
     """The next attempt, and the requirements of this one, are about the table as it was loaded."""
     before = table.metadata.model_dump_json()
 
@@ -60,7 +60,7 @@ def test_the_metadata_that_it_began_with_stays_as_it_was(table: Table) -> None:
     assert table.metadata.model_dump_json() == before
 
 
-def test_each_update_is_seen_at_once(table: Table) -> None:
+def test_each_update_is_visible_at_once(table: Table) -> None:
     transaction = UncopiedTransaction(table)
 
     transaction.set_properties({"a": "1"})

@@ -46,7 +46,7 @@ def content_of(*files: DataFile, partition_by: tuple[str, ...] = ()) -> LakeMani
 
 @settings(deadline=None)
 @given(st.lists(files, unique_by=lambda file: file.path), st.sampled_from(["append", "overwrite"]))
-def test_what_is_encoded_is_decoded(some: list[DataFile], mode: str) -> None:
+def test_a_manifest_decodes_as_encoded(some: list[DataFile], mode: str) -> None:
     content = dataclasses.replace(
         content_of(*some, partition_by=("day", "a b")),
         mode=mode,  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A library that renames what Penstock overrides or reads is noticed at start, not by silent misbehaviour."""
+"""A renamed method or member of a library is noticed at the start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Postgres table committer, with a real server: nothing is lost and nothing doubled, whatever fails."""
+"""The Postgres table committer, with a real server: nothing is lost and nothing doubled."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psycopg
 import pyarrow as pa
@@ -43,14 +44,14 @@ def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
         yield store
 
 
-# Landed once ----------------------------------------------------------------------------------------
+# Commits ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("batch_id", [0, 1])
-def test_an_unfinished_commit_is_waited_for_before_its_end_is_told(
+def test_an_unfinished_commit_is_awaited(
     query: PostgresQuery, store: SqlManifestStore, batch_id: int
 ) -> None:
-    """The server still works at COMMIT while the client has lost its connection."""
+    """The server still executes COMMIT while the client has lost its connection."""
 
     def late(connection: psycopg.Connection) -> None:
         real_close, connection.close = connection.close, lambda: None  # type: ignore[method-assign]
@@ -68,18 +69,16 @@ def test_an_unfinished_commit_is_waited_for_before_its_end_is_told(
         query.run(store, query.batch(batch_id), ids(batch_id))
 
     assert query.ids() == list(range(batch_id + 1))
-    record = store.record(query.batch(0).stream, batch_id)
-    assert record is not None
-    assert record.state is ManifestState.COMMITTED
+    assert query.state(store, batch_id) is ManifestState.COMMITTED
 
 
-def test_a_database_that_does_not_answer_after_commit_leaves_the_end_unknown(
+def test_an_outage_after_commit_leaves_the_state_unknown(
     query: PostgresQuery, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose_all(connection: psycopg.Connection) -> None:
         connection.commit()
-        monkeypatch.setattr(psycopg, "connect", _refuse)
-        raise psycopg.OperationalError("the answer got lost")
+        monkeypatch.setattr(psycopg, "connect", Mock(side_effect=psycopg.OperationalError("refused")))
+        raise psycopg.OperationalError("the response was lost")
 
     with commit_answers(lose_all), pytest.raises(CommitStateUnknownError, match="may or may not be in"):
         query.run(store, query.batch(0), ids(1))
@@ -89,14 +88,8 @@ def test_a_database_that_does_not_answer_after_commit_leaves_the_end_unknown(
     assert query.ids() == [1]
 
 
-def _refuse(*_: object, **__: object) -> None:
-    raise psycopg.OperationalError("connection refused")
-
-
-def test_a_row_of_the_fence_is_locked_until_its_transaction_ends(
-    query: PostgresQuery, store: SqlManifestStore
-) -> None:
-    """Else two drivers could both read it before one of them changes it."""
+def test_a_row_of_the_fence_is_locked(query: PostgresQuery, store: SqlManifestStore) -> None:
+    """Otherwise two drivers could read it before one of them changes it."""
     query.run(store, query.batch(0), ids(1))
     target: Any = query.target()
     with target._server.transaction("") as one, target._server.transaction("") as other:
@@ -110,9 +103,7 @@ def test_a_row_of_the_fence_is_locked_until_its_transaction_ends(
 # The table changes under the stream -------------------------------------------------------------------
 
 
-def test_staging_tables_that_somebody_has_changed_do_not_land(
-    query: PostgresQuery, store: SqlManifestStore
-) -> None:
+def test_changed_staging_tables_are_not_committed(query: PostgresQuery, store: SqlManifestStore) -> None:
     messages = query.write(query.plan(store, query.batch(0)), [ids(1, 2)])
     query.sql(f"DELETE FROM {query.staged()[0]} WHERE id = 1")
     with pytest.raises(TableNotSupportedError, match="has 1 rows, but its task has written"):
@@ -136,7 +127,7 @@ def test_a_table_that_was_dropped_and_created_again_is_an_error(
 
 
 @pytest.mark.parametrize("what", ["DELETE FROM penstock_fence", "DROP TABLE penstock_fence"])
-def test_a_fence_that_is_gone_is_an_error(query: PostgresQuery, store: SqlManifestStore, what: str) -> None:
+def test_a_missing_fence_is_an_error(query: PostgresQuery, store: SqlManifestStore, what: str) -> None:
     query.run(store, query.batch(0), ids(1))
     query.sql(what)
     with pytest.raises(TableChangedError, match="has no batch"):
@@ -168,20 +159,7 @@ def test_a_table_that_was_altered_before_the_commit_does_not_get_the_rows(
 # Modes and schemas ------------------------------------------------------------------------------------
 
 
-def test_overwriting_replaces_all_rows_and_readers_never_see_none(
-    query: PostgresQuery, store: SqlManifestStore
-) -> None:
-    query.run(store, query.batch(0), ids(1, 2))
-    query.run(store, query.batch(1), ids(3), overwrite=True)
-    assert query.ids() == [3]
-    query.run(store, query.batch(2), ids(), overwrite=True)
-
-    assert query.ids() == []
-
-
-def test_new_columns_come_in_the_transaction_of_their_batch(
-    query: PostgresQuery, store: SqlManifestStore
-) -> None:
+def test_new_columns_come_in_their_transaction(query: PostgresQuery, store: SqlManifestStore) -> None:
     query.run(store, query.batch(0), ids(1))
     more = pa.table({"ID": pa.array([2], pa.int64()), "x": ["a"]})
     with pytest.raises(SchemaMismatchError, match="schemaEvolution=addColumns"):
@@ -194,9 +172,7 @@ def test_new_columns_come_in_the_transaction_of_their_batch(
     assert query.sql("SELECT * FROM events ORDER BY id") == [(1, None), (2, "a")]
 
 
-def test_postgres_fills_columns_that_the_query_does_not_have(
-    query: PostgresQuery, store: SqlManifestStore
-) -> None:
+def test_postgres_fills_other_columns(query: PostgresQuery, store: SqlManifestStore) -> None:
     query.sql(
         "CREATE TABLE events (n bigint GENERATED ALWAYS AS IDENTITY, id bigint NOT NULL, "
         "twice bigint GENERATED ALWAYS AS (2 * id) STORED, d text NOT NULL DEFAULT 'd')"
@@ -215,7 +191,7 @@ def test_postgres_fills_columns_that_the_query_does_not_have(
         ("(other bigint)", "the table has no column 'id'"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused_before_any_moves(
+def test_rows_that_do_not_fit_are_refused(
     query: PostgresQuery, store: SqlManifestStore, ddl: str, said: str
 ) -> None:
     query.sql(f"CREATE TABLE events {ddl}")
@@ -246,7 +222,7 @@ def test_rows_that_do_not_fit_are_refused_before_any_moves(
         ),
     ],
 )
-def test_tables_that_would_break_the_promise_are_refused(
+def test_unsupported_tables_are_refused(
     query: PostgresQuery, store: SqlManifestStore, ddl: str, said: str
 ) -> None:
     query.sql(ddl)
@@ -254,9 +230,7 @@ def test_tables_that_would_break_the_promise_are_refused(
         query.plan(store, query.batch(0))
 
 
-def test_an_unlogged_partition_that_appears_before_the_commit_gets_no_rows(
-    query: PostgresQuery, store: SqlManifestStore
-) -> None:
+def test_a_new_unlogged_partition_gets_no_rows(query: PostgresQuery, store: SqlManifestStore) -> None:
     query.sql("CREATE TABLE events (id bigint) PARTITION BY RANGE (id)")
     messages = query.write(query.plan(store, query.batch(0)), [ids(1)])
     query.sql("CREATE UNLOGGED TABLE p PARTITION OF events DEFAULT")
@@ -282,9 +256,7 @@ _KEEPS_ROWS = (
 
 
 @pytest.mark.parametrize("on", ["events", "p"])
-def test_rows_that_a_trigger_may_keep_are_not_replaced(
-    query: PostgresQuery, store: SqlManifestStore, on: str
-) -> None:
+def test_rows_that_a_trigger_may_keep_stay(query: PostgresQuery, store: SqlManifestStore, on: str) -> None:
     query.sql(
         "CREATE TABLE events (id bigint) PARTITION BY RANGE (id); CREATE TABLE p PARTITION OF events DEFAULT"
     )
@@ -323,9 +295,7 @@ def test_two_columns_are_not_written_into_one(query: PostgresQuery, store: SqlMa
         query.plan(store, query.batch(0), pa.table({"ID": [1], "iD": [2]}).schema)
 
 
-def test_new_columns_may_differ_by_case_but_none_is_there_twice(
-    query: PostgresQuery, store: SqlManifestStore
-) -> None:
+def test_new_columns_may_differ_by_case(query: PostgresQuery, store: SqlManifestStore) -> None:
     query.sql("CREATE TABLE events (id bigint)")
     evolving = query.with_options(schemaEvolution="addColumns")
     rows = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
@@ -349,9 +319,7 @@ def test_names_may_have_a_percent_sign(query: PostgresQuery, store: SqlManifestS
     assert query.sql(f'SELECT * FROM "{schema}"."a%b" ORDER BY 1') == [(0,), (1,)]
 
 
-def test_a_null_in_a_required_column_fails_the_task_and_leaves_no_staging_table(
-    query: PostgresQuery, store: SqlManifestStore
-) -> None:
+def test_a_null_in_a_required_column_fails_the_task(query: PostgresQuery, store: SqlManifestStore) -> None:
     query.sql("CREATE TABLE events (id bigint NOT NULL)")
     rows = pa.table({"id": pa.array([1, None], pa.int64())})
     with pytest.raises(SchemaMismatchError, match="NULL in id"):
@@ -360,9 +328,7 @@ def test_a_null_in_a_required_column_fails_the_task_and_leaves_no_staging_table(
     assert query.staged() == []
 
 
-def test_a_unique_constraint_refuses_the_batch_as_a_whole(
-    query: PostgresQuery, store: SqlManifestStore
-) -> None:
+def test_a_unique_constraint_refuses_the_batch(query: PostgresQuery, store: SqlManifestStore) -> None:
     query.sql("CREATE TABLE events (id bigint PRIMARY KEY)")
     query.run(store, query.batch(0), ids(1))
     with pytest.raises(SchemaMismatchError, match="events_pkey") as refused:
@@ -372,18 +338,14 @@ def test_a_unique_constraint_refuses_the_batch_as_a_whole(
     assert "=(1)" not in "".join(traceback.format_exception(refused.value))
 
 
-def test_a_value_too_long_for_an_index_refuses_the_batch(
-    query: PostgresQuery, store: SqlManifestStore
-) -> None:
+def test_a_value_too_long_for_an_index_is_refused(query: PostgresQuery, store: SqlManifestStore) -> None:
     query.sql("CREATE TABLE events (s text); CREATE INDEX ON events (s)")
     text = "".join(random.Random(1).choices(string.printable, k=20_000))  # it cannot be compressed
     with pytest.raises(SchemaMismatchError, match="rejected rows: index row"):
         query.run(store, query.batch(0), pa.table({"s": [text]}))
 
 
-def test_a_table_is_not_created_where_that_is_not_wanted(
-    query: PostgresQuery, store: SqlManifestStore
-) -> None:
+def test_a_table_is_not_created_without_createtable(query: PostgresQuery, store: SqlManifestStore) -> None:
     with pytest.raises(ConfigurationError, match="createTable=false"):
         query.with_options(createTable="false").plan(store, query.batch(0))
 
@@ -398,7 +360,7 @@ def test_a_table_is_not_created_where_that_is_not_wanted(
         ),
     ],
 )
-def test_missing_rights_are_named_before_any_row_moves(
+def test_missing_rights_are_named(
     query: PostgresQuery, store: SqlManifestStore, granted: str, says: str
 ) -> None:
     query.run(store, query.batch(0), ids(1))
@@ -431,7 +393,7 @@ def test_the_documented_rights_are_enough(query: PostgresQuery, store: SqlManife
     assert sorted(query.sql("SELECT query_id FROM penstock_fence")) == [("q1",), ("write-1",), ("write-2",)]
 
 
-# Staging tables -----------------------------------------------------------------------------------------
+# Staging tables ---------------------------------------------------------------------------------------
 
 
 def test_the_server_takes_one_batch_while_the_task_makes_the_next(
@@ -455,9 +417,7 @@ def test_the_server_takes_one_batch_while_the_task_makes_the_next(
     assert query.ids() == list(range(20_000))
 
 
-def test_reading_staged_rows_does_not_write_their_pages(
-    query: PostgresQuery, store: SqlManifestStore
-) -> None:
+def test_reading_staged_rows_writes_no_pages(query: PostgresQuery, store: SqlManifestStore) -> None:
     """The first reader of rows that are not frozen marks them, and with checksums logs each page."""
     rows = ids(*range(50_000))
     (staged,) = payloads(query.write(query.plan(store, query.batch(0), rows.schema), [rows]))
@@ -490,7 +450,7 @@ def test_a_reader_of_a_staging_table_does_not_hold_up_the_commit(
     assert query.plan(store, query.batch(0)).writers is None
 
 
-def test_staging_tables_go_where_the_query_says(query: PostgresQuery, store: SqlManifestStore) -> None:
+def test_staging_tables_are_in_the_staging_schema(query: PostgresQuery, store: SqlManifestStore) -> None:
     schema = f"{query.schema}_staging"
     query.sql(f"CREATE SCHEMA {schema}")
     messages = query.write(query.with_options(stagingSchema=schema).plan(store, query.batch(0)), [ids(1)])

@@ -88,7 +88,7 @@ def test_every_value_comes_back_as_it_was(
     assert list(map(repr, back)) == list(map(repr, values))
 
 
-def test_texts_of_a_lone_column_are_no_end_of_the_rows_and_no_null(
+def test_texts_of_a_single_column_are_neither_end_nor_null(
     query: PostgresQuery, store: SqlManifestStore
 ) -> None:
     """For COPY a line of a backslash and a dot ends the rows, and an empty line is a NULL."""
@@ -97,10 +97,8 @@ def test_texts_of_a_lone_column_are_no_end_of_the_rows_and_no_null(
     assert query.sql("SELECT s FROM events") == [(text,) for text in texts]
 
 
-def test_values_of_many_rows_come_back_as_duckdb_made_them(
-    query: PostgresQuery, store: SqlManifestStore
-) -> None:
-    """A hash over all rows, which Postgres and duckdb compute by themselves."""
+def test_values_of_many_rows_come_back(query: PostgresQuery, store: SqlManifestStore) -> None:
+    """A hash over all rows in Postgres and in duckdb."""
     import duckdb
 
     made = duckdb.sql(
@@ -164,7 +162,7 @@ def test_settings_of_the_role_change_no_value(query: PostgresQuery, store: SqlMa
 
 @pytest.mark.parametrize("statement_timeout", ["1h", "7s"])
 def test_tasks_have_the_time_that_they_need(query: PostgresQuery, statement_timeout: str) -> None:
-    """Whatever the role says, but for what the url says."""
+    """The settings of the url override those of the role."""
     user = f"u_{query.schema}"
     query.sql(f"CREATE ROLE {user} LOGIN SUPERUSER")
     version = query.sql("SHOW server_version_num")[0][0]
@@ -201,9 +199,7 @@ def test_texts_stay_whole_whatever_the_encoding(
     assert query.sql("SELECT s, length(s) FROM events") == [(text, len(text)) for text in texts]
 
 
-def test_a_database_in_latin1_holds_its_texts_and_refuses_others(
-    query: PostgresQuery, store: SqlManifestStore
-) -> None:
+def test_a_database_in_latin1_refuses_other_characters(query: PostgresQuery, store: SqlManifestStore) -> None:
     name = f"latin_{query.schema}"
     with psycopg.connect(query.url.replace("+psycopg", ""), autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
@@ -237,7 +233,7 @@ def test_floats_are_the_same_numbers_in_a_wider_column(query: PostgresQuery, sto
     ],
     ids=str,
 )
-def test_a_type_that_postgres_does_not_have_is_refused_with_a_way_out(
+def test_unsupported_types_are_refused(
     query: PostgresQuery, store: SqlManifestStore, kind: pa.DataType
 ) -> None:
     with pytest.raises(SchemaMismatchError, match=r"'a b' is .* write to_json\(`a b`\)"):
@@ -279,7 +275,7 @@ def test_a_value_that_postgres_cannot_hold_is_refused_and_its_column_named(
     ],
     ids=str,
 )
-def test_columns_may_be_wider_than_the_rows(
+def test_columns_may_be_wider(
     query: PostgresQuery, store: SqlManifestStore, kind: pa.DataType, column: str
 ) -> None:
     query.sql(f"CREATE TABLE events (c {column})")
@@ -303,7 +299,7 @@ def test_columns_may_be_wider_than_the_rows(
     ],
     ids=str,
 )
-def test_columns_that_could_lose_something_are_refused(
+def test_narrower_columns_are_refused(
     query: PostgresQuery, store: SqlManifestStore, kind: pa.DataType, column: str
 ) -> None:
     query.sql(f"CREATE TABLE events (c {column})")

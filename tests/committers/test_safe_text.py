@@ -108,5 +108,5 @@ def test_a_log_line_cannot_be_forged_and_shows_no_credentials(caplog: pytest.Log
 
 @pytest.mark.parametrize("text", ["a", "?key", "?", "://", "a://"])
 def test_a_long_text_does_not_take_time_with_the_square_of_its_length(text: str) -> None:
-    """`a` alone took minutes: what somebody puts into the store would stop a delivery process."""
+    """`a` took minutes: a text in the store could stop a delivery process."""
     without_credentials(text * (200_000 // len(text)))

@@ -7,10 +7,13 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta, timezone
 
 import pytest
 import sqlalchemy as sa
+from tests.support.store_process import manifest as stored_manifest
+from tests.support.stored_batches import ABORTED, COMMITTED, PREPARED, STREAM
 from tests.support.stores import (
     START,
     HandClock,
@@ -34,15 +37,11 @@ from penstock.committers.postgres_timeouts import IDLE_TRANSACTION_TIMEOUT_S
 from penstock.committers.store import database
 from penstock.committers.store.sql import SqlManifestStore, open_store, open_store_in_memory
 
-STREAM = StreamKey("8d9a1c", "s3://lake/flights")
-PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
-
 
 def manifest(
     batch_id: int = 0, content: bytes = b"content", digest: str = "d0", stream: StreamKey = STREAM
 ) -> Manifest:
-    batch = Batch(stream, batch_id, digest)
-    return Manifest(batch, "test", 3, content, files=2, rows=10, size_bytes=1000, is_empty=False)
+    return replace(stored_manifest(batch_id, content), batch=Batch(stream, batch_id, digest))
 
 
 # Prepare --------------------------------------------------------------------------------------------
@@ -77,7 +76,7 @@ def test_first_prepared_wins(store: SqlManifestStore) -> None:
 
 @pytest.mark.parametrize("state", [PREPARED, COMMITTED])
 def test_a_retry_of_our_own_prepare_is_still_ours(store: SqlManifestStore, state: ManifestState) -> None:
-    """Its answer got lost. Were it called foreign, files that the stored manifest names would be deleted."""
+    """Its response was lost. If it counted as foreign, files of the stored manifest would be deleted."""
     store.prepare(manifest(), "r1")
     if state is COMMITTED:
         store.finish(manifest().batch, COMMITTED)
@@ -110,7 +109,7 @@ def test_a_committed_batch_is_left_as_it_is(store: SqlManifestStore) -> None:
     assert store.manifest(STREAM, 0) == manifest()
 
 
-def test_an_aborted_batch_is_prepared_anew(store: SqlManifestStore, clock: HandClock) -> None:
+def test_an_aborted_batch_is_prepared_again(store: SqlManifestStore, clock: HandClock) -> None:
     store.prepare(manifest(content=b"first"), "r1")
     store.finish(manifest().batch, ABORTED, reason="superseded")
     clock.advance(60)
@@ -143,10 +142,8 @@ def test_streams_do_not_see_each_others_batches(store: SqlManifestStore) -> None
     assert [record.batch.stream for record in store.pending(STREAM)] == [STREAM]
 
 
-@pytest.mark.parametrize("content", [b"damaged", None], ids=["changed", "gone"])
-def test_damaged_content_is_an_error_that_says_what_to_do(
-    store: SqlManifestStore, content: bytes | None
-) -> None:
+@pytest.mark.parametrize("content", [b"damaged", None], ids=["changed", "missing"])
+def test_damaged_content_is_an_error_with_a_remedy(store: SqlManifestStore, content: bytes | None) -> None:
     store.prepare(manifest(7), "r1")
     if content is None:
         run_sql(store, "DELETE FROM penstock_manifest_contents")
@@ -195,8 +192,8 @@ def test_a_fenced_run_stays_fenced_when_it_comes_back(store: SqlManifestStore) -
     assert store.prepare(manifest(), "r3").is_ours
 
 
-def test_a_fenced_run_learns_nothing_from_prepare_but_that(store: SqlManifestStore) -> None:
-    """Also for a batch that it prepared itself: its work on the stream is over."""
+def test_a_fenced_run_cannot_prepare_again(store: SqlManifestStore) -> None:
+    """Also for a batch that it has prepared itself."""
     store.prepare(manifest(), "r1")
     store.claim(STREAM, "r2")
     with pytest.raises(FencedError):
@@ -252,7 +249,7 @@ def test_a_batch_cannot_be_finished_as_prepared(store: SqlManifestStore) -> None
 
 
 def test_any_reason_can_be_stored(store: SqlManifestStore) -> None:
-    """Reasons are messages of other libraries; none may keep a batch from being aborted."""
+    """Reasons are messages of other libraries: no text may prevent the abort of a batch."""
     store.prepare(manifest(), "r1")
     assert store.finish(manifest().batch, ABORTED, reason="nul \0, surrogate \udcff, " + "long " * 10_000)
     record = store.record(STREAM, 0)
@@ -332,7 +329,7 @@ def test_times_are_utc_whatever_the_clocks_zone(store_url: str) -> None:
 
 
 def test_no_statement_reads_the_whole_history(store: SqlManifestStore) -> None:
-    """Every statement of a batch's way and of the status finds its rows by an index."""
+    """Every statement of a batch and of the status uses an index."""
     add_history(store, 20_000)
     with statements_of(store) as said:
         store.claim(STREAM, "r1")
@@ -358,9 +355,7 @@ def test_processes_that_open_an_empty_database_together_all_succeed(store_url: s
         assert store.streams() == []
 
 
-def test_a_process_that_opens_during_the_first_creation_waits_for_it(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_waits_for_a_concurrent_creation(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     migrate = database._run_migrations
     others = Processes(["open", store_url])
 
@@ -436,7 +431,7 @@ def test_threads_share_a_store(store: SqlManifestStore) -> None:
     assert (len(ours), sum(ours)) == (80, 10)
 
 
-def test_readers_do_not_wait_for_a_writer(
+def test_readers_do_not_wait(
     store: SqlManifestStore, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.2)
@@ -450,9 +445,7 @@ def test_readers_do_not_wait_for_a_writer(
 # A database that fails ------------------------------------------------------------------------------
 
 
-def test_waiting_for_a_stuck_process_has_a_bound(
-    store: SqlManifestStore, store_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_locks_time_out(store: SqlManifestStore, store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.2)
     store.prepare(manifest(), "r1")
     with open_store(store_url) as other, holding(store, STREAM):
@@ -482,10 +475,10 @@ def test_a_connection_that_was_cut_while_idle_is_replaced(store: SqlManifestStor
 
 
 @pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
-def test_a_connection_that_is_cut_at_commit_leaves_the_outcome_open(
+def test_a_connection_lost_at_commit_leaves_the_state_unknown(
     store: SqlManifestStore, store_url: str
 ) -> None:
-    """Nothing may be deleted after it: the manifest may be there."""
+    """Nothing may be deleted afterwards: the manifest may be stored."""
 
     def cut(_connection: sa.Connection) -> None:
         cut_connections(store_url)

@@ -96,7 +96,7 @@ def test_a_store_opens_from_a_zip(tmp_path: Path) -> None:
 # Settings -------------------------------------------------------------------------------------------
 
 
-def test_sqlite_survives_power_loss_and_serves_readers_beside_a_writer(tmp_path: Path) -> None:
+def test_sqlite_survives_power_loss_and_serves_readers_during_writes(tmp_path: Path) -> None:
     full = 2
     with open_store(f"sqlite:///{tmp_path}/a/b/store.db") as store, store.engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == full
@@ -163,7 +163,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize(("url", "message"), UNUSABLE.values(), ids=list(UNUSABLE))
-def test_an_unusable_url_says_what_to_do_and_keeps_the_password(url: str, message: str) -> None:
+def test_an_unusable_url_has_a_remedy_and_hides_the_password(url: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
         open_store(url)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
@@ -185,7 +185,7 @@ GRANT CONNECT ON DATABASE {database} TO {role}
 
 
 @pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
-def test_a_user_without_permission_is_told_which_one_is_missing(store_url: str) -> None:
+def test_a_missing_permission_is_named(store_url: str) -> None:
     url = sa.make_url(store_url)
     schema = str(url.query["options"]).partition("=")[2]
     execute(store_url, f"CREATE ROLE {schema} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {schema}")
@@ -194,7 +194,7 @@ def test_a_user_without_permission_is_told_which_one_is_missing(store_url: str) 
 
 
 @pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
-def test_a_role_with_a_schema_of_its_own_neither_sees_nor_changes_another_store(store_url: str) -> None:
+def test_a_role_with_its_own_schema_neither_reads_nor_changes_another_store(store_url: str) -> None:
     """As docs/security.md sets it up, for two trust domains in one database."""
     database = str(sa.make_url(store_url).database)
     roles = [f"{name}_{uuid.uuid4().hex[:12]}" for name in ("flights", "payments")]
@@ -220,7 +220,7 @@ def test_a_role_with_a_schema_of_its_own_neither_sees_nor_changes_another_store(
                 execute(url, statement)
 
 
-def test_an_error_in_a_migration_is_not_taken_for_a_wrong_configuration(
+def test_a_failed_migration_is_no_wrong_configuration(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And leaves nothing behind: the next opening starts from an empty database again."""
@@ -237,9 +237,7 @@ def test_an_error_in_a_migration_is_not_taken_for_a_wrong_configuration(
         assert not sa.inspect(connection).has_table("penstock_half_done")
 
 
-def test_a_store_that_another_process_holds_is_no_wrong_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locked_store_is_no_wrong_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as a driver that was stopped in the middle of its first transaction."""
     monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.05)
     with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as other:

@@ -1,4 +1,4 @@
-"""What the store keeps of batches that were delivered, and what it forgets, on both databases."""
+"""What the store keeps of delivered batches and of maintenance, on both databases."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tests.support.stored_batches import (
     HOUR,
     PREPARED,
     STREAM,
+    UNKNOWN,
     batch,
     deliver,
     fill,
@@ -16,36 +17,26 @@ from tests.support.stored_batches import (
     own,
     states,
 )
-from tests.support.stores import (
-    START,
-    HandClock,
-    run_sql,
-)
+from tests.support.stores import START, HandClock, run_sql
 
+from penstock.committers.contract import StreamKey
 from penstock.committers.deliveries.contract import Lease
-from penstock.committers.errors import (
-    FencedError,
-    ManifestCorruptError,
-)
-from penstock.committers.store.sql import SqlManifestStore
+from penstock.committers.errors import FencedError, ManifestCorruptError, RetryableError
+from penstock.committers.store.sql import SqlManifestStore, open_store
 
 # Names for clean-up ---------------------------------------------------------------------------------
 
 SOURCES = [b"files of 0", b"files of 1"]
 
 
-def test_an_unfinished_delivery_needs_its_own_files_and_those_of_its_batches(
-    store: SqlManifestStore, lease: Lease
-) -> None:
+def test_an_unfinished_delivery_needs_its_files_and_sources(store: SqlManifestStore, lease: Lease) -> None:
     fill(store, 3)
     deliver(store, lease, 0, 1, is_compacted=True)
     assert names(store, PREPARED) == [*SOURCES, b"files of 2", b"merged"]
     assert names(store, COMMITTED) == []
 
 
-def test_a_rewritten_delivery_needs_its_sources_until_they_are_removed(
-    store: SqlManifestStore, lease: Lease, clock: HandClock
-) -> None:
+def test_rewritten_deliveries_keep_sources(store: SqlManifestStore, lease: Lease, clock: HandClock) -> None:
     fill(store, 2)
     delivery = deliver(store, lease, 0, 1, is_compacted=True)
     assert store.deliveries.with_sources(STREAM) == []
@@ -73,19 +64,17 @@ def test_a_delivery_of_unchanged_files_is_named_once(store: SqlManifestStore, le
     assert names(store, COMMITTED) == [b"merged"]
     assert store.deliveries.with_sources(STREAM) == []
     store.deliveries.sources_removed(delivery.delivery_id)
-    assert store.manifest(STREAM, 0) == own(0)  # for people
+    assert store.manifest(STREAM, 0) == own(0)  # for `penstock show`
 
 
-def test_of_an_abandoned_delivery_the_batches_need_their_files(store: SqlManifestStore, lease: Lease) -> None:
+def test_batches_of_an_abandoned_delivery_need_their_files(store: SqlManifestStore, lease: Lease) -> None:
     fill(store, 2)
-    store.deliveries.abandon(deliver(store, lease, 0, 1, is_compacted=True), "its files are gone")
+    store.deliveries.abandon(deliver(store, lease, 0, 1, is_compacted=True), "its files are missing")
     assert names(store, PREPARED) == SOURCES
     assert names(store, COMMITTED) == names(store, ABORTED) == []
 
 
-def test_a_batch_committed_on_its_own_needs_its_files_whatever_its_delivery_does(
-    store: SqlManifestStore, lease: Lease
-) -> None:
+def test_a_batch_committed_on_its_own_needs_its_files(store: SqlManifestStore, lease: Lease) -> None:
     fill(store, 2)
     delivery = deliver(store, lease, 0, 1, is_compacted=True)
     store.finish(batch(0), COMMITTED)
@@ -96,15 +85,15 @@ def test_a_batch_committed_on_its_own_needs_its_files_whatever_its_delivery_does
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-@pytest.mark.parametrize("seen", range(4))
-def test_no_name_slips_through_while_a_delivery_lands(
-    store: SqlManifestStore, lease: Lease, seen: int, is_compacted: bool
+@pytest.mark.parametrize("read", range(4))
+def test_no_name_is_missed_meanwhile(
+    store: SqlManifestStore, lease: Lease, read: int, is_compacted: bool
 ) -> None:
-    """Whatever clean-up has seen of PREPARED when the delivery is finished."""
+    """However many PREPARED manifests clean-up has read when the delivery is finished."""
     fill(store, 2)
     delivery = deliver(store, lease, 0, 1, is_compacted=is_compacted)
     prepared = store.manifests(STREAM, PREPARED)
-    found = {next(prepared).content for _ in range(min(seen, 3))}
+    found = {next(prepared).content for _ in range(min(read, 3))}
     store.deliveries.finish(delivery, 12)
     found |= {manifest.content for manifest in prepared}
     found |= set(names(store, COMMITTED))
@@ -125,7 +114,7 @@ def test_lost_content_is_not_taken_for_removed_sources(store: SqlManifestStore, 
 # Prune ----------------------------------------------------------------------------------------------
 
 
-def test_old_batches_are_forgotten_by_age(store: SqlManifestStore, lease: Lease, clock: HandClock) -> None:
+def test_old_batches_are_pruned_by_age(store: SqlManifestStore, lease: Lease, clock: HandClock) -> None:
     fill(store, 5)
     store.finish(batch(0), COMMITTED)
     store.deliveries.skip(STREAM, 1, "ann", "why")
@@ -144,7 +133,7 @@ def test_old_batches_are_forgotten_by_age(store: SqlManifestStore, lease: Lease,
     assert store.deliveries.prune(STREAM, START + HOUR / 2, 100) == 0
 
 
-def test_many_batches_are_forgotten_by_their_number(
+def test_many_batches_are_pruned_by_count(
     store: SqlManifestStore, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.committers.store.pruning.BATCHES_AT_ONCE", 4)
@@ -157,10 +146,8 @@ def test_many_batches_are_forgotten_by_their_number(
     assert names(store, COMMITTED) == [b"of 14", b"of 16", b"of 18"]
 
 
-def test_pending_batches_and_the_newest_record_are_never_forgotten(
-    store: SqlManifestStore, lease: Lease, clock: HandClock
-) -> None:
-    """Clean-up and the next start ask for the newest: without it they would take the stream for a new one."""
+def test_pending_and_newest_records_stay(store: SqlManifestStore, lease: Lease, clock: HandClock) -> None:
+    """Clean-up and the next start need the newest: without it the stream would look new."""
     fill(store, 4)
     for batch_id in (0, 3):
         store.finish(batch(batch_id), COMMITTED)
@@ -173,9 +160,7 @@ def test_pending_batches_and_the_newest_record_are_never_forgotten(
     assert states(store) == {3: COMMITTED}
 
 
-def test_the_newest_record_keeps_its_delivery(
-    store: SqlManifestStore, lease: Lease, clock: HandClock
-) -> None:
+def test_the_newest_keeps_its_delivery(store: SqlManifestStore, lease: Lease, clock: HandClock) -> None:
     fill(store, 2)
     delivery = deliver(store, lease, 0, 1, is_compacted=True)
     store.deliveries.finish(delivery, 12)
@@ -187,7 +172,7 @@ def test_the_newest_record_keeps_its_delivery(
 
 
 @pytest.mark.parametrize("what", ["unfinished", "with sources"])
-def test_what_a_delivery_still_needs_is_not_forgotten(
+def test_batches_of_a_delivery_are_not_pruned(
     store: SqlManifestStore, lease: Lease, clock: HandClock, what: str
 ) -> None:
     fill(store, 2)
@@ -210,10 +195,8 @@ def test_what_a_delivery_still_needs_is_not_forgotten(
     assert store.deliveries.recent(STREAM, 1) == []
 
 
-def test_an_unfinished_delivery_of_unchanged_files_keeps_its_batches(
-    store: SqlManifestStore, lease: Lease, clock: HandClock
-) -> None:
-    """Even if each was committed on its own: who finishes the delivery wants to know which they were."""
+def test_unfinished_deliveries_keep_batches(store: SqlManifestStore, lease: Lease, clock: HandClock) -> None:
+    """Even if each was committed on its own: the process that finishes the delivery needs them."""
     fill(store, 3)
     delivery = deliver(store, lease, 0, 1)
     for batch_id in range(3):
@@ -223,9 +206,7 @@ def test_an_unfinished_delivery_of_unchanged_files_keeps_its_batches(
     assert store.deliveries.unfinished(STREAM) == delivery
 
 
-def test_abandoned_deliveries_are_forgotten_by_age(
-    store: SqlManifestStore, lease: Lease, clock: HandClock
-) -> None:
+def test_abandoned_deliveries_are_pruned(store: SqlManifestStore, lease: Lease, clock: HandClock) -> None:
     fill(store, 1)
     for number in range(2):
         store.deliveries.abandon(deliver(store, lease, 0, name=b"%d" % number), "why")
@@ -236,9 +217,7 @@ def test_abandoned_deliveries_are_forgotten_by_age(
     assert store.deliveries.unfinished(STREAM) == unfinished
 
 
-def test_a_number_of_a_delivery_is_never_given_out_again(
-    store: SqlManifestStore, lease: Lease, clock: HandClock
-) -> None:
+def test_delivery_ids_are_never_used_again(store: SqlManifestStore, lease: Lease, clock: HandClock) -> None:
     fill(store, 1)
     first = deliver(store, lease, 0)
     store.deliveries.abandon(first, "why")
@@ -248,9 +227,7 @@ def test_a_number_of_a_delivery_is_never_given_out_again(
     assert deliver(store, lease, 0).delivery_id > first.delivery_id
 
 
-def test_a_run_is_forgotten_long_after_another_took_over_and_not_long_after_its_claim(
-    store: SqlManifestStore, clock: HandClock
-) -> None:
+def test_a_run_is_pruned_long_after_it_was_taken_over(store: SqlManifestStore, clock: HandClock) -> None:
     clock.advance(3600)
     store.claim(STREAM, "r2")
     clock.advance(3600)
@@ -259,6 +236,25 @@ def test_a_run_is_forgotten_long_after_another_took_over_and_not_long_after_its_
     with pytest.raises(FencedError):  # its claim is old, that of its successor is not
         store.claim(STREAM, "r2")
     store.claim(STREAM, "r3")
-    store.claim(STREAM, "r1")  # forgotten, so it counts as new
+    store.claim(STREAM, "r1")  # pruned, so it counts as new
     with pytest.raises(FencedError):
         store.claim(STREAM, "r3")
+
+
+# Maintenance ----------------------------------------------------------------------------------------
+
+
+def test_the_last_time_of_each_step_is_kept_for_each_stream(store: SqlManifestStore, store_url: str) -> None:
+    other = StreamKey("another", STREAM.table_uri)
+    store.register_stream(other, "test")
+    for step, at in (("compact", START), ("vacuum", START), ("compact", START + HOUR)):
+        store.maintenance.note(STREAM, step, at)
+    with open_store(store_url) as again:
+        assert again.maintenance.done(STREAM) == {"compact": START + HOUR, "vacuum": START}
+        assert again.maintenance.done(other) == {}
+
+
+def test_an_unknown_stream_was_never_maintained(store: SqlManifestStore) -> None:
+    assert store.maintenance.done(UNKNOWN) == {}
+    with pytest.raises(RetryableError, match="does not know the stream unknown"):
+        store.maintenance.note(UNKNOWN, "compact", START)

@@ -37,11 +37,7 @@ from tests.support.stores import (
 from penstock.committers.contract import AbortedBy
 from penstock.committers.decision import Action, TokenPosition, decide
 from penstock.committers.deliveries.contract import Backlog, DeliveryState, Lease
-from penstock.committers.errors import (
-    CommitStateUnknownError,
-    ManifestCorruptError,
-    RetryableError,
-)
+from penstock.committers.errors import CommitStateUnknownError, ManifestCorruptError, RetryableError
 from penstock.committers.store import database
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.delivery_queries import DeliveryPhase
@@ -50,7 +46,7 @@ from penstock.committers.store.sql import SqlManifestStore, open_store
 # Prepare --------------------------------------------------------------------------------------------
 
 
-def test_a_prepared_delivery_reads_back_as_written(
+def test_a_delivery_reads_back_as_prepared(
     store: SqlManifestStore, store_url: str, lease: Lease, clock: HandClock
 ) -> None:
     fill(store, 3)
@@ -89,10 +85,8 @@ def test_a_stream_has_one_unfinished_delivery_at_most(store: SqlManifestStore, l
     assert store.deliveries.unfinished(STREAM) == first
 
 
-def test_the_database_itself_refuses_a_second_unfinished_delivery(
-    store: SqlManifestStore, lease: Lease
-) -> None:
-    """Whatever the code does. Finished ones and those of other streams are no obstacle."""
+def test_the_database_refuses_a_second_unfinished_delivery(store: SqlManifestStore, lease: Lease) -> None:
+    """Independent of the code. Finished deliveries and those of other streams are allowed."""
     fill(store, 1)
     deliver(store, lease, 0)
     store.register_stream(replace(STREAM, query_id="other"), "test")
@@ -120,10 +114,7 @@ def test_the_database_itself_refuses_a_second_unfinished_delivery(
 
 UNFIT: dict[str, tuple[Callable[[SqlManifestStore], object], str]] = {
     "committed": (lambda store: store.finish(batch(1), COMMITTED), "Batch 1 .*is no longer pending"),
-    "skipped": (
-        lambda store: store.deliveries.skip(STREAM, 1, "me", ""),
-        "Batch 1 .*is no longer pending",
-    ),
+    "skipped": (lambda store: store.deliveries.skip(STREAM, 1, "me", ""), "Batch 1 .*is no longer pending"),
     "given up": (
         lambda store: store.finish(batch(1), ABORTED),
         "Batch 1 .*waits for its replay and must be delivered first",
@@ -152,7 +143,7 @@ def test_a_delivery_of_batches_that_have_changed_is_refused(
 
 @pytest.mark.parametrize("left_out", [0, 1], ids=["before", "between"])
 def test_a_delivery_leaves_out_no_pending_batch(store: SqlManifestStore, lease: Lease, left_out: int) -> None:
-    """The token would pass it, and what the token has passed counts as delivered: its rows would be lost."""
+    """The token would pass it, and batches behind the token count as delivered: its rows would be lost."""
     fill(store, 3)
     chosen = [batch_id for batch_id in range(3) if batch_id != left_out]
     with pytest.raises(
@@ -163,10 +154,8 @@ def test_a_delivery_leaves_out_no_pending_batch(store: SqlManifestStore, lease: 
     assert deliver(store, lease, *chosen).manifest.batches == tuple(map(batch, chosen))
 
 
-def test_nothing_is_delivered_past_a_batch_that_waits_for_its_replay(
-    store: SqlManifestStore, lease: Lease
-) -> None:
-    """The same, once the replay is prepared."""
+def test_nothing_is_delivered_past_a_batch_awaiting_replay(store: SqlManifestStore, lease: Lease) -> None:
+    """For the same reason, once the replay is prepared."""
     fill(store, 3)
     store.finish(batch(1), ABORTED, reason="superseded")
     assert [one.batch.batch_id for one in store.deliveries.deliverable(STREAM)] == [0]
@@ -175,10 +164,8 @@ def test_nothing_is_delivered_past_a_batch_that_waits_for_its_replay(
     assert deliver(store, lease, 0).manifest.batches == (batch(0),)
 
 
-def test_a_batch_that_an_earlier_version_has_given_up_waits_for_its_replay(
-    store: SqlManifestStore, lease: Lease
-) -> None:
-    """A driver of an earlier version that runs through the upgrade of the store does not say who did it."""
+def test_a_batch_aborted_by_an_earlier_version_awaits_replay(store: SqlManifestStore, lease: Lease) -> None:
+    """A driver of an earlier version does not record who aborted it."""
     fill(store, 4)
     store.finish(batch(0), COMMITTED)
     store.finish(batch(1), ABORTED, reason="superseded")
@@ -201,9 +188,7 @@ def test_a_delivery_is_named_after_its_last_batch(store: SqlManifestStore, lease
 # Finish and abandon ---------------------------------------------------------------------------------
 
 
-def test_a_finished_delivery_commits_all_of_its_batches(
-    store: SqlManifestStore, lease: Lease, clock: HandClock
-) -> None:
+def test_finished_deliveries_are_committed(store: SqlManifestStore, lease: Lease, clock: HandClock) -> None:
     fill(store, 4)
     store.set_reason(batch(0), "table busy")
     delivery = deliver(store, lease, 0, 1, 2)
@@ -232,18 +217,18 @@ def test_a_delivery_ends_once(store: SqlManifestStore, lease: Lease) -> None:
     assert not store.deliveries.finish(first, 13)
     assert not store.deliveries.abandon(first, "too late")
     second = deliver(store, lease, 1)
-    assert store.deliveries.abandon(second, "files gone")
+    assert store.deliveries.abandon(second, "files missing")
     assert not store.deliveries.abandon(second, "again")
     assert not store.deliveries.finish(second, 14)
     assert states(store) == {0: COMMITTED, 1: PREPARED}
     [status] = store.streams()
     assert (status.committed_batches, status.committed_rows) == (1, 10)
     found = [(one.phase.value, one.reason) for one in store.deliveries.recent(STREAM, 10)]
-    assert found == [("ABANDONED", "files gone"), ("COMMITTED", "")]
+    assert found == [("ABANDONED", "files missing"), ("COMMITTED", "")]
 
 
 def test_a_delivery_of_a_store_that_was_replaced_ends_nothing(store: SqlManifestStore, lease: Lease) -> None:
-    """Its number may be another's by now."""
+    """Its id may belong to another delivery."""
     fill(store, 1)
     delivery = deliver(store, lease, 0)
     of_before = replace(delivery, manifest=merged(0, content=b"of before"))
@@ -262,7 +247,7 @@ def test_an_abandoned_delivery_frees_its_batches(store: SqlManifestStore, lease:
 
 
 def test_a_batch_that_was_committed_on_its_own_is_counted_once(store: SqlManifestStore, lease: Lease) -> None:
-    """By a query that was switched to `delivery=coupled`, whose recovery looks for pending batches too."""
+    """By a query that was switched to `delivery=coupled`, whose recovery commits pending batches too."""
     fill(store, 2)
     delivery = deliver(store, lease, 0, 1)
     assert store.finish(batch(0), COMMITTED, table_version=11)
@@ -283,7 +268,7 @@ def test_an_empty_delivery_leaves_the_known_table_version(store: SqlManifestStor
 
 
 def test_a_batch_in_an_unfinished_delivery_is_not_given_up(store: SqlManifestStore, lease: Lease) -> None:
-    """The delivery may land, with the batch's rows."""
+    """The delivery may be committed, with the rows of the batch."""
     fill(store, 1)
     delivery = deliver(store, lease, 0)
     assert not store.finish(batch(0), ABORTED, reason="superseded")
@@ -292,7 +277,7 @@ def test_a_batch_in_an_unfinished_delivery_is_not_given_up(store: SqlManifestSto
     assert store.finish(batch(0), ABORTED, reason="superseded")
 
 
-def test_when_the_database_fails_the_end_of_a_delivery_stays_open(
+def test_a_failure_of_the_database_leaves_the_delivery_unfinished(
     store: SqlManifestStore, store_url: str, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.2)
@@ -337,9 +322,7 @@ def test_a_thousand_batches_are_marked_by_one_statement(store: SqlManifestStore,
 
 
 @pytest.mark.parametrize("what", ["content", "batch"])
-def test_a_damaged_delivery_is_an_error_that_says_what_to_do(
-    store: SqlManifestStore, lease: Lease, what: str
-) -> None:
+def test_a_damaged_delivery_has_a_remedy(store: SqlManifestStore, lease: Lease, what: str) -> None:
     fill(store, 2)
     deliver(store, lease, 0, 1)
     if what == "content":
@@ -353,17 +336,17 @@ def test_a_damaged_delivery_is_an_error_that_says_what_to_do(
             list(store.manifests(STREAM, PREPARED))
 
 
-# How it is going, and operators ---------------------------------------------------------------------
+# State of deliveries, and operators -----------------------------------------------------------------
 
 
-def test_how_deliveries_are_going_reads_back_as_written(deliveries: SqlDeliveries, lease: Lease) -> None:
+def test_the_state_of_deliveries_reads_back_as_written(deliveries: SqlDeliveries, lease: Lease) -> None:
     assert deliveries.state(STREAM) == DeliveryState()
     state = DeliveryState(3, START + HOUR, "nul \0", 17, START, "", "refused 5 times")
     deliveries.set_state(lease, state)
     assert deliveries.state(STREAM) == replace(state, error="nul ")
 
 
-def test_a_process_that_does_not_know_of_it_yet_does_not_end_an_operators_park(
+def test_a_process_does_not_end_an_operators_park(
     deliveries: SqlDeliveries, lease: Lease, clock: HandClock
 ) -> None:
     before = deliveries.state(STREAM)
@@ -376,22 +359,22 @@ def test_a_process_that_does_not_know_of_it_yet_does_not_end_an_operators_park(
     assert state.parked_why == "the table moves"
 
 
-def test_retry_starts_over_and_keeps_the_error_in_sight(deliveries: SqlDeliveries, lease: Lease) -> None:
+def test_retry_starts_over_and_keeps_the_error(deliveries: SqlDeliveries, lease: Lease) -> None:
     deliveries.set_state(lease, DeliveryState(5, START, "schema", 3, START, "", "refused 5 times"))
     deliveries.retry(STREAM, "ann", "column added")
     assert deliveries.state(STREAM) == DeliveryState(error="schema", isolate_until=3)
 
 
-def test_what_operators_decided_is_kept_with_who_and_why(store: SqlManifestStore, clock: HandClock) -> None:
+def test_decisions_of_operators_are_kept_with_who_and_why(store: SqlManifestStore, clock: HandClock) -> None:
     fill(store, 3)
-    store.deliveries.park(STREAM, "ann", "look at it")
+    store.deliveries.park(STREAM, "ann", "check it")
     clock.advance(1)
     assert store.deliveries.skip(STREAM, 0, "bob", "bad rows")
     store.deliveries.abort_pending(STREAM, 1, "ann", "checkpoint lost \udcff")
     store.deliveries.retry(STREAM, "ann", "")
-    said = [(one.who, one.what, one.batch_id, one.why) for one in store.deliveries.operator_actions(STREAM)]
-    assert said == [
-        ("ann", "park", None, "look at it"),
+    found = [(one.who, one.what, one.batch_id, one.why) for one in store.deliveries.operator_actions(STREAM)]
+    assert found == [
+        ("ann", "park", None, "check it"),
         ("bob", "skip", 0, "bad rows"),
         ("ann", "abort", 2, "checkpoint lost ?"),
         ("ann", "retry", None, ""),
@@ -413,9 +396,7 @@ def test_a_skipped_batch_is_given_up_with_the_reason(store: SqlManifestStore, le
     assert deliver(store, lease, 1).manifest.batches == (batch(1),)
 
 
-def test_a_batch_in_a_delivery_can_be_neither_skipped_nor_aborted(
-    store: SqlManifestStore, lease: Lease
-) -> None:
+def test_a_batch_in_a_delivery_is_neither_skipped_nor_aborted(store: SqlManifestStore, lease: Lease) -> None:
     fill(store, 3)
     delivery = deliver(store, lease, 0, 1)
     for attempt in (
@@ -430,9 +411,7 @@ def test_a_batch_in_a_delivery_can_be_neither_skipped_nor_aborted(
     assert store.deliveries.skip(STREAM, 1, "ann", "why")
 
 
-def test_batches_after_a_lost_checkpoint_are_aborted_together(
-    store: SqlManifestStore, clock: HandClock
-) -> None:
+def test_batches_after_a_lost_checkpoint_are_aborted(store: SqlManifestStore, clock: HandClock) -> None:
     fill(store, 5)
     store.finish(batch(3), ABORTED, reason="superseded")
     clock.advance(5)
@@ -445,9 +424,7 @@ def test_batches_after_a_lost_checkpoint_are_aborted_together(
     assert len(store.deliveries.operator_actions(STREAM)) == 2
 
 
-def test_the_status_shows_backlog_state_and_waiting(
-    store: SqlManifestStore, lease: Lease, clock: HandClock
-) -> None:
+def test_the_status_shows_the_backlog(store: SqlManifestStore, lease: Lease, clock: HandClock) -> None:
     fill(store, 1)
     clock.advance(5)
     fill(store, 2, first=1)
@@ -497,8 +474,8 @@ def test_no_statement_of_a_delivery_reads_the_whole_history(store: SqlManifestSt
     assert not [plan for plan in plans_of(store, said) if reads_whole_history(plan)]
 
 
-def test_a_batch_that_no_delivery_process_takes_costs_what_it_did(store: SqlManifestStore) -> None:
-    """The way of a batch with `delivery=coupled`, in statements."""
+def test_a_coupled_batch_costs_no_more_statements(store: SqlManifestStore) -> None:
+    """The number of statements of a batch with `delivery=coupled`."""
     with statements_of(store) as said:
         store.record(STREAM, 0)
         store.pending(STREAM)

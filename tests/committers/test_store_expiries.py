@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
 
 import pytest
-import sqlalchemy as sa
-from tests.support.stores import create_old_store
+from tests.support.stored_batches import HOUR
+from tests.support.stores import START, create_old_store, run_sql
 
 from penstock.committers.contract import StreamKey
 from penstock.committers.errors import ManifestCorruptError
 from penstock.committers.store.expiries import Expiry, SqlExpiries
 from penstock.committers.store.sql import SqlManifestStore, open_store
 
-START = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=timezone.utc)
-HOUR = timedelta(hours=1)
 PLAN = Expiry("e1", "catalog:ns.t", "uuid-1", b"\x00content\xff", START)
-
-
-@pytest.fixture
-def store(store_url: str) -> Iterator[SqlManifestStore]:
-    with open_store(store_url) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -37,14 +27,14 @@ def test_an_expiry_reads_back_as_written(expiries: SqlExpiries) -> None:
     assert expiries.of_table("uuid-2") == []
 
 
-def test_an_expiry_is_written_twice_without_harm_and_keeps_how_far_it_got(expiries: SqlExpiries) -> None:
+def test_an_expiry_that_is_written_twice_keeps_its_progress(expiries: SqlExpiries) -> None:
     expiries.put(PLAN)
     expiries.add_deleted(PLAN, 7)
     expiries.put(replace(PLAN, expired_at=START + HOUR))
     assert expiries.of_table("uuid-1") == [replace(PLAN, expired_at=START + HOUR, deleted=7)]
 
 
-def test_the_number_of_deleted_files_never_goes_back(expiries: SqlExpiries) -> None:
+def test_the_number_of_deleted_files_never_decreases(expiries: SqlExpiries) -> None:
     """Another process that deletes the same files may be behind."""
     expiries.put(PLAN)
     for deleted in (7, 3):
@@ -61,7 +51,7 @@ def test_expiries_in_their_grace_period_are_left_out(expiries: SqlExpiries) -> N
     assert [expiry.expiry_id for expiry in expiries.of_table("uuid-1", START)] == ["e1", "old"]
 
 
-def test_a_removed_expiry_is_gone(expiries: SqlExpiries) -> None:
+def test_a_removed_expiry_is_not_listed(expiries: SqlExpiries) -> None:
     other = replace(PLAN, expiry_id="e2")
     for expiry in (PLAN, other):
         expiries.put(expiry)
@@ -70,13 +60,10 @@ def test_a_removed_expiry_is_gone(expiries: SqlExpiries) -> None:
     assert expiries.of_table("uuid-1") == [other]
 
 
-def test_a_damaged_expiry_is_an_error_that_says_what_to_do(store: SqlManifestStore) -> None:
-    """Its names are those of files to delete."""
+def test_a_damaged_expiry_is_an_error_with_a_remedy(store: SqlManifestStore) -> None:
+    """It names files to delete."""
     store.expiries.put(PLAN)
-    engine = sa.create_engine(store.engine.url)
-    with engine.begin() as connection:
-        connection.execute(sa.text("UPDATE penstock_expiries SET content = :content"), {"content": b"other"})
-    engine.dispose()
+    run_sql(store, "UPDATE penstock_expiries SET content = :content", content=b"other")
     with pytest.raises(ManifestCorruptError, match=r"e1 of the table catalog:ns.t .*Restore the store"):
         store.expiries.of_table("uuid-1")
 

@@ -7,33 +7,12 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from tests.support.stored_batches import (
-    STREAM,
-    UNKNOWN,
-    fill,
-    merged,
-)
-from tests.support.stores import (
-    START,
-    HandClock,
-    Processes,
-    holding,
-)
+from tests.support.stored_batches import STREAM, UNKNOWN, fill, merged
+from tests.support.stores import START, HandClock, Processes, holding
 
-from penstock.committers.contract import (
-    StreamKey,
-)
-from penstock.committers.deliveries.contract import (
-    LEASE_S_MAX,
-    Backlog,
-    DeliveryState,
-    DeliveryStore,
-    Lease,
-)
-from penstock.committers.errors import (
-    FencedError,
-    RetryableError,
-)
+from penstock.committers.contract import StreamKey
+from penstock.committers.deliveries.contract import LEASE_S_MAX, Backlog, DeliveryState, DeliveryStore, Lease
+from penstock.committers.errors import FencedError, RetryableError
 from penstock.committers.store import database
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.sql import SqlManifestStore, open_store
@@ -47,9 +26,7 @@ def test_the_sql_deliveries_are_a_delivery_store(deliveries: SqlDeliveries) -> N
     assert protocol.unfinished(STREAM) is None
 
 
-def test_one_process_holds_a_stream_until_its_lease_expires(
-    deliveries: SqlDeliveries, lease: Lease, clock: HandClock
-) -> None:
+def test_a_lease_holds_until_it_expires(deliveries: SqlDeliveries, lease: Lease, clock: HandClock) -> None:
     assert lease == Lease(STREAM, "first", 1, START + timedelta(seconds=10))
     clock.advance(9.9)
     assert deliveries.acquire(STREAM, "second", 10) is None
@@ -60,9 +37,7 @@ def test_one_process_holds_a_stream_until_its_lease_expires(
     assert deliveries.acquire(STREAM, "first", 10) is None
 
 
-def test_a_lease_of_a_process_whose_clock_is_far_ahead_counts_as_expired(
-    store_url: str, deliveries: SqlDeliveries, clock: HandClock
-) -> None:
+def test_a_lease_of_a_fast_clock_expires(store_url: str, deliveries: SqlDeliveries, clock: HandClock) -> None:
     ahead = HandClock()
     ahead.advance(365 * 24 * 3600)
     with open_store(store_url, ahead) as other:
@@ -72,9 +47,7 @@ def test_a_lease_of_a_process_whose_clock_is_far_ahead_counts_as_expired(
     assert deliveries.acquire(STREAM, "third", 10) is None
 
 
-def test_the_longest_lease_of_a_process_whose_clock_is_a_little_ahead_is_respected(
-    store_url: str, deliveries: SqlDeliveries
-) -> None:
+def test_the_longest_lease_of_a_clock_slightly_ahead_holds(store_url: str, deliveries: SqlDeliveries) -> None:
     ahead = HandClock()
     ahead.advance(30)
     with open_store(store_url, ahead) as other:
@@ -82,9 +55,7 @@ def test_the_longest_lease_of_a_process_whose_clock_is_a_little_ahead_is_respect
     assert deliveries.acquire(STREAM, "second", 10) is None
 
 
-def test_whoever_holds_the_lease_keeps_its_fence_and_gets_more_time(
-    deliveries: SqlDeliveries, lease: Lease, clock: HandClock
-) -> None:
+def test_a_renewed_lease_keeps_its_fence(deliveries: SqlDeliveries, lease: Lease, clock: HandClock) -> None:
     clock.advance(5)
     assert deliveries.acquire(STREAM, "first", 10) == replace(
         lease, expires_at=clock.now + timedelta(seconds=10)
@@ -141,7 +112,7 @@ def test_a_fenced_holder_is_refused(
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=list(USES))
-def test_a_released_lease_is_none(
+def test_a_released_lease_is_refused(
     store: SqlManifestStore, lease: Lease, use: Callable[[SqlDeliveries, Lease], object]
 ) -> None:
     fill(store, 1)
@@ -154,15 +125,13 @@ def test_a_released_lease_is_none(
 def test_an_expired_lease_that_nobody_took_still_holds(
     store: SqlManifestStore, lease: Lease, clock: HandClock, use: Callable[[SqlDeliveries, Lease], object]
 ) -> None:
-    """Such as after a pause of the process; to refuse it would help nobody."""
+    """For example after a pause of the process."""
     fill(store, 1)
     clock.advance(3600)
     use(store.deliveries, lease)
 
 
-def test_to_release_a_lost_lease_takes_nothing_from_its_new_holder(
-    deliveries: SqlDeliveries, lease: Lease, clock: HandClock
-) -> None:
+def test_a_lost_lease_is_not_released(deliveries: SqlDeliveries, lease: Lease, clock: HandClock) -> None:
     clock.advance(11)
     assert deliveries.acquire(STREAM, "second", 10) is not None
     deliveries.release(lease)
@@ -182,8 +151,9 @@ def test_of_two_processes_that_want_a_stream_one_gets_it(store_url: str, is_expi
     assert [{*pair} for pair in zip(one, other, strict=True)] == [{fence, None}] * len(streams)
 
 
+@pytest.mark.usefixtures("lease")
 def test_a_standby_waits_for_no_lock(
-    store: SqlManifestStore, store_url: str, lease: Lease, monkeypatch: pytest.MonkeyPatch, clock: HandClock
+    store: SqlManifestStore, store_url: str, monkeypatch: pytest.MonkeyPatch, clock: HandClock
 ) -> None:
     monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.2)
     with open_store(store_url, clock) as standby, holding(store, STREAM):

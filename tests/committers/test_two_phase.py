@@ -10,18 +10,18 @@ import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-import sqlalchemy as sa
 from tests.support.faults import BusyTable, Fault, FaultyTable, ForgetfulStore, Strand, strands
 from tests.support.lakes import LAKES, LakeTable, rows
 from tests.support.query import Ids, Query, Written
 
-from penstock import testing
 from penstock.committers.commit_runner import Retry
 from penstock.committers.contract import (
     AlreadyCommitted,
@@ -39,7 +39,6 @@ from penstock.committers.errors import (
     CheckpointMismatchError,
     CommitStateUnknownError,
     FencedError,
-    ManifestCorruptError,
     PenstockError,
     RetryableError,
     SchemaMismatchError,
@@ -67,7 +66,7 @@ def query(lake: LakeTable) -> Query:
 
 @pytest.fixture
 def query_by_day(lake: LakeTable) -> Query:
-    """A query whose table can be partitioned otherwise."""
+    """A query whose table can be partitioned by day."""
     return Query(lake, schema=pa.schema([("id", pa.int64()), ("day", pa.string())]))
 
 
@@ -94,21 +93,6 @@ def sqlite_store(tmp_path: Path) -> Iterator[SqlManifestStore]:
         yield opened
 
 
-def findings(query: Query, ids: Ids) -> testing.Observation:
-    """What is wrong with the table, if it is to hold these ids."""
-    return testing.check(query.lake, f"(SELECT unnest({list(ids)}::BIGINT[]) AS id)")
-
-
-def holds(query: Query, store: SqlManifestStore, ids: Ids) -> bool:
-    """Each id once, nothing PREPARED, nothing named twice."""
-    return findings(query, ids).problems == [] and not store.pending(query.stream)
-
-
-def state(store: SqlManifestStore, query: Query, batch_id: int = 0) -> ManifestState | None:
-    record = store.record(query.stream, batch_id)
-    return None if record is None else record.state
-
-
 def data_files(query: Query) -> set[str]:
     """By their paths in the folder of data files."""
     table = query.lake
@@ -121,40 +105,36 @@ def prepare_only(query: Query, store: SqlManifestStore, batch_id: int = 0, offse
     written = query.write(query.plan(store, batch), PARTS, "dead")
     with crash_at("prepare.done"):
         query.commit(store, written)
-    assert state(store, query, batch_id) is PREPARED
+    assert query.state(store, batch_id) is PREPARED
     return written
+
+
+@contextmanager
+def late_commit(query: Query, store: ManifestStore, written: Written) -> Iterator[Strand]:
+    """A commit whose request is not executed before its time-out. The block can let it continue."""
+    requests: list[Strand] = []
+    with strands():
+        with pytest.raises(CommitStateUnknownError):
+            query.commit_to(FaultyTable(query.target(), Fault.LATE, requests.append), store, written)
+        yield requests[0]
 
 
 # Responses that get lost ------------------------------------------------------------------------------
 
 
-def test_a_commit_that_lands_after_the_abort_finds_its_files(query: Query, store: SqlManifestStore) -> None:
+@pytest.mark.parametrize("is_recovered", [False, True])
+def test_a_late_commit_adds_no_rows_twice(query: Query, store: SqlManifestStore, is_recovered: bool) -> None:
+    """It is executed after the abort, before or after the recovery of its batch."""
     batch = query.batch(0)
     written = query.write(query.plan(store, batch), PARTS, "r1")
-    on_its_way: list[Strand] = []
-    with strands():
-        late = FaultyTable(query.target(), Fault.LATE, on_its_way.append)
-        with pytest.raises(CommitStateUnknownError):
-            query.commit_to(late, store, written)
-        on_its_way[0].resume()
-    assert on_its_way[0].error is None
+    with late_commit(query, store, written) as request:
+        if is_recovered:
+            query.run(store, batch, *PARTS, run_id="r2")
+        request.resume()
+    assert request.error is None
 
     query.run(store, batch, *PARTS, run_id="r2")
-    assert holds(query, store, [1, 2, 3])
-
-
-def test_a_commit_that_lands_after_its_recovery_adds_no_rows(query: Query, store: SqlManifestStore) -> None:
-    batch = query.batch(0)
-    written = query.write(query.plan(store, batch), PARTS, "r1")
-    on_its_way: list[Strand] = []
-    with strands():
-        late = FaultyTable(query.target(), Fault.LATE, on_its_way.append)
-        with pytest.raises(CommitStateUnknownError):
-            query.commit_to(late, store, written)
-        query.run(store, batch, *PARTS, run_id="r2")
-        on_its_way[0].resume()
-
-    assert holds(query, store, [1, 2, 3])
+    assert query.holds(store, [1, 2, 3])
 
 
 # Crashes ----------------------------------------------------------------------------------------------
@@ -162,8 +142,6 @@ def test_a_commit_that_lands_after_its_recovery_adds_no_rows(query: Query, store
 
 ONLY_IN_DELTA = "evolve.done"
 """Iceberg's tables get their new columns in the commit that brings the batch."""
-
-IN_ANY_BATCH = [p for p in STREAM_POINTS if p != ONLY_IN_DELTA and not p.startswith("recover.")]
 
 
 @pytest.mark.parametrize(
@@ -183,23 +161,23 @@ def test_a_crash_of_a_batch_that_brings_a_column_and_a_restart_leave_each_row_on
         wider.evolving.run(store, query.batch(1), *PARTS, run_id="r1")
     wider.evolving.run(store, query.batch(1), *PARTS, run_id="r2")
 
-    assert state(store, query, 1) is COMMITTED
-    assert holds(query, store, [0, 1, 2, 3])
+    assert query.state(store, 1) is COMMITTED
+    assert query.holds(store, [0, 1, 2, 3])
     assert rows(query.lake, "id, note") == [(n, None) for n in range(4)]
 
 
-def test_a_crash_after_files_were_found_gone_and_before_they_are_written_again_is_healed(
+def test_a_crash_before_missing_files_are_written_again_costs_no_rows(
     query: Query, store: SqlManifestStore
 ) -> None:
-    """The batch stays PREPARED meanwhile, for a decoupled twin may have gone on behind it."""
+    """The batch stays PREPARED: a concurrent decoupled driver may have prepared later ones."""
     written = prepare_only(query, store)
     delete(query, written)
     with crash_at("recover.done"):
         query.plan(store, written.batch)
-    assert state(store, query) is PREPARED
+    assert query.state(store, 0) is PREPARED
 
     query.run(store, written.batch, *PARTS, run_id="r2")
-    assert holds(query, store, [1, 2, 3])
+    assert query.holds(store, [1, 2, 3])
 
 
 # Replays ----------------------------------------------------------------------------------------------
@@ -208,23 +186,23 @@ def test_a_crash_after_files_were_found_gone_and_before_they_are_written_again_i
 def test_a_pending_batch_that_the_table_has_otherwise_is_not_forgotten_once_spark_has_moved_on(
     query: Query, store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """A copy of the checkpoint has landed the batch id; the original, decoupled then, has logged its own."""
+    """A checkpoint fork has committed the batch id. The original, decoupled then, has logged its own."""
     prepare_only(query, store)
     with open_store(f"sqlite:///{tmp_path}/copy.db") as copy:
         query.run(copy, query.batch(0, "of the copy"), [4], run_id="c1")
-    for look in (
+    for step in (
         lambda: query.plan(store, query.batch(1)),
         lambda: query.two_phase(store).recovery.recover(query.stream),
     ):
         with pytest.raises(CheckpointMismatchError, match="in the table from other source offsets"):
-            look()
-    assert state(store, query) is PREPARED
+            step()
+    assert query.state(store, 0) is PREPARED
 
 
-def test_a_pending_batch_is_not_landed_on_the_batch_of_a_copy(
+def test_a_pending_batch_is_not_committed_after_a_fork(
     query: Query, store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """The original's batch was skipped; the copy, with a store of its own, has landed it to another end."""
+    """The batch of the original was skipped. The fork, with its own store, has committed other rows."""
     prepare_only(query, store, 0, "old")
     later = query.write(query.plan_of(1), [[9]], "dead")
     store.prepare(later.manifest, "dead")
@@ -233,13 +211,11 @@ def test_a_pending_batch_is_not_landed_on_the_batch_of_a_copy(
         query.run(copy, query.batch(0, "of the copy"), [4], run_id="c1")
     with pytest.raises(CheckpointMismatchError, match="in the table from other source offsets"):
         query.two_phase(store).recovery.recover(query.stream)
-    assert state(store, query, 1) is PREPARED
+    assert query.state(store, 1) is PREPARED
 
 
-def test_no_batch_lands_behind_one_that_a_copy_has_landed_meanwhile(
-    query: Query, store: SqlManifestStore, tmp_path: Path
-) -> None:
-    """As above, and the copy is faster than this one's commit. Both may have read the same rows."""
+def test_a_fork_stops_later_batches(query: Query, store: SqlManifestStore, tmp_path: Path) -> None:
+    """As above, and the fork commits first. Both may have read the same rows."""
     query.run(store, query.batch(0), [1], run_id="r1")
     prepare_only(query, store, 1, "skipped")
     store.deliveries.skip(query.stream, 1, "ann", "broken")
@@ -251,15 +227,15 @@ def test_no_batch_lands_behind_one_that_a_copy_has_landed_meanwhile(
             pytest.raises(CheckpointMismatchError, match=r"Batch 1 of .* in the table from"),
         ):
             query.commit(store, written)
-    assert state(store, query, 2) is ABORTED
-    assert holds(query, store, [1, 9])
+    assert query.state(store, 2) is ABORTED
+    assert query.holds(store, [1, 9])
 
 
 @pytest.mark.parametrize("batch_id", [1, 5])
-def test_copies_of_a_checkpoint_part_with_an_error_if_the_store_was_lost(
+def test_a_checkpoint_fork_is_an_error_if_the_store_was_lost(
     query: Query, store: SqlManifestStore, tmp_path: Path, batch_id: int
 ) -> None:
-    """Also if batches that were not delivered went with it: then the table's last batch is an older one."""
+    """Also if undelivered batches were lost with it: then the last batch of the table is older."""
     query.run(store, query.batch(0, "of the copy"), *PARTS, run_id="r1")
     with open_store(f"sqlite:///{tmp_path}/empty.db") as empty:
         with pytest.raises(CheckpointMismatchError, match="after batch 0, which the table has from other"):
@@ -268,8 +244,8 @@ def test_copies_of_a_checkpoint_part_with_an_error_if_the_store_was_lost(
         assert query.two_phase(empty).begin(query.batch(batch_id), same.get) is Action.WRITE
 
 
-def test_copies_of_a_checkpoint_part_with_an_error(query: Query, store: SqlManifestStore) -> None:
-    """Each start says what its checkpoint has of the batch before."""
+def test_a_checkpoint_fork_is_an_error(query: Query, store: SqlManifestStore) -> None:
+    """Each start gives the digest that its checkpoint has for the batch before."""
     query.run(store, query.batch(0, "of the copy"), *PARTS, run_id="r1")
     with pytest.raises(CheckpointMismatchError, match="after batch 0, which the store has from other"):
         query.two_phase(store).begin(query.batch(1), lambda _: query.batch(0).digest)
@@ -280,7 +256,7 @@ def test_copies_of_a_checkpoint_part_with_an_error(query: Query, store: SqlManif
 def test_the_manifest_of_other_rows_is_not_taken_for_an_earlier_one(
     query: Query, store: SqlManifestStore
 ) -> None:
-    """A copy has put its own in the place of the one that held, after this driver had looked for it."""
+    """A fork has replaced the stored manifest after this driver had read it."""
     written = query.write(query.plan(store, query.batch(0)), PARTS, "r1")
     prepare_only(query, store)
     with (
@@ -288,32 +264,28 @@ def test_the_manifest_of_other_rows_is_not_taken_for_an_earlier_one(
         pytest.raises(RetryableError, match="has the manifest of other rows"),
     ):
         query.commit(store, written)
-    assert holds(query, store, [4])
+    assert query.holds(store, [4])
 
 
-def test_a_copy_that_must_part_gives_up_nothing(query: Query, store: SqlManifestStore) -> None:
-    """The other one has logged what it prepared, and would not write it again."""
+def test_a_checkpoint_fork_aborts_nothing(query: Query, store: SqlManifestStore) -> None:
+    """The other query has logged what it prepared, and would not write it again."""
     query.run(store, query.batch(0, "of the copy"), *PARTS, run_id="r1")
     prepare_only(query, store, 1, "of the copy")
     with pytest.raises(CheckpointMismatchError, match="after batch 0, which the store has from other"):
         query.two_phase(store).begin(query.batch(1), lambda _: query.batch(0).digest)
-    assert state(store, query, 1) is PREPARED
+    assert query.state(store, 1) is PREPARED
 
 
-def test_a_batch_that_was_given_up_and_never_written_again_stops_the_query(
-    query: Query, store: SqlManifestStore
-) -> None:
-    """The copy has given up what this checkpoint has logged: its rows are nowhere."""
+def test_an_aborted_batch_without_replay_stops_the_query(query: Query, store: SqlManifestStore) -> None:
+    """The fork has aborted what this checkpoint has logged: its rows are nowhere."""
     prepare_only(query, store, 0, "old")
     query.plan(store, query.batch(0, "of the copy"))
     with pytest.raises(CheckpointMismatchError, match="aborted and never written again"):
         query.plan(store, query.batch(1))
 
 
-def test_a_store_from_an_old_backup_gives_way_to_the_table(
-    query: Query, store: SqlManifestStore, tmp_path: Path
-) -> None:
-    """It knows a batch only as given up, and the table holds it."""
+def test_the_table_overrides_the_store(query: Query, store: SqlManifestStore, tmp_path: Path) -> None:
+    """The store has a batch only as aborted, and the table has it."""
     prepare_only(query, store, 0, "old")
     query.plan(store, query.batch(0))
     with open_store(f"sqlite:///{tmp_path}/current.db") as current:
@@ -322,18 +294,18 @@ def test_a_store_from_an_old_backup_gives_way_to_the_table(
     assert query.two_phase(store).begin(query.batch(1), lambda _: digest) is Action.WRITE
 
 
-def test_a_superseded_batch_takes_those_behind_it_with_it(query: Query, store: SqlManifestStore) -> None:
-    """In the table it would say that the one before it has landed."""
+def test_a_superseded_batch_aborts_later_batches(query: Query, store: SqlManifestStore) -> None:
+    """With its token, the batch before would count as committed."""
     prepare_only(query, store, 0, "old")
     store.claim(query.stream, "r1")
     later = query.write(query.plan_of(1), [[9]], "r1")
     store.prepare(later.manifest, "r1")
     query.run(store, query.batch(0, "new"), *PARTS, run_id="r2")
-    assert state(store, query, 1) is ABORTED
+    assert query.state(store, 1) is ABORTED
 
 
-def test_a_batch_that_is_being_delivered_is_not_given_up(query: Query, store: SqlManifestStore) -> None:
-    """A stream that was decoupled is started coupled; its delivery may land at any time."""
+def test_a_batch_that_is_being_delivered_is_not_aborted(query: Query, store: SqlManifestStore) -> None:
+    """A stream that was decoupled is started coupled; its delivery may be committed at any time."""
     written = prepare_only(query, store)
     lease = store.deliveries.acquire(query.stream, "somebody", 60)
     assert lease is not None
@@ -341,52 +313,43 @@ def test_a_batch_that_is_being_delivered_is_not_given_up(query: Query, store: Sq
     delete(query, written)
     with pytest.raises(RetryableError, match="is being delivered"):
         query.plan(store, written.batch)
-    assert state(store, query) is PREPARED
+    assert query.state(store, 0) is PREPARED
 
 
-def test_a_committed_batch_with_other_offsets_stops_the_query(query: Query, store: SqlManifestStore) -> None:
-    query.run(store, query.batch(0, "old"), *PARTS, run_id="r1")
-    with pytest.raises(CheckpointMismatchError, match="committed from other source offsets") as failure:
-        query.plan(store, query.batch(0, "new"))
-    assert_says_what_to_do(failure.value)
-    assert holds(query, store, [1, 2, 3])
-
-
-def test_other_offsets_stop_the_query_even_if_the_store_was_lost(
+def test_a_committed_batch_with_other_offsets_stops_the_query(
     query: Query, store: SqlManifestStore, tmp_path: Path
 ) -> None:
+    """By the store or, if that was lost, by the table."""
     query.run(store, query.batch(0, "old"), *PARTS, run_id="r1")
     with open_store(f"sqlite:///{tmp_path}/new.db") as new:
-        with pytest.raises(
-            CheckpointMismatchError, match="in the table from other source offsets"
-        ) as failure:
-            query.plan(new, query.batch(0, "new"))
-    assert_says_what_to_do(failure.value)
+        for one, says in ((store, "committed from other source"), (new, "in the table from other source")):
+            with pytest.raises(CheckpointMismatchError, match=f"{says} offsets") as failure:
+                query.plan(one, query.batch(0, "new"))
+            assert_names_the_commands(failure.value)
+    assert query.holds(store, [1, 2, 3])
 
 
 def test_a_pending_batch_of_a_copied_checkpoint_does_not_count_as_delivered_with_a_later_one(
     query: Query, store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """The original has delivered that batch id from other offsets, and more since: the history tells."""
+    """The original has delivered that batch id from other offsets, and later ones: the history has them."""
     query.run(store, query.batch(0), [0], run_id="r1")
     with open_store(f"sqlite:///{tmp_path}/copy.db") as copy:
         prepare_only(query, copy, batch_id=1, offsets="of the copy")
         query.run(store, query.batch(1), [4], run_id="r1")
         query.run(store, query.batch(2), [5], run_id="r1")
 
-        for look in (
+        for step in (
             lambda: query.two_phase(copy).recovery.recover(query.stream),
             lambda: query.plan(copy, query.batch(1, "of the copy")),
         ):
             with pytest.raises(CheckpointMismatchError):
-                look()
-            assert state(copy, query, 1) is ABORTED
-    assert holds(query, store, [0, 4, 5])
+                step()
+            assert query.state(copy, 1) is ABORTED
+    assert query.holds(store, [0, 4, 5])
 
 
-def test_a_batch_behind_the_table_stops_the_query_if_nobody_knows_its_offsets(
-    query: Query, store: SqlManifestStore, tmp_path: Path
-) -> None:
+def test_a_batch_behind_stops_the_query(query: Query, store: SqlManifestStore, tmp_path: Path) -> None:
     """Skipping it might drop rows, writing it might double them."""
     for batch_id in range(2):
         query.run(store, query.batch(batch_id), [batch_id], run_id="r1")
@@ -395,18 +358,16 @@ def test_a_batch_behind_the_table_stops_the_query_if_nobody_knows_its_offsets(
             CheckpointMismatchError, match="behind the table, which already has batch 1"
         ) as failure:
             query.plan(new, query.batch(0))
-    assert_says_what_to_do(failure.value)
+    assert_names_the_commands(failure.value)
 
 
-def assert_says_what_to_do(error: CheckpointMismatchError) -> None:
+def assert_names_the_commands(error: CheckpointMismatchError) -> None:
     assert "penstock show q1 0" in str(error)
     assert "penstock reset-query-id <checkpoint>" in str(error)
 
 
-def test_offsets_that_change_between_plan_and_prepare_stop_the_query(
-    query: Query, store: SqlManifestStore
-) -> None:
-    """A twin on a copied checkpoint has prepared other rows meanwhile. Neither lands in the other's name."""
+def test_offsets_that_change_before_prepare_stop_the_query(query: Query, store: SqlManifestStore) -> None:
+    """A concurrent driver on a checkpoint fork has prepared other rows. Neither is committed as the other."""
     batch = query.batch(0, "ours")
     written = query.write(query.plan(store, batch), PARTS, "r1")
     prepare_only(query, store, offsets="theirs")
@@ -415,27 +376,23 @@ def test_offsets_that_change_between_plan_and_prepare_stop_the_query(
     assert query.lake.count() == 0
 
 
-def test_a_rewound_checkpoint_supersedes_what_was_prepared_later(
-    query: Query, store: SqlManifestStore
-) -> None:
+def test_a_rewound_checkpoint_supersedes_later_batches(query: Query, store: SqlManifestStore) -> None:
     """Batch 1 was prepared, then the checkpoint was set back to batch 0: batch 1 is going to come back."""
     query.run(store, query.batch(0), [0], run_id="r1")
     prepare_only(query, store, batch_id=1, offsets="old")
 
     assert query.plan(store, query.batch(0)).writers is None
     query.run(store, query.batch(1, "new"), [1, 2], run_id="r2")
-    assert holds(query, store, [0, 1, 2])
+    assert query.holds(store, [0, 1, 2])
 
 
-def test_a_rewound_checkpoint_does_not_need_the_files_of_later_batches(
-    query: Query, store: SqlManifestStore
-) -> None:
+def test_a_rewound_checkpoint_needs_no_later_files(query: Query, store: SqlManifestStore) -> None:
     query.run(store, query.batch(0), [0], run_id="r1")
     delete(query, prepare_only(query, store, batch_id=1))
 
     query.run(store, query.batch(0), [0], run_id="r2")
     query.run(store, query.batch(1), *PARTS, run_id="r2")
-    assert holds(query, store, [0, 1, 2, 3])
+    assert query.holds(store, [0, 1, 2, 3])
 
 
 def test_a_batch_that_was_skipped_in_vain_is_not_confirmed(query: Query, store: SqlManifestStore) -> None:
@@ -446,7 +403,7 @@ def test_a_batch_that_was_skipped_in_vain_is_not_confirmed(query: Query, store: 
         query.commit(store, skipped)
 
 
-# Files that are gone ----------------------------------------------------------------------------------
+# Missing files ----------------------------------------------------------------------------------------
 
 
 def delete(query: Query, written: Written) -> None:
@@ -454,22 +411,18 @@ def delete(query: Query, written: Written) -> None:
         (query.lake.data_folder / path).unlink()
 
 
-def test_a_batch_whose_files_are_gone_is_written_again_by_its_replay(
-    query: Query, store: SqlManifestStore
-) -> None:
+def test_a_batch_with_a_missing_file_is_written_again(query: Query, store: SqlManifestStore) -> None:
     written = prepare_only(query, store)
     (query.lake.data_folder / min(written.paths)).unlink()
     query.run(store, written.batch, *PARTS, run_id="r2")
     record = store.record(query.stream, 0)
     assert record is not None
     assert (record.state, record.run_id) == (COMMITTED, "r2")
-    assert holds(query, store, [1, 2, 3])
+    assert query.holds(store, [1, 2, 3])
 
 
-def test_a_manifest_that_arrives_late_and_without_its_files_is_written_again(
-    query: Query, store: SqlManifestStore
-) -> None:
-    """The database took its time with what it was asked, and its files were vacuumed meanwhile."""
+def test_a_late_manifest_without_files_is_written_again(query: Query, store: SqlManifestStore) -> None:
+    """The database executed the request late, and its files were vacuumed meanwhile."""
     batch = query.batch(0)
     late = query.write(query.plan(store, batch), PARTS, "r1")
     store.claim(query.stream, "r1")
@@ -481,52 +434,54 @@ def test_a_manifest_that_arrives_late_and_without_its_files_is_written_again(
     record = store.record(query.stream, 0)
     assert record is not None
     assert (record.state, record.run_id) == (COMMITTED, "r2")
-    assert holds(query, store, [1, 2, 3])
+    assert query.holds(store, [1, 2, 3])
 
 
-def test_what_a_twin_has_prepared_anew_stays(query_by_day: Query, store: SqlManifestStore) -> None:
-    """The table takes the batch of an earlier run no more. The one that is slower must not replace what the
-    other wrote in its place.
+def test_a_batch_that_a_concurrent_driver_has_prepared_again_is_kept(
+    query_by_day: Query, store: SqlManifestStore
+) -> None:
+    """The table no longer accepts the batch of an earlier run. The slower driver must not replace
+    what the other one has written.
     """
     query, batch = query_by_day, query_by_day.batch(0)
     prepare_only(query, store)
     query.lake.partition_by_day()
     ours = query.write(query.plan(store, batch), PARTS, "r2")
-    anew: list[Written] = []
+    again: list[Written] = []
 
-    class TwinActs(ForgetfulStore):
+    class OtherDriverActs(ForgetfulStore):
         def prepare(self, manifest: Manifest, run_id: str, **known: Any) -> Prepared:
-            if known["replacing"] is not None and not anew:
-                anew.append(query.write(query.plan(store, batch), PARTS, "twin"))
+            if known["replacing"] is not None and not again:
+                again.append(query.write(query.plan(store, batch), PARTS, "other"))
                 with crash_at("commit.start"):
-                    query.commit(store, anew[0])
+                    query.commit(store, again[0])
             return store.prepare(manifest, run_id, **known)
 
     with pytest.raises(FencedError):
-        query.commit(cast("SqlManifestStore", TwinActs(store, "")), ours)
+        query.commit(cast("SqlManifestStore", OtherDriverActs(store, "")), ours)
     record = store.record(query.stream, 0)
     assert record is not None
-    assert (record.state, record.run_id) == (PREPARED, "twin")
-    query.commit(store, anew[0])
-    assert holds(query, store, [-1, 1, 2, 3])
+    assert (record.state, record.run_id) == (PREPARED, "other")
+    query.commit(store, again[0])
+    assert query.holds(store, [-1, 1, 2, 3])
     assert not ours.paths & data_files(query)
 
 
-def test_a_vacuum_that_takes_uncommitted_files_costs_no_rows(query: Query, store: SqlManifestStore) -> None:
+def test_a_vacuum_of_uncommitted_files_costs_no_rows(query: Query, store: SqlManifestStore) -> None:
     written = prepare_only(query, store)
     query.lake.vacuum()
     assert data_files(query) == set()
     query.run(store, written.batch, *PARTS, run_id="r2")
-    assert holds(query, store, [1, 2, 3])
+    assert query.holds(store, [1, 2, 3])
 
 
 @pytest.mark.parametrize("point", ["prepare.done", "commit.start"])
-def test_a_vacuum_between_prepare_and_commit_costs_no_rows(
+def test_a_vacuum_after_prepare_costs_no_rows(
     delta_query: Query, store: SqlManifestStore, point: str
 ) -> None:
-    """The commit is tried again on the version after the vacuum, and must not go on as if nothing was.
+    """The commit is retried on the version after the vacuum, and must notice it.
 
-    Iceberg's tables do not tell of a removal of orphan files.
+    Iceberg tables do not record the removal of orphan files.
     """
     query = delta_query
     batch = query.batch(0)
@@ -536,11 +491,11 @@ def test_a_vacuum_between_prepare_and_commit_costs_no_rows(
     assert query.lake.count() == 0
 
     query.run(store, batch, *PARTS, run_id="r2")
-    assert holds(query, store, [1, 2, 3])
+    assert query.holds(store, [1, 2, 3])
 
 
-def test_recovery_never_overtakes_a_batch_that_stays_prepared(query: Query, store: SqlManifestStore) -> None:
-    """The later batch's token would say that the earlier one landed."""
+def test_recovery_never_passes_a_batch_that_stays_prepared(query: Query, store: SqlManifestStore) -> None:
+    """With the token of the later batch, the earlier one would count as committed."""
     query.plan(store, query.batch(0))
     first, second = (query.write(query.plan_of(n), [[n]], "r1") for n in range(2))
     store.claim(query.stream, "r1")
@@ -554,10 +509,8 @@ def test_recovery_never_overtakes_a_batch_that_stays_prepared(query: Query, stor
     assert query.target().token(query.query_id) is None
 
 
-def test_recovery_never_overtakes_a_batch_that_was_given_up_for_its_replay(
-    query: Query, store: SqlManifestStore
-) -> None:
-    """Nor past a batch behind it that an operator has skipped."""
+def test_recovery_never_passes_a_batch_that_awaits_replay(query: Query, store: SqlManifestStore) -> None:
+    """Nor a later batch that an operator has skipped."""
     query.plan(store, query.batch(0))
     store.claim(query.stream, "r1")
     for number in range(3):
@@ -575,10 +528,10 @@ def test_recovery_never_overtakes_a_batch_that_was_given_up_for_its_replay(
     assert query.target().token(query.query_id) is None
 
 
-def test_recovery_stops_where_another_copy_of_the_checkpoint_has_landed_other_rows(
+def test_recovery_stops_where_a_checkpoint_fork_has_committed_other_rows(
     query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """The copy has a store of its own, and was faster: so the commit of ours gave it up. What is behind would
+    """The fork has its own store, and committed first: our commit aborted the batch. Later batches would
     hide that its rows are nowhere.
     """
     query.run(sqlite_store, query.batch(0, "theirs"), *PARTS, run_id="r1")
@@ -600,15 +553,13 @@ def test_recovery_stops_where_another_copy_of_the_checkpoint_has_landed_other_ro
 # A table that was altered -----------------------------------------------------------------------------
 
 
-def test_a_batch_that_no_longer_fits_the_table_is_written_again_by_its_replay(
-    query_by_day: Query, store: SqlManifestStore
-) -> None:
+def test_a_batch_that_no_longer_fits_is_written_again(query_by_day: Query, store: SqlManifestStore) -> None:
     query = query_by_day
     written = prepare_only(query, store)
     query.lake.partition_by_day()
     query.run(store, written.batch, *PARTS, run_id="r2")
-    assert state(store, query) is COMMITTED
-    assert holds(query, store, [-1, 1, 2, 3])
+    assert query.state(store, 0) is COMMITTED
+    assert query.holds(store, [-1, 1, 2, 3])
 
 
 @pytest.mark.parametrize("next_batch", [None, 1], ids=["from the command line", "before a later batch"])
@@ -621,48 +572,44 @@ def test_a_batch_that_no_longer_fits_the_table_is_an_error_without_a_replay(
     replay = None if next_batch is None else query.batch(next_batch)
     with pytest.raises(SchemaMismatchError, match=r"no\s+longer accepts its files"):
         query.two_phase(store).recovery.recover(query.stream, replay)
-    assert state(store, query) is PREPARED
+    assert query.state(store, 0) is PREPARED
     assert written.paths <= data_files(query)
 
 
-def test_a_table_altered_during_the_batch_fails_it_until_the_restart(
-    query_by_day: Query, store: SqlManifestStore
-) -> None:
+def test_a_table_altered_during_the_batch_fails_it(query_by_day: Query, store: SqlManifestStore) -> None:
     query = query_by_day
     batch = query.batch(0)
     with at_point("prepare.done", query.lake.partition_by_day):
         with pytest.raises(SchemaMismatchError):
             query.run(store, batch, *PARTS, run_id="r1")
     query.run(store, batch, *PARTS, run_id="r2")
-    assert holds(query, store, [-1, 1, 2, 3])
+    assert query.holds(store, [-1, 1, 2, 3])
 
 
 # Conflicts --------------------------------------------------------------------------------------------
 
 
-def test_a_conflict_is_tried_again_until_it_lands(query: Query, store: SqlManifestStore) -> None:
+def test_a_commit_with_conflicts_is_retried(query: Query, store: SqlManifestStore) -> None:
     batch = query.batch(0)
     written = query.write(query.plan(store, batch), PARTS, "r1")
     table = BusyTable(query.target(), conflicts=19)
     query.commit_to(table, store, written)
     assert table.commits == 20
-    assert holds(query, store, [1, 2, 3])
+    assert query.holds(store, [1, 2, 3])
 
 
-def test_too_many_conflicts_leave_the_batch_prepared_for_the_next_start(
-    query: Query, store: SqlManifestStore
-) -> None:
+def test_too_many_conflicts_leave_the_batch_prepared(query: Query, store: SqlManifestStore) -> None:
     batch = query.batch(0)
     written = query.write(query.plan(store, batch), PARTS, "r1")
     table = BusyTable(query.target(), conflicts=20)
     with pytest.raises(RetryableError, match="conflicted with other writers 20 times, last: taken"):
         query.commit_to(table, store, written)
     assert table.commits == 20
-    assert state(store, query) is PREPARED
+    assert query.state(store, 0) is PREPARED
 
     query.run(store, batch, *PARTS, run_id="r2")
     assert data_files(query) == written.paths
-    assert holds(query, store, [1, 2, 3])
+    assert query.holds(store, [1, 2, 3])
 
 
 def test_waits_between_attempts_double_up_to_a_bound_with_full_jitter() -> None:
@@ -689,32 +636,24 @@ def test_a_foreign_append_and_a_compaction_are_committed_over(query: Query, stor
     query.run(store, query.batch(0), *PARTS, run_id="r1")
     with at_point("commit.start", others_write):
         query.run(store, query.batch(1), [4], run_id="r1")
-    assert holds(query, store, [-1, 1, 2, 3, 4])
+    assert query.holds(store, [-1, 1, 2, 3, 4])
 
 
 # Abort ------------------------------------------------------------------------------------------------
 
 
-def test_abort_deletes_nothing_once_the_commit_was_tried(
-    query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
-) -> None:
-    """The request is on its way, and the store, which was lost, knows of no manifest."""
+def test_abort_leaves_committed_files(query: Query, sqlite_store: SqlManifestStore, tmp_path: Path) -> None:
+    """The request is not executed yet, and the new store has no manifest."""
     batch = query.batch(0)
     written = query.write(query.plan(sqlite_store, batch), PARTS, "r1")
-    on_its_way: list[Strand] = []
-    with strands():
-        late = FaultyTable(query.target(), Fault.LATE, on_its_way.append)
-        with pytest.raises(CommitStateUnknownError):
-            query.commit_to(late, sqlite_store, written)
-        on_its_way[0].resume()
+    with late_commit(query, sqlite_store, written) as request:
+        request.resume()
     with open_store(f"sqlite:///{tmp_path}/new.db") as new:
         query.run(new, batch, *PARTS, run_id="r2")
-        assert holds(query, new, [1, 2, 3])
+        assert query.holds(new, [1, 2, 3])
 
 
-def test_a_commit_that_the_store_refuses_to_write_down_leaves_no_files(
-    query: Query, store: SqlManifestStore
-) -> None:
+def test_a_commit_that_the_store_refuses_leaves_no_files(query: Query, store: SqlManifestStore) -> None:
     batch = query.batch(0)
     written = query.write(query.plan(store, batch), PARTS, "r1")
 
@@ -727,28 +666,26 @@ def test_a_commit_that_the_store_refuses_to_write_down_leaves_no_files(
     assert data_files(query) == set()
 
 
-def test_abort_keeps_files_that_landed_while_a_twin_superseded_them(
-    query: Query, store: SqlManifestStore
-) -> None:
-    """A twin on a copied checkpoint looked at the table just before they landed, then prepared other rows."""
+def test_abort_keeps_committed_files_that_were_superseded(query: Query, store: SqlManifestStore) -> None:
+    """A driver on a checkpoint fork read the table just before the commit, then prepared other rows."""
     batch = query.batch(0, "ours")
     written = query.write(query.plan(store, batch), PARTS, "r1")
     with strands():
-        twin = Strand("twin", lambda: query.run(store, query.batch(0, "theirs"), [4], run_id="r2"))
+        fork = Strand("fork", lambda: query.run(store, query.batch(0, "theirs"), [4], run_id="r2"))
         ours = Strand("ours", lambda: query.commit(store, written))
         ours.resume({"commit.start"})
-        twin.resume({"commit.start"})
+        fork.resume({"commit.start"})
         ours.resume()
-        twin.resume()
+        fork.resume()
     assert isinstance(ours.error, FencedError)
-    assert isinstance(twin.error, CheckpointMismatchError)
-    assert findings(query, [1, 2, 3]).problems == []
+    assert isinstance(fork.error, CheckpointMismatchError)
+    assert query.problems([1, 2, 3]) == []
 
 
-def test_a_batch_that_the_table_holds_from_other_offsets_is_given_up(
+def test_a_batch_in_the_table_from_other_offsets_is_aborted(
     query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """It can never land. Its own checkpoint is told so, also later; the one that wrote the table goes on."""
+    """It can never be committed: its query gets an error. The query that wrote the table continues."""
     batch = query.batch(0, "theirs")
     theirs = query.write(query.plan(sqlite_store, batch), [[4]], "r2")
     query.run(sqlite_store, query.batch(0, "ours"), *PARTS, run_id="r1")
@@ -756,7 +693,7 @@ def test_a_batch_that_the_table_holds_from_other_offsets_is_given_up(
         new.register_stream(query.stream, query.lake.sink().kind)
         with pytest.raises(CheckpointMismatchError):
             query.commit(new, theirs)
-        assert state(new, query) is ABORTED
+        assert query.state(new, 0) is ABORTED
 
         committer = query.two_phase(new)
         with pytest.raises(CheckpointMismatchError, match="batch 0 was aborted and never written again"):
@@ -764,154 +701,128 @@ def test_a_batch_that_the_table_holds_from_other_offsets_is_given_up(
         assert committer.begin(query.batch(1), lambda _: query.batch(0, "ours").digest) is Action.WRITE
 
 
-def test_a_batch_that_is_delivered_while_its_files_are_looked_for_is_no_loss(
-    query: Query, store: SqlManifestStore
-) -> None:
-    """The stream was decoupled. The delivery has rewritten the files, and removed those of the batch."""
+def test_a_batch_delivered_during_recovery_is_no_loss(query: Query, store: SqlManifestStore) -> None:
+    """The stream was decoupled. The delivery has rewritten the files and deleted those of the batch."""
     prepare_only(query, store)
 
     class DeliveredMeanwhile(FaultyTable):
         def missing(self, manifest: Manifest) -> list[str]:
             assert store.finish(manifest.batch, COMMITTED, table_version=1)
-            return ["gone.parquet"]
+            return ["missing.parquet"]
 
     table = DeliveredMeanwhile(query.target(), Fault.NONE)
     (recovered,) = Recovery(store, table).recover(query.stream, replay=query.batch(1))
     assert recovered.state is COMMITTED
 
 
-def test_a_skipped_batch_that_comes_back_with_other_rows_takes_those_behind_it_with_it(
-    query: Query, store: SqlManifestStore
-) -> None:
-    """The checkpoint was rewound to before it; what waits behind follows on rows that are not written."""
+def test_a_skipped_batch_with_other_rows_aborts_later_batches(query: Query, store: SqlManifestStore) -> None:
+    """The checkpoint was rewound to before it. Later batches follow rows that are not written."""
     prepare_only(query, store, 0, "old")
     store.claim(query.stream, "r1")
     later = query.write(query.plan_of(1), [[4]], "r1")
     store.prepare(later.manifest, "r1")
     store.deliveries.skip(query.stream, 0, "ann", "broken")
     query.run(store, query.batch(0, "new"), [3], [4], run_id="r2")
-    assert state(store, query, 1) is ABORTED
-    assert holds(query, store, [3, 4])
+    assert query.state(store, 1) is ABORTED
+    assert query.holds(store, [3, 4])
 
 
-# Twins ------------------------------------------------------------------------------------------------
+# Concurrent drivers -----------------------------------------------------------------------------------
 
 
-def test_of_two_prepared_manifests_the_first_wins_and_the_losers_files_are_deleted(
-    query: Query, store: SqlManifestStore
-) -> None:
+def test_the_first_of_two_prepared_manifests_wins(query: Query, store: SqlManifestStore) -> None:
     batch = query.batch(0)
     loser = query.write(query.plan(store, batch), [[1], [2], [3]], "r2")
     winner = query.write(query.plan(store, batch), PARTS, "r1")
     query.commit(store, winner)
     query.commit(store, loser)
     assert data_files(query) == winner.paths
-    assert holds(query, store, [1, 2, 3])
-
-
-def test_the_loser_finishes_what_the_winner_could_not(query: Query, store: SqlManifestStore) -> None:
-    batch = query.batch(0)
-    loser = query.write(query.plan(store, batch), [[1], [2], [3]], "r2")
-    winner = prepare_only(query, store)
-    query.commit(store, loser)
-    assert data_files(query) == winner.paths
-    assert holds(query, store, [1, 2, 3])
+    assert query.holds(store, [1, 2, 3])
 
 
 def test_a_second_commit_of_the_same_run_deletes_nothing(query: Query, store: SqlManifestStore) -> None:
-    """Its manifest is not the one that holds, but the one that holds names its files."""
+    """Its manifest is not the stored one, but the stored one names its files."""
     written = query.run(store, query.batch(0), *PARTS, run_id="r1")
     query.commit(store, Written(written[:1]))
     assert data_files(query) == written.paths
-    assert holds(query, store, [1, 2, 3])
+    assert query.holds(store, [1, 2, 3])
 
 
-def test_a_run_that_is_taken_over_between_claim_and_prepare_is_refused(
-    query: Query, store: SqlManifestStore
-) -> None:
+def test_a_run_taken_over_before_prepare_is_refused(query: Query, store: SqlManifestStore) -> None:
     batch = query.batch(0)
     old = query.write(query.plan(store, batch), [[1], [2], [3]], "r1")
     with at_point("prepare.start", lambda: query.run(store, batch, *PARTS, run_id="r2")):
         with pytest.raises(FencedError):
             query.commit(store, old)
     assert not data_files(query) & old.paths
-    assert holds(query, store, [1, 2, 3])
+    assert query.holds(store, [1, 2, 3])
 
 
-@pytest.mark.parametrize("point", IN_ANY_BATCH)
-def test_a_twin_that_runs_the_whole_batch_meanwhile_adds_no_rows(
+@pytest.mark.parametrize(
+    "point", [p for p in STREAM_POINTS if p != ONLY_IN_DELTA and not p.startswith("recover.")]
+)
+def test_a_concurrent_driver_at_any_point_adds_no_rows(
     query: Query, store: SqlManifestStore, point: str
 ) -> None:
-    """A driver is paused at the point, another one takes its batch to the end, then the first wakes up."""
+    """A driver is paused at the point, another one commits its batch, then the first continues."""
     batch = query.batch(0)
     with at_point(point, lambda: query.run(store, batch, [1], [2], [3], run_id="r2")):
         try:
             query.run(store, batch, *PARTS, run_id="r1")
         except FencedError:
             assert point == "prepare.start"
-    assert state(store, query) is COMMITTED
-    assert holds(query, store, [1, 2, 3])
+    assert query.state(store, 0) is COMMITTED
+    assert query.holds(store, [1, 2, 3])
 
 
 @pytest.mark.parametrize(
     "point", ["recover.start", "recover.done", "commit.start", "commit.landed", "mark.done"]
 )
-def test_twins_that_recover_the_same_batch_add_no_rows(
-    query: Query, store: SqlManifestStore, point: str
-) -> None:
+def test_concurrent_recoveries_add_no_rows(query: Query, store: SqlManifestStore, point: str) -> None:
     batch = prepare_only(query, store).batch
     with at_point(point, lambda: query.run(store, batch, *PARTS, run_id="r2")):
         query.run(store, batch, *PARTS, run_id="r1")
-    assert holds(query, store, [1, 2, 3])
+    assert query.holds(store, [1, 2, 3])
 
 
-def test_racing_twins_add_the_rows_once(query: Query, store: SqlManifestStore) -> None:
+def test_racing_drivers_add_the_rows_once(query: Query, store: SqlManifestStore) -> None:
     """Threads that really run at the same time, each a driver of its own, in several rounds."""
     query.run(store, query.batch(0), [0], run_id="r0")
     for batch_id in range(1, 6):
         batch = query.batch(batch_id)
         written = [query.write(query.plan(store, batch), [[batch_id]], f"r{batch_id}-{n}") for n in range(4)]
         start = threading.Barrier(len(written))
-        threads = [threading.Thread(target=race, args=(query, store, one, start)) for one in written]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+
+        def commit(one: Written, start: threading.Barrier = start) -> None:
+            start.wait()
+            with suppress(FencedError, RetryableError):
+                query.commit(store, one)
+
+        with ThreadPoolExecutor(len(written)) as pool:
+            list(pool.map(commit, written))
         query.run(store, batch, [batch_id], run_id=f"r{batch_id}-last")
-    assert holds(query, store, range(6))
+    assert query.holds(store, range(6))
 
 
-def race(query: Query, store: SqlManifestStore, written: Written, start: threading.Barrier) -> None:
-    start.wait()
-    try:
-        query.commit(store, written)
-    except (FencedError, RetryableError):
-        return
-
-
-def test_a_twin_that_lands_while_the_planner_looks_is_no_mismatch(
-    query: Query, store: SqlManifestStore
-) -> None:
-    """The store knew nothing of the batch, and by now the table is ahead: nobody has changed the offsets."""
+def test_a_concurrent_commit_during_planning_is_no_mismatch(query: Query, store: SqlManifestStore) -> None:
+    """The store did not have the batch, and the table is ahead now: the offsets have not changed."""
     batch = query.batch(0)
 
-    class TwinActs(ForgetfulStore):
+    class OtherDriverActs(ForgetfulStore):
         def record(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None:
             found = store.record(stream, batch_id)
-            query.run(store, batch, *PARTS, run_id="twin")
-            query.run(store, query.batch(1), [4], run_id="twin")
+            query.run(store, batch, *PARTS, run_id="other")
+            query.run(store, query.batch(1), [4], run_id="other")
             return found
 
-    planned = query.two_phase(cast("ManifestStore", TwinActs(store, ""))).begin(batch)
+    planned = query.two_phase(cast("ManifestStore", OtherDriverActs(store, ""))).begin(batch)
     assert planned is Action.WRITE
     written = query.write(query.plan_of(0), PARTS, "r1")
     query.commit(store, written)
-    assert holds(query, store, [1, 2, 3, 4])
+    assert query.holds(store, [1, 2, 3, 4])
 
 
-def test_a_driver_that_wakes_up_after_later_batches_adds_no_rows(
-    query: Query, store: SqlManifestStore
-) -> None:
+def test_a_driver_that_wakes_up_late_adds_no_rows(query: Query, store: SqlManifestStore) -> None:
     with strands():
         old = Strand("old", lambda: query.run(store, query.batch(0), *PARTS, run_id="r1"))
         old.resume({"commit.start"})
@@ -919,17 +830,17 @@ def test_a_driver_that_wakes_up_after_later_batches_adds_no_rows(
         query.run(store, query.batch(1), [4], run_id="r2")
         old.resume()
     assert old.error is None
-    assert holds(query, store, [1, 2, 3, 4])
+    assert query.holds(store, [1, 2, 3, 4])
 
 
-def test_a_superseded_driver_is_told_that_it_was_given_up(query: Query, store: SqlManifestStore) -> None:
-    """It lands all the same, and must not report success for a batch that the store has as given up."""
+def test_a_superseded_driver_gets_an_error(query: Query, store: SqlManifestStore) -> None:
+    """It is committed, but must not report success for a batch that the store has as aborted."""
     batch = query.batch(0, "ours")
     written = query.write(query.plan(store, batch), PARTS, "r1")
     with at_point("commit.landed", lambda: store.finish(batch, ABORTED)):
         with pytest.raises(FencedError, match="another run has aborted it"):
             query.commit(store, written)
-    assert findings(query, [1, 2, 3]).problems == []
+    assert query.problems([1, 2, 3]) == []
 
     assert query.plan(store, batch).writers is None
 
@@ -942,17 +853,17 @@ def test_an_empty_batch_makes_no_table_commit(query: Query, store: SqlManifestSt
     version = query.lake.version()
     query.run(store, query.batch(1), [], [], run_id="r1")
     assert query.lake.version() == version
-    assert state(store, query, 1) is COMMITTED
+    assert query.state(store, 1) is COMMITTED
     assert query.plan(store, query.batch(1)).writers is None
 
 
 # A store that is not the newest -----------------------------------------------------------------------
 
 
-def test_a_store_restored_from_an_old_backup_costs_and_doubles_no_rows(
+def test_a_store_from_a_backup_loses_and_doubles_no_rows(
     query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """The backup was made while batch 1 was pending; since then it and batch 2 have landed."""
+    """The backup is from when batch 1 was pending. Batches 1 and 2 were committed since."""
     query.run(sqlite_store, query.batch(0), [0], run_id="r1")
     prepare_only(query, sqlite_store, batch_id=1)
     back_up(tmp_path / "store.db", tmp_path / "backup.db")
@@ -960,16 +871,16 @@ def test_a_store_restored_from_an_old_backup_costs_and_doubles_no_rows(
     query.run(sqlite_store, query.batch(2), [4], run_id="r2")
 
     with open_store(f"sqlite:///{tmp_path}/backup.db") as restored:
-        assert state(restored, query, 1) is PREPARED
+        assert query.state(restored, 1) is PREPARED
         query.run(restored, query.batch(2), [4], run_id="r3")
         query.run(restored, query.batch(3), [5], run_id="r3")
-        assert holds(query, restored, [0, 1, 2, 3, 4, 5])
+        assert query.holds(restored, [0, 1, 2, 3, 4, 5])
 
 
-def test_a_restored_store_does_not_miss_files_that_were_compacted_since(
+def test_a_restored_store_needs_no_compacted_files(
     query: Query, sqlite_store: SqlManifestStore, tmp_path: Path
 ) -> None:
-    """The pending batch's files are gone, but a later token says that it landed."""
+    """The files of the pending batch are missing, but a later token shows that it is committed."""
     prepare_only(query, sqlite_store)
     back_up(tmp_path / "store.db", tmp_path / "backup.db")
     query.run(sqlite_store, query.batch(0), *PARTS, run_id="r2")
@@ -979,22 +890,12 @@ def test_a_restored_store_does_not_miss_files_that_were_compacted_since(
 
     with open_store(f"sqlite:///{tmp_path}/backup.db") as restored:
         query.run(restored, query.batch(2), [5], run_id="r3")
-        assert holds(query, restored, [1, 2, 3, 4, 5])
+        assert query.holds(restored, [1, 2, 3, 4, 5])
 
 
 def back_up(database: Path, copy: Path) -> None:
     with sqlite3.connect(database) as source, sqlite3.connect(copy) as target:
         source.backup(target)
-
-
-def test_a_manifest_that_cannot_be_read_is_not_given_up(query: Query, store: SqlManifestStore) -> None:
-    """Nobody could say which files to look for."""
-    batch = prepare_only(query, store).batch
-    with store.engine.begin() as connection:
-        connection.execute(sa.text("DELETE FROM penstock_manifest_contents"))
-    with pytest.raises(ManifestCorruptError, match="its content is missing"):
-        query.plan(store, batch)
-    assert state(store, query) is PREPARED
 
 
 def test_a_manifest_that_vanishes_during_recovery_is_an_error(
@@ -1004,20 +905,18 @@ def test_a_manifest_that_vanishes_during_recovery_is_an_error(
     monkeypatch.setattr(store, "manifest", lambda _stream, _batch_id: None)
     with pytest.raises(PenstockError, match="no manifest"):
         query.plan(store, batch)
-    assert state(store, query) is PREPARED
+    assert query.state(store, 0) is PREPARED
 
 
 # A table that is not the one written ------------------------------------------------------------------
 
 
-def test_the_first_batch_is_written_again_into_a_table_that_was_created_again(
-    query: Query, store: SqlManifestStore
-) -> None:
+def test_the_first_batch_is_written_into_a_table_created_again(query: Query, store: SqlManifestStore) -> None:
     """The stream has nothing in the old table yet, so no row is missing in the new one."""
     written = prepare_only(query, store)
     query.lake.replace()
     query.run(store, written.batch, *PARTS, run_id="r2")
-    assert holds(query, store, [-1, 1, 2, 3])
+    assert query.holds(store, [-1, 1, 2, 3])
 
 
 @pytest.mark.parametrize("action", [lambda lake: lake.replace(), lambda lake: lake.drop()])
@@ -1029,13 +928,11 @@ def test_a_pending_batch_of_a_table_that_was_dropped_stays_pending(
     action(query.lake)
     with pytest.raises(TableChangedError):
         query.plan(store, query.batch(1))
-    assert state(store, query, 1) is PREPARED
+    assert query.state(store, 1) is PREPARED
 
 
-def test_a_batch_that_landed_and_was_restored_away_before_it_was_marked_stops_the_query(
-    query: Query, store: SqlManifestStore
-) -> None:
-    """Its token is still in the table: to take the token's word would lose its rows."""
+def test_an_unmarked_removed_batch_stops_the_query(query: Query, store: SqlManifestStore) -> None:
+    """Its token is still in the table: relying on the token would lose its rows."""
     query.run(store, query.batch(0), [0], run_id="r1")
     before, batch = query.lake.version(), query.batch(1)
     written = query.write(query.plan(store, batch), PARTS, "r1")
@@ -1046,13 +943,11 @@ def test_a_batch_that_landed_and_was_restored_away_before_it_was_marked_stops_th
     for _ in range(2):
         with pytest.raises(TableChangedError, match=r"was (restored|rolled back)"):
             query.run(store, batch, *PARTS, run_id="r2")
-    assert state(store, query, 1) is PREPARED
+    assert query.state(store, 1) is PREPARED
 
 
-def test_an_operator_lets_the_stream_go_on_with_a_table_that_was_rolled_back(
-    iceberg_query: Query, store: SqlManifestStore
-) -> None:
-    """The pending batch is done with, its rows stay taken back, and the next ones land."""
+def test_an_operator_accepts_a_rolled_back_table(iceberg_query: Query, store: SqlManifestStore) -> None:
+    """The pending batch is settled without its rows, and the next ones are committed."""
     query = iceberg_query
     query.run(store, query.batch(0), [0], run_id="r1")
     before = query.lake.version()
@@ -1065,13 +960,11 @@ def test_an_operator_lets_the_stream_go_on_with_a_table_that_was_rolled_back(
     query.two_phase(store).recovery.accept_pending(query.stream)
     query.run(store, query.batch(1), *PARTS, run_id="r2")
     query.run(store, query.batch(2), [4], run_id="r2")
-    assert holds(query, store, [0, 4])
+    assert query.holds(store, [0, 4])
 
 
-def test_the_expiry_of_all_snapshots_but_the_newest_changes_nothing(
-    iceberg_query: Query, store: SqlManifestStore
-) -> None:
-    """By another, between any two steps, and with their files: the token is in a table property."""
+def test_an_expiry_of_all_other_snapshots_is_ignored(iceberg_query: Query, store: SqlManifestStore) -> None:
+    """By another writer, between any two steps, with their files: the token is in a table property."""
     query = iceberg_query
 
     def others_write_and_expire() -> None:
@@ -1083,12 +976,10 @@ def test_the_expiry_of_all_snapshots_but_the_newest_changes_nothing(
         with at_point(point, others_write_and_expire):
             query.run(store, query.batch(2 * batch_id + 1), [2 * batch_id + 1], run_id="r1")
     assert query.plan(store, query.batch(7)).writers is None
-    assert holds(query, store, [*range(8), *4 * [-1]])
+    assert query.holds(store, [*range(8), *4 * [-1]])
 
 
-def test_a_table_restored_to_before_the_last_batch_stops_the_query(
-    query: Query, store: SqlManifestStore
-) -> None:
+def test_a_restore_that_removes_the_last_batch_stops_the_query(query: Query, store: SqlManifestStore) -> None:
     versions = []
     for batch_id in range(3):
         query.run(store, query.batch(batch_id), [batch_id], run_id="r1")
@@ -1096,14 +987,12 @@ def test_a_table_restored_to_before_the_last_batch_stops_the_query(
     query.lake.go_back(versions[1])
     with pytest.raises(TableChangedError, match=r"was (restored|rolled back)"):
         query.run(store, query.batch(3), [3], run_id="r1")
-    assert findings(query, [0, 1]).problems == []
+    assert query.problems([0, 1]) == []
 
 
 @pytest.mark.parametrize("point", ["recover.start", "recover.done"])
-def test_a_table_restored_during_recovery_stops_the_query(
-    query: Query, store: SqlManifestStore, point: str
-) -> None:
-    """Recovery gives the pending batch up for its replay, which must not go on over the gap."""
+def test_a_restore_during_recovery_stops_the_query(query: Query, store: SqlManifestStore, point: str) -> None:
+    """Recovery aborts the pending batch for its replay, which must not hide the gap."""
     batch = query.batch(0)
     planned = query.plan(store, batch)
     before = query.lake.version()
@@ -1119,10 +1008,8 @@ def test_a_table_restored_during_recovery_stops_the_query(
         query.plan(store, query.batch(2))
 
 
-def test_a_rollback_is_noticed_and_can_be_accepted_when_the_store_was_lost(
-    query: Query, store: SqlManifestStore, tmp_path: Path
-) -> None:
-    """The table knows by itself what it has lost, and the new store knows whom the operator means."""
+def test_a_rollback_is_always_noticed(query: Query, store: SqlManifestStore, tmp_path: Path) -> None:
+    """The table itself shows what it has lost, and the new store has the stream for the operator."""
     query.run(store, query.batch(0), [0], run_id="r1")
     before = query.lake.version()
     query.run(store, query.batch(1), *PARTS, run_id="r1")
@@ -1136,14 +1023,14 @@ def test_a_rollback_is_noticed_and_can_be_accepted_when_the_store_was_lost(
         new.accept_table(query.stream, now.table_id, now.table_version)
         query.target().accept(query.query_id)
         query.run(new, query.batch(2), [4], run_id="r2")
-        assert holds(query, new, [0, 4])
+        assert query.holds(new, [0, 4])
 
 
 def test_outcomes_name_the_table_version(query: Query, store: SqlManifestStore) -> None:
     batch = query.batch(0)
     written = query.write(query.plan(store, batch), PARTS, "r1")
-    landed = query.two_phase(store).commit(written.manifest, written.committables)
-    assert landed == Committed(query.lake.version())
+    first = query.two_phase(store).commit(written.manifest, written.committables)
+    assert first == Committed(query.lake.version())
     again = query.two_phase(store).commit(written.manifest, written.committables)
     assert again == AlreadyCommitted(query.lake.version())
     assert query.two_phase(store).begin(batch) is Action.SKIP

@@ -1,4 +1,4 @@
-"""How rows come to Python: cut by number, unless somebody wants it otherwise, and gathered again."""
+"""Arrow batches of rows for Python: their size by number of rows, and their coalescing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tuned(given: dict[str, str]) -> dict[str, str]:
 
 
 def test_batches_are_bounded_by_rows_alone() -> None:
-    """Spark looks at the size after every row for any other bound than the largest."""
+    """With any other bound than the largest, Spark checks the size after every row."""
     assert tuned({}) == {BYTES_MAX: "2147483647", ROWS_MAX: str(ROWS_PER_GIB)}
     assert NO_BOUND == 2147483647
 
@@ -59,7 +59,7 @@ def test_what_the_session_has_set_stays_and_nothing_is_added(key: str) -> None:
 
 
 @pytest.mark.parametrize(("tune", "keys"), [(True, {BYTES_MAX, ROWS_MAX}), (False, set())])
-def test_registering_sets_both_unless_told_not_to(tune: bool, keys: set[str]) -> None:
+def test_registering_sets_both_unless_tune_is_false(tune: bool, keys: set[str]) -> None:
     registered: list[Any] = []
     sources = SimpleNamespace(register=registered.append)
     session: Any = SimpleNamespace(conf=Conf(), dataSource=sources)
@@ -69,7 +69,7 @@ def test_registering_sets_both_unless_told_not_to(tune: bool, keys: set[str]) ->
     assert registered == [DeltaDataSource, IcebergDataSource, PostgresDataSource]
 
 
-def test_one_line_says_what_was_set_and_how_to_have_it_otherwise(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_line_reports_the_settings_and_the_option_to_keep_them(caplog: pytest.LogCaptureFixture) -> None:
     session: Any = SimpleNamespace(conf=Conf())
     with caplog.at_level(logging.INFO, "penstock"):
         cut_by_rows(session)
@@ -98,7 +98,7 @@ def test_small_batches_are_gathered_in_order() -> None:
 
 
 def test_gathered_rows_are_bounded_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the task would hold 10,000 wide rows, whatever Spark was told."""
+    """Or the task would hold 10,000 wide rows, whatever the settings of Spark are."""
     monkeypatch.setattr(coalescing, "COALESCED_BYTES", 2_000_000)
     taken = list(coalesced(batches(6, 10, text="x" * 100_000)))
 

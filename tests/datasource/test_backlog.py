@@ -1,44 +1,34 @@
-"""The bound of the backlog: the query waits where everybody sees it, then fails, and nothing is lost."""
+"""The bound of the backlog: the query waits visibly, then fails, and nothing is lost."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from pathlib import Path
 
 import pytest
+from tests.support.stored_batches import STREAM, batch, fill
+from tests.support.stores import START, HandClock
 
-from penstock.committers.contract import (
-    Batch,
-    Manifest,
-    ManifestState,
-    StreamKey,
-)
+from penstock.committers.contract import ManifestState
 from penstock.committers.deliveries.contract import DeliveryState
 from penstock.committers.errors import RetryableError
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.backlog import BacklogBound, wait_for_delivery
 
-STREAM = StreamKey("q", "/lake/t")
-START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 WIDE = BacklogBound(batches=1000, size_bytes=10**9, age_s=10**6, wait_s=600)
 
 
-class Clock:
+class Clock(HandClock):
     def __init__(self) -> None:
-        self.now = START
+        super().__init__()
         self.at: dict[int, Callable[[], object]] = {}
-        """What happens once so many seconds have gone by."""
-
-    def __call__(self) -> datetime:
-        return self.now
+        """Actions by the seconds since the start."""
 
     def sleep(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
-        action = self.at.pop(round((self.now - START).total_seconds()), None)
-        if action is not None:
-            action()
+        self.advance(seconds)
+        self.at.pop(round(self.waited_s), lambda: None)()
 
     @property
     def waited_s(self) -> float:
@@ -54,17 +44,8 @@ def clock() -> Clock:
 def store(tmp_path: Path, clock: Clock) -> Iterator[SqlManifestStore]:
     with open_store(f"sqlite:///{tmp_path}/store.db", clock) as opened:
         opened.register_stream(STREAM, "delta")
-        opened.claim(STREAM, "r")
+        opened.claim(STREAM, "r1")
         yield opened
-
-
-def batch(batch_id: int) -> Batch:
-    return Batch(STREAM, batch_id, f"{batch_id:064x}")
-
-
-def prepare(store: SqlManifestStore, count: int, size_bytes: int = 100) -> None:
-    for batch_id in range(count):
-        store.prepare(Manifest(batch(batch_id), "delta", 1, b"x", 1, 1, size_bytes, False), "r")
 
 
 def deliver(store: SqlManifestStore, *batch_ids: int) -> None:
@@ -82,17 +63,15 @@ def wait(store: SqlManifestStore, bound: BacklogBound, clock: Clock, batch_id: i
 
 
 def test_a_backlog_below_its_bound_keeps_nobody_waiting(store: SqlManifestStore, clock: Clock) -> None:
-    prepare(store, 3)
-    wait(store, replace(WIDE, batches=4, size_bytes=301), clock)
+    fill(store, 3)
+    wait(store, replace(WIDE, batches=4, size_bytes=3001), clock)
     assert clock.waited_s == 0
 
 
-def test_a_batch_that_is_written_again_waits_only_for_those_before_it(
-    store: SqlManifestStore, clock: Clock
-) -> None:
-    """What was prepared of it, and its files are gone, holds up itself and all behind it."""
-    prepare(store, 3)
-    clock.now += timedelta(seconds=6)
+def test_a_replay_waits_only_for_earlier_batches(store: SqlManifestStore, clock: Clock) -> None:
+    """Its earlier files are missing: it counts neither itself nor later batches."""
+    fill(store, 3)
+    clock.advance(6)
     wait(store, replace(WIDE, batches=2, age_s=5), clock, batch_id=0)
     with pytest.raises(RetryableError, match="2 batches wait"):
         wait(store, replace(WIDE, batches=2, wait_s=0), clock, batch_id=2)
@@ -102,34 +81,29 @@ def test_a_batch_that_is_written_again_waits_only_for_those_before_it(
     ("bound", "says"),
     [
         (replace(WIDE, batches=3), "3 batches wait (backlogBatches=3)"),
-        (replace(WIDE, size_bytes=300), "300 bytes wait (backlogBytes=300)"),
+        (replace(WIDE, size_bytes=3000), "3,000 bytes wait (backlogBytes=3000)"),
         (replace(WIDE, age_s=5), "the oldest batch waits for 6 s (backlogSeconds=5)"),
     ],
 )
-def test_the_query_waits_visibly_and_goes_on_once_there_is_room(
+def test_the_query_waits_visibly_until_the_backlog_shrinks(
     store: SqlManifestStore, clock: Clock, caplog: pytest.LogCaptureFixture, bound: BacklogBound, says: str
 ) -> None:
-    prepare(store, 3)
-    clock.now += timedelta(seconds=6)
+    fill(store, 3)
+    clock.advance(6)
     since = clock.now
-    seen: list[datetime | None] = []
-    clock.at = {
-        10: lambda: seen.append(waiting_since(store)),
-        50: lambda: deliver(store, 0, 1, 2),
-    }
+    waiting: list[datetime | None] = []
+    clock.at = {10: lambda: waiting.append(waiting_since(store)), 50: lambda: deliver(store, 0, 1, 2)}
     wait(store, bound, clock)
 
     assert clock.waited_s == 50
-    assert seen == [since]
+    assert waiting == [since]
     assert waiting_since(store) is None
-    said = [record for record in caplog.records if says.split(" wait")[0].split("for")[0] in record.message]
-    assert len(said) == 2, "once, and again after 30 s"
+    logged = [record for record in caplog.records if says.split(" wait")[0].split("for")[0] in record.message]
+    assert len(logged) == 2, "once, and again after 30 s"
 
 
-def test_a_query_that_has_waited_too_long_fails_and_its_restart_goes_on(
-    store: SqlManifestStore, clock: Clock
-) -> None:
-    prepare(store, 3)
+def test_a_query_that_waits_too_long_fails_and_restarts(store: SqlManifestStore, clock: Clock) -> None:
+    fill(store, 3)
     bound = replace(WIDE, batches=3, wait_s=20)
     with pytest.raises(RetryableError, match="has waited 20 s") as failed:
         wait(store, bound, clock)
@@ -143,19 +117,19 @@ def test_a_query_that_has_waited_too_long_fails_and_its_restart_goes_on(
     assert clock.waited_s == 20
 
 
-def test_the_failure_says_what_the_deliveries_fail_with(store: SqlManifestStore, clock: Clock) -> None:
-    prepare(store, 1)
+def test_the_failure_names_the_error_of_the_deliveries(store: SqlManifestStore, clock: Clock) -> None:
+    fill(store, 1)
     lease = store.deliveries.acquire(STREAM, "me", 600)
     assert lease is not None
-    store.deliveries.set_state(lease, DeliveryState(tries=4, error="the column id is gone"))
+    store.deliveries.set_state(lease, DeliveryState(tries=4, error="the column id is missing"))
     with pytest.raises(
         RetryableError, match="4 deliveries in a row have failed, the last one with: the column id"
     ):
         wait(store, replace(WIDE, batches=1, wait_s=0), clock)
 
 
-def test_the_failure_says_who_has_parked_the_deliveries(store: SqlManifestStore, clock: Clock) -> None:
-    prepare(store, 1)
+def test_the_failure_names_who_parked_the_deliveries(store: SqlManifestStore, clock: Clock) -> None:
+    fill(store, 1)
     store.deliveries.park(STREAM, "ann", "the table moves")
     with pytest.raises(RetryableError, match=r"parked by ann since .* the table moves") as failed:
         wait(store, replace(WIDE, batches=1, wait_s=0), clock)

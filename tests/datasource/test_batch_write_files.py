@@ -1,13 +1,14 @@
-"""Files of batch writes whose driver died: `penstock gc` finds them once no commit can name them any more."""
+"""`penstock gc` deletes files of batch writes whose driver died, once they can no longer be committed."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tests.support.lakes import LAKES
@@ -36,10 +37,9 @@ LATE = "started at .*, more than 6 days ago.* Run the write again"
 @pytest.fixture(params=LAKES)
 def lake(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lake]:
     """A stream has written one batch; its store is the one that clean-up knows."""
-    lake = Lake(tmp_path, kind=str(request.param))
-    lake.commit(0, lake.write(0))
-    yield lake
-    lake.store.close()
+    with Lake(tmp_path, kind=request.param) as lake:
+        lake.commit(0, lake.write(0))
+        yield lake
 
 
 def gc(lake: Lake, grace: timedelta = HOUR) -> CleanedTable:
@@ -70,9 +70,7 @@ def test_files_of_a_killed_batch_write_are_deleted_once_it_cannot_be_committed(l
     ],
     ids=["write began lately", "file is young", "write is within the grace", "file is within the grace"],
 )
-def test_files_that_are_not_old_enough_stay(
-    lake: Lake, began: timedelta, modified: timedelta, grace: timedelta
-) -> None:
+def test_young_files_are_kept(lake: Lake, began: timedelta, modified: timedelta, grace: timedelta) -> None:
     lake.batch_write(began, files_age=modified)
     cleaned = gc(lake, grace)
     assert cleaned.deleted == 0
@@ -96,7 +94,7 @@ def test_files_of_a_committed_batch_write_stay(lake: Lake) -> None:
 
 
 def test_files_that_a_manifest_of_the_store_names_stay(lake: Lake) -> None:
-    """The write had a store, and knew its table by another spelling."""
+    """The write had a store, and another address of the same table."""
     message = lake.batch_write(OLD)
     batch = replace(
         message.committable.batch, stream=replace(message.committable.batch.stream, table_uri="/alias")
@@ -116,7 +114,7 @@ def test_files_that_a_manifest_of_the_store_names_stay(lake: Lake) -> None:
 
 
 def test_files_of_a_table_that_was_replaced_stay(lake: Lake) -> None:
-    """As those of streams do. Before each deletion it is looked at again which table it is."""
+    """As those of streams. The table id is checked again before each deletion."""
     lake.batch_write(OLD)
     cleanup = lake.cleanup()
     found = cleanup.find(NOW, HOUR)
@@ -154,7 +152,7 @@ def test_a_commit_that_gets_late_between_retries_is_refused_and_its_files_are_gi
     batch = message.committable.batch
     lake.store.register_stream(batch.stream, lake.kind)
     committer = TwoPhaseCommitter(
-        lake.store, lake.committer(), sleep=lambda _: None, now=clock(NOW, NOW + 2 * HOUR)
+        lake.store, lake.committer(), sleep=lambda _: None, now=Mock(side_effect=[NOW, NOW + 2 * HOUR])
     )
     with (
         at_point("commit.start", lambda: lake.commit(1, lake.write(1))),
@@ -185,7 +183,7 @@ def recover(lake: Lake, message: CommittableMessage[DataFiles, LakeManifest], no
 
 @pytest.mark.parametrize("are_there", [True, False])
 def test_recovery_gives_up_a_batch_write_that_began_too_long_ago(lake: Lake, are_there: bool) -> None:
-    """Whether its files are there or were cleaned up: it says that it cannot know about earlier tries."""
+    """Whether its files exist or were cleaned up. The outcome of earlier attempts is unknown."""
     message = lake.batch_write(COMMIT_WITHIN + HOUR)
     if not are_there:
         lake.committer().delete_files([file.path for file in message.committable.payload or ()])
@@ -194,9 +192,7 @@ def test_recovery_gives_up_a_batch_write_that_began_too_long_ago(lake: Lake, are
     assert lake.rows() == rows
 
 
-def test_recovery_finds_a_batch_write_whose_token_is_forgotten(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recovery_finds_a_batch_write_without_token(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     message = lake.batch_write(COMMIT_WITHIN - HOUR)
     lake.committer().commit(manifest_of(lake.sink.open_table(), [message]))
     monkeypatch.setattr(iceberg_table, "BATCH_WRITE_TOKEN_KEPT_MS", -ONE_DAY_MS)
@@ -206,15 +202,10 @@ def test_recovery_finds_a_batch_write_whose_token_is_forgotten(
     assert lake.rows() == rows
 
 
-def clock(*times: datetime) -> Callable[[], datetime]:
-    left = iter(times)
-    return lambda: next(left)
-
-
 # Ids ------------------------------------------------------------------------------------------------
 
 
-def test_an_id_says_when_the_write_began_and_into_which_table() -> None:
+def test_an_id_has_the_start_of_the_write_and_its_table() -> None:
     write = batch_write_of(batch_write_id(NOW, "table-1", str(uuid.uuid4())))
     assert write is not None
     assert write.began_at == NOW.replace(microsecond=0)
@@ -224,8 +215,7 @@ def test_an_id_says_when_the_write_began_and_into_which_table() -> None:
 
 
 @pytest.mark.parametrize(
-    "query_id",
-    [f"write-{uuid.UUID(int=7)}", str(uuid.UUID(int=7)), "write-1764000000-", "write-1"],
+    "query_id", [f"write-{uuid.UUID(int=7)}", str(uuid.UUID(int=7)), "write-1764000000-", "write-1"]
 )
 def test_other_ids_say_nothing(query_id: str) -> None:
     assert batch_write_of(query_id) is None

@@ -28,11 +28,10 @@ source = {source}(json.loads(sys.argv[1]))
 writer = source.streamWriter(StructType.fromJson({schema}), overwrite=False)
 with open(sys.argv[2], "wb") as file:
     pickle.dump((source, writer), file)
-print(json.dumps(sorted(sys.modules)))
 """
 
 WRITE = """
-import json, pickle, sys
+import pickle, sys
 import pyarrow as pa
 from penstock.datasource.task import TaskAttempt
 with open(sys.argv[1], "rb") as file:
@@ -42,11 +41,10 @@ with pa.memory_map(sys.argv[2]) as file:
 message = writer._plan.write(rows.to_batches(1000), TaskAttempt(0, 0, "run", "{query}", 0))
 with open(sys.argv[3], "wb") as file:
     pickle.dump([message], file)
-print(json.dumps(sorted(sys.modules)))
 """
 
 COMMIT = """
-import json, pickle, sys
+import pickle, sys
 from pyspark.sql.types import StructType
 with open(sys.argv[1], "rb") as file:
     source, _ = pickle.load(file)
@@ -54,12 +52,12 @@ with open(sys.argv[2], "rb") as file:
     messages = pickle.load(file)
 writer = source.streamWriter(StructType.fromJson({schema}), overwrite=False)
 writer.commit(messages, 0)
-print(json.dumps(sorted(sys.modules)))
 """
 
 
 def loaded_by(program: str, *arguments: str) -> set[str]:
     """The modules that are loaded after the program, in a fresh interpreter."""
+    program += "import json, sys; print(json.dumps(sorted(sys.modules)))"
     command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -100,7 +98,7 @@ OPTIONS: dict[str, dict[str, str]] = {
 
 
 def some_rows() -> pa.Table:
-    """So many that a look at them decides on encodings, in several table partitions."""
+    """Enough rows for a choice of encodings, in several table partitions."""
     hour = datetime(2026, 1, 1, tzinfo=timezone.utc)
     return pa.table(
         {
@@ -135,7 +133,6 @@ def test_neither_plan_nor_task_nor_commit_loads_pandas(source: str, tmp_path: Pa
 
 
 RARE = """
-import json, sys
 import pyarrow as pa
 from penstock.committers.arrow_values import string_array
 from penstock.writers.parquet.schema_projection import SchemaProjector
@@ -143,7 +140,6 @@ from penstock.writers.iceberg.partitions import hash_directories
 rows = pa.RecordBatch.from_arrays([string_array(["{query}", None])], names=["u"])
 assert SchemaProjector(pa.schema([("u", pa.uuid())]), "here")(rows).num_rows == 2
 assert hash_directories("data/file.parquet")
-print(json.dumps(sorted(sys.modules)))
 """
 
 
@@ -159,7 +155,7 @@ class Broken(PenstockDataSource):
         raise ImportError("collects garbage" if gc.isenabled() else "collects none")
 
 
-def test_no_garbage_is_looked_for_while_libraries_load_and_then_it_is_again() -> None:
+def test_garbage_is_not_collected_while_libraries_load() -> None:
     for ask in (Broken({}).streamWriter, Broken({}).writer):
         with pytest.raises(ImportError, match="collects none"):
             ask(None, False)  # type: ignore[arg-type]

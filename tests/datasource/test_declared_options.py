@@ -1,4 +1,4 @@
-"""Each option is declared once: how it is parsed, told and documented, and its default come from there."""
+"""Each option is declared once, with its parser, its documentation and its default."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Mine(DeliveryOptions):
     headers: object = passed_on("header.", str.lower, "Sent along.")
 
 
-def test_a_declaration_says_how_an_option_is_parsed_told_and_what_holds_without_it() -> None:
+def test_a_declaration_has_the_parser_the_help_and_the_default() -> None:
     mine = parse_as(Mine, "mine", {"PLACE": "here", "header.X-A": "b"})
 
     assert (mine.place, mine.buffer, mine.limit, mine.headers) == ("here", 1024, None, {"x-a": "b"})

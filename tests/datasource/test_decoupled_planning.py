@@ -1,13 +1,16 @@
-"""Planning a decoupled stream: what the table is asked for, and what happens when it does not answer."""
+"""Planning a decoupled stream: requests to the table, and what happens when it does not answer."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
+from tests.support.stores import HandClock
 
 from penstock.committers.contract import Batch, Committable, DataFiles, StreamKey
 from penstock.committers.errors import RetryableError, TableChangedError
@@ -27,7 +30,7 @@ ID = pa.schema([("id", pa.int64())])
 
 
 class Planner:
-    """One planner process; what it does in the background is done at once when time has gone by."""
+    """One planner process. Its background work is done at once."""
 
     def __init__(self, folder: Path, store: SqlManifestStore) -> None:
         self.table = folder / "table"
@@ -53,7 +56,7 @@ def planner(tmp_path: Path) -> Iterator[Planner]:
         yield Planner(tmp_path, store)
 
 
-def test_a_table_that_is_dropped_meanwhile_stops_the_query_and_is_not_created_anew(planner: Planner) -> None:
+def test_a_table_that_is_dropped_meanwhile_stops_the_query_and_is_not_created_again(planner: Planner) -> None:
     planner.run(0)
     shutil.rmtree(planner.table)
     planner.run(1)
@@ -67,7 +70,7 @@ def test_a_table_that_is_dropped_meanwhile_stops_the_query_and_is_not_created_an
 
 
 def test_a_store_that_was_lost_may_not_know_the_id_of_the_table(planner: Planner) -> None:
-    """What a driver had asked of it before reached it after, and was delivered."""
+    """Requests of a driver from before the loss arrive after it, and are delivered."""
     planner.run(0)
     table, stream = planner.sink.open_table(), StreamKey("q", planner.sink.table_uri)
     check_same_table(table, stream, WrittenTable("", 0, None))
@@ -86,8 +89,8 @@ def test_other_new_columns_wait_for_those_that_are_not_delivered_yet(planner: Pl
         planner.run(4, second)
 
 
-def test_who_waits_for_deliveries_has_said_that_they_are_wanted(planner: Planner) -> None:
-    """A coupled start came in between, and failed: delivery left the stream alone."""
+def test_a_query_that_waits_for_deliveries_is_registered_as_decoupled(planner: Planner) -> None:
+    """After a failed coupled start, delivery ignores the stream."""
     planner.run(0)
     stream = StreamKey("q", planner.sink.table_uri)
     register_stream(DeltaSink(DeltaOptions.parse({"path": str(planner.table)})), planner.store, stream)
@@ -97,32 +100,15 @@ def test_who_waits_for_deliveries_has_said_that_they_are_wanted(planner: Planner
     assert StreamSettings.parse(planner.store.settings(stream)).is_decoupled
 
 
-class Hands:
-    now = 0.0
+@pytest.mark.parametrize(("failures", "wait_s", "waited_s"), [(5, 600, 10), (100, 0, 0), (100, 6, 6)])
+def test_a_restart_waits_for_an_unreachable_table(failures: int, wait_s: float, waited_s: float) -> None:
+    clock = HandClock()
+    began = clock.now
+    call = Mock(side_effect=[*[RetryableError("down")] * failures, "up"])
 
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
+    def seconds() -> float:
+        return (clock.now - began).total_seconds()
 
-    def failing(self, times: int) -> Callable[[], str]:
-        left = [RetryableError("down")] * times
-
-        def call() -> str:
-            if left:
-                raise left.pop()
-            return "up"
-
-        return call
-
-
-def test_a_restart_waits_for_a_table_that_does_not_answer() -> None:
-    hands = Hands()
-    assert with_retry(hands.failing(5), 600, clock=lambda: hands.now, sleep=hands.sleep) == "up"
-    assert hands.now == 10
-
-
-@pytest.mark.parametrize("wait_s", [0, 6])
-def test_and_fails_when_it_has_waited_long_enough(wait_s: float) -> None:
-    hands = Hands()
-    with pytest.raises(RetryableError, match="down"):
-        with_retry(hands.failing(100), wait_s, clock=lambda: hands.now, sleep=hands.sleep)
-    assert hands.now == wait_s
+    with pytest.raises(RetryableError, match="down") if waited_s == wait_s else nullcontext():
+        assert with_retry(call, wait_s, clock=seconds, sleep=clock.advance) == "up"
+    assert seconds() == waited_s

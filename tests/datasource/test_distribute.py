@@ -1,4 +1,4 @@
-"""Rows that are brought together before the write: one data file for each table partition."""
+"""Rows are distributed before the write: one data file for each table partition."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def spark(spark_in_utc: SparkSession) -> Iterator[SparkSession]:
         spark_in_utc.conf.set(key, value)
 
 
-# The expressions are Iceberg's transforms -----------------------------------------------------------------
+# The expressions are Iceberg's transforms --------------------------------------------------------------
 
 
 TEXTS = ["", "a", "ab", "abc", "abcd", "abcde", "héllo", "😀x", "z" * 17, None]
@@ -97,7 +97,7 @@ def test_buckets_are_the_very_buckets_of_iceberg(values: tuple[pa.Table, DataFra
         ("long", "identity"),
     ],
 )
-def test_rows_of_one_partition_have_one_value_and_others_another(
+def test_each_partition_has_its_own_value(
     values: tuple[pa.Table, DataFrame], column: str, transform: str
 ) -> None:
     table, rows = values
@@ -111,7 +111,7 @@ def test_a_transform_that_the_type_has_not_is_refused(values: tuple[pa.Table, Da
         penstock.distribute(values[1], "day(int)")
 
 
-# Files ----------------------------------------------------------------------------------------------------
+# Files -------------------------------------------------------------------------------------------------
 
 
 def mixed(spark: SparkSession, ids: int = 2000) -> DataFrame:
@@ -140,7 +140,7 @@ def rows_of(table: LakeTable) -> Sequence[tuple[object, ...]]:
     return rows(table, "id, day")
 
 
-def test_the_partitioning_of_the_table_is_looked_up(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_partitioning_of_the_table_is_used(spark: SparkSession, tmp_path: Path) -> None:
     """Of an Iceberg table with buckets: as many files as there are buckets."""
     table = iceberg_lake(tmp_path)
     options = {**table.options, "partitionSpec": "bucket(6, id)"}
@@ -150,9 +150,7 @@ def test_the_partitioning_of_the_table_is_looked_up(spark: SparkSession, tmp_pat
     assert files_written(table, again) == 12
 
 
-def test_the_partitioning_of_a_delta_table_goes_before_the_options(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_the_partitioning_of_a_delta_table_overrides_options(spark: SparkSession, tmp_path: Path) -> None:
     table = delta_lake(tmp_path)
     files_written(table, mixed(spark, 10).coalesce(1), partitionBy="day")
     before = len(DeltaTable(str(table.folder)).file_uris())
@@ -209,8 +207,6 @@ TO_POSTGRES = {"url": "postgresql://u@h/d", "dbtable": "t"}
         ({"by": "bucket(id)"}, "partitionSpec cannot be parsed"),
     ],
 )
-def test_what_makes_no_partitioning_is_refused(
-    spark: SparkSession, arguments: dict[str, Any], says: str
-) -> None:
+def test_invalid_arguments_are_refused(spark: SparkSession, arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         penstock.distribute(spark.range(1), **arguments)

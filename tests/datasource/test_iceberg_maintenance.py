@@ -28,9 +28,7 @@ def metadata_files(table: IcebergLake, pattern: str) -> set[str]:
     return {path.name for path in (table.folder / "metadata").glob(pattern)}
 
 
-def test_a_stream_with_default_settings_keeps_from_20_to_50_snapshots(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_stream_keeps_20_to_50_snapshots(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Files of the expired ones stay for an hour, for readers that still use them."""
     one, table = stream(tmp_path)
     with caplog.at_level(logging.WARNING):
@@ -44,9 +42,7 @@ def test_a_stream_with_default_settings_keeps_from_20_to_50_snapshots(
     assert caplog.records == []
 
 
-def test_a_stream_that_keeps_2_snapshots_leaves_no_file_of_the_others_and_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_2_snapshots_keep_no_other_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     one, table = stream(tmp_path, keepSnapshots="2", snapshotGrace="0s")
     with caplog.at_level(logging.WARNING):
         run(one, BATCHES)

@@ -1,4 +1,4 @@
-"""Which step of a table's maintenance runs when, and the steps together on real tables with a real store."""
+"""When each step of the maintenance runs, and the steps on real tables with a real store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from tests.support.lakes import IcebergLake
 from tests.support.stored_lake import NOW, Lake
 
 from penstock.committers.batch_writes import GIVEN_UP_AFTER
@@ -21,11 +20,7 @@ from penstock.committers.iceberg.properties import EXPIRE_PROPERTY
 from penstock.committers.iceberg.properties import MAINTENANCE_PROPERTY as ICEBERG_MAINTENANCE_PROPERTY
 from penstock.committers.maintenance import MaintenancePolicy, Step
 from penstock.delivery import compaction, rewriting
-from penstock.delivery.maintenance_steps import (
-    MaintenanceRunner,
-    StepResult,
-    maintenance_runner,
-)
+from penstock.delivery.maintenance_steps import MaintenanceRunner, StepResult, maintenance_runner
 from penstock.writers.parquet.compaction import rewrite_group
 from penstock.writers.parquet.write_config import parse_file_name
 
@@ -82,8 +77,8 @@ def test_each_step_has_an_interval_of_its_own() -> None:
     assert steps.ran == ["often", "seldom", *often * 2, "seldom", *often * 2, "often", "seldom"]
 
 
-def test_an_interval_goes_on_over_the_end_of_a_process() -> None:
-    """Such as of each run by cron."""
+def test_an_interval_continues_after_the_end_of_a_process() -> None:
+    """For example of each run by cron."""
     steps, log = Steps(), Log()
     daily = steps.step("daily", 86_400)
     assert maintenance(daily, log=log).run_due(START) == [StepResult("daily", 0.0, "did daily")]
@@ -180,7 +175,7 @@ def done(results: list[StepResult]) -> dict[str, str]:
 
 
 @KINDS
-def test_a_table_that_penstock_created_is_looked_after(lake: Lake) -> None:
+def test_a_table_that_penstock_created_is_maintained(lake: Lake) -> None:
     rows = lake.rows()
     results = done(run(lake))
     assert results["compact"] == "compacted 12 files into 2"
@@ -207,9 +202,7 @@ def foreign(folder: Path, kind: str) -> Lake:
             {MAINTENANCE_PROPERTY: "false"}, raise_if_not_exists=False
         )
     else:
-        assert isinstance(lake.lake, IcebergLake)
-        with lake.lake.load().transaction() as transaction:
-            transaction.remove_properties(EXPIRE_PROPERTY, ICEBERG_MAINTENANCE_PROPERTY)
+        remove_properties(lake, EXPIRE_PROPERTY, ICEBERG_MAINTENANCE_PROPERTY)
     for batch_id in range(BATCHES):
         lake.commit(batch_id, lake.write(batch_id))
     return lake
@@ -220,22 +213,17 @@ def test_a_table_that_penstock_created_is_left_alone_on_demand(lake: Lake) -> No
     assert done(run(lake, MaintenancePolicy(is_wanted=False)))["compact"] == ""
 
 
-def set_properties(lake: Lake, *removed: str, **properties: str) -> None:
-    assert isinstance(lake.lake, IcebergLake)
-    with lake.lake.load().transaction() as transaction:
-        if removed:
-            transaction.remove_properties(*removed)
-        transaction.set_properties(properties)
+def remove_properties(lake: Lake, *names: str) -> None:
+    with lake.iceberg.load().transaction() as transaction:
+        transaction.remove_properties(*names)
 
 
 @pytest.mark.parametrize("kind", ["iceberg"])
 @pytest.mark.parametrize("is_of_early_version", [False, True])
-def test_a_table_whose_snapshots_shall_not_expire_is_looked_after_all_the_same(
-    lake: Lake, is_of_early_version: bool
-) -> None:
-    set_properties(lake, **{EXPIRE_PROPERTY: "false"})
+def test_a_table_whose_snapshots_do_not_expire_is_maintained(lake: Lake, is_of_early_version: bool) -> None:
+    lake.iceberg.set_properties({EXPIRE_PROPERTY: "false"})
     if is_of_early_version:
-        set_properties(lake, ICEBERG_MAINTENANCE_PROPERTY)
+        remove_properties(lake, ICEBERG_MAINTENANCE_PROPERTY)
     before = lake.lake.versions()
     orphans = lake.write(BATCHES - 1)
     assert done(run(lake))["compact"] == "compacted 12 files into 2"
@@ -245,7 +233,7 @@ def test_a_table_whose_snapshots_shall_not_expire_is_looked_after_all_the_same(
 
 @pytest.mark.parametrize("kind", ["iceberg"])
 def test_the_maintenance_of_an_iceberg_table_is_switched_off_by_its_property(lake: Lake) -> None:
-    set_properties(lake, **{ICEBERG_MAINTENANCE_PROPERTY: "false"})
+    lake.iceberg.set_properties({ICEBERG_MAINTENANCE_PROPERTY: "false"})
     assert set(done(run(lake)).values()) == {""}
 
 
@@ -274,11 +262,10 @@ def test_files_of_a_batch_write_whose_driver_died_are_deleted(lake: Lake) -> Non
 
 @pytest.mark.parametrize("kind", ["iceberg"])
 def test_snapshots_expire(lake: Lake) -> None:
-    assert isinstance(lake.lake, IcebergLake)
     for row_id in range(45):
         lake.lake.append(1000 + row_id)
     run(lake)
-    assert len(lake.lake.load().metadata.snapshots) == 20
+    assert len(lake.iceberg.load().metadata.snapshots) == 20
 
 
 @KINDS
@@ -306,35 +293,27 @@ def test_files_are_of_a_batch_that_the_stream_has_yet_to_reach(lake: Lake) -> No
 
 
 @KINDS
-def test_files_with_other_columns_are_looked_at_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[str] = []
+def test_files_with_other_columns_are_read_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
     layout_in = compaction._layout_in
 
-    def look(filesystem: Any, path: str) -> str:
-        looks.append(path)
+    def read(filesystem: Any, path: str) -> str:
+        reads.append(path)
         return layout_in(filesystem, path) + "other"
 
-    monkeypatch.setattr(compaction, "_layout_in", look)
-    sink = lake.sink
-    here = rewriting.GroupRewriter(rewriting.InlineExecutor())
-    rewriter = compaction.TableFileRewriter(
-        lake.query_id, lambda content: sink.open_table().rewrite_config(content), here
-    )
-    planned = lake.plan()
+    monkeypatch.setattr(compaction, "_layout_in", read)
+    rewriter, planned = lake.rewriter(), lake.plan()
     files = tuple(lake.write(BATCHES)[:1] + lake.write(BATCHES)[:1])
     assert rewriter(planned.content, [files], 99) == []
     assert rewriter(planned.content, [files], 99) == []
-    assert len(looks) == 2
+    assert len(reads) == 2
 
 
 @KINDS
 def test_groups_that_are_not_rewritten_yet_are_left_for_something_more_urgent(lake: Lake) -> None:
-    sink, first, second = lake.sink, lake.write(BATCHES), lake.write(BATCHES)
+    first, second = lake.write(BATCHES), lake.write(BATCHES)
     before = lake.on_disk()
-    here = rewriting.GroupRewriter(rewriting.InlineExecutor(stop=lambda: lake.on_disk() != before))
-    rewriter = compaction.TableFileRewriter(
-        lake.query_id, lambda content: sink.open_table().rewrite_config(content), here
-    )
+    rewriter = lake.rewriter(rewriting.InlineExecutor(stop=lambda: lake.on_disk() != before))
     groups = [(first[0], second[0]), (first[1], second[1])]
     (done,) = rewriter(lake.plan().content, groups, 99)
     assert done.sources == groups[0]
@@ -342,23 +321,15 @@ def test_groups_that_are_not_rewritten_yet_are_left_for_something_more_urgent(la
 
 
 @KINDS
-def test_files_are_not_looked_at_when_something_is_more_urgent(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_not_read_if_something_is_urgent(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(compaction, "_layout_in")
-    sink, files = lake.sink, tuple(lake.write(BATCHES)[:1] + lake.write(BATCHES)[:1])
-    rewriter = compaction.TableFileRewriter(
-        lake.query_id,
-        lambda content: sink.open_table().rewrite_config(content),
-        rewriting.GroupRewriter(rewriting.InlineExecutor()),
-        stop=lambda: True,
-    )
-    assert rewriter(lake.plan().content, [files], 99) == []
+    files = tuple(lake.write(BATCHES)[:1] + lake.write(BATCHES)[:1])
+    assert lake.rewriter(stop=lambda: True)(lake.plan().content, [files], 99) == []
 
 
 @KINDS
 def test_a_failure_leaves_no_new_file(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink, calls = lake.sink, [rewrite_group]
+    calls = [rewrite_group]
 
     def rewrite(*args: Any) -> Any:
         if not calls:
@@ -366,13 +337,9 @@ def test_a_failure_leaves_no_new_file(lake: Lake, monkeypatch: pytest.MonkeyPatc
         return calls.pop()(*args)
 
     monkeypatch.setattr(rewriting, "rewrite_group", rewrite)
-    here = rewriting.GroupRewriter(rewriting.InlineExecutor())
-    rewriter = compaction.TableFileRewriter(
-        lake.query_id, lambda content: sink.open_table().rewrite_config(content), here
-    )
     first, second = lake.write(BATCHES), lake.write(BATCHES)
     before = lake.on_disk()
     groups = [(first[0], second[0]), (first[1], second[1])]
     with pytest.raises(RetryableError, match="disk full"):
-        rewriter(lake.plan().content, groups, 99)
+        lake.rewriter()(lake.plan().content, groups, 99)
     assert lake.on_disk() == before

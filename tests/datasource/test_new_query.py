@@ -1,4 +1,4 @@
-"""A query that begins with a new checkpoint on a table that an earlier one has written: is it noticed?"""
+"""A query with a new checkpoint on a table that an earlier query has written is noticed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
+from tests.support.cli import Ended
 from tests.support.lakes import LAKES, LakeTable
 from tests.support.query import Batches, Query
-from typer.testing import CliRunner
 
 from penstock import CheckpointMismatchError
-from penstock.cli.app import app
 from penstock.committers.contract import Batch, StreamKey
 from penstock.committers.store.sql import OtherQuery, SqlManifestStore, open_store
 from penstock.datasource.committing import commit_batch_write
@@ -50,7 +49,7 @@ class Queries:
         return Batches(Query(self.lake, query_id, given))
 
     def run(self, query_id: str, **options: str) -> Batches:
-        """The first batch of a query; what was warned of before is forgotten."""
+        """The first batch of a query. Earlier warnings are cleared."""
         self.caplog.clear()
         batches = self.batches(query_id, **options)
         batches.run(ROWS)
@@ -80,9 +79,7 @@ def queries(request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCa
         ({"checkpoint": "cp", "queryName": "ids"}, SAME_CHECKPOINT),
     ],
 )
-def test_the_table_alone_knows_a_query_that_begins_anew(
-    queries: Queries, second: dict[str, str], says: str
-) -> None:
+def test_the_table_alone_notices_a_new_query(queries: Queries, second: dict[str, str], says: str) -> None:
     """The store was deleted with the checkpoint. By default the query is warned, once, and goes on."""
     queries.run("q1", queryName="ids").run(ROWS)
     assert not queries.warned
@@ -130,10 +127,10 @@ def test_a_query_that_has_begun_is_not_refused(queries: Queries) -> None:
     ("second", "says"),
     [({"checkpoint": "cp"}, SAME_CHECKPOINT), ({"checkpoint": "other", "queryName": "ids"}, SAME_NAME)],
 )
-def test_a_shared_store_knows_a_query_that_begins_anew(
+def test_a_shared_store_notices_a_new_query(
     queries: Queries, store_url: str, monkeypatch: pytest.MonkeyPatch, second: dict[str, str], says: str
 ) -> None:
-    """Also where the table does not, for a release that noted no origins wrote it. The store has the id."""
+    """Also if an earlier release without origins has written the table. The store has the id."""
     with monkeypatch.context() as patched:
         for module in (delta, iceberg):
             patched.setattr(module, "origins_of", lambda _: ())
@@ -156,8 +153,7 @@ def test_batches_that_wait_for_their_delivery_count(queries: Queries, store_url:
 def test_a_delivery_notes_where_its_query_comes_from(queries: Queries) -> None:
     stream = queries.run("q1", delivery="decoupled")
     stream.run(ROWS)
-    ended = CliRunner().invoke(app, ["deliver", "--once", "--checkpoint", str(queries.folder / "cp")])
-    assert ended.exit_code == 0, ended.output
+    assert Ended("deliver", "--once", "--checkpoint", str(queries.folder / "cp")).code == 0
     shutil.rmtree(queries.folder / "cp")
 
     queries.run("q2")
@@ -165,7 +161,7 @@ def test_a_delivery_notes_where_its_query_comes_from(queries: Queries) -> None:
 
 
 @pytest.mark.parametrize("location", ["file://{}/cp/", "file:{}/cp", "{}/x/../cp"])
-def test_a_checkpoint_is_known_in_every_spelling(queries: Queries, location: str) -> None:
+def test_a_checkpoint_is_known_in_every_notation(queries: Queries, location: str) -> None:
     queries.run("q1")
     shutil.rmtree(queries.folder / "cp")
     queries.run("q2", checkpointLocation=location.format(queries.folder))
@@ -173,7 +169,7 @@ def test_a_checkpoint_is_known_in_every_spelling(queries: Queries, location: str
     assert SAME_CHECKPOINT in queries.warned
 
 
-# What is none -----------------------------------------------------------------------------------------
+# No warning -------------------------------------------------------------------------------------------
 
 
 def empty(lake: LakeTable) -> None:
@@ -186,7 +182,7 @@ def empty(lake: LakeTable) -> None:
     [lambda lake: lake.drop(), lambda lake: lake.replace(), empty],
     ids=["dropped", "replaced", "emptied"],
 )
-def test_no_warning_where_the_earlier_rows_are_gone(
+def test_no_warning_without_the_earlier_rows(
     queries: Queries, store_url: str, change: Callable[[LakeTable], None]
 ) -> None:
     queries.run("q1", store=store_url, queryName="ids")
@@ -250,9 +246,7 @@ def test_no_warning_after_an_iceberg_rollback(tmp_path: Path, caplog: pytest.Log
 # Costs ------------------------------------------------------------------------------------------------
 
 
-def test_the_check_is_made_for_the_first_batch_only(
-    queries: Queries, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_first_batch_is_checked(queries: Queries, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = queries.run("q1")
     committer = type(stream.query.target())
     asked: list[str] = []

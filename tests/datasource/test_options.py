@@ -1,4 +1,4 @@
-"""Options: parsed once, refused together, in sentences; secrets stay out of sight."""
+"""Options are parsed once, all problems are reported together, and secrets are hidden."""
 
 from __future__ import annotations
 

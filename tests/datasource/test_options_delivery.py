@@ -30,7 +30,7 @@ def test_the_defaults_are_as_documented() -> None:
     assert (options.backlog_s_max, options.backlog_wait_s) == (86_400, 600)
 
 
-def test_a_delivery_is_as_large_as_a_file_unless_it_is_said() -> None:
+def test_a_delivery_is_as_large_as_a_file_by_default() -> None:
     assert DeltaOptions.parse({"path": "/t", "targetFileSize": "1g"}).delivery_policy.after_bytes == 1 << 30
     given = {"path": "/t", "targetFileSize": "1g", "deliverAfterBytes": "5mb"}
     assert DeltaOptions.parse(given).delivery_policy.after_bytes == 5 << 20
@@ -67,7 +67,7 @@ def test_a_wrong_value_is_refused_by_name(name: str, text: str) -> None:
         DeltaOptions.parse({"path": "/t", name.lower(): text})
 
 
-# What the store keeps -----------------------------------------------------------------------------------
+# What the store keeps ----------------------------------------------------------------------------------
 
 
 def test_settings_have_what_was_given_by_its_documented_name() -> None:
@@ -102,7 +102,7 @@ def test_no_secret_is_in_the_settings() -> None:
 
 
 def test_whatever_is_handed_on_by_a_prefix_is_never_in_the_settings() -> None:
-    """Also if it is spelt like a documented option behind its prefix."""
+    """Also if it has the name of a documented option after its prefix."""
     for option in options_of(FileTableOptions):
         options = DeltaOptions.parse({"path": "/t", f"storage.{option.name}": SECRET})
         assert SECRET not in settings_of(options)

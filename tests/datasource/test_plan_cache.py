@@ -1,9 +1,10 @@
-"""Plans of decoupled streams: what was seen of the table is good until somebody has looked again."""
+"""Cached plans of decoupled streams, and their refresh in the background."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -18,8 +19,8 @@ from penstock.datasource.plan_cache import PLANS_MAX, REFRESH_S, CachedTable, Pl
 ROWS = pa.schema([("id", pa.int64())])
 
 
-class Hands:
-    """A clock and a background that a test moves by hand."""
+class Process:
+    """A plan cache with a clock and background tasks that the test controls."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -28,8 +29,8 @@ class Hands:
 
 
 @pytest.fixture
-def hands() -> Hands:
-    return Hands()
+def process() -> Process:
+    return Process()
 
 
 def key(query_id: str = "q", **options: Any) -> PlanKey[DataFiles, LakeManifest]:
@@ -37,85 +38,74 @@ def key(query_id: str = "q", **options: Any) -> PlanKey[DataFiles, LakeManifest]
     return PlanKey(StreamKey(query_id, sink.table_uri), sink, ROWS, overwrite=False)
 
 
-def seen(batch_id: int) -> CachedTable[DataFiles, LakeManifest]:
+def cached(batch_id: int) -> CachedTable[DataFiles, LakeManifest]:
     return CachedTable(cast("Any", None), Token(batch_id, ""))
 
 
-def never() -> CachedTable[DataFiles, LakeManifest]:
-    raise AssertionError("nobody asked for a look")
+def test_a_new_process_has_no_plan(process: Process) -> None:
+    assert process.cache.get(key()) is None
 
 
-def fails_with(error: BaseException) -> Callable[[], CachedTable[DataFiles, LakeManifest]]:
-    def look() -> CachedTable[DataFiles, LakeManifest]:
-        raise error
-
-    return look
-
-
-def test_a_new_process_has_no_plan(hands: Hands) -> None:
-    assert hands.cache.get(key()) is None
-
-
-def test_other_options_or_columns_make_another_plan(hands: Hands) -> None:
-    hands.cache.put(key(), seen(0))
-    assert hands.cache.get(key()) == seen(0)
-    assert hands.cache.get(key(add_columns=True)) is None
-    assert hands.cache.get(key("another query")) is None
+def test_other_options_or_columns_make_another_plan(process: Process) -> None:
+    process.cache.put(key(), cached(0))
+    assert process.cache.get(key()) == cached(0)
+    assert process.cache.get(key(add_columns=True)) is None
+    assert process.cache.get(key("another query")) is None
     known = key()
-    assert hands.cache.get(PlanKey(known.stream, known.sink, pa.schema([("x", pa.int8())]), False)) is None
+    assert process.cache.get(PlanKey(known.stream, known.sink, pa.schema([("x", pa.int8())]), False)) is None
 
 
-def test_a_young_plan_is_not_looked_at_again(hands: Hands) -> None:
-    hands.cache.put(key(), seen(0))
-    hands.now = REFRESH_S - 0.1
-    hands.cache.refresh(key(), never)
-    assert hands.started == []
+def test_a_young_plan_is_not_refreshed(process: Process) -> None:
+    process.cache.put(key(), cached(0))
+    process.now = REFRESH_S - 0.1
+    process.cache.refresh(key(), Mock(side_effect=AssertionError))
+    assert process.started == []
 
 
-def test_an_old_plan_is_good_until_the_next_look_has_ended(hands: Hands) -> None:
+def test_an_old_plan_is_used_until_the_refresh_has_ended(process: Process) -> None:
     """A slow catalog delays no batch, and is asked once at a time."""
-    hands.cache.put(key(), seen(0))
-    hands.now = REFRESH_S
-    hands.cache.refresh(key(), lambda: seen(7))
-    hands.cache.refresh(key(), never)
-    assert len(hands.started) == 1
-    assert hands.cache.get(key()) == seen(0)
+    process.cache.put(key(), cached(0))
+    process.now = REFRESH_S
+    process.cache.refresh(key(), lambda: cached(7))
+    process.cache.refresh(key(), Mock(side_effect=AssertionError))
+    assert len(process.started) == 1
+    assert process.cache.get(key()) == cached(0)
 
-    hands.started[0]()
-    assert hands.cache.get(key()) == seen(7)
-    hands.cache.refresh(key(), never)
-    assert len(hands.started) == 1
+    process.started[0]()
+    assert process.cache.get(key()) == cached(7)
+    process.cache.refresh(key(), Mock(side_effect=AssertionError))
+    assert len(process.started) == 1
 
 
-def test_an_outage_leaves_the_plan_and_is_tried_again(hands: Hands, caplog: pytest.LogCaptureFixture) -> None:
-    hands.cache.put(key(), seen(0))
-    hands.now = REFRESH_S
-    hands.cache.refresh(key(), fails_with(RetryableError("the catalog is down")))
-    hands.started.pop()()
-    assert hands.cache.get(key()) == seen(0)
+def test_an_outage_leaves_the_plan_and_is_tried_again(
+    process: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    process.cache.put(key(), cached(0))
+    process.now = REFRESH_S
+    process.cache.refresh(key(), Mock(side_effect=RetryableError("the catalog is down")))
+    process.started.pop()()
+    assert process.cache.get(key()) == cached(0)
     assert "the catalog is down" in caplog.text
 
-    hands.now += REFRESH_S
-    hands.cache.refresh(key(), lambda: seen(3))
-    hands.started.pop()()
-    assert hands.cache.get(key()) == seen(3)
+    process.now += REFRESH_S
+    process.cache.refresh(key(), lambda: cached(3))
+    process.started.pop()()
+    assert process.cache.get(key()) == cached(3)
 
 
 @pytest.mark.parametrize("error", [TableChangedError("dropped"), ZeroDivisionError()])
-def test_any_other_error_stops_the_next_batch_and_the_restart_looks_itself(
-    hands: Hands, error: Exception
-) -> None:
-    hands.cache.put(key(), seen(0))
-    hands.now = REFRESH_S
-    hands.cache.refresh(key(), fails_with(error))
-    hands.started[0]()
+def test_any_other_error_stops_the_next_batch(process: Process, error: Exception) -> None:
+    process.cache.put(key(), cached(0))
+    process.now = REFRESH_S
+    process.cache.refresh(key(), Mock(side_effect=error))
+    process.started[0]()
     with pytest.raises(type(error)):
-        hands.cache.get(key())
-    assert hands.cache.get(key()) is None
+        process.cache.get(key())
+    assert process.cache.get(key()) is None
 
 
-def test_the_plans_of_a_process_are_bounded(hands: Hands) -> None:
+def test_the_plans_of_a_process_are_bounded(process: Process) -> None:
     for number in range(PLANS_MAX + 1):
-        hands.cache.put(key(f"q{number}"), seen(number))
-    assert hands.cache.get(key("q0")) is None
-    assert hands.cache.get(key(f"q{PLANS_MAX}")) is not None
+        process.cache.put(key(f"q{number}"), cached(number))
+    assert process.cache.get(key("q0")) is None
+    assert process.cache.get(key(f"q{PLANS_MAX}")) is not None

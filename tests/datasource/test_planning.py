@@ -1,4 +1,4 @@
-"""Where the store and the checkpoint are, and how a table is spelt."""
+"""Locations of the store and the checkpoint, and normalized table addresses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_store_is_in_a_local_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("location", ["s3a://bucket/cp", "hdfs://host/cp", "abfss://c@a/cp"])
-def test_a_remote_checkpoint_without_a_store_is_refused_with_the_way_out(location: str) -> None:
+def test_a_remote_checkpoint_without_a_store_is_refused_with_a_remedy(location: str) -> None:
     with pytest.raises(ConfigurationError, match='option\\("store", "postgresql'):
         store_url(DeltaOptions(path="/t", checkpoint_location=location))
 
@@ -65,8 +65,8 @@ def test_a_remote_checkpoint_with_a_store_is_read_with_the_storage_options() -> 
         ("s3a://bucket/t/", "s3://bucket/t"),
     ],
 )
-def test_one_table_has_one_spelling(path: str, uri: str) -> None:
-    """Otherwise a query that is started with another spelling would look like another stream."""
+def test_one_table_has_one_address(path: str, uri: str) -> None:
+    """Otherwise a query that is started with another notation would be another stream."""
     assert DeltaSink(DeltaOptions(path=path)).table_uri == uri
 
 
@@ -76,7 +76,7 @@ def plan(table: Path, **options: str) -> BatchPlan[DataFiles, LakeManifest]:
     return plan_batch_write(sink, schema, overwrite=False)
 
 
-def test_a_table_partitioned_by_what_has_no_spelling_is_refused(tmp_path: Path) -> None:
+def test_a_table_partitioned_by_a_double_is_refused(tmp_path: Path) -> None:
     """Not only if the query asks for it: the table of others may be partitioned so already."""
     columns = [Field("id", PrimitiveType("long")), Field("Price", PrimitiveType("double"))]
     DeltaTable.create(str(tmp_path / "t"), Schema(columns), partition_by=["Price"])

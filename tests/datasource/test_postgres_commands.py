@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 import struct
 import threading
@@ -14,11 +13,10 @@ from pathlib import Path
 import psycopg
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
+from tests.support.cli import Ended, penstock
 from tests.support.lakes import ids
 from tests.support.postgres import PostgresQuery, query_into
-from typer.testing import CliRunner
 
-from penstock.cli.app import app
 from penstock.committers.batch_writes import COMMIT_WITHIN, GIVEN_UP_AFTER
 from penstock.committers.contract import ManifestState, StreamKey
 from penstock.committers.errors import RetryableError
@@ -41,12 +39,6 @@ def query(new_postgres_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch) 
     return query_into(new_postgres_url())
 
 
-def penstock(store_url: str, *arguments: str, exit_code: int = 0) -> str:
-    answer = CliRunner().invoke(app, [*arguments, "--store", store_url])
-    assert answer.exit_code == exit_code, answer.output
-    return answer.output
-
-
 def test_status_and_show_know_the_table_and_its_token(query: PostgresQuery, store_url: str) -> None:
     with open_store(store_url) as store:
         query.run(store, query.batch(0), ids(1, 2))
@@ -60,7 +52,7 @@ def test_status_and_show_know_the_table_and_its_token(query: PostgresQuery, stor
     assert show["files"][0]["rows"] == 2
 
 
-def test_status_says_that_a_table_was_dropped(query: PostgresQuery, store_url: str) -> None:
+def test_status_reports_a_dropped_table(query: PostgresQuery, store_url: str) -> None:
     with open_store(store_url) as store:
         query.run(store, query.batch(0), ids(1))
     query.sql("DROP TABLE events")
@@ -76,9 +68,7 @@ def test_recover_commits_what_was_prepared(query: PostgresQuery, store_url: str)
     assert query.ids() == [1, 2]
 
 
-def test_abort_gives_up_what_a_query_without_a_checkpoint_has_left(
-    query: PostgresQuery, store_url: str
-) -> None:
+def test_abort_drops_what_a_query_has_left(query: PostgresQuery, store_url: str) -> None:
     with open_store(store_url) as store:
         query.run(store, query.batch(0), ids(1))
         with crash_at("prepare.done"):
@@ -102,11 +92,8 @@ def test_an_accepted_table_gets_the_next_batches(query: PostgresQuery, store_url
 
 
 def test_gc_drops_staging_tables_that_nothing_needs(query: PostgresQuery, store_url: str) -> None:
-    """Not those of a batch that may still be committed, of other queries, or for other tables."""
-    others = [
-        query_into(query.url, "q2"),
-        query.with_options(dbtable=f"{query.schema}.other"),
-    ]
+    """Those of a batch that may still be committed, of other queries and of other tables are kept."""
+    others = [query_into(query.url, "q2"), query.with_options(dbtable=f"{query.schema}.other")]
     with open_store(store_url) as store:
         plan = query.plan(store, query.batch(0))
         lost = query.write(plan, [ids(1)], run_id="lost")
@@ -117,7 +104,7 @@ def test_gc_drops_staging_tables_that_nothing_needs(query: PostgresQuery, store_
         for other in others:
             other.write(other.plan(store, other.batch(0)), [ids(9)])
     (name,) = [table.name for tables in payloads(lost) for table in tables]
-    _grow_old(query)
+    query.age_staged()
     assert len(query.staged()) == 4
 
     assert name in penstock(store_url, "gc", exit_code=1)
@@ -140,7 +127,7 @@ def test_gc_drops_the_staging_tables_of_a_batch_write_that_can_no_longer_be_comm
     schema = StructType([StructField("id", LongType())])
     killed = plan_batch_write(query.sink(), schema, overwrite=False, now=lambda: began_at)
     message = killed.write(ids(9).to_batches(), task(killed.batch))
-    _grow_old(query)
+    query.age_staged()
     penstock(store_url, "gc", "--delete")
 
     assert len(query.staged()) == left
@@ -148,7 +135,7 @@ def test_gc_drops_the_staging_tables_of_a_batch_write_that_can_no_longer_be_comm
         commit_batch_write(query.sink(), [message])
 
 
-def test_gc_drops_staging_tables_that_a_commit_could_not_drop(
+def test_gc_drops_staging_tables_of_commits(
     query: PostgresQuery, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although the manifest names them: their rows are in the table."""
@@ -158,7 +145,7 @@ def test_gc_drops_staging_tables_that_a_commit_could_not_drop(
         with psycopg.connect(query.url.replace("+psycopg", "")) as dump:
             dump.execute(f"LOCK TABLE {query.staged()[0]} IN ACCESS SHARE MODE")
             query.commit(store, messages)
-    _grow_old(query)
+    query.age_staged()
     penstock(store_url, "gc", "--delete")
 
     assert query.staged() == []
@@ -188,15 +175,8 @@ def test_gc_leaves_young_staging_tables(query: PostgresQuery, store_url: str) ->
     assert len(query.staged()) == 1
 
 
-def _grow_old(query: PostgresQuery) -> None:
-    for name in query.staged():
-        ((comment,),) = query.sql("SELECT obj_description(%s::regclass)", name)
-        old = re.sub(r"at \S+", "at 2020-01-01T00:00:00+00:00", comment)
-        query.sql(f"COMMENT ON TABLE {name} IS '{old}'")
-
-
 class ServerThatAsksForPasswords:
-    """Says what a Postgres server says that wants the password in clear text, and keeps what it gets."""
+    """Asks for the password in clear text, as a Postgres server does, and keeps what it gets."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -220,7 +200,7 @@ class ServerThatAsksForPasswords:
 def test_a_server_that_the_store_names_gets_a_password_only_if_the_operator_names_it_too(
     store_url: str, monkeypatch: pytest.MonkeyPatch, is_named: bool
 ) -> None:
-    """Whoever can write to the store could have put it there."""
+    """Anybody who can write to the store could have put it there."""
     server = ServerThatAsksForPasswords()
     for name, value in {"PGUSER": "writer", "PGPASSWORD": "hunter2", "PGCONNECT_TIMEOUT": "5"}.items():
         monkeypatch.setenv(name, value)
@@ -231,7 +211,7 @@ def test_a_server_that_the_store_names_gets_a_password_only_if_the_operator_name
         uri = f"postgresql://127.0.0.1:{server.port}/lake/public/events"
         store.register_stream(StreamKey("q1", uri), "postgres", "events")
 
-    answer = CliRunner().invoke(app, ["status", "--table", "--store", store_url])
-    assert answer.exit_code != 0
+    ended = Ended("status", "--table", "--store", store_url)
+    assert ended.code != 0
     assert (b"hunter2" in server.got) is is_named
-    assert is_named or f"PGHOST=127.0.0.1 PGPORT={server.port}" in " ".join(answer.output.split())
+    assert is_named or f"PGHOST=127.0.0.1 PGPORT={server.port}" in " ".join(ended.err.split())

@@ -1,4 +1,4 @@
-"""Options of `penstock.postgres`: what is missing, wrong or not there yet is said before anything moves."""
+"""Options of `penstock.postgres`: missing and invalid ones are reported before any row moves."""
 
 from __future__ import annotations
 
@@ -64,14 +64,9 @@ def test_both_kinds_of_delivery_may_be_asked_for(delivery: str) -> None:
 
 @pytest.mark.parametrize(
     ("dbtable", "names"),
-    [
-        ("T", ("public", "t")),
-        ("S.t", ("s", "t")),
-        ('"S"."t.""x/"', ("S", 't."x/')),
-        ("été.t", ("été", "t")),
-    ],
+    [("T", ("public", "t")), ("S.t", ("s", "t")), ('"S"."t.""x/"', ("S", 't."x/')), ("été.t", ("été", "t"))],
 )
-def test_an_address_is_one_spelling_and_comes_back(dbtable: str, names: tuple[str, str]) -> None:
+def test_an_address_is_normalized_and_parsed_back(dbtable: str, names: tuple[str, str]) -> None:
     sink = PostgresSink(PostgresOptions.parse({**GIVEN, "dbtable": dbtable}))
     address = PostgresAddress.parse(sink.table_uri)
 
@@ -79,7 +74,7 @@ def test_an_address_is_one_spelling_and_comes_back(dbtable: str, names: tuple[st
     assert "me" not in sink.table_uri.split("/")[2]
 
 
-def test_a_missing_driver_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_reported_with_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without_psycopg(name: str, *arguments: Any, **others: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The store of a stream that no delivery process serves does not grow for ever."""
+"""The store of a stream without a delivery process does not grow forever."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_commit_now_and_then_forgets_what_is_long_done(stream: Batches) -> Non
 
 
 def test_a_replay_of_the_last_batch_is_still_known(stream: Batches) -> None:
-    """What Spark may run again stays, however few records are kept."""
+    """The batch that Spark may replay is kept, however few records are kept."""
     run(stream, BATCHES_PER_PRUNING - 8, BATCHES_PER_PRUNING)
 
     stream.next_batch = BATCHES_PER_PRUNING
@@ -51,7 +51,7 @@ def test_a_replay_of_the_last_batch_is_still_known(stream: Batches) -> None:
 
 
 def test_a_long_history_is_forgotten_step_by_step(stream: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No commit waits for all of what an earlier version has left."""
+    """No commit waits for the pruning of all old records."""
     from penstock.committers.store import pruning
 
     monkeypatch.setattr(committing, "BATCHES_PRUNED_MAX", 2)

@@ -1,4 +1,4 @@
-"""What `penstock.register` says of the server that it registers with."""
+"""Warnings of `penstock.register`, and plug-ins that cannot be loaded."""
 
 from __future__ import annotations
 

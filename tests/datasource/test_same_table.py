@@ -1,4 +1,4 @@
-"""A table that goes back behind what the store knows to be in it, token and all, stops the stream."""
+"""A table whose token is older than the last batch of the store stops the stream."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.support.cli import penstock
 from tests.support.lakes import IcebergLake, rows
 from tests.support.query import Batches, Query
-from typer.testing import CliRunner
 
 from penstock import TableChangedError
-from penstock.cli.app import app
 
 BATCH_1_MISSING = "has batch 0 as its last batch of query q0, which has already committed batch 1"
 
@@ -35,8 +34,7 @@ def remove_token(warehouse: Path, _location: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("go_back", "says"),
-    [(put_back_catalog, BATCH_1_MISSING), (remove_token, "has no batch of query q0")],
+    ("go_back", "says"), [(put_back_catalog, BATCH_1_MISSING), (remove_token, "has no batch of query q0")]
 )
 def test_a_token_behind_the_store_stops_the_stream_until_an_operator_accepts_it(
     stream: Batches, tmp_path: Path, go_back: Callable[[Path, str], None], says: str
@@ -52,8 +50,6 @@ def test_a_token_behind_the_store_stops_the_stream_until_an_operator_accepts_it(
         stream.run([2])
     assert rows(table, "id") == left
 
-    command = ["recover", "--store", stream.query.options["store"], "--accept-table", "--yes"]
-    accepted = CliRunner().invoke(app, command)
-    assert accepted.exit_code == 0, accepted.output
+    penstock(stream.query.options["store"], "recover", "--accept-table", "--yes")
     stream.run([2])
     assert rows(table, "id") == [*left, (2,)]

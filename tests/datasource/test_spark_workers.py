@@ -1,4 +1,4 @@
-"""What Spark's workers search between two pieces of work: archives still import, garbage is still found."""
+"""Import caches and garbage of Spark's workers are released between tasks."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ def finders(path: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["pyspark.zip", "py4j-0.10.9.9-src.zip", "spark-core_2.13-4.1.0.jar"])
-def test_no_finder_of_an_archive_of_spark_is_left(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finders_of_spark_are_dropped(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = "package_of_" + name.partition(".")[0].partition("-")[0]
     path = archive(tmp_path, name, package)
     monkeypatch.syspath_prepend(path)

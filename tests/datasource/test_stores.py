@@ -1,9 +1,10 @@
-"""Stores that stay open between batches: a cache that never hides what became of the store."""
+"""Stores that stay open between batches: a cache that notices deleted and restored stores."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,13 +14,6 @@ from penstock.committers.store.sql import open_store
 from penstock.datasource.stores import OPEN_S_MAX, STORES_MAX, StoreCache
 
 STREAM = StreamKey("q", "/t")
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def url(folder: Path, name: str = "store.db") -> str:
@@ -34,7 +28,7 @@ def test_a_store_is_opened_once(tmp_path: Path) -> None:
         assert second is first
 
 
-def test_two_who_need_it_at_once_do_not_share_it(tmp_path: Path) -> None:
+def test_concurrent_users_do_not_share_a_store(tmp_path: Path) -> None:
     cache = StoreCache()
     with cache.borrow(url(tmp_path)) as first, cache.borrow(url(tmp_path)) as second:
         assert second is not first
@@ -52,7 +46,7 @@ def test_a_deleted_store_is_a_new_one(tmp_path: Path) -> None:
         assert len(store.streams()) == 1
 
 
-def test_a_store_that_was_put_back_from_a_copy_is_read_anew(tmp_path: Path) -> None:
+def test_a_store_that_was_restored_from_a_copy_is_read_again(tmp_path: Path) -> None:
     cache = StoreCache()
     open_store(url(tmp_path, "copy.db")).close()
     with cache.borrow(url(tmp_path)) as store:
@@ -64,7 +58,7 @@ def test_a_store_that_was_put_back_from_a_copy_is_read_anew(tmp_path: Path) -> N
         assert store.streams() == []
 
 
-def test_a_store_that_failed_is_opened_anew(tmp_path: Path) -> None:
+def test_a_store_that_failed_is_opened_again(tmp_path: Path) -> None:
     cache = StoreCache()
     with pytest.raises(RetryableError), cache.borrow(url(tmp_path)) as first:
         raise RetryableError("it does not answer")
@@ -86,13 +80,13 @@ def test_a_forked_process_opens_its_own(tmp_path: Path) -> None:
         again.register_stream(STREAM, "delta")
 
 
-def test_a_store_is_opened_anew_now_and_then(tmp_path: Path) -> None:
+def test_a_store_is_opened_again_after_some_time(tmp_path: Path) -> None:
     """A newer version may have upgraded its tables."""
-    clock = Clock()
+    clock = Mock(return_value=0.0)
     cache = StoreCache(clock)
     with cache.borrow(url(tmp_path)) as first:
         pass
-    clock.now = OPEN_S_MAX
+    clock.return_value = OPEN_S_MAX
     with cache.borrow(url(tmp_path)) as second:
         assert second is not first
 

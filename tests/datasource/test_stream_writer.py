@@ -24,9 +24,7 @@ BATCH = Batch(StreamKey("q", "/t"), 7, "d1")
 
 
 @pytest.mark.parametrize("messages", [[], [None, None], [WriterCommitMessage()]])
-def test_a_commit_without_committables_fails_loudly(
-    tmp_path: Path, messages: list[WriterCommitMessage | None]
-) -> None:
+def test_no_committables_are_an_error(tmp_path: Path, messages: list[WriterCommitMessage | None]) -> None:
     """So does Spark's continuous mode commit, which never calls `write`."""
     options = DeltaOptions(path=str(tmp_path / "t"), checkpoint_location=str(tmp_path))
     writer = StreamWriter(DeltaSink(options), plan=None)
@@ -72,7 +70,7 @@ def task(query_id: str = "q", batch_id: int = 7) -> TaskAttempt:
 
 @pytest.mark.parametrize("other", [task(query_id="other"), task(batch_id=8)])
 def test_a_task_of_another_batch_than_planned_is_refused(other: TaskAttempt) -> None:
-    """Its rows would land under the wrong token."""
+    """Its rows would be committed with the wrong token."""
     plan: BatchPlan[DataFiles, LakeManifest] = BatchPlan(BATCH)
     plan.check_task(task())
 

@@ -1,4 +1,4 @@
-"""A delivery's small files become a few before the table names any, and its rows are the same either way."""
+"""A delivery's small files are compacted before the table names them, with the same rows."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from servers.s3 import BUCKET, s3_client, s3_properties, s3_server
-from tests.support.lakes import LAKES, IcebergLake
-from tests.support.readers import duckdb_with_delta, duckdb_with_iceberg
+from tests.support.lakes import LAKES, IcebergLake, rows
 
 from penstock.committers import crash_points
 from penstock.committers.contract import AttemptId, Batch, Committed, Manifest, Mode, StreamKey
@@ -134,10 +133,7 @@ def iceberg_sink(folder: Path, **options: Any) -> IcebergSink:
 
 def by_duckdb(folder: Path, kind: str) -> list[str]:
     """Every row with all bits that the engine shows."""
-    table = LAKES[kind](folder)
-    with duckdb_with_delta() if kind == "delta" else duckdb_with_iceberg() as connection:
-        query = f"SELECT * FROM {table.relation(connection)} ORDER BY id"
-        return [repr(found) for found in connection.execute(query).fetchall()]
+    return [repr(found) for found in rows(LAKES[kind](folder), order="id")]
 
 
 def files_on_disk(folder: Path) -> set[str]:
@@ -164,14 +160,12 @@ ICEBERG = [
 
 
 @pytest.mark.parametrize("partition_by", DELTA, ids="-".join)
-def test_a_compacted_delta_table_has_the_rows_of_one_that_is_not(
-    tmp_path: Path, partition_by: tuple[str, ...]
-) -> None:
+def test_a_compacted_delta_table_has_the_same_rows(tmp_path: Path, partition_by: tuple[str, ...]) -> None:
     check_same_rows("delta", tmp_path, lambda folder: delta_sink(folder, partition_by=partition_by))
 
 
 @pytest.mark.parametrize("spec", ICEBERG)
-def test_a_compacted_iceberg_table_has_the_rows_of_one_that_is_not(tmp_path: Path, spec: str) -> None:
+def test_a_compacted_iceberg_table_has_the_same_rows(tmp_path: Path, spec: str) -> None:
     parsed = parse_partition_spec(spec) if spec else ()
     check_same_rows("iceberg", tmp_path, lambda folder: iceberg_sink(folder, partition_spec=parsed))
 
@@ -238,7 +232,7 @@ def test_new_files_are_named_for_the_last_batch_and_their_group(backlog: Backlog
     ]
 
 
-def test_processes_make_what_this_process_makes(
+def test_processes_make_the_same_files(
     backlog: Backlog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.delivery.rewriting.INLINE_FILES_MAX", 1)
@@ -281,9 +275,7 @@ def test_a_backlog_that_overwrites_the_table_still_does(backlog: Backlog, kind: 
     assert [json.loads(r.split(",")[0][1:]) for r in by_duckdb(tmp_path, kind)] == list(range(160, 176))
 
 
-def test_columns_that_the_table_has_yet_to_get_come_with_the_compacted_files(
-    kind: str, tmp_path: Path
-) -> None:
+def test_new_columns_come_with_the_compacted_files(kind: str, tmp_path: Path) -> None:
     few = pa.schema([field for field in SCHEMA if field.name in ("id", "flag")])
     many = pa.schema([field for field in SCHEMA if field.name in ("id", "flag", "list", "struct")])
     backlog = Backlog(partitioned_sink(kind, tmp_path, add_columns=True), few, batches=1)
@@ -296,9 +288,7 @@ def test_columns_that_the_table_has_yet_to_get_come_with_the_compacted_files(
     assert "None, None" in rows[0]
 
 
-def test_an_order_by_columns_that_older_batches_lack_is_followed_as_far_as_it_goes(
-    backlog: Backlog,
-) -> None:
+def test_an_order_by_columns_that_older_batches_lack_is_followed_as_far_as_it_goes(backlog: Backlog) -> None:
     sink: Any = backlog.sink
     backlog.sink = type(sink)(replace(sink.options, sort_within=("NUMBER", "not_yet_there", "id")))
     assert backlog.compact().files == 3
@@ -313,9 +303,7 @@ def test_one_file_is_not_worth_rewriting(kind: str, tmp_path: Path) -> None:
     assert backlog.compactor()(backlog.merged, "delivery-1") is None
 
 
-def test_a_table_that_takes_the_files_no_more_has_none_rewritten(
-    backlog: Backlog, kind: str, tmp_path: Path
-) -> None:
+def test_a_table_that_refuses_the_files_is_left_alone(backlog: Backlog, kind: str, tmp_path: Path) -> None:
     before = files_on_disk(tmp_path)
     lake = LAKES[kind](tmp_path)
     if isinstance(lake, IcebergLake):
@@ -329,9 +317,7 @@ def test_a_table_that_takes_the_files_no_more_has_none_rewritten(
     assert files_on_disk(tmp_path) <= before
 
 
-def test_a_table_that_was_created_again_has_none_rewritten(
-    backlog: Backlog, kind: str, tmp_path: Path
-) -> None:
+def test_a_table_created_again_is_left_alone(backlog: Backlog, kind: str, tmp_path: Path) -> None:
     """With the same columns: only its id is another."""
     LAKES[kind](tmp_path).forget()
     merged = backlog.merged
@@ -339,9 +325,7 @@ def test_a_table_that_was_created_again_has_none_rewritten(
     assert backlog.compactor()(merged, "delivery-1") is None
 
 
-def test_new_files_lie_beside_the_others_although_the_table_wants_its_files_elsewhere_now(
-    tmp_path: Path,
-) -> None:
+def test_new_files_are_in_the_location_of_the_manifest(tmp_path: Path) -> None:
     """A manifest has one location for all of its files."""
     backlog = Backlog(iceberg_sink(tmp_path))
     table: Any = LAKES["iceberg"](tmp_path)
@@ -351,9 +335,7 @@ def test_new_files_lie_beside_the_others_although_the_table_wants_its_files_else
     assert len(by_duckdb(tmp_path, "iceberg")) == 48
 
 
-def test_a_property_that_cannot_be_followed_delivers_the_files_as_they_are(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_invalid_property_changes_no_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     backlog = Backlog(iceberg_sink(tmp_path))
     table: Any = LAKES["iceberg"](tmp_path)
     with table.load().transaction() as transaction:
@@ -368,14 +350,14 @@ def test_a_property_that_cannot_be_followed_delivers_the_files_as_they_are(
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-def test_a_source_that_is_gone_is_named_and_all_new_files_are_deleted(
+def test_a_missing_source_is_named_and_all_new_files_are_deleted(
     backlog: Backlog, tmp_path: Path, processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is one of the last group, when the others are done."""
     monkeypatch.setattr("penstock.delivery.rewriting.INLINE_FILES_MAX", 1)
     last = decode(backlog.merged).files[2].partition_values
-    gone = [file for file in decode(backlog.merged).files if file.partition_values == last][-1]
-    (path,) = tmp_path.rglob(gone.path.rpartition("/")[2])
+    missing = [file for file in decode(backlog.merged).files if file.partition_values == last][-1]
+    (path,) = tmp_path.rglob(missing.path.rpartition("/")[2])
     path.unlink()
     before = files_on_disk(tmp_path)
     with pytest.raises(RetryableError, match=path.name):
@@ -383,9 +365,7 @@ def test_a_source_that_is_gone_is_named_and_all_new_files_are_deleted(
     assert files_on_disk(tmp_path) == before
 
 
-def test_what_progress_raises_ends_the_compaction_and_deletes_the_new_files(
-    backlog: Backlog, tmp_path: Path
-) -> None:
+def test_an_error_of_on_progress_deletes_the_new_files(backlog: Backlog, tmp_path: Path) -> None:
     before = files_on_disk(tmp_path)
 
     def stop(done: int, groups: int) -> None:
@@ -436,9 +416,7 @@ def reached() -> Iterator[list[tuple[str, int]]]:
     crash_points.install(None)
 
 
-def test_the_crash_points_lie_around_the_rewriting(
-    backlog: Backlog, tmp_path: Path, reached: list[tuple[str, int]]
-) -> None:
+def test_the_crash_points_lie_around_the_rewriting(backlog: Backlog, reached: list[tuple[str, int]]) -> None:
     """Before the first no file is there, after the last all of them; a restart makes others."""
     compacted = backlog.compact()
     of_compaction = [(n, point) for n, (point, _) in enumerate(reached) if point.startswith("compact.")]
@@ -501,10 +479,10 @@ def test_files_in_an_object_store_are_compacted_there(
     assert sorted(ids_on_s3(sink, storage)) == list(range(32))
 
     before = keys(storage)
-    gone = decode(backlog.merged).files[1].path.rpartition("/")[2]
-    (key,) = [key for key in before if key.endswith(gone)]
+    missing = decode(backlog.merged).files[1].path.rpartition("/")[2]
+    (key,) = [key for key in before if key.endswith(missing)]
     s3_client(storage).delete_object(Bucket=BUCKET, Key=key)
-    with pytest.raises(RetryableError, match=gone) as raised:
+    with pytest.raises(RetryableError, match=missing) as raised:
         backlog.compactor(processes=1)(backlog.merged, "delivery-2")
     assert "is missing" in str(raised.value)
     assert keys(storage) == before - {key}

@@ -17,14 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.backlogs import (
-    QUERY,
-    SOON,
-    DecoupledLake,
-    decoupled,
-    start_cli,
-    wait_until,
-)
+from tests.support.backlogs import QUERY, SOON, DecoupledLake, decoupled, start_cli, wait_until
 
 import penstock
 from penstock import ConfigurationError, RetryableError
@@ -40,13 +33,12 @@ print("started", flush=True)
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[DecoupledLake]:
-    lake = decoupled(tmp_path, **SOON)
-    yield lake
-    lake.store.close()
+    with decoupled(tmp_path, **SOON) as lake:
+        yield lake
 
 
 def ended(process: subprocess.Popen[str], seconds: float = 30) -> tuple[int, str]:
-    """(exit code, what it said)"""
+    """Return the exit code and the output."""
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -68,9 +60,9 @@ def test_a_signal_ends_it_well_and_frees_the_streams(lake: DecoupledLake, number
     process = start_cli("deliver", "--store", lake.store_url)
     wait_until(lambda: lake.left == 0)
     process.send_signal(number)
-    code, said = ended(process)
-    assert code == 0, said
-    (line,) = [line for line in said.splitlines() if "delivered batches" in line]
+    code, output = ended(process)
+    assert code == 0, output
+    (line,) = [line for line in output.splitlines() if "delivered batches" in line]
     assert re.search(
         r"ids 8d9a1c2b: delivered batches 0\.\.3, 8 rows, 8 -> 2 files, by age, in [\d.]+ s", line
     )
@@ -88,9 +80,9 @@ def test_once_waits_for_a_store_that_is_not_there_yet(tmp_path: Path, is_stopped
     assert not (tmp_path / "checkpoint").exists()
     if is_stopped:
         process.terminate()
-        code, said = ended(process)
+        code, output = ended(process)
         assert code == 3
-        assert "Nothing was delivered" in said
+        assert "Nothing was delivered" in output
         return
     staged = f"sqlite:///{tmp_path}/staged/penstock.sqlite"
     lake = DecoupledLake(tmp_path, staged, QUERY)
@@ -98,12 +90,12 @@ def test_once_waits_for_a_store_that_is_not_there_yet(tmp_path: Path, is_stopped
     lake.fill(2)
     lake.store.close()
     (tmp_path / "staged").rename(tmp_path / "checkpoint")
-    code, said = ended(process)
-    assert code == 0, said
+    code, output = ended(process)
+    assert code == 0, output
     assert len(lake.rows()) == 4
 
 
-def test_sigterm_lets_the_running_delivery_land(lake: DecoupledLake, tmp_path: Path) -> None:
+def test_sigterm_lets_the_running_delivery_end(lake: DecoupledLake) -> None:
     """It arrives while the commit is on its way."""
     program = (
         "import os, signal\n"
@@ -115,23 +107,21 @@ def test_sigterm_lets_the_running_delivery_land(lake: DecoupledLake, tmp_path: P
         f"app(['deliver', '--store', {lake.store_url!r}])\n"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
-    code, said = ended(process)
-    assert code == 0, said
+    code, output = ended(process)
+    assert code == 0, output
     assert lake.left == 0
     assert len(lake.rows()) == 8
 
 
 @pytest.mark.parametrize("point", ["deliver.start", "deliver.prepared", "commit.landed"])
-def test_another_process_takes_over_from_a_killed_one_within_seconds(
-    lake: DecoupledLake, tmp_path: Path, point: str
-) -> None:
+def test_a_killed_process_is_replaced_within_seconds(lake: DecoupledLake, tmp_path: Path, point: str) -> None:
     reached = tmp_path / "reached"
     arguments = ("deliver", "--store", lake.store_url, "--lease-seconds", "2")
     first = start_cli(*arguments, PENSTOCK_PAUSE_AT=point, PENSTOCK_PAUSE_FILE=str(reached))
     wait_until(reached.exists)
     second = start_cli(*arguments)
     time.sleep(4)
-    assert lake.left == 4, "who is slow and alive keeps its lease"
+    assert lake.left == 4, "a process that is slow keeps its lease"
     kill(first)
     killed_at = time.monotonic()
     wait_until(lambda: lake.left == 0)
@@ -139,7 +129,7 @@ def test_another_process_takes_over_from_a_killed_one_within_seconds(
     second.terminate()
     assert ended(second)[0] == 0
     assert lake.row_ids() == list(range(1, 9))
-    assert took < 2 + 1 + 3  # the lease, a look at the store, and the delivery on a busy machine
+    assert took < 2 + 1 + 3  # the lease, a poll of the store, and the delivery on a busy machine
 
 
 def test_two_processes_deliver_each_row_once(lake: DecoupledLake) -> None:
@@ -155,17 +145,23 @@ def test_two_processes_deliver_each_row_once(lake: DecoupledLake) -> None:
     assert lake.row_ids() == list(range(1, 27))
 
 
-def test_an_outage_is_a_line_in_the_log_for_each_try(lake: DecoupledLake) -> None:
-    """With its cause and the wait, and nothing for the query to do, which goes on."""
+def damage_log(lake: DecoupledLake) -> Path:
+    """Replace the log of the Delta table by a file, and keep it as `away`."""
     log = lake.lake.data_folder / "_delta_log"
     log.rename(log.with_name("away"))
     log.write_text("no directory")
+    return log
+
+
+def test_an_outage_is_a_line_in_the_log_for_each_try(lake: DecoupledLake) -> None:
+    """With its cause and the wait. The query is not asked to do anything, and continues."""
+    damage_log(lake)
     process = start_cli("deliver", "--store", lake.store_url)
     wait_until(lambda: lake.store.deliveries.state(lake.stream).tries >= 2)
     process.terminate()
-    code, said = ended(process)
+    code, output = ended(process)
     assert code == 0
-    tries = [line for line in said.splitlines() if "not delivered" in line]
+    tries = [line for line in output.splitlines() if "not delivered" in line]
     assert len(tries) >= 2
     for line in tries:
         assert re.search(
@@ -174,7 +170,7 @@ def test_an_outage_is_a_line_in_the_log_for_each_try(lake: DecoupledLake) -> Non
         assert "tart the query again" not in line
 
 
-def test_what_a_library_tells_with_a_traceback_is_a_line_in_the_log() -> None:
+def test_a_warning_of_a_library_with_a_traceback_is_a_line_in_the_log() -> None:
     program = """
 import logging
 from penstock.cli.deliver import set_up_logging
@@ -189,14 +185,13 @@ for name in ("pyiceberg.table", "penstock.delivery"):
     first, second, *traceback = ended.stderr.splitlines()
     assert first.endswith("WARNING pyiceberg.table: Failed to delete a file (ConnectionError)")
     assert second.endswith("WARNING Failed to delete a file")
-    assert traceback, "of Penstock's own errors that nobody expected, it is wanted"
+    assert traceback, "unexpected errors of Penstock have it"
 
 
 def test_metrics_are_served_for_prometheus(lake: DecoupledLake) -> None:
     process = start_cli("deliver", "--store", lake.store_url, "--metrics-port", "0")
     try:
-        assert process.stderr is not None
-        url = next(found[0] for line in process.stderr if (found := re.search(r"http://\S+", line)))
+        url = metrics_url(process)
         wait_until(lambda: lake.left == 0)
         wait_until(lambda: scraped(url).get("penstock_deliveries_total") == 1)
         wait_until(lambda: scraped(url)["penstock_backlog_batches"] == 0)
@@ -211,6 +206,11 @@ def test_metrics_are_served_for_prometheus(lake: DecoupledLake) -> None:
     assert values["penstock_freshness_seconds_count"] == values["penstock_delivery_seconds_count"] == 1
     assert 1 <= values["penstock_freshness_seconds_sum"] < 60
     assert time.time() - 60 < values["penstock_last_success_timestamp"] <= time.time()
+
+
+def metrics_url(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    return next(found[0] for line in process.stderr if (found := re.search(r"http://\S+", line)))
 
 
 def scraped(url: str) -> dict[str, float]:
@@ -232,14 +232,13 @@ def test_metrics_of_a_coupled_query_need_no_delivery_process(tmp_path: Path) -> 
     lake.fill(1, first=1)
     process = start_cli("metrics", "--store", lake.store_url, "--port", "0")
     try:
-        assert process.stderr is not None
-        url = next(found[0] for line in process.stderr if (found := re.search(r"http://\S+", line)))
+        url = metrics_url(process)
         wait_until(lambda: scraped(url).get("penstock_store_up") == 1)
         values = scraped(url)
     finally:
         process.terminate()
-        code, said = ended(process)
-    assert code == 0, said
+        code, output = ended(process)
+    assert code == 0, output
     assert values["penstock_committed_batches_total"] == 1
     assert values["penstock_committed_rows_total"] == 2
     assert values["penstock_backlog_batches"] == 1
@@ -254,13 +253,13 @@ def test_metrics_of_a_coupled_query_need_no_delivery_process(tmp_path: Path) -> 
 
 @pytest.fixture
 def children() -> Callable[[], list[psutil.Process]]:
-    """The processes that the test has started and that are not gone; servers of other tests may live on."""
+    """The processes that the test has started and that run. Servers of other tests may run too."""
     before = {child.pid for child in psutil.Process().children()}
     return lambda: [child for child in psutil.Process().children() if child.pid not in before]
 
 
 @pytest.mark.parametrize("process", [False, True])
-def test_a_handle_delivers_until_the_end_of_its_block(
+def test_a_handle_delivers_until_its_block_ends(
     lake: DecoupledLake, process: bool, children: Callable[[], list[psutil.Process]]
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
@@ -304,12 +303,8 @@ def test_a_delivery_process_that_dies_is_started_again_and_leaves_no_zombie(
 
 
 @pytest.mark.parametrize("process", [False, True])
-def test_the_failure_of_a_delivery_is_the_last_error_until_something_is_delivered(
-    lake: DecoupledLake, process: bool
-) -> None:
-    log = lake.lake.data_folder / "_delta_log"
-    log.rename(log.with_name("away"))
-    log.write_text("no directory")
+def test_the_last_error_is_kept_until_something_is_delivered(lake: DecoupledLake, process: bool) -> None:
+    log = damage_log(lake)
     with penstock.start_delivery(lake.store_url, process=process) as handle:
         wait_until(lambda: handle.last_error is not None)
         assert isinstance(handle.last_error, RetryableError)
@@ -320,9 +315,7 @@ def test_the_failure_of_a_delivery_is_the_last_error_until_something_is_delivere
         wait_until(lambda: handle.last_error is None)
 
 
-def test_a_thread_that_ends_unexpectedly_is_started_again(
-    lake: DecoupledLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_thread_is_started_again(lake: DecoupledLake, monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock.delivery.service import DeliveryService
 
     faults, poll = iter(range(1)), DeliveryService._poll
@@ -351,7 +344,7 @@ def test_a_thread_that_ends_unexpectedly_is_started_again(
 def test_delivery_ends_with_its_driver(
     lake: DecoupledLake, process: bool, then: str, number: int | None, code: int
 ) -> None:
-    """At its end, on SIGTERM, and even when it is killed; and the driver ends as it would without."""
+    """At its end, on SIGTERM, and when it is killed. The driver ends as without delivery."""
     text = DRIVER.format(store=lake.store_url, process=process, then=then)
     command = [sys.executable, "-c", text]
     driver = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -413,7 +406,7 @@ def test_the_secrets_of_a_delivery_process_are_neither_arguments_nor_environment
     ("variable", "value"),
     [("PENSTOCK_OPTIONS_FILE", "/nowhere"), ("PENSTOCK_STORAGE", "no JSON"), ("PENSTOCK_CATALOG", "no JSON")],
 )
-def test_a_delivery_process_goes_by_its_arguments_and_not_by_the_driver_s_environment(
+def test_a_delivery_process_uses_its_arguments_and_not_the_driver_s_environment(
     lake: DecoupledLake, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -422,7 +415,7 @@ def test_a_delivery_process_goes_by_its_arguments_and_not_by_the_driver_s_enviro
         assert handle.last_error is None
 
 
-def test_arguments_that_do_not_fit_together_are_refused(lake: DecoupledLake, tmp_path: Path) -> None:
+def test_arguments_that_do_not_fit_together_are_refused(lake: DecoupledLake) -> None:
     with pytest.raises(ConfigurationError, match="either `store` or `checkpoint`"):
         penstock.start_delivery()
     with pytest.raises(ConfigurationError, match="either `spark` or `process"):

@@ -61,7 +61,7 @@ def lake_of(folder: Path, kind: str, url: str) -> DecoupledLake:
 
 
 def prepare(lake: DecoupledLake, first: int, end: int) -> None:
-    """As Spark does: a batch whose preparation failed comes back with the same offsets."""
+    """As Spark does: a batch that was not prepared is run again with the same offsets."""
     for batch_id in range(first, end):
         files = lake.write(batch_id, YOUNG)
         for _ in range(600):
@@ -84,7 +84,7 @@ def delivering(lake: DecoupledLake) -> subprocess.Popen[str]:
 
 
 def check_each_row_is_there_once(lake: DecoupledLake, process: subprocess.Popen[str]) -> None:
-    """By the process that was there before the outage."""
+    """By the process that ran before the outage."""
     wait_until(lambda: lake.left == 0)
     assert lake.row_ids() == list(range(1, 2 * BATCHES + 1))
     process.terminate()
@@ -93,9 +93,7 @@ def check_each_row_is_there_once(lake: DecoupledLake, process: subprocess.Popen[
 
 
 @pytest.mark.parametrize(("kind", "how"), [("delta", "kill"), ("iceberg", "stop")])
-def test_a_restart_of_postgres_loses_and_doubles_nothing(
-    tmp_path: Path, primary: Postgres, kind: str, how: str
-) -> None:
+def test_a_restart_of_postgres_loses_nothing(tmp_path: Path, primary: Postgres, kind: str, how: str) -> None:
     lake = lake_of(tmp_path, kind, url_of(primary))
     process = delivering(lake)
     primary.kill() if how == "kill" else primary.stop()
@@ -106,7 +104,7 @@ def test_a_restart_of_postgres_loses_and_doubles_nothing(
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_a_promoted_synchronous_standby_loses_and_doubles_nothing(
+def test_a_synchronous_standby_loses_nothing(
     tmp_path: Path, primary: Postgres, standby: Postgres, kind: str
 ) -> None:
     execute(primary, "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
@@ -120,7 +118,7 @@ def test_a_promoted_synchronous_standby_loses_and_doubles_nothing(
     check_each_row_is_there_once(lake, process)
 
 
-def test_a_batch_that_an_asynchronous_standby_never_got_stops_the_query(
+def test_a_batch_missing_on_a_standby_stops_the_query(
     tmp_path: Path, primary: Postgres, standby: Postgres
 ) -> None:
     """The query does not go on with the next batch, and what was delivered stays as it is."""
@@ -145,7 +143,7 @@ def test_a_batch_that_an_asynchronous_standby_never_got_stops_the_query(
 
 
 def test_a_standby_that_is_not_promoted_yet_is_an_outage(primary: Postgres, standby: Postgres) -> None:
-    """Where one address leads to either server, such as a virtual one or a pooler's."""
+    """If one address leads to either server, as a virtual address or a pooler does."""
     with open_store(url_of(primary)) as store:
         assert store.streams() == []
     wait_until(lambda: has_all(standby, primary))

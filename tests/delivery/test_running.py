@@ -1,4 +1,4 @@
-"""A delivery process whose store is down, is not there yet, or is deleted and made anew."""
+"""A delivery process whose store is down, missing, or deleted and created again."""
 
 from __future__ import annotations
 
@@ -50,10 +50,8 @@ def test_a_database_that_is_down_is_waited_for(
 
 
 @pytest.mark.parametrize("delivers", [True, False])
-def test_a_store_that_is_deleted_counts_as_down_and_the_new_one_is_read(
-    tmp_path: Path, delivers: bool
-) -> None:
-    """As with its checkpoint; the process was started for a store that was there."""
+def test_a_deleted_store_counts_as_down_and_a_new_one_is_read(tmp_path: Path, delivers: bool) -> None:
+    """As with its checkpoint. The store existed when the process was started."""
     lake, metrics, stop = decoupled(tmp_path, deliverAfterSeconds="3600"), Metrics(), threading.Event()
     of_store, settings = {"store": lake.store.name}, replace(QUICK, delivers=delivers)
     context = context_of(metrics, settings=settings, stop=stop)
@@ -86,10 +84,8 @@ def test_a_store_that_is_deleted_counts_as_down_and_the_new_one_is_read(
     lake.store.close()
 
 
-def test_a_service_that_starts_again_is_another_holder_of_leases(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A turn of the one before may still hang: with the same holder it would keep its fence."""
+def test_a_restarted_service_is_another_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt of the one before may still hang: with the same holder it would keep its fence."""
     lake, stop, holders = decoupled(tmp_path), threading.Event(), list[str]()
 
     class EndingService:

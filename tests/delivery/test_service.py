@@ -17,21 +17,26 @@ from tests.support.backlogs import (
     QUICK,
     SOON,
     DecoupledLake,
-    Told,
+    RecordingListener,
     context_of,
     decoupled,
     serving,
     wait_until,
 )
 from tests.support.lakes import LAKES
+from tests.support.stored_lake import paths_of
 
 from penstock.committers.contract import ManifestState
 from penstock.committers.errors import FencedError, RetryableError
+from penstock.committers.file_tables.manifest import decode
 from penstock.committers.store.sql import SqlManifestStore, StreamStatus
+from penstock.datasource.destinations import Cleanable, stored_table
+from penstock.delivery import service
 from penstock.delivery.drain import drain
 from penstock.delivery.lease import HeldLease
 from penstock.delivery.listeners import LastError
 from penstock.delivery.service import PAUSE_S, DeliveryService
+from penstock.delivery.sources import remove_sources
 from penstock.delivery.worker import StreamWorker
 
 OTHER_QUERY = "8d9a1c2b-ffff-4f4e-9d3e-000000000002"
@@ -40,66 +45,57 @@ OTHER_QUERY = "8d9a1c2b-ffff-4f4e-9d3e-000000000002"
 @pytest.fixture(params=LAKES)
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DecoupledLake]:
     """Of each format, with four prepared batches that are due in a second."""
-    lake = decoupled(tmp_path, request.param, **SOON)
-    yield lake
-    lake.store.close()
-
-
-@pytest.fixture
-def delta(tmp_path: Path) -> Iterator[DecoupledLake]:
-    """The same where the format is no matter."""
-    lake = decoupled(tmp_path, **SOON)
-    yield lake
-    lake.store.close()
+    with decoupled(tmp_path, request.param, **SOON) as lake:
+        yield lake
 
 
 # When -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_old_enough_lands_in_one_commit(lake: DecoupledLake) -> None:
-    before, told = lake.lake.versions(), Told()
-    with serving(lake, told):
+def test_batches_that_are_old_enough_are_delivered_in_one_commit(lake: DecoupledLake) -> None:
+    before, listener = lake.lake.versions(), RecordingListener()
+    with serving(lake, listener):
         wait_until(lambda: lake.left == 0)
     assert lake.row_ids() == list(range(1, 9))
-    assert told.triggers == ["age"]
+    assert listener.triggers == ["age"]
     assert lake.lake.versions() == before + 1
 
 
 def test_batches_wait_until_they_are_due(tmp_path: Path) -> None:
-    lake, told = decoupled(tmp_path, deliverAfterBatches="5"), Told()
-    with serving(lake, told):
-        wait_until(lambda: len(told.seen) > 10)
+    lake, listener = decoupled(tmp_path, deliverAfterBatches="5"), RecordingListener()
+    with serving(lake, listener):
+        wait_until(lambda: len(listener.polls) > 10)
         assert lake.left == 4
         lake.fill(1, first=4)
         wait_until(lambda: lake.left == 0)
-    assert told.triggers == ["batches"]
+    assert listener.triggers == ["batches"]
     lake.store.close()
 
 
-def test_a_query_that_waits_is_helped_at_once(tmp_path: Path) -> None:
-    lake, told = decoupled(tmp_path, deliverAfterSeconds="3600"), Told()
+def test_a_query_that_waits_gets_its_delivery_at_once(tmp_path: Path) -> None:
+    lake, listener = decoupled(tmp_path, deliverAfterSeconds="3600"), RecordingListener()
     lake.store.deliveries.wait(lake.stream, datetime.now(timezone.utc))
-    with serving(lake, told):
+    with serving(lake, listener):
         wait_until(lambda: lake.left == 0)
-    assert told.triggers == ["request"]
+    assert listener.triggers == ["request"]
     lake.store.close()
 
 
 def test_a_stream_that_is_not_decoupled_is_left_alone(tmp_path: Path) -> None:
-    lake, told = DecoupledLake(tmp_path, None, QUERY), Told()
+    lake, listener = DecoupledLake(tmp_path, None, QUERY), RecordingListener()
     lake.fill(2)
-    with serving(lake, told):
-        wait_until(lambda: len(told.seen) > 10)
-    assert (lake.left, set(told.seen), told.reports) == (2, {1}, [])
+    with serving(lake, listener):
+        wait_until(lambda: len(listener.polls) > 10)
+    assert (lake.left, set(listener.polls), listener.reports) == (2, {1}, [])
     lake.store.close()
 
 
 def test_a_parked_stream_is_left_alone_until_retry(delta: DecoupledLake) -> None:
-    told = Told()
+    listener = RecordingListener()
     delta.store.deliveries.park(delta.stream, "me", "table is being rebuilt")
-    with serving(delta, told):
+    with serving(delta, listener):
         time.sleep(1.5)
-        assert (delta.left, told.reports) == (4, [])
+        assert (delta.left, listener.reports) == (4, [])
         delta.store.deliveries.retry(delta.stream, "me", "")
         wait_until(lambda: delta.left == 0)
 
@@ -120,7 +116,7 @@ def test_nothing_is_delivered_before_spark_has_logged_it(tmp_path: Path) -> None
     lake.store.close()
 
 
-def test_the_retention_of_records_is_kept_to(tmp_path: Path) -> None:
+def test_records_are_deleted_after_their_retention(tmp_path: Path) -> None:
     lake = decoupled(tmp_path, batches=6, keepDelivered="2", compactWith="none", **SOON)
     with serving(lake, settings=replace(QUICK, maintains=True)):
         wait_until(lambda: lake.left == 0)
@@ -135,22 +131,20 @@ def test_the_retention_of_records_is_kept_to(tmp_path: Path) -> None:
 def test_a_stream_that_another_process_delivers_is_taken_over_as_soon_as_its_lease_ends(
     delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not before, and not after a pause for having looked in vain."""
-    from penstock.delivery import service
-
+    """Not earlier, and without a pause afterwards."""
     monkeypatch.setattr(service, "PAUSE_S", 60.0)
     monkeypatch.setattr(service, "IDLE_S_MAX", 60.0)
-    told = Told()
+    listener = RecordingListener()
     assert delta.store.deliveries.acquire(delta.stream, "another", 2.5) is not None
     started = time.monotonic()
-    with serving(delta, told):
+    with serving(delta, listener):
         wait_until(lambda: delta.left == 0, 50)
         took = time.monotonic() - started
     assert 2.4 < took < 2.5 + 30
     assert len(delta.rows()) == 8
 
 
-def test_a_clock_that_was_a_year_ahead_holds_no_stream_up(delta: DecoupledLake) -> None:
+def test_a_clock_that_was_a_year_ahead_delays_no_stream(delta: DecoupledLake) -> None:
     """It has set the lease of another process, the time of the next try, and that of the batches."""
     assert delta.store.deliveries.acquire(delta.stream, "another", 10) is not None
     with delta.store.engine.begin() as connection:
@@ -171,7 +165,7 @@ def test_the_lease_is_free_when_there_is_nothing_to_do(delta: DecoupledLake) -> 
 
 
 def test_two_services_share_a_store_and_deliver_each_row_once(lake: DecoupledLake) -> None:
-    first, second = Told(), Told()
+    first, second = RecordingListener(), RecordingListener()
     with serving(lake, first), serving(lake, second):
         wait_until(lambda: lake.left == 0)
         lake.fill(3, first=4)
@@ -201,7 +195,7 @@ def test_a_held_lease_outlives_its_seconds_and_is_released_at_the_end(delta: Dec
     assert deliveries.acquire(delta.stream, "two", 1) is not None
 
 
-def test_who_has_lost_the_lease_learns_it_and_takes_it_from_nobody(delta: DecoupledLake) -> None:
+def test_a_process_that_has_lost_the_lease_is_fenced_and_does_not_take_it_back(delta: DecoupledLake) -> None:
     deliveries = delta.store.deliveries
     lease = deliveries.acquire(delta.stream, "paused", 0.1)
     assert lease is not None
@@ -214,11 +208,11 @@ def test_who_has_lost_the_lease_learns_it_and_takes_it_from_nobody(delta: Decoup
     assert deliveries.acquire(delta.stream, "three", 1) is None
 
 
-def test_a_turn_that_loses_its_lease_in_the_middle_ends_without_an_error(
+def test_an_attempt_without_its_lease_ends_quietly(
     delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process takes over while this one is paused before its delivery is prepared."""
-    told, round_of = Told(), StreamWorker._round
+    listener, round_of = RecordingListener(), StreamWorker._round
     paused = threading.Event()
 
     def pause(worker: StreamWorker, held: HeldLease, trigger: str | None) -> Any:
@@ -229,10 +223,10 @@ def test_a_turn_that_loses_its_lease_in_the_middle_ends_without_an_error(
         return round_of(worker, held, trigger)
 
     monkeypatch.setattr(StreamWorker, "_round", pause)
-    with serving(delta, told):
+    with serving(delta, listener):
         assert paused.wait(10)
         wait_until(lambda: delta.left == 0)  # the thief never renews
-    assert told.failures == []
+    assert listener.failures == []
     assert len(delta.rows()) == 8
 
 
@@ -242,7 +236,7 @@ def test_a_turn_that_loses_its_lease_in_the_middle_ends_without_an_error(
 def test_without_spark_the_files_of_a_query_that_asks_for_it_are_rewritten_here_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One, however often it delivers."""
+    """One warning for all deliveries."""
     lake = decoupled(tmp_path, compactWith="spark", **SOON)
     with serving(lake):
         wait_until(lambda: lake.left == 0)
@@ -256,8 +250,8 @@ def test_without_spark_the_files_of_a_query_that_asks_for_it_are_rewritten_here_
 
 
 def test_a_spark_that_does_not_answer_is_an_outage(delta: DecoupledLake) -> None:
-    """Nothing is delivered meanwhile, the store says why, and it goes on once there is one."""
-    calls, told = iter(range(1)), Told()
+    """Nothing is delivered meanwhile, the store has the error, and delivery continues once Spark answers."""
+    calls, listener = iter(range(1)), RecordingListener()
 
     def open_spark() -> Any:
         if next(calls, None) is not None:
@@ -267,46 +261,46 @@ def test_a_spark_that_does_not_answer_is_an_outage(delta: DecoupledLake) -> None
 
     delta.decouple(compactWith="spark", **SOON)
     stop = threading.Event()
-    service = DeliveryService(delta.store, replace(context_of(told, stop=stop), spark=open_spark))
-    thread = threading.Thread(target=service.run)
+    context = replace(context_of(listener, stop=stop), spark=open_spark)
+    thread = threading.Thread(target=DeliveryService(delta.store, context).run)
     thread.start()
     wait_until(lambda: delta.left == 0)
     stop.set()
     thread.join()
-    assert [wait_s is not None for _, _, wait_s in told.failures] == [True, True]
-    assert [type(error) for _, error, _ in told.failures] == [RetryableError, RetryableError]
-    assert "sc://nowhere" in str(told.failures[0][1])
+    assert [wait_s is not None for _, _, wait_s in listener.failures] == [True, True]
+    assert [type(error) for _, error, _ in listener.failures] == [RetryableError, RetryableError]
+    assert "sc://nowhere" in str(listener.failures[0][1])
     assert delta.row_ids() == list(range(1, 9))
 
 
 # What it survives -----------------------------------------------------------------------------------
 
 
-def test_one_stream_that_cannot_be_opened_does_not_keep_the_others(delta: DecoupledLake) -> None:
-    """Nor is it tried without a pause, and the store says what is wrong."""
-    told = Told()
+def test_a_stream_that_cannot_be_opened_does_not_stop_the_others(delta: DecoupledLake) -> None:
+    """It is tried again after a pause, and the store has the error."""
+    listener = RecordingListener()
     good = DecoupledLake(delta.lake.data_folder.parent / "good", delta.store_url, OTHER_QUERY)
     good.decouple(**SOON)
     good.fill(2)
     delta.decouple(noSuchOption="1")
-    with serving(delta, told):
+    with serving(delta, listener):
         wait_until(lambda: good.left == 0)
         wait_until(lambda: delta.status.delivery.error != "")
     assert "noSuchOption" in delta.status.delivery.error
-    assert 1 <= len(told.failures) <= 3
+    assert 1 <= len(listener.failures) <= 3
     good.store.close()
 
 
-def test_settings_that_cannot_be_read_are_told_and_do_no_other_harm(delta: DecoupledLake) -> None:
-    told = Told()
+def test_settings_that_cannot_be_read_are_reported_and_the_service_continues(delta: DecoupledLake) -> None:
+    listener = RecordingListener()
     with delta.store.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE penstock_streams SET settings = '{'")
-    with serving(delta, told) as thread:
-        wait_until(lambda: bool(told.failures))
+    with serving(delta, listener) as thread:
+        wait_until(lambda: bool(listener.failures))
         assert thread.is_alive()
         delta.decouple(**SOON)
         wait_until(lambda: delta.left == 0)
-    assert "settings" in str(told.failures[0][1])
+    assert "settings" in str(listener.failures[0][1])
 
 
 def test_an_outage_of_the_store_is_waited_for(delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,10 +318,8 @@ def test_an_outage_of_the_store_is_waited_for(delta: DecoupledLake, monkeypatch:
     assert changes == ["the store is away", "the store is away", "None"]
 
 
-def test_an_unexpected_error_pauses_the_stream_and_not_the_service(
-    delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told, faults, round_of = Told(), iter(range(1)), StreamWorker._round
+def test_an_unexpected_error_pauses_its_stream(delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener, faults, round_of = RecordingListener(), iter(range(1)), StreamWorker._round
 
     def fail(worker: StreamWorker, held: HeldLease, trigger: str | None) -> Any:
         if next(faults, None) is not None:
@@ -335,26 +327,26 @@ def test_an_unexpected_error_pauses_the_stream_and_not_the_service(
         return round_of(worker, held, trigger)
 
     monkeypatch.setattr(StreamWorker, "_round", fail)
-    with serving(delta, told):
+    with serving(delta, listener):
         wait_until(lambda: delta.left == 0)
-    ((_, error, wait_s),) = told.failures
+    ((_, error, wait_s),) = listener.failures
     assert (type(error), wait_s) == (ZeroDivisionError, PAUSE_S)
 
 
 def test_a_batch_that_the_table_refuses_is_parked_with_its_error(tmp_path: Path) -> None:
-    lake, told = decoupled(tmp_path, deliveryTries="1", **SOON), Told()
+    lake, listener = decoupled(tmp_path, deliveryTries="1", **SOON), RecordingListener()
     lake.lake.forget()
-    with serving(lake, told):
+    with serving(lake, listener):
         wait_until(lambda: lake.status.delivery.parked_at is not None)
-    assert told.failures[-1][2] is None
-    assert lake.status.delivery.error == str(told.failures[-1][1])
+    assert listener.failures[-1][2] is None
+    assert lake.status.delivery.error == str(listener.failures[-1][1])
     lake.store.close()
 
 
 # Until nothing is left ------------------------------------------------------------------------------
 
 
-def test_drain_delivers_what_is_there_and_no_more(lake: DecoupledLake) -> None:
+def test_drain_delivers_what_is_pending_and_ends(lake: DecoupledLake) -> None:
     lake.decouple(deliverAfterSeconds="3600")
     (drained,) = drain(lake.store, context_of())
     assert (drained.deliveries, drained.batches, drained.rows, drained.left) == (1, 4, 8, 0)
@@ -363,13 +355,13 @@ def test_drain_delivers_what_is_there_and_no_more(lake: DecoupledLake) -> None:
     assert (again.deliveries, again.left, again.error) == (0, 0, None)
 
 
-def test_drain_waits_for_who_is_at_it(delta: DecoupledLake) -> None:
+def test_drain_waits_for_the_process_with_the_lease(delta: DecoupledLake) -> None:
     assert delta.store.deliveries.acquire(delta.stream, "another", 1) is not None
     (drained,) = drain(delta.store, context_of())
     assert (drained.batches, drained.left) == (4, 0)
 
 
-def test_drain_waits_so_long_for_a_stream_that_another_process_delivers(delta: DecoupledLake) -> None:
+def test_drain_stops_waiting_for_a_stream_that_another_process_delivers(delta: DecoupledLake) -> None:
     lease = delta.store.deliveries.acquire(delta.stream, "another", 60)
     assert lease is not None
     with HeldLease(delta.store.deliveries, lease, 60):
@@ -377,7 +369,7 @@ def test_drain_waits_so_long_for_a_stream_that_another_process_delivers(delta: D
     assert (drained.left, drained.is_busy, drained.error) == (4, True, None)
 
 
-def test_drain_leaves_what_is_parked_and_says_so(delta: DecoupledLake) -> None:
+def test_drain_leaves_a_parked_stream_and_reports_it(delta: DecoupledLake) -> None:
     delta.store.deliveries.park(delta.stream, "me", "why not")
     (drained,) = drain(delta.store, context_of())
     assert (drained.left, drained.is_parked, drained.deliveries) == (4, True, 0)
@@ -392,17 +384,12 @@ def deliver(lake: DecoupledLake) -> None:
 
 
 def rewritten(lake: DecoupledLake) -> set[str]:
-    """The files of the batches: what deliveries have replaced, where they are compacted."""
+    """The files of the batches, which a compacted delivery has replaced."""
     (one,) = lake.store.deliveries.with_sources(lake.stream)
-    from tests.support.stored_lake import paths_of
-
     return {path for manifest in lake.store.deliveries.sources(one) for path in paths_of(manifest)}
 
 
 def remove(lake: DecoupledLake, committed_before: datetime) -> int:
-    from penstock.datasource.destinations import Cleanable, stored_table
-    from penstock.delivery.sources import remove_sources
-
     stored = stored_table(lake.status, NO_SECRETS)
     assert isinstance(stored, Cleanable)
     return remove_sources(lake.store, lake.stream, lambda: stored.cleanable(lake.store), committed_before)
@@ -412,7 +399,7 @@ LATER = datetime.now(timezone.utc) + timedelta(hours=1)
 EARLIER = datetime.now(timezone.utc) - timedelta(hours=1)
 
 
-def test_files_that_were_rewritten_go_after_the_grace_period_and_no_others(lake: DecoupledLake) -> None:
+def test_only_files_that_were_rewritten_are_deleted_after_the_grace_period(lake: DecoupledLake) -> None:
     deliver(lake)
     sources, before = rewritten(lake), lake.on_disk()
     assert len(sources) == 8
@@ -426,18 +413,16 @@ def test_files_that_were_rewritten_go_after_the_grace_period_and_no_others(lake:
     assert remove(lake, LATER) == 0
 
 
-def test_a_rewritten_file_that_the_table_names_stays(lake: DecoupledLake) -> None:
-    """Somebody has committed a batch beside Penstock: its file is data now."""
+def test_a_rewritten_file_that_the_table_names_is_kept(lake: DecoupledLake) -> None:
+    """Another writer has committed a batch: its file belongs to the table now."""
     deliver(lake)
     record = lake.store.record(lake.stream, 0)
     assert record is not None
     (one,) = lake.store.deliveries.with_sources(lake.stream)
     manifest = next(iter(lake.store.deliveries.sources(one)))
-    named = set(_names(manifest))
+    named = set(paths_of(manifest))
     lake.query_id = OTHER_QUERY
     lake.decouple()
-    from penstock.committers.file_tables.manifest import decode
-
     lake.commit(0, decode(manifest).files)
     lake.query_id = QUERY
     assert remove(lake, LATER) == 8 - len(named)
@@ -445,19 +430,13 @@ def test_a_rewritten_file_that_the_table_names_stays(lake: DecoupledLake) -> Non
     assert len(lake.rows()) == 10
 
 
-def test_nothing_goes_while_the_table_does_not_hold_the_delivery(lake: DecoupledLake) -> None:
+def test_nothing_is_deleted_while_the_delivery_is_not_in_the_table(lake: DecoupledLake) -> None:
     deliver(lake)
     before = lake.on_disk()
     lake.lake.forget()
     lake.planned = lake.plan()
     assert remove(lake, LATER) == 0
     assert lake.on_disk() == before
-
-
-def _names(manifest: Any) -> Sequence[str]:
-    from tests.support.stored_lake import paths_of
-
-    return paths_of(manifest)
 
 
 def test_a_batch_in_a_delivery_is_committed_with_it(lake: DecoupledLake) -> None:

@@ -1,4 +1,4 @@
-"""Settings planted in the store get neither the secrets of the process nor another table."""
+"""Planted settings in the store get neither the secrets of the process nor another table."""
 
 from __future__ import annotations
 
@@ -107,9 +107,7 @@ def test_settings_that_name_another_table_are_refused(lake: DecoupledLake, tmp_p
 @pytest.mark.parametrize(
     "options", [{"table": "db.other"}, {"branch": "other"}, {"catalog": "other"}], ids=lambda one: str(one)
 )
-def test_the_catalog_the_name_and_the_branch_are_the_stream_s(
-    tmp_path: Path, options: dict[str, str]
-) -> None:
+def test_catalog_name_and_branch_are_the_stream_s(tmp_path: Path, options: dict[str, str]) -> None:
     lake = decoupled(tmp_path, "iceberg", batches=1)
     lake.decouple(**options)
     with pytest.raises(ConfigurationError, match=r"name the table|its address is missing"):
@@ -118,7 +116,7 @@ def test_the_catalog_the_name_and_the_branch_are_the_stream_s(
 
 
 def test_a_table_in_a_warehouse_is_delivered_by_a_process_that_has_a_catalog_too(tmp_path: Path) -> None:
-    """One process serves all streams of a store: what opens the catalog of one is none of the other's."""
+    """One process serves all streams of a store: the catalog options of one stream do not apply to others."""
     lake = decoupled(tmp_path, "iceberg", batches=1)
     deliver(lake, replace(NO_SECRETS, catalog={"type": "in-memory"}))
     assert lake.row_ids() == [1, 2]
@@ -136,7 +134,7 @@ def test_a_table_in_a_warehouse_is_delivered_by_a_process_that_has_a_catalog_too
         '{"delivery": "decoupled", "options": "abc"}',
     ],
 )
-def test_damaged_settings_are_an_error_that_says_so(settings: str) -> None:
+def test_damaged_settings_are_reported(settings: str) -> None:
     with pytest.raises(ManifestCorruptError, match="damaged"):
         StreamSettings.parse(settings)
 

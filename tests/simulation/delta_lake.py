@@ -30,7 +30,7 @@ from tests.simulation.lake import RewritePlan, TableContents
 from tests.simulation.object_store import ObjectStore
 from tests.simulation.scheduler import Actor, Scheduler, UnreachableError
 
-from penstock.committers.contract import Mode
+from penstock.committers.contract import Batch, Mode
 from penstock.committers.delta import cleanup, files, history, plan, table
 from penstock.committers.delta.cleanup import DeltaCleanableTable
 from penstock.committers.delta.history import NOTE_KEY
@@ -127,8 +127,8 @@ class DeltaSimLake:
     def cleanable_table(self, store: Any) -> DeltaCleanableTable:
         return DeltaCleanableTable(self.table_uri, {})
 
-    def maintain(self, store: Any, batch_id: int) -> None:
-        DeltaSink(DeltaOptions(path=self.table_uri)).maintain(store, batch_id)
+    def maintain(self, store: Any, batch: Batch) -> None:
+        DeltaSink(DeltaOptions(path=self.table_uri)).maintain(store, batch)
 
     # Foreign writers ----------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from tests.simulation.lake import RewritePlan, TableContents
 from tests.simulation.object_store import LocationFileSystem, ObjectStore
 from tests.simulation.scheduler import Scheduler
 
-from penstock.committers.contract import DataFile, Mode
+from penstock.committers.contract import Batch, DataFile, Mode
 from penstock.committers.deletion import DeletionGuard
 from penstock.committers.file_tables.files import TableFiles
 from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles
@@ -141,8 +141,8 @@ class IcebergSimLake:
             lambda: load_if_there(catalog, address), address.uri, address.branch, store.expiries
         )
 
-    def maintain(self, store: Any, batch_id: int) -> None:
-        self._sink.maintain(store, batch_id)
+    def maintain(self, store: Any, batch: Batch) -> None:
+        self._sink.maintain(store, batch)
 
     # Foreign writers ----------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from tests.simulation.object_store import ObjectStore
 from tests.simulation.scheduler import Scheduler
 
 from penstock.committers.cleanup import CleanableTable
+from penstock.committers.contract import Batch
 from penstock.datasource.file_table import FileTable
 
 
@@ -83,7 +84,7 @@ class SimulatedLake(Protocol):
         """The product's view for clean-up."""
         ...
 
-    def maintain(self, store: Any, batch_id: int) -> None:
+    def maintain(self, store: Any, batch: Batch) -> None:
         """The product's maintenance after a batch."""
         ...
 

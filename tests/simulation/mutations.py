@@ -162,6 +162,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         lakes=("iceberg",),
     ),
     Mutation(
+        "rollback check before an expiry (Iceberg)",
+        "expires the snapshots that show that its own stream's batches were rolled back",
+        without(f"{EXPIRY}._expire", "self._check(table.metadata)"),
+        lakes=("iceberg",),
+        test="tests/committers/test_iceberg_rollback.py::test_the_expiry_of_the_stream_keeps_what_shows_the_rollback",
+    ),
+    Mutation(
         "vacuum check (Delta)",
         "commits files that a vacuum has deleted since recovery checked them",
         without(f"{DELTA}._prepare_attempt", "self._check_not_vacuumed("),

@@ -72,8 +72,8 @@ class SimulatedSink:
     def open_filesystem(self, location: str) -> Any:
         raise NotImplementedError("the checkpoint of a simulation is in memory")
 
-    def maintain(self, store: Any, batch_id: int) -> None:
-        self.lake.maintain(store, batch_id)
+    def maintain(self, store: Any, batch: Batch) -> None:
+        self.lake.maintain(store, batch)
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,10 @@ QUICK = ServiceSettings(poll_s=0.05, lease_s=2.0, maintains=False)
 
 
 class DecoupledLake(Lake):
-    """A stream whose driver has only prepared its batches, two rows each."""
+    """A decoupled stream whose batches are prepared, with two rows each."""
 
     def decouple(self, checkpoint: str = "", **options: str) -> None:
-        """Register the stream as its query's start does, with these options beside the table's own."""
+        """Register the stream with these options and the table's own, as the start of its query does."""
         own: Any = self.sink.options
         where = (
             {"path": own.path} if self.kind == "delta" else {"warehouse": own.warehouse, "table": own.table}
@@ -64,16 +64,16 @@ def decoupled(folder: Path, kind: str = "delta", batches: int = 4, **options: st
     return lake
 
 
-class Told(DeliveryListener):
-    """Remembers."""
+class RecordingListener(DeliveryListener):
+    """Keeps all events."""
 
     def __init__(self) -> None:
         self.reports: list[DeliveryReport] = []
         self.failures: list[tuple[StreamStatus, Exception, float | None]] = []
-        self.seen: list[int] = []
+        self.polls: list[int] = []
 
     def on_poll(self, store: str, streams: Sequence[StreamStatus], now: datetime) -> None:
-        self.seen.append(len(streams))
+        self.polls.append(len(streams))
 
     def on_delivery(self, report: DeliveryReport) -> None:
         self.reports.append(report)
@@ -98,7 +98,7 @@ def context_of(
 def serving(
     lake: Lake, *listeners: DeliveryListener, settings: ServiceSettings = QUICK
 ) -> Iterator[threading.Thread]:
-    """A delivery service on the lake's store, which has ended at the end of the block."""
+    """A delivery service on the lake's store, which ends with the block."""
     stop = threading.Event()
     service = DeliveryService(lake.store, context_of(*listeners, settings=settings, stop=stop))
     thread = threading.Thread(target=service.run)
@@ -114,7 +114,7 @@ def serving(
 def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
     ends_at = time.monotonic() + seconds
     while not is_so():
-        assert time.monotonic() < ends_at, "it did not come to that in time"
+        assert time.monotonic() < ends_at, "time-out"
         time.sleep(0.02)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -78,7 +79,7 @@ class StoredQuery:
 
     def maintain(self, batch_id: int) -> None:
         with open_store(self.store_url) as store:
-            self.query.sink().maintain(store, batch_id)
+            self.query.sink().maintain(store, self.query.batch(batch_id))
 
     def recover(self) -> list[Recovered]:
         with open_store(self.store_url) as store:
@@ -98,7 +99,7 @@ class CatalogLake(ABC):
     """One table in a namespace of its own, as others see it: straight from the server."""
 
     kind: str
-    gone: str
+    unreachable: str
     """An address at which no server answers."""
     data_source = IcebergDataSource
     destination = ICEBERG
@@ -183,7 +184,7 @@ class SqlLake(CatalogLake):
     """A catalog in a database, opened by name and address."""
 
     kind = "sql"
-    gone = "postgresql+psycopg://me@127.0.0.1:1/catalog"
+    unreachable = "postgresql+psycopg://me@127.0.0.1:1/catalog"
 
     def properties(self, uri: str | None = None) -> dict[str, str]:
         return {
@@ -201,7 +202,7 @@ class RestLake(CatalogLake):
     """Iceberg's own REST catalog."""
 
     kind = "rest"
-    gone = "http://127.0.0.1:1"
+    unreachable = "http://127.0.0.1:1"
 
     def __init__(self, server: RestCatalogServer, proxy: LossyProxy, folder: Path) -> None:
         super().__init__(folder)
@@ -226,7 +227,7 @@ class GlueLake(CatalogLake):
     """Glue, with the tables' files on the local disk unless `warehouse` says otherwise."""
 
     kind = "glue"
-    gone = "http://127.0.0.1:1"
+    unreachable = "http://127.0.0.1:1"
 
     def __init__(self, server: GlueServer, proxy: LossyProxy, folder: Path, warehouse: str = "") -> None:
         super().__init__(folder)
@@ -263,7 +264,7 @@ class GlueLake(CatalogLake):
         return sorted(scan.collect()["id"].to_list())
 
     def losing(self, stream: StoredQuery, lost: Lost) -> AbstractContextManager[None]:
-        """boto3 sends a request again: all attempts are lost, or the response of the one that lands."""
+        """boto3 sends a request again: all attempts are lost, or the response of the one that is executed."""
         faults: list[Fault] = ["request lost"] * SENDS_MAX if lost == "request" else ["response lost"]
         return self.at_update(stream, lambda _request: self.proxy.spend(*faults))
 
@@ -291,7 +292,7 @@ class HiveLake(CatalogLake):
     """A Hive Metastore: each commit takes a lock on the table, and has no other condition."""
 
     kind = "hive"
-    gone = "thrift://127.0.0.1:1"
+    unreachable = "thrift://127.0.0.1:1"
 
     def __init__(self, metastore: HiveMetastore, folder: Path) -> None:
         super().__init__(folder)
@@ -352,7 +353,7 @@ def on_call(name: str, action: Callable[[Client, Callable[[], Any]], Any]) -> It
 
 
 def hang_up(client: Client) -> None:
-    """As from the client's side: the connection is gone for the calls after, too."""
+    """For the client the connection is lost: later calls fail, too."""
     client._iprot.trans.close()
     raise TTransportException(TTransportException.END_OF_FILE, "TSocket read 0 bytes")
 
@@ -364,3 +365,9 @@ def response_lost(client: Client, forward: Callable[[], Any]) -> None:
 
 def request_lost(client: Client, _forward: Callable[[], Any]) -> None:
     hang_up(client)
+
+
+def assert_hides(error: Exception, *secrets: str) -> None:
+    """The error shows none of these, nor does its traceback."""
+    text = "".join(traceback.format_exception(error)) + repr(error)
+    assert [secret for secret in secrets if secret in text] == []

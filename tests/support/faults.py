@@ -23,23 +23,20 @@ class Fault(Enum):
 
     NONE = "none"
     NOT_SENT = "not sent"
-    """It never arrives, and the caller cannot know."""
+    """It is not executed, and the caller cannot know."""
     RESPONSE_LOST = "response lost"
-    """It lands, and the caller cannot know."""
+    """It is executed, and the caller cannot know."""
     LATE = "late"
-    """The caller gives up waiting while the request is still on its way. It may yet land."""
+    """The caller stops waiting before the request is executed. It may be executed later."""
 
 
 class FaultyTable:
-    """A table committer whose `commit` goes wrong; all else reaches the real one."""
+    """A table committer whose `commit` goes wrong; all other methods are those of the real one."""
 
     def __init__(
-        self,
-        table: FileTable,
-        fault: Fault,
-        in_flight: Callable[[Strand], None] | None = None,
+        self, table: FileTable, fault: Fault, in_flight: Callable[[Strand], None] | None = None
     ) -> None:
-        """`in_flight` takes what is still on its way, for the test to let it arrive."""
+        """`in_flight` takes the request that has not arrived, so that the test can let it arrive."""
         self._table = table
         self._fault = fault
         self._in_flight = in_flight
@@ -117,13 +114,13 @@ class BusyTable(FaultyTable):
         return super().commit(manifest, check_token)
 
 
-# Several processes, one at a time ---------------------------------------------------------------------
+# Several processes, one at a time --------------------------------------------------------------------
 
 
 class Strand:
-    """A process that runs only when it is told to, from one crash point to another.
+    """A process that runs from one crash point to another when the test resumes it.
 
-    It is a thread, but while it runs whoever resumed it waits: what happens is the same every time.
+    It is a thread, but `resume` waits while it runs: the order of events is the same every time.
     """
 
     def __init__(self, name: str, body: Callable[[], object]) -> None:
@@ -170,7 +167,7 @@ class Strand:
                 self._body()
         except Crash:
             pass
-        except BaseException as error:  # noqa: BLE001 - whoever resumed it looks at it
+        except BaseException as error:  # noqa: BLE001 - the test checks it
             self.error = error
         finally:
             self.ended = True

@@ -71,7 +71,7 @@ def unpack(name: str, folder: Path) -> str:
 
 
 def partition_rows(table: Table) -> list[PartitionRow]:
-    """Each row of the live data files, deleted or not, beside the partition of its file.
+    """Each row of the live data files, deleted or not, with the partition of its file.
 
     Values of partitions are what Avro holds: dates and timestamps as integers, decimals as Decimal.
     """

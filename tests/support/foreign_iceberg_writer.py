@@ -91,7 +91,7 @@ class ForeignWriter:
             return
         try:
             table.maintenance.expire_snapshots().by_ids(old).commit()
-        except ValueError as error:  # pyiceberg tries again by itself, and may have landed before
+        except ValueError as error:  # pyiceberg tries again by itself, and may have committed before
             raise CommitFailedException(str(error)[:200]) from error
 
     def _new_rows(self) -> tuple[int, list[int]]:

@@ -1,8 +1,8 @@
-"""A small real Iceberg table whose every snapshot is remembered: what it held, and which files it needs."""
+"""A small Iceberg table. The rows and files of each snapshot are remembered."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -14,11 +14,10 @@ import duckdb
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import CommitTableResponse, Table
-from pyiceberg.table.snapshots import Snapshot
+from tests.support.lakes import files_of
 from tests.support.readers import duckdb_with_iceberg
 
 from penstock.committers.iceberg.expiry import Expired, ExpiryPolicy, ExpiryStore, SnapshotExpiry
-from penstock.committers.store.expiries import Expiry
 from penstock.committers.store.sql import open_store_in_memory
 
 _C = TypeVar("_C", bound=SqlCatalog)
@@ -46,30 +45,26 @@ Hook = Callable[[str], None]
 
 
 class SteppingStore:
-    """A store that tells of every change."""
+    """Calls `step` around every change of the store."""
 
     def __init__(self, store: ExpiryStore, step: Callable[[str], AbstractContextManager[None]]) -> None:
         self._store = store
         self._step = step
 
-    def put(self, expiry: Expiry) -> None:
-        with self._step("put"):
-            self._store.put(expiry)
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        if name == "of_table":
+            return method
 
-    def add_deleted(self, expiry: Expiry, deleted: int) -> None:
-        with self._step("add_deleted"):
-            self._store.add_deleted(expiry, deleted)
+        def stepping(*arguments: Any) -> None:
+            with self._step(name):
+                method(*arguments)
 
-    def remove(self, expiry: Expiry) -> None:
-        with self._step("remove"):
-            self._store.remove(expiry)
-
-    def of_table(self, table_id: str, expired_before: datetime | None = None) -> Sequence[Expiry]:
-        return self._store.of_table(table_id, expired_before)
+        return stepping
 
 
 class SteppingCatalog(SqlCatalog):
-    """A catalog that tells of every commit, and of every file that is deleted through its tables."""
+    """Calls `step` around every commit, and around every deletion of a file through its tables."""
 
     step: Callable[[str], AbstractContextManager[None]]
 
@@ -112,8 +107,8 @@ class History:
         self.catalog.create_namespace("lake")
         schema = pa.schema([("id", pa.int64())])
         self.catalog.create_table(NAME, schema, properties=PROPERTIES | self.properties)
-        self.seen: dict[int, Remembered] = {}
-        self.gone_at: dict[int, datetime] = {}
+        self.snapshots: dict[int, Remembered] = {}
+        self.removed_at: dict[int, datetime] = {}
         self.expired_by_others: set[int] = set()
         self.next_id = 0
 
@@ -139,29 +134,29 @@ class History:
     def append(self, times: int = 1, branch: str = "main") -> None:
         for _ in range(times):
             self.table().append(self.rows(), branch=branch)
-            self.look()
+            self.remember()
 
     def rows(self) -> pa.Table:
         """Two, so that deleting one rewrites their file."""
         self.next_id += 2
         return pa.table({"id": pa.array([self.next_id - 2, self.next_id - 1])})
 
-    def look(self) -> None:
-        """Remember what is new, and what has gone."""
+    def remember(self) -> None:
+        """Remember new snapshots, and the time at which others were removed."""
         table = self.table()
         there = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
-        for snapshot_id in self.seen.keys() - there.keys() - self.gone_at.keys():
-            self.gone_at[snapshot_id] = self.now
-        for snapshot_id in there.keys() - self.seen.keys():
+        for snapshot_id in self.snapshots.keys() - there.keys() - self.removed_at.keys():
+            self.removed_at[snapshot_id] = self.now
+        for snapshot_id in there.keys() - self.snapshots.keys():
             ids = self.ids_at(table.metadata_location, snapshot_id)
-            files = files_of(table, there[snapshot_id])
-            self.seen[snapshot_id] = Remembered(table.metadata_location, ids, files)
+            files = frozenset(files_of(table, there[snapshot_id]))
+            self.snapshots[snapshot_id] = Remembered(table.metadata_location, ids, files)
 
     # Expiry -----------------------------------------------------------------------------------------
 
     def expiry(self) -> SnapshotExpiry:
-        """Tells `before` and `after` of each step: whatever a run does that can be seen from outside."""
-        store = SteppingStore(self.expiries, self.step)
+        """Calls `before` and `after` at each step that has an effect outside of the process."""
+        store: Any = SteppingStore(self.expiries, self.step)
         load = partial(self.stepping.load_table, NAME)
         return SnapshotExpiry(load, store, "lake:events", self.policy, lambda: self.now)
 
@@ -192,7 +187,7 @@ class History:
 
     def run(self) -> Expired:
         done = self.expiry().run()
-        self.look()
+        self.remember()
         return done
 
     def wait(self, time: timedelta = GRACE) -> None:
@@ -206,16 +201,21 @@ class History:
                 return
         raise AssertionError("expiry never ends")
 
+    def settle_and_check(self) -> None:
+        self.settle()
+        self.check_readable()
+        self.check_nothing_left()
+
     # Checks -----------------------------------------------------------------------------------------
 
     def check_readable(self) -> None:
         """Every snapshot of the table, and every one that left it less than a grace period ago."""
         location = self.table().metadata_location
         there = set(self.snapshot_ids)
-        for snapshot_id, remembered in self.seen.items():
+        for snapshot_id, remembered in self.snapshots.items():
             if snapshot_id in there:
                 assert self.ids_at(location, snapshot_id) == remembered.ids
-            elif self.now - self.gone_at[snapshot_id] < GRACE:
+            elif self.now - self.removed_at[snapshot_id] < GRACE:
                 assert self.ids_at(remembered.metadata_location, snapshot_id) == remembered.ids
 
     def check_nothing_left(self) -> None:
@@ -224,8 +224,8 @@ class History:
         The last is pyiceberg's: a merge of manifests leaves the one that it wrote for the new files.
         """
         kept = {*self.snapshot_ids, *self.expired_by_others}
-        needed = set[str]().union(*(self.seen[snapshot_id].files for snapshot_id in kept))
-        named = set[str]().union(*(remembered.files for remembered in self.seen.values()))
+        needed = set[str]().union(*(self.snapshots[snapshot_id].files for snapshot_id in kept))
+        named = set[str]().union(*(remembered.files for remembered in self.snapshots.values()))
         left = (self.on_disk() & named) - needed
         assert not left, left
 
@@ -241,11 +241,3 @@ class History:
             for end in ("avro", "parquet", "puffin")
             for path in self.folder.rglob(f"*.{end}")
         }
-
-
-def files_of(table: Table, snapshot: Snapshot) -> frozenset[str]:
-    """Every file that a reader of the snapshot opens."""
-    manifests = snapshot.manifests(table.io)
-    entries = [entry for manifest in manifests for entry in manifest.fetch_manifest_entry(table.io)]
-    data = {entry.data_file.file_path for entry in entries}
-    return frozenset({snapshot.manifest_list, *(manifest.manifest_path for manifest in manifests), *data})

@@ -1,4 +1,4 @@
-"""A table of each format on the local disk: its options, its rows, and what other writers do to it."""
+"""A table of each format on the local disk: its options, its rows, and changes by other writers."""
 
 from __future__ import annotations
 
@@ -55,8 +55,6 @@ class LakeTable(TestedTable, Protocol):
     """The option for the partitioning of a new table."""
     versions_when_new: int
     """Iceberg counts snapshots, and a new table has none."""
-    notices_vacuums: bool
-    """Does a commit see that others have deleted uncommitted files since the batch was prepared?"""
 
     @property
     def options(self) -> dict[str, str]:
@@ -82,13 +80,13 @@ class LakeTable(TestedTable, Protocol):
 
     @abstractmethod
     def versions(self) -> int:
-        """How often the table was committed to, as far as it still knows."""
+        """The number of commits in the history of the table."""
 
     @abstractmethod
     def create(
         self, schema: pa.Schema, properties: Mapping[str, str] | None = None, **partitioning: Any
     ) -> None:
-        """By the format's own library, with NOT NULL where the schema says so: Penstock never declares it."""
+        """Create the table with the library of the format, with NOT NULL as in the schema."""
 
     @abstractmethod
     def scan(self) -> pl.LazyFrame:
@@ -114,7 +112,7 @@ class LakeTable(TestedTable, Protocol):
 
     @abstractmethod
     def partition_by_day(self) -> None:
-        """And put in a row with id -1: no file that was written before fits the table any more."""
+        """Partition the table and add a row with id -1: files that were written before no longer fit."""
 
     @abstractmethod
     def drop(self) -> None: ...
@@ -129,7 +127,7 @@ class LakeTable(TestedTable, Protocol):
 
     @abstractmethod
     def earlier_version(self, back: int) -> int:
-        """The version that many commits before the newest."""
+        """The version `back` commits before the newest."""
 
     def orphan_manifests(self) -> set[str]:
         """Manifests and lists of them that no snapshot of an Iceberg table names."""
@@ -157,14 +155,14 @@ class LakeTable(TestedTable, Protocol):
         self.append_rows(pa.table(columns, schema=self.schema()))
 
     def replace(self) -> None:
-        """Another table in the same place, with a row with id -1. The old one's data files stay."""
+        """Another table in the same place, with a row with id -1. The data files of the old one stay."""
         if self.exists:
             self.forget()
         self.create(IDS)
         self.append(-1)
 
     def recreate(self) -> None:
-        """An empty table in the place of this one, of which nothing stays."""
+        """An empty table in the place of this one, without its files."""
         self.drop()
         self.create(IDS)
 
@@ -209,7 +207,6 @@ class DeltaLake(testing.DeltaTable, LakeTable):
     place = "path"
     partitioning = "partitionBy"
     versions_when_new = 1
-    notices_vacuums = True
 
     @property
     def options(self) -> dict[str, str]:
@@ -283,7 +280,6 @@ class IcebergLake(testing.IcebergTable, LakeTable):
     place = "warehouse"
     partitioning = "partitionSpec"
     versions_when_new = 0
-    notices_vacuums = False
 
     def __init__(self, warehouse: Path, name: str = "lake.ids", branch: str = "main") -> None:
         super().__init__(name, warehouse, branch=branch)
@@ -307,7 +303,7 @@ class IcebergLake(testing.IcebergTable, LakeTable):
 
     @property
     def sql_catalog(self) -> SqlCatalog:
-        """As anybody else would open the embedded catalog."""
+        """The embedded catalog, as other programs open it."""
         Path(str(self.warehouse)).mkdir(parents=True, exist_ok=True)
         uri = f"sqlite:///{self.warehouse}/catalog.sqlite"
         return SqlCatalog("penstock", uri=uri, warehouse=f"file://{self.warehouse}")

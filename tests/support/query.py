@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from tests.support.lakes import IDS, LakeTable
 
+from penstock import testing
 from penstock.committers.commit_runner import Retry
 from penstock.committers.contract import (
     Batch,
@@ -16,6 +17,7 @@ from penstock.committers.contract import (
     DataFile,
     DataFiles,
     Manifest,
+    ManifestState,
     ManifestStore,
     Mode,
     PayloadCommitter,
@@ -33,7 +35,7 @@ Plan = BatchPlan[DataFiles, LakeManifest]
 
 
 class Written(list[CommittableMessage[DataFiles, LakeManifest]]):
-    """What the tasks of one batch have handed back."""
+    """The messages of the tasks of one batch."""
 
     @property
     def batch(self) -> Batch:
@@ -87,7 +89,7 @@ class Query(conformance.Query):
     def two_phase(
         self, store: ManifestStore, table: PayloadCommitter[DataFiles] | None = None, attempts_max: int = 20
     ) -> TwoPhaseCommitter[DataFiles]:
-        """As a new process has it; it never waits."""
+        """The committer of a new process, without waits."""
         return TwoPhaseCommitter(
             store, table or self.target(), Retry(attempts_max=attempts_max), sleep=lambda _seconds: None
         )
@@ -104,7 +106,7 @@ class Query(conformance.Query):
         return super().plan(store, batch, schema or self.schema, overwrite=overwrites)
 
     def plan_of(self, batch_id: int, offsets: object = "", schema: pa.Schema | None = None) -> Plan:
-        """How the batch is to be written, without a look at what is pending."""
+        """The plan of the batch, whatever is pending."""
         planned = self.target().plan_batch(schema or self.schema, self.mode, batch_id)
         return BatchPlan(self.batch(batch_id, offsets), planned.writers, planned.content)
 
@@ -133,8 +135,21 @@ class Query(conformance.Query):
         self.commit(store, written)
         return written
 
+    def states(self, store: SqlManifestStore) -> dict[int, ManifestState]:
+        """The states of all batches, by batch id in ascending order."""
+        records = store.history(self.stream, 1000)
+        return {record.batch.batch_id: record.state for record in reversed(records)}
+
+    def problems(self, ids: Ids) -> list[str]:
+        """What is wrong with a table that is to hold each of these ids once."""
+        return testing.check(self.lake, f"(SELECT unnest({list(ids)}::BIGINT[]) AS id)").problems
+
+    def holds(self, store: SqlManifestStore, ids: Ids) -> bool:
+        """Return True if the table holds each of these ids once and no batch is pending."""
+        return self.problems(ids) == [] and not store.pending(self.stream)
+
     def commit_to(self, table: PayloadCommitter[DataFiles], store: ManifestStore, written: Written) -> None:
-        """As `commit`, through another table committer, which breaks where the test wants it."""
+        """As `commit`, through another table committer, which fails as the test needs it."""
         try:
             self.two_phase(store, table).commit(written.manifest, written.committables)
         except Exception:

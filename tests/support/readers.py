@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import duckdb
 
 from penstock.testing.duckdb_reader import connect, load_extensions
-
-
-def duckdb_with_delta() -> duckdb.DuckDBPyConnection:
-    """A connection that knows `delta_scan('path')`."""
-    connection = connect()
-    load_extensions(connection, "delta")
-    return connection
 
 
 def duckdb_with_iceberg() -> duckdb.DuckDBPyConnection:
@@ -21,12 +12,6 @@ def duckdb_with_iceberg() -> duckdb.DuckDBPyConnection:
     connection = connect()
     load_extensions(connection, "avro", "iceberg")
     return connection
-
-
-def delta_rows(table: Path, columns: str = "*", order: str = "ALL") -> list[tuple[object, ...]]:
-    """The table's rows as duckdb reads them."""
-    with duckdb_with_delta() as connection:
-        return connection.execute(f"SELECT {columns} FROM delta_scan('{table}') ORDER BY {order}").fetchall()
 
 
 def iceberg_rows(metadata_location: str, columns: str = "*", order: str = "ALL") -> list[tuple[object, ...]]:

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tests.support.stores import (
-    START,
-)
+from tests.support.stores import START
 
-from penstock.committers.contract import (
-    Batch,
-    Manifest,
-    ManifestState,
-    StreamKey,
-)
+from penstock.committers.contract import Batch, Manifest, ManifestState, StreamKey
 from penstock.committers.deliveries.contract import Delivery, Lease
 from penstock.committers.store.sql import SqlManifestStore
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,10 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tests.support.lakes import LAKES, IcebergLake, rows
+from typing_extensions import Self
 
 from penstock.committers.cleanup import ClassifiedFiles, CleanableTable, Cleanup, ListedFile
 from penstock.committers.contract import (
@@ -34,6 +36,8 @@ from penstock.datasource.batch_plan import CommittableMessage
 from penstock.datasource.file_table import FileTableSink
 from penstock.datasource.planning import plan_batch_write
 from penstock.datasource.task import TaskAttempt
+from penstock.delivery.compaction import TableFileRewriter
+from penstock.delivery.rewriting import GroupRewriter, InlineExecutor
 from penstock.writers.parquet.write_config import parse_file_name
 
 NOW = datetime.now(timezone.utc)
@@ -80,6 +84,17 @@ class Lake:
     @property
     def table_id(self) -> str:
         return self.planned.content.table_id
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.store.close()
+
+    @property
+    def iceberg(self) -> IcebergLake:
+        assert isinstance(self.lake, IcebergLake)
+        return self.lake
 
     def register(self) -> None:
         self.store.register_stream(self.stream, self.kind, "ids", self.table_id)
@@ -144,16 +159,28 @@ class Lake:
     def recover(self) -> None:
         Recovery(self.store, self.committer()).recover(self.stream)
 
+    def rewriter(
+        self, executor: InlineExecutor | None = None, stop: Callable[[], bool] = lambda: False
+    ) -> TableFileRewriter:
+        """Rewrites the table's files in this process."""
+        sink = self.sink
+        here = GroupRewriter(executor or InlineExecutor())
+        return TableFileRewriter(
+            self.query_id, lambda content: sink.open_table().rewrite_config(content), here, stop=stop
+        )
+
+    def cleanable(self, branch: str = "main") -> CleanableTable:
+        if self.kind == "delta":
+            return DeltaCleanableTable(str(self.table), {})
+
+        def load() -> Table | None:
+            return self.iceberg.load() if self.lake.exists else None
+
+        return IcebergCleanableTable(load, self.sink.table_uri, branch, self.store.expiries)
+
     def cleanup(self) -> Cleanup:
         known = [stream.key for stream in self.store.streams()]
-        table: CleanableTable
-        if self.kind == "delta":
-            table = DeltaCleanableTable(str(self.table), {})
-        else:
-            assert isinstance(self.lake, IcebergLake)
-            uri = self.sink.table_uri
-            table = IcebergCleanableTable(self.lake.load, uri, "main", self.store.expiries)
-        return Cleanup(self.store, table, known, known, parse_file_name, paths_of)
+        return Cleanup(self.store, self.cleanable(), known, known, parse_file_name, paths_of)
 
     def find(self) -> ClassifiedFiles:
         return self.cleanup().find(NOW, GRACE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,6 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from tests.support.lakes import DeltaLake, IcebergLake, LakeTable
@@ -39,7 +39,6 @@ from penstock.committers.file_tables.manifest import PlannedFiles, build_manifes
 from penstock.committers.iceberg.address import IcebergAddress
 from penstock.committers.iceberg.catalog import EMBEDDED_NAME, CatalogConfig
 from penstock.committers.iceberg.committer import IcebergTableCommitter
-from penstock.committers.iceberg.terms import parse_partition_spec
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.iceberg.sink import IcebergSink
 
@@ -56,7 +55,7 @@ class TableStream(ABC):
     @property
     @abstractmethod
     def lake(self) -> LakeTable:
-        """The table as others see it."""
+        """The table for other readers and writers."""
 
     @property
     @abstractmethod
@@ -64,11 +63,11 @@ class TableStream(ABC):
 
     @abstractmethod
     def committer(self) -> Committer:
-        """As a new process has it."""
+        """The committer of a new process."""
 
     @abstractmethod
     def committer_arguments(self) -> tuple[type[Committer], tuple[Any, ...]]:
-        """What makes one in another process."""
+        """The class and the arguments, with which another process makes one."""
 
     @abstractmethod
     def prepare(self, batch_id: int, ids: Sequence[int], *, mode: Mode = "append", **plan: Any) -> Manifest:
@@ -89,6 +88,11 @@ class TableStream(ABC):
                 return outcome
         raise AssertionError("1000 conflicts")
 
+    def last_batch(self) -> int | None:
+        """The batch id of the token."""
+        token = self.committer().token(self.query_id)
+        return None if token is None else token.batch_id
+
     def ids(self) -> list[int]:
         return self.lake.ids()
 
@@ -98,7 +102,7 @@ class TableStream(ABC):
 
 @dataclass
 class DeltaStream(TableStream):
-    """Writes its files itself, and through the Delta library: the location may be on an object store."""
+    """Writes files through the Delta library. The location may be on an object store."""
 
     uri: str
     query_id: str = "query-1"
@@ -115,7 +119,7 @@ class DeltaStream(TableStream):
         return self.uri
 
     def committer(self, **options: str) -> DeltaTableCommitter:
-        """As a new process has it, unless `snapshot_cache` says otherwise."""
+        """The committer of a new process, unless `snapshot_cache` is shared."""
         return DeltaTableCommitter(
             self.uri, {**self.storage_options, **options}, snapshot_cache=self.snapshot_cache()
         )
@@ -157,12 +161,22 @@ def stream_in(folder: Path, query_id: str = "query-1", **options: Any) -> DeltaS
 
 
 def clean_up_log(stream: DeltaStream) -> None:
-    """Of all that the newest version does not need, however young it is, oldest first. On the local disk."""
+    """Delete all entries before the newest version, oldest first. On the local disk."""
     table = DeltaTable(stream.uri)
     table.create_checkpoint()
     for entry in sorted(Path(stream.uri, "_delta_log").glob("*.json")):
         if int(entry.stem) < table.version():
             entry.unlink()
+
+
+def edit_log_entry(stream: DeltaStream, version: int, change: Callable[[dict[str, Any]], object]) -> Path:
+    """Change each action of this log entry, as if another writer had written it. On the local disk."""
+    entry = Path(stream.uri, "_delta_log", f"{version:020}.json")
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    for action in actions:
+        change(action)
+    entry.write_text("\n".join(map(json.dumps, actions)))
+    return entry
 
 
 def _kept() -> Callable[[], SnapshotCache]:
@@ -175,7 +189,7 @@ VIEWS: Mapping[str, Callable[[], Callable[[], SnapshotCache]]] = {
     "a new process each time": lambda: SnapshotCache,
     "the library alone": lambda: lambda: SnapshotCache(open_files=lambda _uri, _options: None),
 }
-"""What a committer may know of its table already, and who writes its commits."""
+"""What the committer has cached of its table, and what writes its commits."""
 
 
 # Iceberg --------------------------------------------------------------------------------------------
@@ -191,7 +205,7 @@ class IcebergStream(TableStream):
     branch: str = "main"
     schema: pa.Schema = SCHEMA
     is_named: bool = False
-    """The catalog is opened by name and address, as one whose requests may be on their way for long."""
+    """The catalog is opened by name and address. Its requests may be executed late."""
     options: dict[str, Any] = field(default_factory=dict)
     """More options of the sink."""
 
@@ -262,19 +276,12 @@ class IcebergStream(TableStream):
         writer.write(pa.record_batch(columns, names=(schema or self.schema).names))
         return writer.finish()
 
-    def partitioned(self, spec: str) -> IcebergStream:
-        return self.with_options(partition_spec=parse_partition_spec(spec))
-
     def with_options(self, **options: Any) -> IcebergStream:
         return replace(self, options={**self.options, **options})
 
     @property
     def evolving(self) -> IcebergStream:
         return self.with_options(add_columns=True)
-
-    @property
-    def catalog(self) -> SqlCatalog:
-        return self.lake.sql_catalog
 
     def load(self) -> Table:
         return self.lake.load()
