@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .committers.crash_points import reach
     from .committers.deliveries.contract import Mergeable
     from .committers.file_manifests import FileManifests
+    from .committers.progress import BatchInDelivery, Progress, ProgressStore, StoresProgress
     from .committers.token_check import is_committed
     from .datasource.base_source import PenstockDataSource
     from .datasource.destinations import Cleanable, DestinationType, StoredTable, TableNow
@@ -77,6 +78,7 @@ _HOME = {
     "committers.crash_points": ("reach",),
     "committers.deliveries.contract": ("Mergeable",),
     "committers.file_manifests": ("FileManifests",),
+    "committers.progress": ("BatchInDelivery", "Progress", "ProgressStore", "StoresProgress"),
     "committers.token_check": ("is_committed",),
     "datasource.base_source": ("PenstockDataSource",),
     "datasource.destinations": ("Cleanable", "DestinationType", "StoredTable", "TableNow"),
@@ -101,6 +103,7 @@ __all__ = [
     "AlreadyCommitted",
     "AttemptId",
     "Batch",
+    "BatchInDelivery",
     "CheckToken",
     "Cleanable",
     "CleanableTable",
@@ -121,8 +124,11 @@ __all__ = [
     "PenstockDataSource",
     "PlainSink",
     "PlannedBatch",
+    "Progress",
+    "ProgressStore",
     "Sink",
     "StoredTable",
+    "StoresProgress",
     "StreamKey",
     "SupportsOrdering",
     "SupportsOrigins",

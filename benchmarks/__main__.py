@@ -18,6 +18,7 @@ NAMES = (
     "throughput",
     "partitions",
     "postgres_sink",
+    "requests",
     "arrow_batches",
     "start_settings",
     "small_batches",

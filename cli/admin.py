@@ -22,7 +22,7 @@ from ..committers.errors import (
 )
 from ..committers.store.sql import SqlManifestStore, StreamStatus
 from ..datasource.checkpoint import Checkpoint
-from ..datasource.destinations import Cleanable, paths_of, stored_table
+from ..datasource.destinations import Cleanable, open_committer, paths_of, stored_table
 from ..datasource.table_access import TableAccess
 from ..delivery.context import new_holder
 from ..delivery.lease import HeldLease
@@ -43,7 +43,7 @@ class Aborted:
     deleted: int
 
 
-def last_in_table(stream: StreamStatus, access: TableAccess) -> int:
+def last_in_table(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> int:
     """Return the id of the stream's last batch in the table; -1 if there is none, or if the table was
     replaced.
 
@@ -51,7 +51,7 @@ def last_in_table(stream: StreamStatus, access: TableAccess) -> int:
         RetryableError: the table cannot be read now.
     """
     try:
-        token = stored_table(stream, access).committer().token(stream.key.query_id)
+        token = open_committer(stream, access, store).token(stream.key.query_id)
     except TableChangedError:
         return -1
     return -1 if token is None else token.batch_id
@@ -61,7 +61,7 @@ def undelivered(
     store: SqlManifestStore, stream: StreamStatus, access: TableAccess
 ) -> tuple[int, list[ManifestRecord]]:
     """Return the id of the last batch in the table, and the prepared batches after it."""
-    last = last_in_table(stream, access)
+    last = last_in_table(store, stream, access)
     return last, [record for record in store.pending(stream.key) if record.batch.batch_id > last]
 
 
@@ -142,7 +142,7 @@ def abort(
             table cannot be read now.
     """
     with HeldLease(store.deliveries, _leased(store, stream.key), LEASE_S):
-        last = last_in_table(stream, access)
+        last = last_in_table(store, stream, access)
         records = store.deliveries.abort_pending(stream.key, last, who, why, expected=expected)
         paths = [
             path

@@ -8,7 +8,7 @@ from ..committers.contract import ManifestState
 from ..committers.errors import ConfigurationError, PenstockError, TableChangedError
 from ..committers.recovery import Recovered, Recovery
 from ..committers.store.sql import SqlManifestStore, StreamStatus
-from ..datasource.destinations import TableNow, stored_table
+from ..datasource.destinations import TableNow, open_committer, stored_table
 from ..datasource.sink import SupportsTableIdentity, check_same_table
 from ..datasource.table_access import TableAccess
 from ..delivery.stream_settings import StreamSettings
@@ -42,7 +42,7 @@ def recover_stream(store: SqlManifestStore, stream: StreamStatus, access: TableA
     recovery = RecoveredStream(stream)
     name = output.title(stream)
     try:
-        table = stored_table(stream, access).committer()
+        table = open_committer(stream, access, store)
         check_same_table(table, stream.key, store.written_table(stream.key))
         with output.console(stderr=True).status(f"{name}: {stream.pending} batches") as progress:
             for batch in Recovery(store, table).recover_each(stream.key):
@@ -95,7 +95,7 @@ def changed_table(
 def accept(store: SqlManifestStore, stream: StreamStatus, now: TableNow, access: TableAccess) -> None:
     """Let the stream continue with the table as it is now, and mark the batches that its token covers."""
     store.accept_table(stream.key, now.table_id, now.version)
-    table = stored_table(stream, access).committer()
+    table = open_committer(stream, access, store)
     if isinstance(table, SupportsTableIdentity):
         table.accept(stream.key.query_id)
-    Recovery(store, stored_table(stream, access).committer()).accept_pending(stream.key)
+    Recovery(store, open_committer(stream, access, store)).accept_pending(stream.key)

@@ -14,7 +14,7 @@ from ..committers.two_phase import TwoPhaseCommitter
 from .batch_plan import CommittableMessage
 from .event_time import oldest
 from .planning import retry, store_url
-from .sink import Destination, Sink
+from .sink import Destination, Sink, open_table
 from .stores import borrow_store
 
 logger = get_logger(__name__)
@@ -38,7 +38,7 @@ def commit_batch(
     messages: Sequence[CommittableMessage[PayloadT, ContentT]],
 ) -> None:
     """`commit_stream_batch` with an open store."""
-    committables, table = checked_committables(messages), sink.open_table()
+    committables, table = checked_committables(messages), open_table(sink, store)
     batch = committables[0].batch
     committer: DecoupledCommitter[PayloadT] | TwoPhaseCommitter[PayloadT]
     if sink.options.is_decoupled:  # a delivery commits; the table is read only to check replays
@@ -72,7 +72,7 @@ def commit_batch_write(
     committables = checked_committables(messages)
     with open_store(sink.options.store) if sink.options.store else open_store_in_memory() as store:
         store.register_stream(committables[0].batch.stream, sink.kind)
-        table = sink.open_table()
+        table = open_table(sink, store)
         committer = TwoPhaseCommitter(store, table, retry(sink.options))
         committer.commit(manifest_of(table, messages), committables)
 

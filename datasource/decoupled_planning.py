@@ -33,7 +33,7 @@ from .new_query import check_new_query
 from .options.delivery import DeliveryOptions
 from .plan_cache import CachedTable, PlanCache, PlanKey
 from .settings import register_stream
-from .sink import Sink, SupportsOrdering, SupportsTableIdentity, check_same_table, mode_of
+from .sink import Sink, SupportsOrdering, SupportsTableIdentity, check_same_table, mode_of, open_table
 
 if TYPE_CHECKING:
     from ..committers.store.sql import SqlManifestStore, WrittenTable
@@ -60,11 +60,14 @@ def plan_decoupled(
     cached = plans.get(key)
     if cached is None:
         return _plan_first(key, store, batch, digest_of, plans)
-    if DecoupledCommitter(store, key.sink.open_table()).begin(batch, digest_of, cached.token) is Action.SKIP:
+    if (
+        DecoupledCommitter(store, open_table(key.sink, store)).begin(batch, digest_of, cached.token)
+        is Action.SKIP
+    ):
         return None
     wait_for_delivery(store, batch, bound_of(key.sink.options))
     written = store.written_table(batch.stream)
-    load = partial(_reload, key, written, cached.planned.target_id, batch.batch_id)
+    load = partial(_reload, key, store, written, cached.planned.target_id, batch.batch_id)
     if cached.planned.is_lasting:
         plans.refresh(key, load)
         return cached.planned
@@ -83,10 +86,17 @@ def bound_of(options: DeliveryOptions) -> BacklogBound:
 
 
 def _reload(
-    key: PlanKey[PayloadT, ContentT], written: WrittenTable | None, table_id: str, batch_id: int
+    key: PlanKey[PayloadT, ContentT],
+    store: SqlManifestStore,
+    written: WrittenTable | None,
+    table_id: str,
+    batch_id: int,
 ) -> CachedTable[PayloadT, ContentT]:
-    """Read the table, maybe in the background and so without the store. Never create a dropped table."""
-    table = key.sink.open_table()
+    """Read the table, maybe in the background. Never create a dropped table.
+
+    The store is used only if the plan is not lasting, because it may be closed in the background.
+    """
+    table = open_table(key.sink, store)
     if isinstance(table, SupportsTableIdentity):
         table.check_unchanged(key.stream.query_id, table_id, None)
     check_same_table(table, key.stream, written)
@@ -132,7 +142,7 @@ def _is_known(store: SqlManifestStore, stream: StreamKey) -> bool:
 def _load_first(
     sink: Sink[PayloadT, ContentT], store: SqlManifestStore, stream: StreamKey
 ) -> tuple[Target[PayloadT, ContentT], Token | None]:
-    table, written = sink.open_table(), store.written_table(stream)
+    table, written = open_table(sink, store), store.written_table(stream)
     try:
         waiting = _newest_pending(store, stream)
         if (

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ..committers.cleanup import Cleanup
 from ..committers.errors import ConfigurationError, shown
+from ..committers.progress import with_store
 from .options.parsing import Option
 from .plug_ins import BUILT_IN, GROUP, load, plug_ins
 from .sink import Destination
@@ -127,6 +128,11 @@ def stored_table(stream: StreamStatus, access: TableAccess) -> StoredTable:
         ConfigurationError: no such destination is installed, or options are missing to open the table.
     """
     return destination_type(stream.key, stream.kind).stored_table(stream.key, access)
+
+
+def open_committer(stream: StreamStatus, access: TableAccess, store: SqlManifestStore) -> Committer:
+    """Return a committer for the table of a stream. Commands open it here. Raises as `stored_table`."""
+    return with_store(stored_table(stream, access).committer(), store)
 
 
 def with_prefix(prefix: str, options: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, str]:

@@ -27,7 +27,7 @@ from .new_query import check_new_query
 from .options.stream import StreamOptions
 from .plan_cache import PLANS, PlanCache, PlanKey
 from .settings import register_stream
-from .sink import Destination, Sink, check_same_table, mode_of
+from .sink import Destination, Sink, check_same_table, mode_of, open_table
 from .stores import borrow_store
 from .types import arrow_schema
 
@@ -88,7 +88,7 @@ def _plan_coupled(
 ) -> PlannedBatch[PayloadT, ContentT] | None:
     """Plan a batch of a coupled stream; None if the batch must not be written."""
     sink = key.sink
-    table, written = sink.open_table(), store.written_table(batch.stream)
+    table, written = open_table(sink, store), store.written_table(batch.stream)
     try:
         check_same_table(table, batch.stream, written)
         check_new_query(sink, store, table, batch, key.overwrite)

@@ -10,6 +10,7 @@ from ..committers.safe_text import get_logger
 from .arrow_batches import cut_by_rows
 from .base_source import PenstockDataSource
 from .delta.source import DeltaDataSource
+from .http.source import HttpDataSource
 from .iceberg.source import IcebergDataSource
 from .plug_ins import BUILT_IN, load, plug_ins
 from .postgres.source import PostgresDataSource
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-DATA_SOURCES: tuple[type[PenstockDataSource], ...] = (DeltaDataSource, IcebergDataSource, PostgresDataSource)
+DATA_SOURCES: tuple[type[PenstockDataSource], ...] = (
+    DeltaDataSource,
+    IcebergDataSource,
+    PostgresDataSource,
+    HttpDataSource,
+)
 
 
 def register(spark: SparkSession, *, tune: bool = True) -> None:

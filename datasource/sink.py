@@ -7,7 +7,7 @@ never for a kind. `committers.deliveries.contract.Mergeable` and `file_table.Com
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from ..committers.contract import (
     Batch,
@@ -22,6 +22,7 @@ from ..committers.contract import (
     Target,
 )
 from ..committers.errors import TableChangedError
+from ..committers.progress import with_store
 from .options.delivery import DeliveryOptions
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from ..committers.store.sql import SqlManifestStore, WrittenTable
     from ..writers.parquet.write_config import WriteConfig
     from .destinations import Cleanable
+
+
+TableT_co = TypeVar("TableT_co", covariant=True)
 
 
 @runtime_checkable
@@ -195,6 +199,21 @@ class Maintainable(Protocol):
             RetryableError: the table cannot be read now.
         """
         ...
+
+
+class _Opens(Protocol[TableT_co]):
+    def open_table(self) -> TableT_co: ...
+
+
+def open_table(
+    sink: _Opens[TableT_co], store: SqlManifestStore, check: Callable[[], None] | None = None
+) -> TableT_co:
+    """Open the table of a destination. Generic code with a store opens it here.
+
+    Args:
+        check: see `with_store`
+    """
+    return with_store(sink.open_table(), store, check)
 
 
 def mode_of(overwrite: bool) -> Mode:

@@ -25,7 +25,7 @@ from ..committers.errors import (
 from ..committers.safe_text import get_logger
 from ..datasource.checkpoint import Checkpoint
 from ..datasource.file_table import Compactable
-from ..datasource.sink import Destination, check_same_table
+from ..datasource.sink import Destination, check_same_table, open_table
 from .attempts import DeliveryAttempt, DeliveryReport, DeliveryRequest
 from .context import DeliveryContext
 from .lease import HeldLease
@@ -180,8 +180,16 @@ class StreamWorker:
     def _round(self, held: HeldLease, trigger: str | None) -> Delivered | Failed | None:
         held.check()
         store, context, sink = self._store, self._context, self._opened_sink()
-        table = sink.open_table()
 
+        def check_progress() -> None:
+            held.check()
+            if context.stop.is_set():
+                raise RetryableError(
+                    f"The delivery process was stopped while it sent rows of {self._key}. The next delivery "
+                    "continues behind those that are acknowledged."
+                )
+
+        table = open_table(sink, store, check_progress)
         written = store.written_table(self._key)
 
         def check() -> None:

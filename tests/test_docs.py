@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.datasource.delta import options as delta
+from penstock.datasource.http import options as http
 from penstock.datasource.iceberg import options as iceberg
 from penstock.datasource.options.declaring import options_of
 from penstock.datasource.options.delivery import DeliveryOptions
@@ -33,6 +34,7 @@ def _own(layer: type, base: type) -> tuple[Option, ...]:
 OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
     "delta": (delta.OPTIONS, delta.PREFIXES),
     "iceberg": (iceberg.OPTIONS, iceberg.PREFIXES),
+    "http": (http.OPTIONS, http.PREFIXES),
     "postgres": (postgres.OPTIONS, postgres.PREFIXES),
     "all": (options_of(StreamOptions) + _own(DeliveryOptions, StreamOptions), ()),
     "files": (_own(FileTableOptions, DeliveryOptions), ()),

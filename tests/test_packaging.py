@@ -30,6 +30,7 @@ NEEDS_EXTRA = {
     "penstock.committers.postgres.committer",
     "penstock.committers.postgres.connection",
     "penstock.datasource.postgres.sink",
+    "penstock.writers.requests.http",
     *(
         f"penstock.testing.conformance.{path.stem}"
         for path in (ROOT / "testing/conformance").glob("[!_]*.py")

@@ -71,11 +71,11 @@ def status(
 
 
 def _table_status(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> dict[str, Any]:
-    from ...datasource.destinations import stored_table
+    from ...datasource.destinations import open_committer, stored_table
     from ...datasource.sink import check_same_table
     from ..output import table_status_json
 
-    table, token, problem = stored_table(stream, access).committer(), None, ""
+    table, token, problem = open_committer(stream, access, store), None, ""
     try:
         check_same_table(table, stream.key, store.written_table(stream.key))
         token = table.token(stream.key.query_id)
@@ -99,7 +99,7 @@ def show(
     Example: `penstock show flights 41 --checkpoint /checkpoints/flights`
     """
     from ...committers.store.selection import select_one
-    from ...datasource.destinations import files_of, stored_table
+    from ...datasource.destinations import files_of, open_committer
     from ...datasource.table_access import TableAccess
     from .. import output
 
@@ -107,13 +107,13 @@ def show(
     with opened_store(checkpoint, store) as opened:
         found = select_one(opened.streams(), stream)
         record, manifest = opened.record(found.key, batch), opened.manifest(found.key, batch)
-    if record is None or manifest is None:
-        raise ConfigurationError(f"The store has no batch {batch} of {found.key}. {_newest(found)}")
-    try:
-        token = stored_table(found, access).committer().token(found.key.query_id)
-        word, sentence = output.in_table(token, record.batch)
-    except TableChangedError as error:
-        token, word, sentence = None, "changed", str(error)
+        if record is None or manifest is None:
+            raise ConfigurationError(f"The store has no batch {batch} of {found.key}. {_newest(found)}")
+        try:
+            token = open_committer(found, access, opened).token(found.key.query_id)
+            word, sentence = output.in_table(token, record.batch)
+        except TableChangedError as error:
+            token, word, sentence = None, "changed", str(error)
     named = files_of(manifest)
     if as_json:
         listed = [output.file_json(file) for file in named]

@@ -31,6 +31,7 @@ from .database import Clock, Database
 from .deliveries import SqlDeliveries
 from .expiries import SqlExpiries
 from .maintenance import SqlMaintenance
+from .progress import SqlProgress
 from .tables import IS_PREPARED, manifests, streams
 
 
@@ -128,6 +129,7 @@ class SqlManifestStore:
         self.expiries = SqlExpiries(database)
         self.deliveries = SqlDeliveries(database, clock)
         self.maintenance = SqlMaintenance(database)
+        self.progress = SqlProgress(database, clock)
 
     def __enter__(self) -> SqlManifestStore:
         return self

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
+SCHEMA_VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
 """All schema versions, oldest first: the revisions in `migrations/versions`."""
 
 VERSION_TABLE = "penstock_alembic_version"
@@ -218,6 +218,23 @@ maintenance = sa.Table(
     sa.Column("stream_id", sa.ForeignKey("penstock_streams.id"), primary_key=True, autoincrement=False),
     sa.Column("step", sa.Text, primary_key=True),
     sa.Column("done_at", UtcDateTime, nullable=False),
+)
+
+progress = sa.Table(
+    "penstock_progress",
+    metadata,
+    sa.Column("stream_id", sa.ForeignKey("penstock_streams.id"), primary_key=True, autoincrement=False),
+    # Increases with each change.
+    sa.Column("revision", sa.BigInteger, nullable=False),
+    # The last batch that is delivered completely; NULL if there is none.
+    sa.Column("batch_id", sa.BigInteger),
+    sa.Column("digest", sa.Text, nullable=False),
+    # Columns of `BatchInDelivery`; the id is NULL if no batch is in delivery.
+    sa.Column("next_batch_id", sa.BigInteger),
+    sa.Column("next_digest", sa.Text, nullable=False),
+    sa.Column("next_rows_id", sa.Text, nullable=False),
+    sa.Column("next_position", sa.BigInteger, nullable=False),
+    sa.Column("changed_at", UtcDateTime, nullable=False),
 )
 
 operator_actions = sa.Table(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
+import pytest
+
 from ...cli.gc import CleanedTable, clean_table
 from ...committers.store.sql import SqlManifestStore
 from ...datasource.destinations import Cleanable
 from .claims import Claims, check_nothing_left, check_rows
+from .deliveries import deliver
 from .harness import DestinationHarness
 from .query import NO_ACCESS, Query, ids
 
@@ -15,47 +18,56 @@ DAYS_LATER = datetime.now(timezone.utc) + timedelta(days=3)
 
 
 class CleaningClaims(Claims):
+    @pytest.fixture
+    def untidy(self, harness: DestinationHarness, store: SqlManifestStore) -> Query:
+        """A query whose tasks leave something."""
+        options = {} if harness.promises.stages_rows else {"delivery": "decoupled"}
+        return Query(harness, options=options, store=store)
+
     def test_clean_up_deletes_the_files_of_lost_attempts(
-        self, query: Query, store: SqlManifestStore, harness: DestinationHarness
+        self, untidy: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
-        if not isinstance(query.stored_table(), Cleanable):
+        if not isinstance(untidy.stored_table(), Cleanable):
             return
-        query.write(query.plan(store, query.batch(0)), [ids(1), ids(2)], run_id="lost")
-        query.run(store, query.batch(0), ids(1), ids(2), run_id="r2")
-        query.run(store, query.batch(1), ids(3), run_id="r2")
+        untidy.write(untidy.plan(store, untidy.batch(0)), [ids(1), ids(2)], run_id="lost")
+        untidy.run(store, untidy.batch(0), ids(1), ids(2), run_id="r2")
+        untidy.run(store, untidy.batch(1), ids(3), run_id="r2")
+        deliver(store)
         lost = len(harness.uncommitted())
         assert lost
 
-        found = _clean(query, store, delete=False)
+        found = _clean(untidy, store, delete=False)
         assert (found.files, found.deleted, len(harness.uncommitted())) == (lost, 0, lost)
-        assert _clean(query, store).deleted == lost
+        assert _clean(untidy, store).deleted == lost
         check_nothing_left(harness)
-        assert _clean(query, store).files == 0
+        assert _clean(untidy, store).files == 0
         check_rows(harness, 1, 2, 3)
 
     def test_clean_up_keeps_files_that_are_pending_young_or_of_another_query(
         self,
-        query: Query,
+        untidy: Query,
         store: SqlManifestStore,
         other_store: SqlManifestStore,
         harness: DestinationHarness,
     ) -> None:
         """The other files belong to a query that the store does not know."""
-        if not isinstance(query.stored_table(), Cleanable):
+        if not isinstance(untidy.stored_table(), Cleanable):
             return
-        query.run(store, query.batch(0), ids(0))
-        stranger = Query(harness, "stranger")
+        untidy.run(store, untidy.batch(0), ids(0))
+        deliver(store)
+        stranger = Query(harness, "stranger", untidy.options, store=store)
         stranger.write(stranger.plan(other_store, stranger.batch(0)), [ids(7)])
-        query.write(query.plan(store, query.batch(1)), [ids(1)], run_id="running")
-        query.prepare(store, query.batch(1), ids(1))
+        untidy.write(untidy.plan(store, untidy.batch(1)), [ids(1)], run_id="running")
+        untidy.prepare(store, untidy.batch(1), ids(1))
         kept = set(harness.uncommitted())
 
         assert len(kept) == 3
-        assert _clean(query, store).deleted == 0
+        assert _clean(untidy, store).deleted == 0
         assert set(harness.uncommitted()) == kept
-        query.run(store, query.batch(1), ids(1), run_id="r2")
-        query.run(store, query.batch(2), ids(2), run_id="r2")
-        assert _clean(query, store, now=datetime.now(timezone.utc)).deleted == 0
+        untidy.run(store, untidy.batch(1), ids(1), run_id="r2")
+        untidy.run(store, untidy.batch(2), ids(2), run_id="r2")
+        deliver(store)
+        assert _clean(untidy, store, now=datetime.now(timezone.utc)).deleted == 0
         check_rows(harness, 0, 1, 2)
 
 

@@ -37,6 +37,10 @@ class Promises:
     """False: each row is written at least once."""
     is_atomic: bool = True
     """True: rows become visible batch by batch. False: as soon as a task has written them."""
+    stages_rows: bool = True
+    """True: what the tasks of a coupled query write waits for the commit, and can be discarded. False: it is
+    sent at once.
+    """
     overwrites: bool = True
     """True: supports batches that replace all rows, in `complete` mode and batch writes with overwrite."""
     adds_columns: bool = True

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from ...committers.contract import AttemptId, Batch, Manifest, ManifestState, StreamKey, Target
+from ...committers.contract import AttemptId, Batch, Committer, Manifest, ManifestState, StreamKey, Target
+from ...committers.progress import StoresProgress, with_store
 from ...committers.recovery import Recovered
 from ...committers.store.sql import SqlManifestStore, StreamStatus
 from ...datasource.batch_plan import BatchPlan, CommittableMessage
 from ...datasource.committing import abort_batch, commit_batch, manifest_of
 from ...datasource.destinations import StoredTable
 from ...datasource.planning import plan_batch
-from ...datasource.sink import Sink
+from ...datasource.sink import Sink, open_table
 from ...datasource.table_access import TableAccess
 from ...datasource.task import TaskAttempt
 
@@ -75,6 +76,8 @@ class Query:
     """Options in addition to those of the destination."""
     destination_options: Mapping[str, str] | None = None
     """Options in place of `harness.options`."""
+    store: SqlManifestStore | None = None
+    """Has the tokens of targets that implement `StoresProgress`."""
 
     def sink(self) -> Sink[Any, Any]:
         """Return the sink, made only from options, as in each process of Spark."""
@@ -87,7 +90,12 @@ class Query:
 
     def target(self) -> Target[Any, Any]:
         target: Target[Any, Any] = self.sink().open_table()
-        return target
+        return target if self.store is None else with_store(target, self.store)
+
+    @property
+    def has_token_in_store(self) -> bool:
+        """True if the token is lost with the store."""
+        return isinstance(self.target(), StoresProgress)
 
     @property
     def stream(self) -> StreamKey:
@@ -173,11 +181,15 @@ class Query:
         """Open the table as commands do, by its address in the store."""
         return self.harness.destination.stored_table(self.stream, NO_ACCESS)
 
+    def stored_committer(self) -> Committer:
+        committer = self.stored_table().committer()
+        return committer if self.store is None else with_store(committer, self.store)
+
     def recover(self, store: SqlManifestStore) -> list[Recovered]:
         """Recover as `penstock recover` does, without a replay."""
         from ...committers.recovery import Recovery
 
-        return Recovery(store, self.target()).recover(self.stream)
+        return Recovery(store, open_table(self.sink(), store)).recover(self.stream)
 
 
 def task(batch: Batch, number: int = 0, run_id: str = "r1") -> TaskAttempt:

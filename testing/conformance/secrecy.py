@@ -18,8 +18,8 @@ from .query import Query, ids, shipped
 
 class SecrecyClaims(Claims):
     @pytest.fixture
-    def secretive(self, harness: DestinationHarness) -> Query:
-        return Query(harness, destination_options=harness.secret_options or None)
+    def secretive(self, harness: DestinationHarness, store: SqlManifestStore) -> Query:
+        return Query(harness, destination_options=harness.secret_options or None, store=store)
 
     def test_one_destination_has_one_address(self, query: Query, harness: DestinationHarness) -> None:
         sink = query.sink()

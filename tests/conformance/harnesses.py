@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
+from servers.http_rows import HttpRows
 from tests.support.lakes import DeltaLake, IcebergLake, LakeTable
 from tests.support.postgres import PostgresTable, commit_answers
 
 from penstock import testing
 from penstock.committers.delta.log_files import LocalLogFiles
+from penstock.committers.errors import CommitStateUnknownError
+from penstock.committers.store.progress import SqlProgress
+from penstock.datasource.http.sink import DESTINATION
+from penstock.datasource.http.source import HttpDataSource
 from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promises
 from penstock.testing.faults import lossy
 
@@ -159,3 +165,80 @@ class PostgresHarness(PostgresTable, DestinationHarness):
     def roll_back(self) -> None:
         """After a restore, only the fence says which batches the table has."""
         self.sql("UPDATE penstock_fence SET batch_id = batch_id - 1")
+
+
+class HttpHarness(DestinationHarness):
+    """An endpoint that takes every request, whether it knows its key or not."""
+
+    promises = Promises(
+        name="HTTP endpoints",
+        payload="nothing: they send the rows. Decoupled: files of the row log",
+        commit="a record in the manifest store. Decoupled: the requests, then the record",
+        token="the progress in the manifest store, which is lost with it",
+        is_exactly_once=False,
+        is_atomic=False,
+        stages_rows=False,
+        overwrites=False,
+        checks_schema=False,
+        shows_secrets_to_tasks=True,
+        crash_points=("commit.start", "commit.landed"),
+    )
+    data_source = HttpDataSource
+    destination = DESTINATION
+
+    def __init__(self, folder: Path, server: HttpRows) -> None:
+        self._folder = folder / "row-log"
+        self._server = server
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"url": self._server.url, "rowLog": str(self._folder), "progressEverySeconds": "0"}
+
+    @property
+    def secret_options(self) -> dict[str, str]:
+        return {**self.options, "header.x-api-key": SECRET}
+
+    @property
+    def small_buffer(self) -> Mapping[str, str]:
+        return {
+            "maxRecordBytes": "1100kb",
+            "maxBatchBytes": "2mb",
+            "maxBufferedBytes": "4mb",
+            "maxInFlightRequests": "2",
+        }
+
+    def ids(self) -> list[int]:
+        return self._server.ids()
+
+    def uncommitted(self) -> Collection[str]:
+        return {str(path.relative_to(self._folder)) for path in self._folder.rglob("*.arrow")}
+
+    def losing(self, lost: Lost) -> AbstractContextManager[None]:
+        """The record: requests are sent again anyway."""
+        return lossy(SqlProgress, "write", lost, CommitStateUnknownError("the connection was lost"))
+
+    def delete_uncommitted(self) -> None:
+        for name in self.uncommitted():
+            (self._folder / name).unlink()
+
+    def append(self, row_id: int) -> None:
+        self._server.add(row_id)
+
+    def drop(self) -> None:
+        self._server.clear()
+
+
+class DeduplicatingHttpHarness(HttpHarness):
+    """An endpoint that takes each key once; the rows have ids of their own."""
+
+    promises = replace(
+        HttpHarness.promises, name="HTTP endpoints that know the Idempotency-Key", is_exactly_once=True
+    )
+
+    def __init__(self, folder: Path, server: HttpRows) -> None:
+        super().__init__(folder, server)
+        server.set(deduplicate=True)
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {**super().options, "format": "row", "idColumn": "id"}

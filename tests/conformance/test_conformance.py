@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from servers.http_rows import HttpRows
 from tests.conformance.harnesses import (
+    DeduplicatingHttpHarness,
     DeltaHarness,
     DeltaLibraryHarness,
+    HttpHarness,
     IcebergHarness,
     PostgresHarness,
 )
@@ -60,3 +63,19 @@ class TestPostgres(DestinationConformance):
     ) -> DestinationHarness:
         monkeypatch.setenv("PGUSER", "postgres")  # the store knows no user
         return PostgresHarness(new_postgres_url)
+
+
+class TestHttp(DestinationConformance):
+    """Rows arrive at least once."""
+
+    @pytest.fixture
+    def harness(self, tmp_path: Path, http_service: HttpRows) -> DestinationHarness:
+        return HttpHarness(tmp_path, http_service)
+
+
+class TestHttpWithKeys(DestinationConformance):
+    """Rows arrive exactly once, as the service takes each key once."""
+
+    @pytest.fixture
+    def harness(self, tmp_path: Path, http_service: HttpRows) -> DestinationHarness:
+        return DeduplicatingHttpHarness(tmp_path, http_service)

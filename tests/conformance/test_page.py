@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.conformance.harnesses import DeltaHarness, IcebergHarness, PostgresHarness
+from servers.http_rows import HttpRows
+from tests.conformance.harnesses import DeltaHarness, HttpHarness, IcebergHarness, PostgresHarness
 
 from penstock.committers.deliveries.contract import Mergeable
 from penstock.datasource.destinations import Cleanable
@@ -75,6 +76,7 @@ def _page(folder: Path) -> str:
         DeltaHarness(folder),
         IcebergHarness(folder),
         PostgresHarness(lambda: nowhere),
+        HttpHarness(folder, HttpRows("http://localhost")),
         JsonLinesHarness(folder),
     ]
     head = ["", *(harness.promises.name for harness in harnesses)]

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.committers.errors import ConfigurationError
 from penstock.datasource.delta.options import DeltaOptions
+from penstock.datasource.http.options import HttpOptions
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.options.declaring import (
     declared,
@@ -25,7 +26,7 @@ from penstock.datasource.options.plug_in import parse_as
 from penstock.datasource.postgres.options import PostgresOptions
 from penstock.writers.parquet.write_config import ROW_GROUP_ROWS
 
-ALL = pytest.mark.parametrize("kind", [DeltaOptions, IcebergOptions, PostgresOptions])
+ALL = pytest.mark.parametrize("kind", [DeltaOptions, IcebergOptions, PostgresOptions, HttpOptions])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

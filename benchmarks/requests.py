@@ -1,0 +1,184 @@
+"""Rows to an HTTP service: how near the writer comes to its limits and to those of the service.
+
+The service is a process on this machine, and answers after a time. The writer is given its rows by a
+synchronous caller, as in a Spark task. In turn with a loop that sends one request after the other with the
+same HTTP client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import aiohttp
+from benchmarks.http_service import Service, http_service
+from benchmarks.measure import Options, interleaved, machine, medians, say
+from benchmarks.report import Report
+
+from penstock.writers.requests.async_sink_writer import AsyncSinkWriter
+from penstock.writers.requests.entry import Entry
+from penstock.writers.requests.http import HttpClient, HttpTarget
+from penstock.writers.requests.limits import Limits
+from penstock.writers.requests.sender import RequestSender
+
+OURS, LOOP = "penstock", "loop"
+BATCH = 100
+CASES = {5: 8, 50: 32}
+"""Milliseconds, and requests in flight."""
+SECONDS = 20
+"""About, of each run of the writer."""
+QUICK_SECONDS = 3
+CALL_ROWS = 1000
+"""Of a call of the writer."""
+SHARE_MIN = 0.9
+
+RATE, BURST_S = 20_000, 0.1
+THROTTLED_MS = 20
+THROTTLED_SECONDS = 90
+QUICK_THROTTLED_SECONDS = 15
+SETTLING = 1 / 3
+"""Share of the time."""
+TASKS = 4
+ADMITTED_MIN, REJECTED_MAX = 0.95, 0.01
+
+PAYLOADS = [
+    json.dumps({"id": number, "name": f"row {number}", "amount": number / 7, "tags": ["a", "b"]}).encode()
+    for number in range(CALL_ROWS)
+]
+
+
+def run(options: Options) -> Report:
+    report = Report(
+        "requests",
+        "Rows to an HTTP service",
+        f"Requests of {BATCH} rows to a service on this machine that answers after 5 or 50 ms. `{OURS}` is "
+        "the writer for request-based destinations, which a synchronous caller gives its rows. "
+        f"`{LOOP}` sends one request after the other with the same client, aiohttp. The limit is requests "
+        "in flight × rows of a request / latency. Then a service that admits a fixed number of rows a "
+        f"second, and rejects requests beyond. The figures are medians of {options.repeat}, all in turn.",
+    )
+    report.machine = machine("aiohttp")
+    rows = []
+    for latency_ms, in_flight in CASES.items():
+        if options.wants(f"{latency_ms} ms"):
+            rows += _unthrottled(report, options, latency_ms, in_flight)
+    report.table(("", "rows/s", "limit, rows/s", "of the limit"), rows)
+    if options.wants("throttled"):
+        _throttled(report, options)
+    return report
+
+
+def _unthrottled(
+    report: Report, options: Options, latency_ms: int, in_flight: int
+) -> list[tuple[str, float, float, float]]:
+    limit = in_flight * BATCH / latency_ms * 1000
+    seconds = QUICK_SECONDS if options.is_quick else SECONDS
+    count = options.rows or int(limit * seconds)
+    with http_service(latency_ms) as service:
+        samples = interleaved(
+            {
+                OURS: partial(write, service, in_flight, count),
+                LOOP: partial(loop, service, max(count // in_flight, BATCH)),
+            },
+            options.repeat,
+        )
+    speeds = medians(samples)
+    report.bound(f"{latency_ms} ms: {OURS}, of the limit", speeds[OURS] / limit, ">=", SHARE_MIN)
+    return [
+        (f"{latency_ms} ms, {in_flight} in flight: `{OURS}`", speeds[OURS], limit, speeds[OURS] / limit),
+        (f"{latency_ms} ms: `{LOOP}`", speeds[LOOP], limit / in_flight, speeds[LOOP] / limit * in_flight),
+    ]
+
+
+def _throttled(report: Report, options: Options) -> None:
+    seconds = QUICK_THROTTLED_SECONDS if options.is_quick else THROTTLED_SECONDS
+    admitted: list[float] = []
+    rejected: list[float] = []
+    early: list[float] = []
+    for number in range(min(options.repeat, 3)):
+        with http_service(THROTTLED_MS, RATE, RATE * BURST_S) as service:
+            shares = throttled(service, seconds)
+        say(f"  {number + 1} throttled: {shares}")
+        for one, of_all in zip(shares, (admitted, rejected, early), strict=True):
+            of_all.append(one)
+    # The worst run counts.
+    report.bound("throttled: rows, of those that are admitted", min(admitted), ">=", ADMITTED_MIN)
+    report.bound("throttled: rejected requests, once settled", max(rejected), "<=", REJECTED_MAX)
+    report.text(
+        f"The throttled service admits {RATE:,} rows a second by a token bucket of {BURST_S} s, and answers "
+        f"after {THROTTLED_MS} ms. The writer starts with a {TASKS}th of {32 * BATCH:,} entries in flight. "
+        f"The figures are those of the worst of {len(admitted)} runs, after the first "
+        f"{seconds * SETTLING:.0f} s, in which at most {max(early) * 100:.1f} % of the requests are rejected."
+    )
+
+
+def rows(count: int) -> Iterator[Sequence[Entry[bytes]]]:
+    """By call; made as they are written, as from Arrow batches."""
+    for start in range(0, count, CALL_ROWS):
+        yield [
+            Entry(payload, len(payload), f"0-{start + number}", start + number)
+            for number, payload in enumerate(PAYLOADS[: count - start])
+        ]
+
+
+def writer_of(service: Service, in_flight: int, tasks: int = 1) -> AsyncSinkWriter[bytes]:
+    client = HttpClient(HttpTarget(service.url, body="ndjson"), in_flight)
+    limits = Limits(
+        batch_entries_max=BATCH, in_flight_requests_max=in_flight, buffered_entries_max=10 * CALL_ROWS
+    )
+    return AsyncSinkWriter(RequestSender(client, limits, tasks=tasks))
+
+
+def write(service: Service, in_flight: int, count: int) -> float:
+    """Rows a second."""
+    before = service.counts().rows
+    writer = writer_of(service, in_flight)
+    started_at = time.perf_counter()
+    for some in rows(count):
+        writer.write(some)
+    writer.flush()
+    seconds = time.perf_counter() - started_at
+    writer.close()
+    assert service.counts().rows - before == count
+    return count / seconds
+
+
+def loop(service: Service, count: int) -> float:
+    """Rows a second of one request after the other."""
+
+    async def main() -> float:
+        async with aiohttp.ClientSession() as session:
+            started_at = time.perf_counter()
+            for some in rows(count):
+                for start in range(0, len(some), BATCH):
+                    body = b"\n".join(entry.payload for entry in some[start : start + BATCH]) + b"\n"
+                    async with session.post(service.url, data=body) as response:
+                        assert response.status == 200
+            return count / (time.perf_counter() - started_at)
+
+    return asyncio.run(main())
+
+
+def throttled(service: Service, seconds: float) -> tuple[float, float, float]:
+    """Of what is admitted, the share that was sent; of the requests, the share that was rejected; the latter
+    while settling.
+    """
+    writer = writer_of(service, 32, TASKS)
+    started = service.counts()
+    settled = None
+    for some in rows(10**12):
+        writer.write(some)
+        elapsed_s = time.monotonic() - started.at_s
+        if settled is None and elapsed_s >= seconds * SETTLING:
+            settled = service.counts()
+        if elapsed_s >= seconds:
+            break
+    ended = service.counts()
+    writer.abort()
+    assert settled is not None
+    admitted = (ended.rows - settled.rows) / (ended.at_s - settled.at_s) / RATE
+    early = (settled.rejected - started.rejected) / (settled.requests - started.requests)
+    return admitted, (ended.rejected - settled.rejected) / (ended.requests - settled.requests), early

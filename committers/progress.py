@@ -1,0 +1,120 @@
+"""Progress in the store: the token of destinations that have no place for one.
+
+A request-based destination (an HTTP endpoint, a queue) cannot store which batch of a query was the last. The
+manifest store does it instead: the last delivered batch and, of the batch in delivery, how many of its rows
+are acknowledged. A lost store therefore loses the token, too.
+
+The terms follow RisingWave's RFC 0055 (the progress of a log consumer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+
+from .contract import StreamKey, Token
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInDelivery:
+    """A batch of which the destination has acknowledged a part."""
+
+    batch_id: int
+    digest: str
+    rows_id: str
+    """Identifies the batch's rows and their order. A batch that was written again has other positions."""
+    position: int
+    """All rows before this position are acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a stream has delivered."""
+
+    revision: int = 0
+    """Number of changes; 0 if nothing was ever recorded."""
+    token: Token | None = None
+    """The last batch that is delivered completely."""
+    in_delivery: BatchInDelivery | None = None
+
+
+class ProgressStore(Protocol):
+    """Stores the progress of streams. Runs on the driver, in the delivery process and in commands.
+
+    Each method is one short database transaction.
+    """
+
+    def read(self, stream: StreamKey) -> Progress: ...
+
+    def write(
+        self,
+        stream: StreamKey,
+        expected: Progress,
+        token: Token | None,
+        in_delivery: BatchInDelivery | None = None,
+    ) -> Progress:
+        """Replace the progress if it is still the expected one (compare-and-set), and return the new one.
+
+        Raises:
+            FencedError: another process has changed it. Nothing was written.
+            RetryableError: nothing was written.
+            CommitStateUnknownError: the database failed, and the progress may be recorded.
+        """
+        ...
+
+
+@runtime_checkable
+class StoresProgress(Protocol):
+    """Capability of a target, and of a committer: its token is the progress in the store."""
+
+    def with_progress(self, progress: ProgressStore) -> Self:
+        """Return a copy that reads and writes its token there. Called before the first use."""
+        ...
+
+
+class HasProgress(Protocol):
+    """The manifest store."""
+
+    @property
+    def progress(self) -> ProgressStore: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedProgress:
+    """See `ProgressStore`. Calls `check` after each record, so that a long delivery is supervised."""
+
+    store: ProgressStore
+    check: Callable[[], None]
+
+    def read(self, stream: StreamKey) -> Progress:
+        return self.store.read(stream)
+
+    def write(
+        self,
+        stream: StreamKey,
+        expected: Progress,
+        token: Token | None,
+        in_delivery: BatchInDelivery | None = None,
+    ) -> Progress:
+        """Record it, then raise the error of the check: what is acknowledged is not sent again."""
+        written = self.store.write(stream, expected, token, in_delivery)
+        self.check()
+        return written
+
+
+def with_store(table: T, store: HasProgress, check: Callable[[], None] | None = None) -> T:
+    """Give the store's progress to a target or committer that needs it. Called wherever one is opened.
+
+    Args:
+        check: called after each record of the progress; an exception stops the delivery
+    """
+    if not isinstance(table, StoresProgress):
+        return table
+    progress = store.progress
+    return table.with_progress(progress if check is None else SupervisedProgress(progress, check))

@@ -1,0 +1,107 @@
+"""The contract between request-based destinations and what delivers to them. Imported on executors, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_MAX = 1000
+"""Rows that are converted to entries at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlace:
+    """The place of some consecutive rows: the first one's place in its partition, and in the order of
+    entries.
+
+    The places of rows are the same in each replay of a row log, and so are the ids of entries.
+    """
+
+    query_id: str
+    batch_id: int
+    partition: int
+    row: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What has become of the rows of a task, or of a delivery."""
+
+    rows: int = 0
+    """All rows of the task: delivered, dropped or not needed."""
+    size_bytes: int = 0
+    """Size of the entries."""
+    dropped: int = 0
+    """Rows that the destination has refused, and that the query drops (`badRows=drop`)."""
+
+    def __add__(self, other: Sent) -> Sent:
+        return Sent(self.rows + other.rows, self.size_bytes + other.size_bytes, self.dropped + other.dropped)
+
+
+class EntryWriter(Protocol):
+    """Sends entries. `writers.requests` has the implementation; used by one thread."""
+
+    @property
+    def acknowledged_up_to(self) -> int | None:
+        """All entries up to this position are acknowledged. None: not even the first one."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Number of entries that the destination has refused and that were dropped."""
+        ...
+
+    def write(self, entries: Sequence[Any]) -> None:
+        """Take the entries; block while the buffer is full.
+
+        Raises:
+            PenstockError: of any entry so far.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Block until all entries are acknowledged."""
+        ...
+
+    def abort(self) -> None:
+        """End. Nothing is in flight afterwards. Raises nothing."""
+        ...
+
+
+class Requests(Protocol):
+    """How rows become requests. Made from the options of a query, and pickled for its tasks."""
+
+    def check_schema(self, rows: pa.Schema) -> None:
+        """
+        Raises:
+            SchemaMismatchError: the destination cannot receive these columns.
+        """
+        ...
+
+    def checker(self) -> Callable[[pa.RecordBatch], None]:
+        """Return a check of values before they are written to a row log. It is pickled for tasks, without
+        secrets, and raises `SchemaMismatchError` if a value cannot be converted.
+        """
+        ...
+
+    def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Any]:
+        """Convert rows to entries, one for each row. The position of an entry is that of its row.
+
+        Raises:
+            SchemaMismatchError: a value cannot be converted.
+        """
+        ...
+
+    def open_writer(self, on_acknowledged: Callable[[], None] = lambda: None) -> EntryWriter:
+        """Return a new writer.
+
+        Args:
+            on_acknowledged: called after some entries were acknowledged, in the thread that sends. An
+                exception stops the writer.
+        """
+        ...

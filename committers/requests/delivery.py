@@ -1,0 +1,131 @@
+"""Sends batches of a row log, and records in the store how far it is.
+
+Runs in the delivery process; after a change to coupled delivery, on the driver too. What is recorded is never
+sent again. A crash repeats what was in flight, and what was acknowledged since the last record
+(`progress_s`), with the same ids.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import accumulate
+
+from ..contract import StreamKey, Token
+from ..errors import PenstockError
+from ..progress import BatchInDelivery, Progress, ProgressStore
+from ..row_log.log import LoggedBatch, RowLog
+from .contract import EntryWriter, Requests, RowPlace, Sent
+
+
+class ProgressRecorder:
+    """Records the progress of one delivery.
+
+    Args:
+        batches: of the delivery, oldest first; those that are delivered already are left out
+        seen: the progress when the delivery began
+        every_s: minimum seconds between two records
+    """
+
+    def __init__(
+        self,
+        store: ProgressStore,
+        stream: StreamKey,
+        batches: Sequence[LoggedBatch],
+        seen: Progress,
+        every_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._stream = stream
+        self._batches = batches
+        self._ends = list(accumulate(batch.rows for batch in batches))
+        self._every_s = every_s
+        self._clock = clock
+        self._recorded_at = clock()
+        self.progress = seen
+        """As this process has last read or written it."""
+
+    @property
+    def start(self) -> int:
+        """The number of rows of the first batch that earlier deliveries have sent."""
+        half, first = self.progress.in_delivery, self._batches[0]
+        known = (first.batch.batch_id, first.batch.digest, first.rows_id)
+        if half is None or (half.batch_id, half.digest, half.rows_id) != known:
+            return 0
+        return min(half.position, first.rows)
+
+    def record_if_due(self, rows: int) -> None:
+        if self._clock() - self._recorded_at >= self._every_s:
+            self.record(rows)
+
+    def record(self, rows: int) -> None:
+        """Record that the first `rows` rows of the delivery are acknowledged.
+
+        Raises:
+            FencedError: another process delivers the stream.
+        """
+        done = bisect_right(self._ends, rows)
+        token = self.progress.token
+        if done:
+            last = self._batches[done - 1].batch
+            token = Token(last.batch_id, last.digest)
+        half = None
+        if done < len(self._batches) and (position := rows - (self._ends[done - 1] if done else 0)):
+            following = self._batches[done]
+            half = BatchInDelivery(
+                following.batch.batch_id, following.batch.digest, following.rows_id, position
+            )
+        if (token, half) != (self.progress.token, self.progress.in_delivery):
+            self.progress = self._store.write(self._stream, self.progress, token, half)
+        self._recorded_at = self._clock()
+
+
+def deliver(
+    log: RowLog,
+    requests: Requests,
+    recorder: ProgressRecorder,
+    batches: Sequence[LoggedBatch],
+) -> Sent:
+    """Send the rows of the batches that are not recorded yet, and record them.
+
+    Raises:
+        FencedError: another process delivers the stream. Nothing more is sent.
+        SchemaMismatchError: the destination has refused a row.
+        RetryableError: the destination or the log does not answer. What was acknowledged is recorded.
+    """
+    start = recorder.start
+
+    def acknowledged() -> int:
+        up_to = writer.acknowledged_up_to
+        return start if up_to is None else up_to + 1
+
+    writer: EntryWriter = requests.open_writer(lambda: recorder.record_if_due(acknowledged()))
+    try:
+        size_bytes = _write_all(writer, log, requests, batches, start)
+        writer.flush()
+    except PenstockError:
+        with suppress(PenstockError):  # the first error counts
+            recorder.record(acknowledged())
+        raise
+    finally:
+        writer.abort()
+    rows = sum(batch.rows for batch in batches)
+    recorder.record(rows)
+    return Sent(rows - start, size_bytes, writer.dropped)
+
+
+def _write_all(
+    writer: EntryWriter, log: RowLog, requests: Requests, batches: Sequence[LoggedBatch], start: int
+) -> int:
+    first = size_bytes = 0
+    for batch in batches:
+        for logged in log.read(batch, max(start - first, 0)):
+            query_id, batch_id = batch.batch.stream.query_id, batch.batch.batch_id
+            place = RowPlace(query_id, batch_id, logged.partition, logged.row, first + logged.position)
+            entries = requests.entries(logged.rows, place)
+            size_bytes += sum(entry.size_bytes for entry in entries)
+            writer.write(entries)
+        first += batch.rows
+    return size_bytes

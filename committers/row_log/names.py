@@ -1,0 +1,33 @@
+"""Names of the files of a row log. Imported on executors, too."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ..contract import AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class RowLogName:
+    """Parsed path of a file: `<query>/penstock-<query>-<batch>-<partition>-<run>-<attempt>.arrow`."""
+
+    query_id: str
+    batch_id: int
+    partition: int
+
+    @classmethod
+    def parse(cls, path: str) -> RowLogName | None:
+        """None if it is not the path of a file of a row log."""
+        query_id, _, name = path.partition("/")
+        match = re.fullmatch(
+            rf"penstock-{re.escape(query_id)}-(\d{{10,19}})-(\d{{5,10}})-[^/]+-\d{{1,19}}\.arrow", name
+        )
+        return None if match is None else cls(query_id, int(match[1]), int(match[2]))
+
+
+def row_log_path(attempt: AttemptId) -> str:
+    """Path of the file of a task attempt, relative to the row log. No two attempts have the same."""
+    query_id = attempt.query_id
+    name = f"{attempt.batch_id:010}-{attempt.partition:05}-{attempt.run_id}-{attempt.attempt}"
+    return f"{query_id}/penstock-{query_id}-{name}.arrow"

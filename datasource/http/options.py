@@ -1,0 +1,190 @@
+"""Options of `penstock.http`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+from ...committers.errors import ConfigurationError
+from ..options.declaring import declared, option, optional, options_of, passed_on, prefixes_of
+from ..options.file_tables import FileTableOptions
+from ..options.parsing import Option, check, one_of, parse_options, storable, text
+from ..options.stream import problems_of
+from ..requests.options import RequestOptions, problems_of_requests, row_log_of
+
+if TYPE_CHECKING:
+    from ...writers.requests.http import HttpTarget
+
+NAME = "penstock.http"
+
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+"""RFC 9110, section 5.6.2."""
+_FORMATS: Mapping[str, Literal["json", "ndjson", "row"]] = {"json": "json", "ndjson": "ndjson", "row": "row"}
+_PORTS = {"http": 80, "https": 443}
+
+
+def address_of(url: str) -> str:
+    """Normalize a URL: one address for each endpoint.
+
+    Raises:
+        ValueError: it is not a URL of HTTP. The message does not contain it.
+    """
+    try:
+        parts = urlsplit(text(url).strip())
+        host, port = (parts.hostname or "").lower(), parts.port
+    except ValueError:
+        raise ValueError(_NO_URL) from None
+    if parts.scheme.lower() not in _PORTS or not host or re.search(r"[\x00-\x20\x7f]", url.strip()):
+        raise ValueError(_NO_URL)
+    if "@" in parts.netloc:
+        raise ValueError("must not contain a user or a password: give them as username and password")
+    if parts.fragment:
+        raise ValueError("must not have a fragment (#...), which is never sent")
+    scheme = parts.scheme.lower()
+    host = f"[{host}]" if ":" in host else host
+    netloc = host if port in (None, _PORTS[scheme]) else f"{host}:{port}"
+    return urlunsplit((scheme, netloc, parts.path or "/", parts.query, ""))
+
+
+_NO_URL = "must be a URL such as https://api.example.com/rows"
+
+
+def _token(name: str) -> str:
+    if not _TOKEN.fullmatch(name):
+        raise ValueError("must be the name of a header")
+    return name
+
+
+def _method(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z]{1,20}", name):
+        raise ValueError("must be a method of HTTP, such as POST or PUT")
+    return name.upper()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions(RequestOptions):
+    """Options of `penstock.http`."""
+
+    url: str = field(
+        metadata=declared(
+            "url",
+            address_of,
+            "Where to send the rows: `https://api.example.com/rows`. Credentials are separate options.",
+        )
+    )
+    method: str = option("method", _method, "Method of the requests.", default="POST")
+    format: Literal["json", "ndjson", "row"] = option(
+        "format",
+        one_of(_FORMATS),
+        "Body of a request: `json`, an array of objects; `ndjson`, one object a line; `row`, one object, so "
+        "that each row is a request of its own.",
+        default="json",
+    )
+    bearer_token: str | None = optional(
+        "bearerToken",
+        text,
+        "Token for the header `Authorization: Bearer`. Never shown or stored.",
+        is_secret=True,
+    )
+    username: str | None = optional(
+        "username", text, "User for the header `Authorization: Basic`. Never stored.", is_secret=True
+    )
+    password: str | None = optional(
+        "password", text, "Password of the user. Never shown or stored.", is_secret=True
+    )
+    idempotency_header: str = option(
+        "idempotencyHeader",
+        _token,
+        "Header with the id of the request: the id of its row or, of several rows, a hash of their ids.",
+        default="Idempotency-Key",
+    )
+    headers: Mapping[str, str] = passed_on(
+        "header.", str.lower, "Headers of all requests, such as `header.X-Api-Key`."
+    )
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> HttpOptions:
+        """Parse the options that Spark passes.
+
+        Raises:
+            ConfigurationError: lists all problems, one sentence each.
+        """
+        of_files = {option.name.lower(): option.name for option in _OF_FILES}
+        given = {key: value for key, value in options.items() if key.lower() not in {*of_files, "path"}}
+        values, problems = parse_options(OPTIONS, PREFIXES, given)
+        problems += [
+            f"{of_files[key.lower()]} is an option of lake tables. {NAME} writes no files: remove the option."
+            for key in options
+            if key.lower() in of_files
+        ]
+        if any(key.lower() == "path" for key in options):
+            problems.append('path is not an option: give .option("url", ...) and .start() without a path.')
+        if "url" not in {key.lower() for key in given}:
+            problems.append('url is missing: .option("url", "https://api.example.com/rows").')
+        stored = storable(OPTIONS, given)
+        problems += problems_of(values, stored, PREFIXES)
+        problems += problems_of_requests(values)
+        problems += _problems_of_headers(values)
+        check(NAME, problems)
+        location = row_log_of(values.get("row_log"), values.get("checkpoint_location"))
+        if location is not None:  # for processes in any working directory
+            stored["rowLog"] = location
+        return cls(**values, given=stored)
+
+    @property
+    def target(self) -> HttpTarget:
+        from ...writers.requests.http import HttpTarget
+
+        return HttpTarget(
+            self.url,
+            self.method,
+            "json_array" if self.format == "json" else self.format,
+            self.headers,
+            self.bearer_token,
+            None if self.username is None else (self.username, self.password or ""),
+            idempotency_header=self.idempotency_header,
+        )
+
+
+def _problems_of_headers(values: Mapping[str, Any]) -> list[str]:
+    headers: Mapping[str, str] = values.get("headers", {})
+    problems = [
+        f"header.{name}: must be a name and a value without control characters."
+        for name, value in headers.items()
+        if not _TOKEN.fullmatch(name) or not value.isprintable() or not value.isascii()
+    ]
+    if values.get("idempotency_header", "Idempotency-Key").lower() in headers:
+        problems.append("idempotencyHeader and header.* name the same header. Remove one of them.")
+    if "password" in values and "username" not in values:
+        problems.append("password needs username.")
+    ways = ("bearerToken", "bearer_token"), ("username", "username")
+    given = [name for name, its in ways if its in values]
+    if "authorization" in headers:
+        given.append("header.Authorization")
+    if len(given) > 1:
+        problems.append(f"{' and '.join(given)} contradict each other. Give one of them.")
+    return problems
+
+
+def require_client() -> None:
+    """Check that aiohttp is installed.
+
+    Raises:
+        ConfigurationError: aiohttp is not installed.
+    """
+    try:
+        import aiohttp  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(
+            f"penstock.http needs aiohttp, which is not installed here ({error}). On the driver and the "
+            "executors, run: pip install 'penstock[http]'"
+        ) from error
+
+
+OPTIONS = options_of(HttpOptions)
+PREFIXES = prefixes_of(HttpOptions)
+
+_OF_FILES = (*(set(options_of(FileTableOptions)) - set(OPTIONS)), Option("partitionBy", "", text, ""))

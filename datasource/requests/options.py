@@ -1,0 +1,182 @@
+"""Options of request-based destinations."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...committers.errors import ConfigurationError
+from ...writers.local_path import local_path
+from ...writers.requests.limits import Limits
+from ...writers.requests.opening import WriterSettings
+from ...writers.requests.retry_budget import RetryBudget
+from ..options.declaring import option, optional, passed_on
+from ..options.delivery import DeliveryOptions
+from ..options.parsing import MIB, count, duration_s, flag, one_of, size, text
+
+ROW_LOG = "row-log"
+"""Directory of the row log in a local checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOptions(DeliveryOptions):
+    """Options of all destinations that receive rows in requests."""
+
+    row_log: str | None = optional(
+        "rowLog",
+        text,
+        "With `delivery=decoupled`: the directory or URL of the row log, to which tasks write the rows "
+        "that wait for their delivery.",
+        default=f"`{ROW_LOG}` in the checkpoint directory, if that is on a local disk",
+    )
+    id_column: str | None = optional(
+        "idColumn",
+        text,
+        "A column with a unique id for each row, which is sent as the id of its entry.",
+        default="an id that is derived from query, batch, partition and row",
+    )
+    drops_bad_rows: bool = option(
+        "badRows",
+        one_of({"fail": False, "drop": True}),
+        "Rows that the destination refuses for good: `fail` ends the query or, decoupled, parks the "
+        "stream. `drop` drops them, and logs how many.",
+        default="fail",
+    )
+    batch_entries_max: int = option(
+        "maxBatchSize", count(1, 100_000), "Maximum number of rows in a request.", default="500"
+    )
+    batch_bytes_max: int = option(
+        "maxBatchBytes", size(1, 1024 * MIB), "Maximum size of the rows in a request.", default="4mb"
+    )
+    record_bytes_max: int = option(
+        "maxRecordBytes",
+        size(1, 1024 * MIB),
+        "Maximum size of a row. A larger one is refused, see `badRows`.",
+        default="1mb",
+    )
+    in_flight_requests_max: int = option(
+        "maxInFlightRequests",
+        count(1, 1000),
+        "Requests that a task, or a delivery, sends at the same time.",
+        default="16",
+    )
+    buffered_entries_max: int = option(
+        "maxBufferedRequests",
+        count(1, 10_000_000),
+        "Rows that a task, or a delivery, holds until they can be sent.",
+        default="10000",
+    )
+    buffered_bytes_max: int = option(
+        "maxBufferedBytes", size(1, 64 * 1024 * MIB), "Maximum size of these rows.", default="32mb"
+    )
+    buffer_time_max_s: float = option(
+        "maxTimeInBuffer",
+        duration_s,
+        "A request that is not full is sent when its first row has waited this long.",
+        default="1s",
+    )
+    request_timeout_s: float = option(
+        "requestTimeout", duration_s, "How long to wait for the response to a request.", default="60s"
+    )
+    fail_on_timeout: bool = option(
+        "failOnTimeout",
+        flag,
+        "Fail after a request without a response. Otherwise its rows are sent again, with the same ids.",
+        default="false",
+    )
+    retry_s_max: float = option(
+        "retryFor",
+        duration_s,
+        "How long a row is sent again after errors that may pass. Then the query fails, or the delivery is "
+        "tried again later.",
+        default="5min",
+    )
+    progress_s: int = option(
+        "progressEverySeconds",
+        count(0, 300),
+        "With `delivery=decoupled`: minimum seconds between two records of the progress. After a crash, "
+        "rows that were acknowledged since the last one are sent again, like those in flight. 0: after "
+        "each response.",
+        default="1",
+    )
+    storage_options: Mapping[str, str] = passed_on(
+        "storage.",
+        str.upper,
+        "For a row log or a checkpoint in an object store, such as `storage.AWS_REGION`.",
+    )
+
+    @property
+    def limits(self) -> Limits:
+        """
+        Raises:
+            ConfigurationError: some limits contradict others.
+        """
+        return Limits(
+            batch_entries_max=self.batch_entries_max,
+            batch_bytes_max=self.batch_bytes_max,
+            in_flight_requests_max=self.in_flight_requests_max,
+            buffered_entries_max=max(self.buffered_entries_max, self.batch_entries_max),
+            buffered_bytes_max=self.buffered_bytes_max,
+            buffer_time_max_s=self.buffer_time_max_s,
+            record_bytes_max=self.record_bytes_max,
+            on_oversized="dead_letter" if self.drops_bad_rows else "fail",
+            request_timeout_s=self.request_timeout_s,
+            fail_on_timeout=self.fail_on_timeout,
+        )
+
+    @property
+    def writer_settings(self) -> WriterSettings:
+        return WriterSettings(self.limits, RetryBudget(total_s=self.retry_s_max), self.drops_bad_rows)
+
+
+SIZES = (
+    ("maxRecordBytes", "record_bytes_max", "maxBatchBytes", "batch_bytes_max"),
+    ("maxBatchBytes", "batch_bytes_max", "maxBufferedBytes", "buffered_bytes_max"),
+)
+
+
+def problems_of_requests(values: Mapping[str, Any]) -> list[str]:
+    """Return problems of values that are valid one by one."""
+    known = {**_DEFAULTS, **values}
+    problems = [
+        f"{smaller} ({known[its]:,} bytes) must not be larger than {larger} ({known[others]:,} bytes)."
+        for smaller, its, larger, others in SIZES
+        if known[its] > known[others]
+    ]
+    if known["request_timeout_s"] <= 0:
+        problems.append("requestTimeout must be at least 1s.")
+    if known["buffer_time_max_s"] <= 0:
+        problems.append("maxTimeInBuffer must be at least 1s.")
+    return problems
+
+
+def row_log_of(row_log: str | None, checkpoint: str | None) -> str | None:
+    """Return the location of the row log; None if it is not known."""
+    if row_log is not None:
+        return local_path(row_log) or row_log
+    directory = local_path(checkpoint) if checkpoint else None
+    return None if directory is None else posixpath.join(directory, ROW_LOG)
+
+
+def missing_row_log() -> ConfigurationError:
+    return ConfigurationError(
+        "rowLog is missing: with delivery=decoupled, tasks write the rows to a row log, and "
+        "checkpointLocation is not "
+        "on a local disk. Give a location that driver, executors and delivery process can reach: "
+        '.option("rowLog", '
+        '"s3://bucket/row-log").'
+    )
+
+
+_DEFAULTS = {
+    name: getattr(RequestOptions(), name)
+    for name in (
+        "record_bytes_max",
+        "batch_bytes_max",
+        "buffered_bytes_max",
+        "request_timeout_s",
+        "buffer_time_max_s",
+    )
+}

@@ -1,0 +1,112 @@
+"""The sink and the target of request-based destinations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+import pyarrow as pa
+
+from ...committers.contract import Batch, DataFiles, Manifest, Mode, PlannedBatch, TaskWriterFactory
+from ...committers.errors import ConfigurationError
+from ...committers.requests.committer import RequestCommitter
+from ...committers.requests.content import RequestPayload
+from ...committers.requests.contract import Requests, Sent
+from ...committers.row_log.log import RowLog
+from ...writers.delta.filesystem import open_filesystem
+from ...writers.local_path import local_path
+from ...writers.requests.direct import DirectWriters
+from ...writers.row_log.writer import RowLogWriters
+from .options import RequestOptions, missing_row_log, row_log_of
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+    from ...committers.store.sql import SqlManifestStore
+
+Route = Literal["direct", "log"]
+"""How the rows of a batch reach the destination: sent by the tasks, or through the row log."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSink:
+    """See `Sink`."""
+
+    kind: str
+    table_uri: str
+    options: RequestOptions
+    requests: Requests = field(repr=False)
+
+    def open_table(self) -> RequestTarget:
+        return RequestTarget(self)
+
+    def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
+        """Open a location, a remote checkpoint with the options `storage.*`."""
+        return open_filesystem(location, dict(self.options.storage_options))
+
+    def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
+        """Do nothing."""
+
+
+class RequestTarget(RequestCommitter):
+    """The target of a stream, with the options of its query. See `Target` and `Mergeable`.
+
+    A coupled query sends the rows of a batch from its tasks. A decoupled one writes them to the row log.
+    """
+
+    def __init__(self, sink: RequestSink) -> None:
+        options = sink.options
+        self._options, self._name = options, sink.kind
+        self._location = row_log_of(options.row_log, options.checkpoint_location)
+        log = None if self._location is None else RowLog(self._location, dict(options.storage_options))
+        self._rows_to_requests = sink.requests
+        super().__init__(sink.kind, sink.table_uri, sink.requests, log, options.progress_s)
+
+    def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedBatch[RequestPayload, Route]:
+        if mode != "append":
+            raise ConfigurationError(
+                f"penstock.{self._name} cannot overwrite: what was sent cannot be taken back. Write in the "
+                "output mode append."
+            )
+        self._rows_to_requests.check_schema(rows)
+        writers: TaskWriterFactory[RequestPayload]
+        if not self._options.is_decoupled:
+            writers = cast("TaskWriterFactory[RequestPayload]", DirectWriters(self._rows_to_requests))
+            return PlannedBatch(writers, "direct", "", is_lasting=False)
+        if self._location is None:
+            raise missing_row_log()
+        _create_directory(self._location)
+        check = self._rows_to_requests.checker()
+        writers = cast(
+            "TaskWriterFactory[RequestPayload]",
+            RowLogWriters(self._location, self._options.storage_options, check),
+        )
+        return PlannedBatch(writers, "log", "", is_lasting=False)
+
+    def manifest(self, batch: Batch, content: Route, payloads: Sequence[RequestPayload]) -> Manifest:
+        if content == "direct":
+            return self._manifests.encode_sent(batch, [one for one in payloads if isinstance(one, Sent)])
+        files: list[DataFiles] = [one for one in payloads if not isinstance(one, Sent)]
+        return self._manifests.encode_files(batch, files)
+
+    def mergeable(self, manifests: Iterable[Manifest]) -> list[Manifest]:
+        return self._manifests.mergeable(manifests)
+
+    def merge(self, manifests: Sequence[Manifest], verified_version: int | None) -> Manifest:
+        return self._manifests.merge(manifests)
+
+
+def _create_directory(location: str) -> None:
+    """Create the directory of a local row log, durably: a manifest must not outlive its files."""
+    path = local_path(location)
+    if path is None or Path(path).is_dir():
+        return
+    Path(path).mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(Path(path).parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,198 @@
+"""An HTTP service that receives rows as JSON, in a process of its own, and fails when it is told to.
+
+It keeps the ids of the rows. It can ignore requests whose Idempotency-Key it knows, as services for payments
+do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, Any, Literal
+from urllib.request import Request, urlopen
+
+Fault = Literal["cut before", "cut after"]
+"""The connection ends before the rows are taken, or after."""
+
+_CONTROL = "/--control--"
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One request, in the order of arrival."""
+
+    ids: tuple[int, ...]
+    key: str
+    """Idempotency-Key."""
+    headers: dict[str, str]
+    method: str
+    at: float
+
+
+class HttpRows:
+    """The test's side of the service."""
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+
+    @property
+    def url(self) -> str:
+        return f"{self._base}/rows"
+
+    def ids(self) -> list[int]:
+        """The ids of all rows that were taken, in the order of arrival."""
+        return [row_id for one in self.received() for row_id in one.ids]
+
+    def received(self) -> list[Received]:
+        """The requests whose rows were taken."""
+        return [Received(**{**one, "ids": tuple(one["ids"])}) for one in self._get()["received"]]
+
+    def last_row(self) -> Any:
+        """The last row of the last request, as it was parsed."""
+        return self._get()["last_row"]
+
+    def set(
+        self,
+        *,
+        deduplicate: bool = False,
+        latency_s: float = 0.0,
+        answers: tuple[int | Fault, ...] = (),
+        refused: tuple[int, ...] = (),
+        stalls_after: int = -1,
+    ) -> None:
+        """
+        Args:
+            deduplicate: a request with a known key is answered, and its rows are not taken
+            answers: to the next requests: a status, which takes no rows, or a fault
+            refused: a request with one of these ids is answered with 422
+            stalls_after: from this request on, answer when the test ends; -1: never
+        """
+        settings = {
+            "deduplicate": deduplicate,
+            "latency_s": latency_s,
+            "answers": answers,
+            "refused": refused,
+            "stalls_after": stalls_after,
+        }
+        urlopen(Request(self._base + _CONTROL, json.dumps(settings).encode(), method="PUT")).close()
+
+    def add(self, row_id: int) -> None:
+        """Add a row as another client."""
+        urlopen(Request(self.url, json.dumps([{"id": row_id}]).encode(), method="POST")).close()
+
+    def clear(self) -> None:
+        urlopen(Request(self._base + _CONTROL, method="DELETE")).close()
+
+    def _get(self) -> Any:
+        with urlopen(self._base + _CONTROL) as response:
+            return json.load(response)
+
+
+@contextmanager
+def http_rows(errors: IO[bytes] | None = None) -> Iterator[HttpRows]:
+    """
+    Args:
+        errors: where the log of the server goes; None: to this process's own
+    """
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(64)
+        listener.set_inheritable(True)
+        server = subprocess.Popen(
+            [sys.executable, __file__, str(listener.fileno())], pass_fds=[listener.fileno()], stderr=errors
+        )
+        try:
+            yield HttpRows(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        finally:
+            server.kill()
+            server.wait()
+
+
+# The service's side -----------------------------------------------------------------------------------
+
+
+@dataclass
+class _State:
+    settings: dict[str, Any] = field(
+        default_factory=lambda: {"answers": [], "refused": [], "stalls_after": -1}
+    )
+    received: list[dict[str, Any]] = field(default_factory=list)
+    keys: set[str] = field(default_factory=set)
+    last_row: Any = None
+    requests: int = 0
+
+
+def _rows_of(body: bytes, content_type: str) -> list[dict[str, Any]]:
+    if content_type == "application/x-ndjson":
+        return [json.loads(line) for line in body.splitlines()]
+    parsed = json.loads(body)
+    return parsed if isinstance(parsed, list) else [parsed]
+
+
+def _serve(descriptor: int) -> None:
+    from aiohttp import web
+
+    state = _State()
+
+    async def take(request: web.Request) -> web.StreamResponse:
+        settings, rows = state.settings, _rows_of(await request.read(), request.content_type)
+        state.requests += 1
+        number = state.requests
+        await asyncio.sleep(settings.get("latency_s", 0.0))
+        if 0 <= settings["stalls_after"] < number:
+            await asyncio.Event().wait()
+        answer = settings["answers"].pop(0) if settings["answers"] else 200
+        if answer == "cut before":
+            assert request.transport is not None
+            request.transport.abort()
+        elif isinstance(answer, int) and answer >= 300:
+            return web.Response(status=answer, text="a message")
+        elif refused := {row.get("id") for row in rows} & set(settings["refused"]):
+            return web.Response(status=422, text=f"refused: {sorted(refused)}")
+        else:
+            key = request.headers.get("Idempotency-Key", "")
+            if not (settings.get("deduplicate") and key and key in state.keys):
+                _take(request, rows, key)
+            if answer == "cut after":
+                assert request.transport is not None
+                request.transport.abort()
+        return web.Response()
+
+    def _take(request: web.Request, rows: list[dict[str, Any]], key: str) -> None:
+        state.keys.add(key)
+        state.last_row = rows[-1]
+        ids = [row["id"] for row in rows]
+        headers = dict(request.headers)
+        state.received.append(
+            {"ids": ids, "key": key, "headers": headers, "method": request.method, "at": time.time()}
+        )
+
+    async def show(_: web.Request) -> web.Response:
+        return web.json_response({"received": state.received, "last_row": state.last_row})
+
+    async def control(request: web.Request) -> web.Response:
+        state.settings, state.requests = await request.json(), 0
+        return web.Response()
+
+    async def clear(_: web.Request) -> web.Response:
+        state.received.clear()
+        state.keys.clear()
+        return web.Response()
+
+    application = web.Application(client_max_size=1 << 30)
+    application.router.add_get(_CONTROL, show)
+    application.router.add_put(_CONTROL, control)
+    application.router.add_delete(_CONTROL, clear)
+    application.router.add_route("*", "/rows", take)
+    web.run_app(application, sock=socket.socket(fileno=descriptor), print=None, shutdown_timeout=0.1)
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]))

@@ -1,0 +1,293 @@
+"""Decoupled streams to an HTTP endpoint: what a delivery process sends, and sends again after its death."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from servers.http_rows import HttpRows, http_rows
+from tests.support.backlogs import start_cli, wait_until
+from tests.support.cli import Ended
+
+from penstock.committers.contract import ManifestState, Token
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.datasource.http.sink import DESTINATION
+from penstock.datasource.http.source import HttpDataSource
+from penstock.testing.conformance import Query
+from penstock.testing.conformance.query import ids
+
+pytestmark = pytest.mark.slow
+
+ROWS = 120
+"""In three batches of two partitions."""
+IN_FLIGHT = 4
+
+
+@pytest.fixture(scope="module")
+def http_server() -> Iterator[HttpRows]:
+    with http_rows() as server:
+        yield server
+
+
+@dataclass
+class Stream:
+    """A decoupled stream, its store, and the service that receives its rows."""
+
+    server: HttpRows
+    store: SqlManifestStore
+    store_url: str
+    query: Query
+
+    def prepare(self, batches: int = 3, parts: int = 2, rows: int = ROWS // 6) -> None:
+        for batch_id in range(batches):
+            first = batch_id * parts * rows
+            tables = [ids(*range(first + part * rows, first + (part + 1) * rows)) for part in range(parts)]
+            self.query.run(self.store, self.query.batch(batch_id), *tables)
+
+    def deliver(self, *arguments: str) -> Ended:
+        return Ended("deliver", "--once", "--store", self.store_url, *arguments)
+
+    @property
+    def left(self) -> int:
+        return len(self.store.pending(self.query.stream))
+
+    def row_log(self) -> list[Path]:
+        return list(Path(self.query.sink().options.given["rowLog"]).rglob("*.arrow"))
+
+
+@dataclass
+class Endpoint:
+    """See `Place`."""
+
+    options: dict[str, str]
+    data_source = HttpDataSource
+    destination = DESTINATION
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Starts `penstock deliver`, and kills it in the end."""
+    started = []
+
+    def start_one(store_url: str) -> subprocess.Popen[str]:
+        started.append(start_cli("deliver", "--store", store_url))
+        return started[-1]
+
+    yield start_one
+    for one in started:
+        one.kill()
+        one.communicate()
+
+
+@pytest.fixture
+def stream(tmp_path: Path, http_server: HttpRows) -> Iterator[Stream]:
+    """One request for each row, its progress recorded after each response."""
+    http_server.set()
+    http_server.clear()
+    options = {
+        "url": http_server.url,
+        "delivery": "decoupled",
+        "deliverAfterSeconds": "1",
+        "deliveryTries": "1",
+        "format": "row",
+        "maxInFlightRequests": str(IN_FLIGHT),
+        "progressEverySeconds": "0",
+        "checkpointLocation": str(tmp_path / "checkpoint"),
+    }
+    url = f"sqlite:///{tmp_path}/store.db"
+    with open_store(url) as store:
+        yield Stream(http_server, store, url, Query(Endpoint(options), store=store))
+
+
+def test_rows_arrive_in_the_order_of_batch_partition_and_row(stream: Stream) -> None:
+    """With one request at a time. Their ids say where they come from."""
+    stream.query = stream.query.with_options(maxInFlightRequests="1")
+    stream.prepare()
+    assert stream.server.ids() == []
+    assert len(stream.row_log()) == 6
+    delivered = stream.deliver("--json")
+
+    assert (delivered.code, delivered.err) == (0, "")
+    assert stream.server.ids() == list(range(ROWS))
+    keys = [one.key for one in stream.server.received()]
+    assert keys == [f"q1-{b}-{p}-{row}" for b in range(3) for p in range(2) for row in range(ROWS // 6)]
+    assert stream.row_log() == []
+    assert stream.query.target().token("q1") == Token(2, stream.query.batch(2).digest)
+
+
+@pytest.mark.parametrize(("parts", "deduplicates"), [("row", False), ("row", True), ("ndjson", False)])
+def test_a_delivery_process_that_is_killed_sends_again_only_what_was_in_flight(
+    stream: Stream, start: Callable[[str], subprocess.Popen[str]], deduplicates: bool, parts: str
+) -> None:
+    """The service is slow, and takes what it has received after the process is dead. Keys are those of
+    before.
+    """
+    size = 1 if parts == "row" else 5
+    stream.server.set(deduplicate=deduplicates, latency_s=0.2)
+    stream.query = stream.query.with_options(format=parts, maxBatchSize=str(size))
+    stream.prepare()
+    killed = start(stream.store_url)
+    wait_until(lambda: len(stream.server.ids()) >= ROWS // 3)
+    killed.kill()
+    killed.communicate()
+    time.sleep(0.5)  # the service takes what it has received
+    before = stream.server.received()
+    assert len(stream.server.ids()) < ROWS, "the process was killed too late"
+    delivered = stream.deliver("--json")
+
+    assert (delivered.code, delivered.err) == (0, "")
+    assert stream.left == 0
+    assert sorted(set(stream.server.ids())) == list(range(ROWS)), "nothing is lost"
+    twice = [row_id for row_id, count in Counter(stream.server.ids()).items() if count > 1]
+    if deduplicates:
+        assert twice == []
+        return
+    assert 0 < len(twice) <= 2 * IN_FLIGHT * size
+    known = {row_id: one.key for one in before for row_id in one.ids}
+    if parts == "row":
+        after = stream.server.received()[len(before) :]
+        assert {row_id: one.key for one in after for row_id in one.ids if row_id in known} == {
+            row_id: known[row_id] for row_id in twice
+        }
+
+
+def test_lost_responses_and_errors_that_pass_lose_nothing(stream: Stream) -> None:
+    stream.server.set(deduplicate=True, answers=(503, "cut after", 200, "cut before", 429, 500, "cut after"))
+    stream.prepare()
+    delivered = stream.deliver("--json")
+
+    assert (delivered.code, delivered.err) == (0, "")
+    assert sorted(stream.server.ids()) == list(range(ROWS))
+
+
+def test_a_row_that_is_refused_parks_the_stream_at_its_batch(stream: Stream) -> None:
+    refused = ROWS // 3 + 5
+    stream.server.set(refused=(refused,))
+    stream.prepare()
+    delivered = stream.deliver()
+
+    assert delivered.code == 1, delivered.out + delivered.err
+    state = stream.store.deliveries.state(stream.query.stream)
+    assert state.parked_at is not None
+    assert re.search(r"refused entry q1-1-0-5 for good: 422.*refused: \[45\]", state.error, re.DOTALL)
+    assert [stream.query.state(stream.store, batch_id) for batch_id in range(3)] == [
+        ManifestState.COMMITTED,
+        ManifestState.PREPARED,
+        ManifestState.PREPARED,
+    ]
+    assert refused not in stream.server.ids()
+    assert set(range(ROWS // 3)) <= set(stream.server.ids())
+
+    stream.server.set()
+    assert Ended("retry", "q1", "--store", stream.store_url).code == 0
+    assert stream.deliver().code == 0
+    assert sorted(set(stream.server.ids())) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("body", ["row", "json"])
+def test_rows_that_are_refused_can_be_dropped(
+    stream: Stream, body: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only these, also if they share a request with others."""
+    refused = (3, 45, 46)
+    stream.server.set(refused=refused)
+    stream.query = stream.query.with_options(badRows="drop", format=body, maxBatchSize="7")
+    stream.prepare()
+    delivered = stream.deliver()
+
+    assert (delivered.code, stream.left) == (0, 0), delivered.out + delivered.err
+    assert sorted(stream.server.ids()) == sorted(set(range(ROWS)) - set(refused))
+    assert "refused 3 of 120 rows of batches 0 to 2" in caplog.text
+
+
+def test_a_destination_that_does_not_answer_is_retried_and_not_parked(
+    stream: Stream, start: Callable[[str], subprocess.Popen[str]]
+) -> None:
+    stream.query = stream.query.with_options(retryFor="1s")
+    stream.server.set(answers=(200, 200, *(503,) * 500))
+    stream.prepare()
+    start(stream.store_url)
+    wait_until(lambda: stream.store.deliveries.state(stream.query.stream).tries > 0)
+    assert "503" in stream.store.deliveries.state(stream.query.stream).error
+    assert stream.store.deliveries.state(stream.query.stream).parked_at is None
+    stream.server.set()
+    wait_until(lambda: stream.left == 0)
+
+    assert sorted(stream.server.ids()) == list(range(ROWS)), "what was acknowledged is not sent again"
+
+
+# Secrets --------------------------------------------------------------------------------------------
+
+
+def test_secrets_are_given_to_the_delivery_process_again(stream: Stream) -> None:
+    secrets = {"header.X-Api-Key": "geheim", "bearerToken": "geheim-2"}
+    stream.query = stream.query.with_options(**secrets)
+    stream.prepare(1)
+    given = [part for key, value in secrets.items() for part in ("--storage", f"{key}={value}")]
+    refused = stream.deliver(*given)
+    assert refused.code != 0
+    assert "Say for which endpoint they are" in refused.err
+    assert "geheim" not in refused.err + refused.out
+    assert stream.server.ids() == []
+
+    delivered = stream.deliver(*given, "--storage", f"url={stream.server.url.removesuffix('rows')}")
+    assert (delivered.code, stream.left) == (0, 0), delivered.err
+    (headers, *_) = [one.headers for one in stream.server.received()]
+    assert (headers["x-api-key"], headers["Authorization"]) == ("geheim", "Bearer geheim-2")
+    path = Path(stream.store_url.removeprefix("sqlite:///"))
+    assert not [file for file in path.parent.glob("store.db*") if b"geheim" in file.read_bytes()]
+
+
+def test_secrets_are_not_sent_to_another_endpoint(stream: Stream) -> None:
+    """Whoever can write to the store can name any."""
+    stream.prepare(1)
+    given = ("--storage", "bearerToken=geheim", "--storage", "url=https://api.example.com/")
+    assert stream.deliver(*given).code == 0
+    assert all("Authorization" not in one.headers for one in stream.server.received())
+
+
+# Commands -------------------------------------------------------------------------------------------
+
+
+def test_commands_show_what_is_delivered(stream: Stream) -> None:
+    stream.prepare(2)
+    url = ("--store", stream.store_url)
+    assert Ended("show", "q1", "0", *url, "--json").json["in_table"] == "no"
+    assert stream.deliver().code == 0
+    stream.prepare(3)
+    shown = [Ended("show", "q1", str(batch_id), *url, "--json").json["in_table"] for batch_id in (1, 2)]
+    assert shown == ["yes", "no"]
+    (status,) = Ended("status", *url, "--table", "--json").json["streams"]
+    assert status["table"]["token_batch_id"] == 1
+
+
+def test_recover_says_that_the_delivery_process_sends(stream: Stream) -> None:
+    stream.prepare(1)
+    recovered = Ended("recover", "--store", stream.store_url)
+    assert recovered.code == 3
+    assert "penstock deliver --once" in recovered.err
+    assert stream.server.ids() == []
+
+
+def test_a_batch_that_is_skipped_is_not_sent(stream: Stream) -> None:
+    stream.prepare(3)
+    skipped = Ended("skip", "q1", "1", "--yes", "--reason", "test", "--store", stream.store_url)
+    assert skipped.code == 0, skipped.err
+    assert stream.deliver().code == 0
+    assert sorted(stream.server.ids()) == [*range(ROWS // 3), *range(2 * ROWS // 3, ROWS)]
+
+
+def test_a_query_that_is_coupled_again_sends_what_waits_in_the_log(stream: Stream) -> None:
+    stream.prepare(2)
+    coupled = stream.query.with_options(delivery="coupled")
+    coupled.run(stream.store, coupled.batch(2), ids(1000))
+
+    assert sorted(stream.server.ids()) == [*range(2 * ROWS // 3), 1000]
+    assert stream.row_log() == []
+    assert stream.left == 0

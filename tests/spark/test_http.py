@@ -1,0 +1,151 @@
+"""Streams of a real Spark to a real HTTP service."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from servers.http_rows import HttpRows, http_rows
+from tests.support.backlogs import wait_until
+from tests.support.driver_process import SHORT_LIVED, DriverProcess
+from tests.support.id_stream import write_ids
+
+import penstock
+from penstock.committers.store.sql import open_store
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+FILES, ROWS = 4, 100
+
+
+@pytest.fixture(scope="module")
+def http_server() -> Iterator[HttpRows]:
+    with http_rows() as server:
+        yield server
+
+
+@pytest.fixture
+def service(http_server: HttpRows) -> HttpRows:
+    http_server.set(deduplicate=True)
+    http_server.clear()
+    return http_server
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for number in range(FILES):
+        write_ids(folder / f"{number:05}.parquet", range(number * ROWS, (number + 1) * ROWS), number)
+    return folder
+
+
+def run(spark: SparkSession, source: Path, checkpoint: Path, **options: str) -> None:
+    rows = spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", 1).parquet(str(source))
+    writer = rows.repartition(3).writeStream.format("penstock.http").trigger(availableNow=True)
+    writer.options(**options, checkpointLocation=str(checkpoint)).start().awaitTermination()
+
+
+def test_a_coupled_stream_sends_while_it_writes_and_skips_its_replays(
+    spark: SparkSession, service: HttpRows, source: Path, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    run(spark, source, checkpoint, url=service.url)
+    requests = len(service.received())
+    for name in (str(FILES - 1), f".{FILES - 1}.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
+    run(spark, source, checkpoint, url=service.url)
+
+    assert sorted(service.ids()) == list(range(FILES * ROWS))
+    assert len(service.received()) == requests, "the replay sends nothing"
+    assert set(service.last_row()) == {"id", "day"}
+    with open_store(f"sqlite:///{checkpoint}/penstock.sqlite") as store:
+        (stream,) = store.streams()
+        token = store.progress.read(stream.key).token
+    assert token is not None
+    assert token.batch_id == FILES - 1
+
+
+def test_a_decoupled_stream_is_delivered_beside_its_driver(
+    spark: SparkSession, service: HttpRows, source: Path, tmp_path: Path
+) -> None:
+    """It goes on while the service is down."""
+    service.set(answers=(503,) * 1000)
+    checkpoint, secret = tmp_path / "checkpoint", "geheim"
+    options = {"delivery": "decoupled", "deliverAfterSeconds": "1", "retryFor": "1s", "bearerToken": secret}
+    run(spark, source, checkpoint, url=service.url, **options)
+    assert len(list((checkpoint / "row-log").rglob("*.arrow"))) > FILES
+    assert service.ids() == []
+
+    url = f"sqlite:///{checkpoint}/penstock.sqlite"
+    storage = {"bearerToken": secret, "url": service.url}
+    with penstock.start_delivery(url, storage=storage), open_store(url) as store:
+        (stream,) = store.streams()
+        wait_until(lambda: store.deliveries.state(stream.key).tries > 0)
+        service.set(deduplicate=True)
+        wait_until(lambda: not store.pending(stream.key))
+
+    assert sorted(service.ids()) == list(range(FILES * ROWS))
+    assert {one.headers["Authorization"] for one in service.received()} == {f"Bearer {secret}"}
+    assert list((checkpoint / "row-log").rglob("*.arrow")) == []
+    kept = b"".join(path.read_bytes() for path in checkpoint.rglob("*") if path.is_file())
+    assert secret.encode() not in kept
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("delivery", ["coupled", "decoupled"])
+def test_a_driver_that_is_killed_between_the_phases_loses_nothing(
+    service: HttpRows, source: Path, tmp_path: Path, delivery: str
+) -> None:
+    """SIGKILL once written, once prepared, once delivered. The rows have ids, so none is doubled either."""
+    options = {"url": service.url, "delivery": delivery, "format": "row", "idColumn": "id"}
+    points = {
+        "coupled": ("prepare.start", "prepare.done", "commit.landed"),
+        "decoupled": ("write.files_closed", "prepare.done"),
+    }
+    checkpoint = tmp_path / "checkpoint"
+    for turn, point in enumerate((*points[delivery], None)):
+        reached = tmp_path / f"reached-{turn}"
+        arguments = ["penstock.http", str(source), str(checkpoint), "--partitions", str(1 + turn % 3)]
+        for key, value in options.items():
+            arguments += ["--option", f"{key}={value}"]
+        for key, value in SHORT_LIVED.items():
+            arguments += ["--conf", f"{key}={value}"]
+        environment = {"PENSTOCK_PAUSE_AT": point, "PENSTOCK_PAUSE_FILE": str(reached)} if point else {}
+        with DriverProcess(arguments, tmp_path / f"driver-{turn}.log", environment) as driver:
+            if point:
+                driver.wait_for(reached)
+                driver.kill()
+            else:
+                assert driver.wait() == 0, driver.tail()
+    if delivery == "decoupled":
+        from tests.support.cli import Ended
+
+        assert Ended("deliver", "--once", "--checkpoint", str(checkpoint)).code == 0
+    assert sorted(service.ids()) == list(range(FILES * ROWS))
+
+
+def test_a_batch_write_sends_once(spark: SparkSession, service: HttpRows) -> None:
+    frame = spark.range(3).selectExpr(
+        "id",
+        "cast(id AS DECIMAL(20, 2)) AS d",
+        "timestamp_micros(id) AS t",
+        "named_struct('a', array(id, null)) AS s",
+        "map('k', cast(id AS DOUBLE)) AS m",
+        "cast(cast(id AS STRING) AS BINARY) AS b",
+        "date_add(DATE'2026-01-01', cast(id AS INT)) AS day",
+    )
+    writer = frame.coalesce(1).write.format("penstock.http").option("url", service.url)
+    writer.option("format", "ndjson").option("method", "PUT").mode("append").save()
+
+    assert service.ids() == [0, 1, 2]
+    assert [one.method for one in service.received()] == ["PUT"]
+    assert service.last_row() == json.loads(
+        '{"id":2,"d":"2.00","t":"1970-01-01T00:00:00.000002Z","s":{"a":[2,null]},"m":{"k":2.0},"b":"Mg==",'
+        '"day":"2026-01-03"}'
+    )
+    with pytest.raises(Exception, match="cannot overwrite"):
+        writer.mode("overwrite").save()

@@ -1,0 +1,88 @@
+"""A destination in memory: how rows become requests, and what it has received."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.committers.errors import PenstockError
+from penstock.committers.requests.contract import RowPlace
+
+
+@dataclass(frozen=True, slots=True)
+class FakeEntry:
+    id: str
+    position: int
+    row_id: int
+    size_bytes: int = 8
+
+
+@dataclass
+class FakeDestination:
+    """Sends `batch` entries at a time, and acknowledges them at once, except for those behind `held`."""
+
+    received: list[FakeEntry] = field(default_factory=list)
+    batch: int = 2
+    fails_after: int | None = None
+    """Number of entries after which it does not answer."""
+    error: PenstockError | None = None
+    refused: frozenset[int] = frozenset()
+    """Row ids that are dropped as bad rows."""
+
+    def check_schema(self, rows: pa.Schema) -> None: ...
+
+    def checker(self) -> Callable[[pa.RecordBatch], None]:
+        return lambda rows: None
+
+    def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[FakeEntry]:
+        prefix = f"{place.query_id}-{place.batch_id}-{place.partition}"
+        ids = rows.column("id").to_pylist()
+        return [
+            FakeEntry(f"{prefix}-{place.row + number}", place.position + number, row_id)
+            for number, row_id in enumerate(ids)
+        ]
+
+    def open_writer(self, on_acknowledged: Callable[[], None] = lambda: None) -> FakeWriter:
+        return FakeWriter(self, on_acknowledged)
+
+    @property
+    def ids(self) -> list[str]:
+        return [entry.id for entry in self.received]
+
+
+class FakeWriter:
+    """See `EntryWriter`."""
+
+    def __init__(self, destination: FakeDestination, on_acknowledged: Callable[[], None]) -> None:
+        self._destination = destination
+        self._on_acknowledged = on_acknowledged
+        self._buffered: list[FakeEntry] = []
+        self.acknowledged_up_to: int | None = None
+        self.dropped = 0
+        self.is_ended = False
+
+    def write(self, entries: Sequence[Any]) -> None:
+        for entry in entries:
+            self._buffered.append(entry)
+            if len(self._buffered) == self._destination.batch:
+                self.flush()
+
+    def flush(self) -> None:
+        destination, sent = self._destination, self._buffered
+        self._buffered = []
+        for entry in sent:
+            if destination.fails_after is not None and len(destination.received) >= destination.fails_after:
+                assert destination.error is not None
+                raise destination.error
+            destination.received.append(entry)
+            self.dropped += entry.row_id in destination.refused
+        if sent:
+            self._on_acknowledged()
+            self.acknowledged_up_to = sent[-1].position
+
+    def abort(self) -> None:
+        assert not self.is_ended
+        self.is_ended = True

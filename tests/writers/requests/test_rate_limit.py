@@ -1,0 +1,265 @@
+"""How the entries in flight follow what the destination throttles."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tests.support.request_service import LATENCY_S, Answer, ScriptedService, entries, now, sender
+from tests.support.virtual_loop import run_virtually
+
+from penstock.committers.errors import ConfigurationError
+from penstock.writers.requests.entry import Entry
+from penstock.writers.requests.limits import Limits
+from penstock.writers.requests.rate_limit import Aimd, RateLimit
+from penstock.writers.requests.results import DELIVERED, Result, Retry
+from penstock.writers.requests.sender import RequestSender
+
+BATCH = 100
+REQUESTS_MAX = 10
+STEP = 10
+
+
+def limit(tasks: int = 1) -> RateLimit:
+    return RateLimit(Aimd(STEP, 0.5), BATCH, REQUESTS_MAX, tasks)
+
+
+class Clock:
+    """Requests of a second each, one after the other or together."""
+
+    def __init__(self, rate: RateLimit) -> None:
+        self.rate = rate
+        self.now = 0.0
+
+    def requests(self, throttled: Sequence[bool], entries: int = BATCH) -> None:
+        """All of them are in flight together."""
+        permits = [self.rate.start(self.now, entries) for _ in throttled]
+        self.now += 1
+        for permit, is_throttled in zip(permits, throttled, strict=True):
+            self.rate.finish(permit, self.now, is_throttled=is_throttled)
+        self.now += 1000  # after all pauses
+
+    def full(self, times: int) -> None:
+        """As many requests as may be in flight, and all succeed."""
+        for _ in range(times):
+            self.requests([False] * math.ceil(self.rate.limit_entries / BATCH))
+
+
+@pytest.mark.parametrize(("tasks", "entries"), [(1, 1000), (4, 250), (20, 50), (10_000, 1)])
+def test_it_starts_with_a_fair_share_of_what_the_destination_admits(tasks: int, entries: float) -> None:
+    assert limit(tasks).limit_entries == entries
+
+
+def test_the_limit_grows_by_a_constant_with_each_success_up_to_the_most() -> None:
+    rate = limit(tasks=4)
+    clock = Clock(rate)
+    clock.full(1)
+    assert rate.limit_entries == 250 + STEP  # only the last of three had no room beside it
+    clock.full(1000)
+    assert rate.limit_entries == 1000
+
+
+def test_requests_below_the_limit_prove_nothing() -> None:
+    rate = limit(tasks=4)
+    clock = Clock(rate)
+    for _ in range(100):
+        clock.requests([False])
+    assert rate.limit_entries == 250
+
+
+def test_one_throttled_request_decreases_the_limit_a_little() -> None:
+    rate = limit()
+    Clock(rate).requests([False] * 9 + [True])
+    assert rate.limit_entries == 900
+
+
+def test_requests_in_flight_together_decrease_the_limit_once() -> None:
+    rate = limit()
+    Clock(rate).requests([True] * 10)
+    assert rate.limit_entries == 900
+
+
+def test_the_limit_is_multiplied_by_the_factor_while_throttling_goes_on() -> None:
+    rate = limit()
+    clock = Clock(rate)
+    seen = []
+    for _ in range(4):
+        clock.requests([True])
+        seen.append(rate.limit_entries)
+    assert seen == [900, 450, 225, 112.5]
+
+
+def test_a_smaller_factor_than_the_mild_one_is_kept() -> None:
+    rate = RateLimit(Aimd(STEP, 0.95), BATCH, REQUESTS_MAX, 1)
+    clock = Clock(rate)
+    clock.requests([True])
+    clock.requests([True])
+    assert rate.limit_entries == pytest.approx(1000 * 0.95 * 0.95)
+
+
+def test_growth_is_fast_up_to_the_limit_that_was_throttled_and_slow_around_it() -> None:
+    rate = limit()
+    clock = Clock(rate)
+    clock.requests([True])
+    clock.full(5)
+    assert rate.limit_entries == 950
+    clock.full(100)
+    assert 950 < rate.limit_entries < 980
+    clock.full(300)
+    assert rate.limit_entries == pytest.approx(1000)
+
+
+def test_growth_is_fast_again_when_the_destination_admits_more() -> None:
+    rate = limit(tasks=2)
+    clock = Clock(rate)
+    clock.requests([True])
+    assert rate.limit_entries == 450
+    clock.full(500)
+    assert rate.limit_entries == 1000
+
+
+def test_small_limits_grow_by_a_quarter_at_most() -> None:
+    rate = limit(tasks=1000)
+    clock = Clock(rate)
+    clock.full(3)
+    assert rate.limit_entries == pytest.approx(1.25**3)
+
+
+def test_a_request_is_followed_by_a_pause_while_less_than_a_batch_may_be_in_flight() -> None:
+    """A fifth of a batch on average: one second of five."""
+    rate = limit(tasks=50)
+    permit = rate.start(0, BATCH)
+    assert rate.next_start(0.5) == math.inf
+    rate.finish(permit, 1.0, is_throttled=False)
+    assert rate.next_start(1.0) == pytest.approx(BATCH / rate.limit_entries)
+    assert rate.next_start(5.0) == 5.0
+
+
+def test_the_pause_after_a_fast_refusal_is_that_of_a_slow_success() -> None:
+    rate = limit(tasks=50)
+    rate.finish(rate.start(0, BATCH), 1.0, is_throttled=False)
+    rate.finish(rate.start(100, BATCH), 100.001, is_throttled=True)
+    assert rate.next_start(100.001) == pytest.approx(100 + BATCH / rate.limit_entries)
+
+
+def test_a_pause_is_bounded() -> None:
+    rate = limit(tasks=1000)
+    rate.finish(rate.start(0, BATCH), 60.0, is_throttled=False)
+    assert rate.next_start(60.0) == 70
+
+
+def test_small_requests_make_no_pause() -> None:
+    rate = limit(tasks=50)
+    rate.finish(rate.start(0, 10), 1.0, is_throttled=False)
+    assert rate.next_start(1.0) == 1.0
+
+
+def test_an_idle_destination_gets_all_slots() -> None:
+    rate = limit()
+    for _ in range(REQUESTS_MAX):
+        assert rate.next_start(0) == 0
+        rate.start(0, BATCH)
+    assert rate.next_start(0) == math.inf
+
+
+def test_the_figures_are_checked() -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        Aimd(increase_entries=0, decrease_factor=1)
+    assert len(str(raised.value).splitlines()) == 3
+
+
+# With the writer --------------------------------------------------------------------------------------
+
+
+def test_throttling_and_time_outs_let_fewer_entries_be_in_flight() -> None:
+    busy = Retry("429", is_throttled=True)
+    in_part: list[Result] = [DELIVERED, busy, DELIVERED]
+    answers: list[tuple[Answer, bool]] = [(busy, True), (in_part, True), (Retry("500"), False)]
+    for answer, decreases in answers:
+        service = ScriptedService(answer)
+
+        async def main(service: ScriptedService = service) -> float:
+            writer = sender(service)
+            await writer.write(entries(3))
+            await asyncio.sleep(LATENCY_S * 1.01)
+            limit_entries = writer.limit_entries
+            await writer.abort()
+            return limit_entries
+
+        assert run_virtually(main()) == pytest.approx(6 * 0.9 if decreases else 6)
+
+    async def timed_out() -> float:
+        writer = sender(ScriptedService("never"), request_timeout_s=0.01)
+        await writer.write(entries(3))
+        await asyncio.sleep(0.02)
+        limit_entries = writer.limit_entries
+        await writer.abort()
+        return limit_entries
+
+    assert run_virtually(timed_out()) == pytest.approx(6 * 0.9)
+
+
+class ThrottledService:
+    """Admits requests by a token bucket, of entries or of requests, and refuses the others quickly."""
+
+    def __init__(self, rate: float, burst: float, *, counts_requests: bool = False) -> None:
+        self._rate, self._burst, self._counts_requests = rate, burst, counts_requests
+        self._tokens, self._filled_at = burst, 0.0
+        self.answers: list[tuple[float, bool]] = []
+
+    async def submit(self, entries: Sequence[Entry[Any]]) -> Result:
+        self._tokens = min(self._burst, self._tokens + (now() - self._filled_at) * self._rate)
+        self._filled_at = now()
+        cost = 1 if self._counts_requests else len(entries)
+        is_admitted = self._tokens >= cost
+        self.answers.append((now(), is_admitted))
+        if not is_admitted:
+            await asyncio.sleep(0.005)
+            return Retry("429", is_throttled=True)
+        self._tokens -= cost
+        await asyncio.sleep(LATENCY_S)
+        return DELIVERED
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("service", "rate"),
+    [
+        (ThrottledService(1000, 100), 1000),
+        (ThrottledService(1000, 1000), 1000),
+        (ThrottledService(30, 30, counts_requests=True), 300),
+    ],
+    ids=["entries", "bursts", "requests"],
+)
+def test_a_throttled_destination_is_used_to_95_percent_and_refuses_one_request_in_a_hundred(
+    service: ThrottledService, rate: float
+) -> None:
+    settled_s, end_s = 20.0, 80.0
+
+    async def main() -> int:
+        writer = RequestSender(
+            service,
+            Limits(batch_entries_max=10, in_flight_requests_max=50, buffered_entries_max=100),
+            tasks=2,
+            draw=random.Random(1).random,
+        )
+        position = before = 0
+        while now() < end_s:
+            await writer.write(entries(50, start=position))
+            position += 50
+            if now() < settled_s:
+                before = writer.counters.delivered
+        delivered = writer.counters.delivered - before
+        await writer.abort()
+        return delivered
+
+    delivered = run_virtually(main())
+    assert delivered >= 0.95 * rate * (end_s - settled_s)
+    settled = [is_admitted for at, is_admitted in service.answers if at >= settled_s]
+    assert settled.count(False) <= 0.01 * len(settled)

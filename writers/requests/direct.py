@@ -1,0 +1,66 @@
+"""Sends the rows of a task while they arrive, for coupled queries. Executors only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from ...committers.contract import AttemptId
+from ...committers.requests.contract import ROWS_MAX, EntryWriter, Requests, RowPlace, Sent
+
+
+@dataclass(frozen=True, slots=True)
+class DirectWriters:
+    """Opens task writers. Pickled to the executors, with the secrets of the destination."""
+
+    requests: Requests
+
+    def open(self, attempt: AttemptId) -> DirectWriter:
+        return DirectWriter(self.requests, attempt)
+
+
+class DirectWriter:
+    """See `TaskWriter`. Rows are visible as soon as they are sent, and `abort` cannot take them back.
+
+    A replay sends them again; their ids are the same if Spark partitions them in the same way, or if the
+    query has a column with ids.
+    """
+
+    def __init__(self, requests: Requests, attempt: AttemptId) -> None:
+        self._requests = requests
+        self._attempt = attempt
+        self._writer: EntryWriter | None = None
+        self._rows = self._size_bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """
+        Raises:
+            SchemaMismatchError: a value cannot be converted, or the destination has refused a row.
+            RetryableError: the destination does not answer.
+        """
+        for first in range(0, batch.num_rows, ROWS_MAX):
+            rows = batch.slice(first, ROWS_MAX)
+            entries = self._requests.entries(rows, self._place())
+            if self._writer is None:
+                self._writer = self._requests.open_writer()
+            self._writer.write(entries)
+            self._rows += rows.num_rows
+            self._size_bytes += sum(entry.size_bytes for entry in entries)
+
+    def finish(self) -> Sent:
+        """Wait until everything is acknowledged. Nothing is in flight afterwards."""
+        if self._writer is None:
+            return Sent()
+        self._writer.flush()
+        self._writer.abort()
+        return Sent(self._rows, self._size_bytes, self._writer.dropped)
+
+    def abort(self) -> None:
+        """End what is in flight. Never raises, so that the original error is reported."""
+        if self._writer is not None:
+            self._writer.abort()
+
+    def _place(self) -> RowPlace:
+        attempt = self._attempt
+        return RowPlace(attempt.query_id, attempt.batch_id, attempt.partition, self._rows, self._rows)

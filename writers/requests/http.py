@@ -1,0 +1,161 @@
+"""The client for HTTP services. Only this module knows aiohttp."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Literal, TypeAlias
+
+import aiohttp
+
+from ...committers.errors import AccessRefusedError, ConfigurationError
+from .client import classify_error
+from .entry import Entry
+from .results import DELIVERED, Fatal, Result, Retry, Split
+from .retry_after import parse_retry_after
+
+Body: TypeAlias = Literal["json_array", "ndjson", "row"]
+
+_CONTENT_TYPES: dict[Body, str] = {
+    "json_array": "application/json",
+    "ndjson": "application/x-ndjson",
+    "row": "application/json",
+}
+_SHOWN_BYTES = 1000
+"""Of an error's body, for the message."""
+_RETRIED = frozenset((408, 425, 429))
+_THROTTLED = frozenset((429, 503))
+_FATAL = {
+    401: "Check the credentials.",
+    403: "Check the permissions of these credentials.",
+    404: "Check the url.",
+    405: "Check the method.",
+    407: "Check the credentials for the proxy.",
+    410: "Check the url.",
+    415: "Check the body and the header Content-Type.",
+}
+"""What no other row would change, and the next step."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpTarget:
+    """Where and how to send rows. Pickled to the executors."""
+
+    url: str
+    method: str = "POST"
+    body: Body = "json_array"
+    """All rows of a request as a JSON array or as one JSON object a line, or one row for each request: set
+    `batch_entries_max` of the limits to 1 then.
+    """
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Override those that the client sets, except the idempotency key. May contain secrets."""
+    bearer_token: str | None = field(default=None, repr=False)
+    basic_auth: tuple[str, str] | None = field(default=None, repr=False)
+    """User and password."""
+    connect_timeout_s: float = 10.0
+    idempotency_header: str = "Idempotency-Key"
+
+    def __post_init__(self) -> None:
+        if self.bearer_token is not None and self.basic_auth is not None:
+            raise ConfigurationError("Set a bearer token or a user with a password, not both.")
+
+
+class HttpClient:
+    """See `Client`. The payload of an entry is its row as JSON, without line breaks.
+
+    A request has an `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header): the id of its entry, or a
+    hash of the ids of its entries. A service that honours it recognizes a request that arrives twice. Failed
+    entries can be sent again in another company, and thus under another key: only with one row for each
+    request is the key that of a row.
+    """
+
+    def __init__(self, target: HttpTarget, connections: int) -> None:
+        """
+        Args:
+            connections: as many as there may be requests in flight
+        """
+        self._target = target
+        self._connections = connections
+        self._session: aiohttp.ClientSession | None = None
+
+    async def submit(self, entries: Sequence[Entry[bytes]]) -> Result:
+        target = self._target
+        if self._session is None:
+            self._session = self._open()
+        async with self._session.request(
+            target.method,
+            target.url,
+            data=_body(target.body, entries),
+            headers={target.idempotency_header: _idempotency_key(entries)},
+            allow_redirects=False,  # redirects may turn a POST into a GET
+        ) as response:
+            if response.status < 300:
+                async for _ in response.content.iter_chunked(1 << 16):
+                    pass  # the connection is used again
+                return DELIVERED
+            text = (await response.content.read(_SHOWN_BYTES)).decode(errors="replace")
+            return _refusal(response, text)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def classify(self, error: Exception) -> Result:
+        """A request that was cut off, also in the middle of its response, is retried."""
+        code, message = type(error).__name__, str(error)
+        if isinstance(error, (aiohttp.ClientSSLError, aiohttp.InvalidURL)):
+            return Fatal(code, message, ConfigurationError)
+        if isinstance(error, (aiohttp.ClientError, asyncio.TimeoutError)):
+            return Retry(code, message)
+        return classify_error(error)
+
+    def _open(self) -> aiohttp.ClientSession:
+        target = self._target
+        headers = {"Content-Type": _CONTENT_TYPES[target.body]}
+        if target.bearer_token is not None:
+            headers["Authorization"] = f"Bearer {target.bearer_token}"
+        elif target.basic_auth is not None:
+            credentials = base64.b64encode(":".join(target.basic_auth).encode()).decode()
+            headers["Authorization"] = f"Basic {credentials}"
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._connections),
+            # The writer limits the time of a request.
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=target.connect_timeout_s),
+            headers={**headers, **target.headers},
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+
+def _body(body: Body, entries: Sequence[Entry[bytes]]) -> bytes:
+    rows = [entry.payload for entry in entries]
+    if body == "json_array":
+        return b"[" + b",".join(rows) + b"]"
+    if body == "ndjson":
+        return b"\n".join(rows) + b"\n"
+    if len(rows) > 1:
+        raise ConfigurationError("One row for each request needs batch_entries_max = 1.")
+    return rows[0]
+
+
+def _idempotency_key(entries: Sequence[Entry[bytes]]) -> str:
+    if len(entries) == 1:
+        return entries[0].id
+    return hashlib.sha256("\n".join(entry.id for entry in entries).encode()).hexdigest()
+
+
+def _refusal(response: aiohttp.ClientResponse, text: str) -> Result:
+    """The result of a response that is not a success."""
+    status = response.status
+    code, message = str(status), f"{response.reason or ''}: {text}" if text else response.reason or ""
+    if status in _RETRIED or status >= 500:
+        retry_after_s = parse_retry_after(response.headers.get("Retry-After"), datetime.now(timezone.utc))
+        return Retry(code, message, retry_after_s, is_throttled=status in _THROTTLED)
+    if status in _FATAL:
+        return Fatal(code, f"{message} {_FATAL[status]}", AccessRefusedError)
+    if status < 400:
+        return Fatal(code, f"The url redirects to {response.headers.get('Location')}.", ConfigurationError)
+    return Split(code, message)

@@ -1,0 +1,96 @@
+"""What becomes of each entry of a request that has ended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from ...committers.errors import PenstockError
+from .buffer import Queued
+from .entry import Entry
+from .results import Acknowledged, DeadLetter, Delivered, Fatal, Result, Retry, Split
+from .retry_budget import RetryBudget
+
+PayloadT = TypeVar("PayloadT")
+
+
+@dataclass(slots=True)
+class Settlement(Generic[PayloadT]):
+    """Each entry is in one of the first three."""
+
+    done: list[Queued[PayloadT]] = field(default_factory=list)
+    put_back: list[tuple[Queued[PayloadT], float]] = field(default_factory=list)
+    """With the time from which the entry can be sent again."""
+    refused: list[tuple[Entry[PayloadT], Fatal]] = field(default_factory=list)
+    acknowledged: list[tuple[Entry[PayloadT], Acknowledged]] = field(default_factory=list)
+    """The results of `done`."""
+    throttled: int = 0
+    """Entries that the destination refused because of its load."""
+
+
+def settle(
+    request: Sequence[Queued[PayloadT]],
+    results: Result | Sequence[Result],
+    *,
+    started_at: float,
+    now: float,
+    draw: float,
+    retries: RetryBudget,
+) -> Settlement[PayloadT]:
+    """Decide on all entries of a request.
+
+    Args:
+        started_at: when the request was sent
+        draw: random number in [0, 1) for the back-off of all of them: they can be sent together again
+
+    Raises:
+        PenstockError: there is not one result for each entry.
+    """
+    if isinstance(results, Delivered):
+        done = list(request)
+        return Settlement(done, acknowledged=[(queued.entry, results) for queued in done])
+    if not isinstance(results, Sequence):
+        results = [results] * len(request)
+    if len(results) != len(request):
+        raise PenstockError(f"The client returned {len(results)} results for {len(request)} entries.")
+    settlement: Settlement[PayloadT] = Settlement()
+    for queued, result in zip(request, results, strict=True):
+        ending: Acknowledged | Fatal | float
+        if isinstance(result, Retry):
+            settlement.throttled += result.is_throttled
+            queued.attempts += 1
+            queued.first_sent_at = min(queued.first_sent_at, started_at)
+            ending = _retried(queued, result, now, draw, retries)
+        elif isinstance(result, Split):
+            ending = _split(queued, result, len(request))
+        else:
+            ending = result
+        if isinstance(ending, Fatal):
+            settlement.refused.append((queued.entry, ending))
+        elif isinstance(ending, (int, float)):
+            settlement.put_back.append((queued, ending))
+        else:
+            settlement.done.append(queued)
+            settlement.acknowledged.append((queued.entry, ending))
+    return settlement
+
+
+def _retried(
+    queued: Queued[PayloadT], result: Retry, now: float, draw: float, retries: RetryBudget
+) -> DeadLetter | Fatal | float:
+    """The time of the next attempt, or the result of an entry that has none left."""
+    elapsed_s = now - queued.first_sent_at
+    delay_s = retries.delay_s(queued.attempts, result.retry_after_s, draw)
+    if retries.is_exhausted(queued.attempts, elapsed_s, delay_s):
+        return retries.exhausted(result, queued.attempts, elapsed_s)
+    return now + delay_s
+
+
+def _split(queued: Queued[PayloadT], result: Split, entries: int) -> DeadLetter | float:
+    """At once in a request of half as many entries; a single entry is a dead letter."""
+    if entries == 1:
+        return DeadLetter(result.code, result.message)
+    queued.together_max = (entries + 1) // 2
+    return -math.inf

@@ -1,0 +1,96 @@
+"""Writes the rows of one task attempt to a file of the row log. Executors only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyarrow.fs import LocalFileSystem
+
+from ...committers.contract import AttemptId, DataFile, DataFiles
+from ...committers.crash_points import reach
+from ...committers.row_log.names import row_log_path
+from ..delta.filesystem import open_filesystem
+from ..parquet.new_files import LocalFiles, NewFiles
+from ..parquet.uploads import Uploads
+
+UPLOAD_BYTES_MAX = 64 * 1024 * 1024
+"""Data that may wait for its upload to an object store."""
+
+Check = Callable[[pa.RecordBatch], None]
+"""Raises `SchemaMismatchError` if the destination would not accept a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowLogWriters:
+    """Opens task writers. Pickled to the executors, with the options of the object store."""
+
+    location: str
+    storage_options: Mapping[str, str] = field(repr=False)
+    check: Check
+
+    def open(self, attempt: AttemptId) -> RowLogWriter:
+        return RowLogWriter(self, attempt)
+
+
+class RowLogWriter:
+    """See `TaskWriter`. One Arrow IPC file, compressed with zstd; none for a task without rows.
+
+    It holds one Arrow batch in memory and, on an object store, what waits for its upload.
+    """
+
+    def __init__(self, config: RowLogWriters, attempt: AttemptId) -> None:
+        self._config = config
+        self._batch_id = attempt.batch_id
+        self._path = row_log_path(attempt)
+        self._files: NewFiles | None = None
+        self._stream: pa.NativeFile | None = None
+        self._writer: pa.ipc.RecordBatchFileWriter | None = None
+        self._rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """
+        Raises:
+            SchemaMismatchError: the destination would not accept a value.
+        """
+        if not batch.num_rows:
+            return
+        self._config.check(batch)
+        if self._writer is None:
+            self._open(batch.schema)
+            reach("write.file_open", self._batch_id)
+        assert self._writer is not None
+        assert self._files is not None
+        self._writer.write_batch(batch)
+        self._rows += batch.num_rows
+        while self._files.on_their_way_bytes > UPLOAD_BYTES_MAX:
+            self._files.wait_for_one()
+
+    def finish(self) -> DataFiles:
+        if self._writer is None or self._stream is None or self._files is None:
+            return ()
+        self._writer.close()
+        size_bytes = self._stream.tell()
+        self._stream.close()
+        self._files.finish()
+        reach("write.files_closed", self._batch_id)
+        return (DataFile(self._path, size_bytes, self._rows),)
+
+    def abort(self) -> None:
+        """Delete the file. Never raises, so that the original error is reported."""
+        if self._files is not None:
+            self._files.delete_all()
+        for opened in (self._writer, self._stream):
+            with suppress(Exception):
+                if opened is not None:
+                    opened.close()
+
+    def _open(self, schema: pa.Schema) -> None:
+        filesystem, root = open_filesystem(self._config.location, dict(self._config.storage_options))
+        is_local = isinstance(filesystem, LocalFileSystem)
+        self._files = LocalFiles(root) if is_local else Uploads(filesystem, root)
+        self._stream = self._files.open(self._path)
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        self._writer = pa.ipc.new_file(self._stream, schema, options=options)
