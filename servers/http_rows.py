@@ -154,7 +154,7 @@ def _serve(descriptor: int) -> None:
             request.transport.abort()
         elif isinstance(answer, int) and answer >= 300:
             return web.Response(status=answer, text="a message")
-        elif refused := {row.get("id") for row in rows} & set(settings["refused"]):
+        elif refused := {int(row["id"]) for row in rows} & set(settings["refused"]):
             return web.Response(status=422, text=f"refused: {sorted(refused)}")
         else:
             key = request.headers.get("Idempotency-Key", "")

@@ -47,7 +47,7 @@ class RequestSink:
         """Open a location, a remote checkpoint with the options `storage.*`."""
         return open_filesystem(location, dict(self.options.storage_options))
 
-    def maintain(self, store: SqlManifestStore, batch_id: int) -> None:
+    def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
         """Do nothing."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -32,7 +33,7 @@ from penstock.committers.errors import (
 )
 from penstock.committers.progress import BatchInDelivery, Progress, with_store
 from penstock.committers.requests.committer import RequestCommitter
-from penstock.committers.requests.content import RequestManifests
+from penstock.committers.requests.content import RequestManifests, RequestPayload
 from penstock.committers.requests.contract import Sent
 from penstock.committers.row_log.log import LoggedBatch, RowLog
 from penstock.committers.store.sql import SqlManifestStore, open_store
@@ -239,7 +240,8 @@ def test_a_position_counts_only_for_the_rows_it_was_recorded_for(backlog: Backlo
     manifest = backlog.prepare(1)
     (logged,) = MANIFESTS.batches(manifest) or ()
     half = BatchInDelivery(1, "d1", logged.rows_id, 7)
-    backlog.record(None, replace(half, **{change: 0 if change == "batch_id" else "other"}))
+    changed: Any = {change: 0 if change == "batch_id" else "other"}
+    backlog.record(None, replace(half, **changed))
     backlog.committer().commit(manifest)
 
     assert backlog.destination.ids == ids(1)
@@ -292,7 +294,7 @@ def test_missing_files_are_those_of_batches_that_are_not_delivered(backlog: Back
 
 def test_only_files_that_no_manifest_lists_are_discarded(backlog: Backlog) -> None:
     lost, kept = backlog.prepare(0), backlog.prepare(1)
-    payloads = [MANIFESTS.files(lost), Sent(5, 5)]
+    payloads: list[RequestPayload] = [MANIFESTS.files(lost), Sent(5, 5)]
     assert [backlog.committer().discard(payloads) for _ in range(2)] == [2, 0]
     assert backlog.committer().missing(kept) == []
 

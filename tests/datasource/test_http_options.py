@@ -85,7 +85,7 @@ def test_secrets_are_not_shown_and_not_stored() -> None:
     sink = source.sink()
     assert "geheim" not in repr(sink) + repr(sink.options) + repr(sink.open_table())
     assert sink.options.given == {**GIVEN, "checkpointLocation": "/c", "rowLog": "/c/row-log"}
-    assert sink.options.headers == {"x-key": "geheim"}
+    assert HttpOptions.parse(source.options).headers == {"x-key": "geheim"}
 
 
 def test_the_place_of_the_row_log_is_known_in_any_working_directory(
