@@ -23,7 +23,8 @@ def write_files(tmp_path: Path) -> WriteFiles:
     """`write_files(rows, schema=None, **plan)` writes as one task attempt."""
 
     def write(rows: pa.Table, schema: pa.Schema | None = None, **options: Any) -> tuple[DataFile, ...]:
-        return write_as_task(delta_plan(tmp_path, schema or rows.schema, **options), rows)
+        plan = delta_plan(tmp_path, schema or rows.schema, **options)
+        return write_as_task(plan, rows, replace(NAMES, partition=0))
 
     return write
 
