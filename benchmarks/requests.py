@@ -26,7 +26,7 @@ from penstock.writers.requests.sender import RequestSender
 
 OURS, LOOP = "penstock", "loop"
 BATCH = 100
-CASES = {5: 8, 50: 32}
+CASES = {5: 4, 50: 32}
 """Milliseconds, and requests in flight."""
 SECONDS = 20
 """About, of each run of the writer."""

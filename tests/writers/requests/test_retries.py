@@ -269,8 +269,8 @@ def test_only_the_bad_entries_of_a_refused_request_are_dead_letters() -> None:
 
 def test_entries_of_a_refused_request_are_not_sent_together_with_others() -> None:
     service = Strict(1)
-    written(service, 6, batch_entries_max=4, in_flight_requests_max=1)
-    assert service.positions == [(0, 1, 2, 3), (0, 1), (0,), (1,), (2, 3), (4, 5)]
+    written(service, 6, batch_entries_max=3, in_flight_requests_max=1)
+    assert service.positions == [(0, 1, 2), (0, 1), (0,), (1,), (2,), (3, 4, 5)]
 
 
 # Time-outs (FLIP-451) ---------------------------------------------------------------------------------
