@@ -309,6 +309,8 @@ class Committed:
     """This attempt added the batch to the table."""
 
     table_version: int
+    dropped_rows: int = 0
+    """Rows that the destination has refused for good, and that the query lets it drop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
+from ..committers.contract import Committed
 from ..committers.errors import PenstockError
 from ..committers.safe_text import get_logger
 from ..committers.store.database import displayed_url
@@ -137,6 +138,7 @@ def delivery_report_json(report: DeliveryReport) -> dict[str, Any]:
         "last_batch_id": batches[-1].batch_id,
         "batches": len(batches),
         "rows": delivery.manifest.rows,
+        "dropped_rows": outcome.dropped_rows if isinstance(outcome, Committed) else 0,
         "source_files": report.delivered.source_files,
         "files": delivery.manifest.files,
         "size_bytes": delivery.manifest.size_bytes,

@@ -118,15 +118,16 @@ class RequestCommitter:
             is_last = seen.token is not None and seen.token.batch_id == manifest.batch.batch_id
             return AlreadyCommitted(seen.revision if is_last else None)
         check_token(seen.token)
+        dropped = 0
         if batches is None:
             recorded = self._record(manifest, seen)
             if isinstance(recorded, Conflict):
                 return recorded
         else:
-            recorded = self._deliver(stream, self._undelivered(batches, seen.token), seen)
+            recorded, dropped = self._deliver(stream, self._undelivered(batches, seen.token), seen)
         crash_points.reach("commit.landed", manifest.batch.batch_id)
         self._delete(batches)
-        return Committed(recorded.revision)
+        return Committed(recorded.revision, dropped)
 
     def _is_delivered(self, manifest: Manifest, token: Token | None) -> bool:
         """Unlike in a table, some of the merged batches may be delivered and others not."""
@@ -148,7 +149,10 @@ class RequestCommitter:
         except FencedError as error:  # nothing is to be sent, so a concurrent driver does no harm
             return Conflict(str(error))
 
-    def _deliver(self, stream: StreamKey, batches: Sequence[LoggedBatch], seen: Progress) -> Progress:
+    def _deliver(
+        self, stream: StreamKey, batches: Sequence[LoggedBatch], seen: Progress
+    ) -> tuple[Progress, int]:
+        """Return the new progress, and the number of rows that were dropped."""
         log, requests = self._log, self._requests
         if requests is None:
             raise ConfigurationError(
@@ -163,7 +167,7 @@ class RequestCommitter:
         recorder = ProgressRecorder(self._store, stream, batches, seen, self._progress_s, self._clock)
         sent = deliver(log, requests, recorder, batches)
         _tell(stream, batches, sent)
-        return recorder.progress
+        return recorder.progress, sent.dropped
 
     # Files ----------------------------------------------------------------------------------------
 

@@ -279,7 +279,9 @@ def test_rows_that_are_dropped_are_counted_in_the_log(
     backlog: Backlog, caplog: pytest.LogCaptureFixture
 ) -> None:
     backlog.destination.refused = frozenset({1, 12})
-    backlog.committer().commit(backlog.prepare(0))
+    outcome = backlog.committer().commit(backlog.prepare(0))
+    assert isinstance(outcome, Committed)
+    assert outcome.dropped_rows == 2
     assert "refused 2 of 10 rows of batches 0 to 0" in caplog.text
 
 
