@@ -9,10 +9,20 @@ from dataclasses import dataclass
 from ...committers.errors import ConfigurationError
 
 _MILD = 0.9
-_BAND = 0.05
-_STEP_IN_BAND = 1 / 4000
-_STEP_MAX = 0.25
+"""Factor after a single throttled request."""
 _CALM_REQUESTS = 10
+"""Throttling does not go on if as many requests have succeeded since, or two for each slot."""
+_BAND = 0.08
+"""How near to the limit that was throttled growth is slow, as a share of it."""
+_PROBE_S = 10.0
+"""How long the growth through half of the band takes."""
+_PROBE_S_PER_TASK = 2.0
+"""The same where many tasks do so, each of which has its refused request."""
+_PROBE_MAX_S = 60.0
+_STEP_MAX_S = 1.0
+"""For more time than this between two requests, growth does not make up."""
+_STEP_MAX = 0.25
+"""Growth after one request, as a share of the limit."""
 _FLOOR_BATCHES = 0.01
 _SMOOTHING = 0.2
 _PAUSE_MAX_S = 10.0
@@ -60,9 +70,10 @@ class RateLimit:
     - Of the requests that were in flight together, only one decreases the limit.
     - A single throttled request decreases it to 90 % only. It is multiplied by `decrease_factor` if
       throttling goes on after that.
-    - Near the limit at which the destination throttled last (5 %), growth is slow: some 200 requests from
-      one probe to the next. Below, and well above, `increase_entries` are added for each request, but at most
-      a quarter of the limit.
+    - Near the limit at which the destination throttled last (8 %), growth takes seconds: ten or more from one
+      probe to the next. It is a matter of time and not of requests, so that tasks with few requests catch up
+      with others. Below, `increase_entries` are added after each request, at most a quarter of the limit;
+      above, the more the farther away.
 
     Requests that were sent below the limit do not increase it: they prove nothing. Pure state; the caller
     gives the time.
@@ -84,6 +95,9 @@ class RateLimit:
         self._decreased_at = -math.inf
         self._successes = 0
         """Of requests that were started after the last decrease."""
+        self._grown_at = 0.0
+        """When the limit was last increased or decreased."""
+        self._probe_s = min(max(_PROBE_S, _PROBE_S_PER_TASK * tasks), _PROBE_MAX_S)
 
     @property
     def _slots(self) -> int:
@@ -114,7 +128,7 @@ class RateLimit:
             if permit.started_at >= self._decreased_at:
                 self._successes += 1
             if permit.is_at_limit:
-                self._increase()
+                self._increase(now)
         # A refusal can be much faster than a success.
         occupied_s = (self._latency_s or took_s) * self._slots * permit.entries / self.limit_entries
         if (pause_s := occupied_s - took_s) > 0 and self.limit_entries < self._max:
@@ -127,18 +141,24 @@ class RateLimit:
     def _decrease(self, permit: Permit, now: float) -> None:
         if permit.started_at < self._decreased_at:
             return
-        goes_on = self._successes < _CALM_REQUESTS and self._decreased_at > -math.inf
+        goes_on = self._successes < min(_CALM_REQUESTS, 2 * self._slots) and self._decreased_at > -math.inf
         factor = self._aimd.decrease_factor if goes_on else max(self._aimd.decrease_factor, _MILD)
         self._throttled_at = self.limit_entries
         self.limit_entries = max(self.limit_entries * factor, self._min)
         self._decreased_at, self._successes = now, 0
+        self._grown_at = now
 
-    def _increase(self) -> None:
+    def _increase(self, now: float) -> None:
         low, high = self._throttled_at * (1 - _BAND), self._throttled_at * (1 + _BAND)
         if low <= self.limit_entries < high:
-            grown = self.limit_entries * (1 + _STEP_IN_BAND)
+            seconds = min(now - self._grown_at, _STEP_MAX_S)
+            grown = self.limit_entries * (1 + _BAND * seconds / self._probe_s)
         else:
-            grown = self.limit_entries + min(self._aimd.increase_entries, self.limit_entries * _STEP_MAX)
+            share = _STEP_MAX
+            if self.limit_entries >= high:
+                share = min(share, (self.limit_entries / self._throttled_at - 1) * _STEP_MAX)
+            grown = self.limit_entries + min(self._aimd.increase_entries, self.limit_entries * share)
             if self.limit_entries < low:
                 grown = min(grown, low)
         self.limit_entries = min(grown, self._max)
+        self._grown_at = now

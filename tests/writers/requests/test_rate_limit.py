@@ -6,6 +6,7 @@ import asyncio
 import math
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -35,18 +36,18 @@ class Clock:
         self.rate = rate
         self.now = 0.0
 
-    def requests(self, throttled: Sequence[bool], entries: int = BATCH) -> None:
-        """All of them are in flight together."""
-        permits = [self.rate.start(self.now, entries) for _ in throttled]
+    def requests(self, throttled: Sequence[bool], idle_s: float = 1000) -> None:
+        """All of them are in flight together. Afterwards, all pauses end."""
+        permits = [self.rate.start(self.now, BATCH) for _ in throttled]
         self.now += 1
         for permit, is_throttled in zip(permits, throttled, strict=True):
             self.rate.finish(permit, self.now, is_throttled=is_throttled)
-        self.now += 1000  # after all pauses
+        self.now += idle_s
 
-    def full(self, times: int) -> None:
+    def full(self, times: int, idle_s: float = 1000) -> None:
         """As many requests as may be in flight, and all succeed."""
         for _ in range(times):
-            self.requests([False] * math.ceil(self.rate.limit_entries / BATCH))
+            self.requests([False] * math.ceil(self.rate.limit_entries / BATCH), idle_s)
 
 
 @pytest.mark.parametrize(("tasks", "entries"), [(1, 1000), (4, 250), (20, 50), (10_000, 1)])
@@ -93,6 +94,18 @@ def test_the_limit_is_multiplied_by_the_factor_while_throttling_goes_on() -> Non
     assert seen == [900, 450, 225, 112.5]
 
 
+def test_throttling_after_a_calm_time_is_a_single_event_again() -> None:
+    rate = limit()
+    clock = Clock(rate)
+    clock.requests([True])
+    clock.requests([True])
+    assert rate.limit_entries == 450
+    clock.full(2)
+    before = rate.limit_entries
+    clock.requests([True])
+    assert rate.limit_entries == pytest.approx(before * 0.9)
+
+
 def test_a_smaller_factor_than_the_mild_one_is_kept() -> None:
     rate = RateLimit(Aimd(STEP, 0.95), BATCH, REQUESTS_MAX, 1)
     clock = Clock(rate)
@@ -105,12 +118,48 @@ def test_growth_is_fast_up_to_the_limit_that_was_throttled_and_slow_around_it() 
     rate = limit()
     clock = Clock(rate)
     clock.requests([True])
-    clock.full(5)
-    assert rate.limit_entries == 950
-    clock.full(100)
-    assert 950 < rate.limit_entries < 980
-    clock.full(300)
-    assert rate.limit_entries == pytest.approx(1000)
+    assert rate.limit_entries == 900
+    clock.full(2)
+    assert rate.limit_entries == 920
+    clock.full(5, idle_s=0)
+    assert 950 < rate.limit_entries < 970
+    clock.full(6, idle_s=0)
+    assert rate.limit_entries == 1000
+
+
+def test_growth_is_slower_where_many_tasks_probe() -> None:
+    grown = []
+    for tasks in (1, 5, 20, 1000):
+        rate = RateLimit(Aimd(STEP, 0.5), BATCH, REQUESTS_MAX * tasks, tasks)
+        clock = Clock(rate)
+        clock.requests([True])
+        clock.full(2)
+        clock.full(5, idle_s=0)
+        grown.append(rate.limit_entries)
+    assert grown[0] == grown[1] > grown[2] > grown[3] > 920
+
+
+def test_a_long_time_between_requests_is_not_made_up_for() -> None:
+    rate = limit()
+    clock = Clock(rate)
+    clock.requests([True])
+    clock.full(3, idle_s=3600)
+    assert rate.limit_entries < 930
+
+
+def test_growth_beyond_the_limit_that_was_throttled_gets_faster() -> None:
+    """It was half a batch: one request at a time."""
+    rate = limit(tasks=20)
+    clock = Clock(rate)
+    clock.requests([True])
+    seen = [rate.limit_entries]
+    while rate.limit_entries < BATCH:
+        clock.full(1)
+        seen.append(rate.limit_entries)
+    steps = [after - before for before, after in pairwise(seen) if before > 50 * 1.08]
+    assert steps[0] < 1.2
+    assert steps == sorted(steps)
+    assert steps[-1] == STEP
 
 
 def test_growth_is_fast_again_when_the_destination_admits_more() -> None:
@@ -228,6 +277,40 @@ class ThrottledService:
         pass
 
 
+SETTLED_S, END_S = 20.0, 80.0
+
+
+def delivered(service: ThrottledService, tasks: int) -> list[int]:
+    """Entries by task, all of which write as fast as they can, once they have settled."""
+
+    async def task(seed: int) -> int:
+        writer = RequestSender(
+            service,
+            Limits(batch_entries_max=10, in_flight_requests_max=50, buffered_entries_max=100),
+            tasks=tasks,
+            draw=random.Random(seed).random,
+        )
+        position = before = 0
+        while now() < END_S:
+            await writer.write(entries(50, start=position))
+            position += 50
+            if now() < SETTLED_S:
+                before = writer.counters.delivered
+        count = writer.counters.delivered - before
+        await writer.abort()
+        return count
+
+    async def main() -> list[int]:
+        return await asyncio.gather(*(task(seed) for seed in range(tasks)))
+
+    return run_virtually(main())
+
+
+def refused_share(service: ThrottledService) -> float:
+    settled = [is_admitted for at, is_admitted in service.answers if at >= SETTLED_S]
+    return settled.count(False) / len(settled)
+
+
 @pytest.mark.parametrize(
     ("service", "rate"),
     [
@@ -240,26 +323,15 @@ class ThrottledService:
 def test_a_throttled_destination_is_used_to_95_percent_and_refuses_one_request_in_a_hundred(
     service: ThrottledService, rate: float
 ) -> None:
-    settled_s, end_s = 20.0, 80.0
+    (count,) = delivered(service, tasks=1)
+    assert count >= 0.95 * rate * (END_S - SETTLED_S)
+    assert refused_share(service) <= 0.01
 
-    async def main() -> int:
-        writer = RequestSender(
-            service,
-            Limits(batch_entries_max=10, in_flight_requests_max=50, buffered_entries_max=100),
-            tasks=2,
-            draw=random.Random(1).random,
-        )
-        position = before = 0
-        while now() < end_s:
-            await writer.write(entries(50, start=position))
-            position += 50
-            if now() < settled_s:
-                before = writer.counters.delivered
-        delivered = writer.counters.delivered - before
-        await writer.abort()
-        return delivered
 
-    delivered = run_virtually(main())
-    assert delivered >= 0.95 * rate * (end_s - settled_s)
-    settled = [is_admitted for at, is_admitted in service.answers if at >= settled_s]
-    assert settled.count(False) <= 0.01 * len(settled)
+def test_tasks_share_a_throttled_destination() -> None:
+    """None gets less than half of its fair share, and they use all of it."""
+    service = ThrottledService(1000, 1000)
+    counts = delivered(service, tasks=4)
+    assert sum(counts) >= 0.95 * 1000 * (END_S - SETTLED_S)
+    assert min(counts) >= sum(counts) / 8
+    assert refused_share(service) <= 0.02
