@@ -33,6 +33,7 @@ def test_a_claim_fails_without_its_guard(
         fixtures: dict[str, Any] = {
             "harness": harness,
             "query": Query(harness),
+            "untidy": Query(harness),
             "decoupled": Query(harness, options={"delivery": "decoupled"}),
             "secretive": Query(harness, destination_options=harness.secret_options or None),
             "store": store,
