@@ -14,8 +14,8 @@ GROUP = "penstock.destinations"
 BUILT_IN = {
     "delta": "penstock.datasource.delta.sink:DESTINATION",
     "iceberg": "penstock.datasource.iceberg.sink:DESTINATION",
-    "http": "penstock.datasource.http.sink:DESTINATION",
     "postgres": "penstock.datasource.postgres.stored:DESTINATION",
+    "http": "penstock.datasource.http.sink:DESTINATION",
 }
 """Built-in destinations. They are no entry points, because a zip of `--py-files` has none."""
 

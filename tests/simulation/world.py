@@ -163,6 +163,7 @@ class World:
             (admin, "_leased", leased),
             (admin, "HeldLease", _released),
             (admin, "stored_table", lambda *_: SimulatedStoredTable(self.lake)),
+            (admin, "open_committer", lambda *_: SimulatedStoredTable(self.lake).committer()),
         ):
             patch.setattr(module, name, instead)
 
