@@ -37,7 +37,7 @@ def lake(tmp_path: Path) -> Iterator[DecoupledLake]:
         yield lake
 
 
-def ended(process: subprocess.Popen[str], seconds: float = 30) -> tuple[int, str]:
+def ended(process: subprocess.Popen[str], seconds: float = 60) -> tuple[int, str]:
     """Return the exit code and the output."""
     try:
         out, err = process.communicate(timeout=seconds)
