@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from .datasource.delta.source import DeltaDataSource
     from .datasource.distribute import distribute
+    from .datasource.http.source import HttpDataSource
     from .datasource.iceberg.source import IcebergDataSource
     from .datasource.postgres.source import PostgresDataSource
     from .datasource.registration import register
@@ -46,6 +47,7 @@ __all__ = [
     "DeliveryHandle",
     "DeltaDataSource",
     "FencedError",
+    "HttpDataSource",
     "IcebergDataSource",
     "ManifestCorruptError",
     "PenstockError",
@@ -63,6 +65,7 @@ _HOME = {
     "START_SETTINGS": "datasource.start_settings",
     "DeliveryHandle": "delivery.handle",
     "DeltaDataSource": "datasource.delta.source",
+    "HttpDataSource": "datasource.http.source",
     "IcebergDataSource": "datasource.iceberg.source",
     "PostgresDataSource": "datasource.postgres.source",
     "distribute": "datasource.distribute",

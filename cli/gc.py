@@ -120,6 +120,8 @@ def print_cleaned(cleaned: CleanedTable, now: datetime, *, delete: bool) -> None
 def _summary(cleaned: CleanedTable, found: ClassifiedFiles, *, delete: bool) -> str:
     if cleaned.found is None and cleaned.error is None:
         return "Not supported for this kind of table: files of failed tasks are not searched for."
+    if cleaned.found is None:
+        return "Not checked: see the error."
     files = f"{output.count(len(found.unneeded), 'file')}, {output.size(found.size_bytes)}"
     if not found.unneeded:
         return "Nothing to delete."

@@ -42,6 +42,10 @@ class StoreUnreachableError(ConfigurationError):
     """No connection to the store's database could be opened: it is down, or the URL is wrong."""
 
 
+class StoreMissingError(ConfigurationError):
+    """The database has no manifest store."""
+
+
 class SchemaMismatchError(PenstockError):
     """Writing the rows into the table would change or lose values."""
 

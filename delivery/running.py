@@ -6,11 +6,9 @@ import posixpath
 import threading
 from dataclasses import dataclass, field, replace
 
-import sqlalchemy as sa
-
-from ..committers.errors import ConfigurationError, StoreUnreachableError
+from ..committers.errors import ConfigurationError, StoreMissingError, StoreUnreachableError
 from ..committers.safe_text import get_logger
-from ..committers.store.database import displayed_url, has_file
+from ..committers.store.database import displayed_url
 from ..committers.store.selection import is_named
 from ..committers.store.sql import SqlManifestStore, StreamStatus, open_store, sqlite_url
 from ..datasource.checkpoint import STORE_FILE
@@ -62,28 +60,24 @@ def opened(url: str, scope: DeliveryScope, context: DeliveryContext) -> SqlManif
     Raises:
         ConfigurationError: the store does not exist and should not be waited for, or it can never be opened.
     """
-    pauses = Pauses()
+    pauses, is_reported = Pauses(), False
     passing = (*TRANSIENT_ERRORS, StoreUnreachableError) if scope.waits_for_stores else TRANSIENT_ERRORS
     while not context.stop.is_set():
-        if scope.waits_for_stores and not _may_be_there(url):
-            context.stop.wait(context.settings.poll_s)
-            continue
         try:
-            return open_store(url, must_exist=not scope.waits_for_stores)
+            return open_store(url, must_exist=True)
+        except StoreMissingError as error:
+            if not scope.waits_for_stores:
+                raise
+            if not is_reported:
+                logger.info("Waiting for a store: %s", error)
+            is_reported = True
+            context.stop.wait(context.settings.poll_s)
         except passing as error:
             wait_s = pauses.begin()
             logger.warning("Tried again in %.0f s: %s", wait_s, error)
             context.on_store_failure(displayed_url(url), error)
             context.stop.wait(wait_s)
     return None
-
-
-def _may_be_there(url: str) -> bool:
-    """Return False for a SQLite file that does not exist: the first start of a query creates it."""
-    try:
-        return has_file(sa.make_url(url))
-    except (sa.exc.ArgumentError, ValueError):
-        return True  # opening the store reports what is wrong
 
 
 def deliver(scope: DeliveryScope, context: DeliveryContext) -> None:

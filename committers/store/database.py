@@ -29,6 +29,7 @@ from ..errors import (
     ManifestCorruptError,
     PenstockError,
     RetryableError,
+    StoreMissingError,
     StoreUnreachableError,
 )
 from ..postgres_timeouts import LOCK_TIMEOUT_S, connection_settings, set_timeouts
@@ -185,8 +186,8 @@ class Database:
             self.close()
             raise
 
-    def _no_store(self) -> ConfigurationError:
-        return ConfigurationError(
+    def _no_store(self) -> StoreMissingError:
+        return StoreMissingError(
             f"There is no manifest store at {self.name}. Check the name. A store is created by the first "
             "start of a query that uses it."
         )

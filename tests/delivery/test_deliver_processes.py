@@ -21,6 +21,7 @@ from tests.support.backlogs import QUERY, SOON, DecoupledLake, decoupled, start_
 
 import penstock
 from penstock import ConfigurationError, RetryableError
+from penstock.committers.store.sql import open_store
 
 DRIVER = """
 import os, sys, time
@@ -93,6 +94,20 @@ def test_once_waits_for_a_store_that_is_not_there_yet(tmp_path: Path, is_stopped
     code, output = ended(process)
     assert code == 0, output
     assert len(lake.rows()) == 4
+
+
+def test_waiting_creates_no_store(new_postgres_url: Callable[[], str]) -> None:
+    """Otherwise `status` would find an empty store, and no longer say that the name may be wrong."""
+    url = new_postgres_url()
+    process = start_cli("deliver", "--wait", "--store", url)
+    assert process.stderr is not None
+    assert "Delivery has started" in process.stderr.readline()
+    assert "Waiting for a store: There is no manifest store" in process.stderr.readline()
+    process.terminate()
+    code, output = ended(process)
+    assert code == 0, output
+    with pytest.raises(ConfigurationError, match="There is no manifest store"):
+        open_store(url, must_exist=True)
 
 
 def test_sigterm_lets_the_running_delivery_end(lake: DecoupledLake) -> None:

@@ -23,8 +23,8 @@ class RetryBudget:
     attempts_max: int | None = None
     """Including the first one. None: only `total_s` limits them."""
     total_s: float | None = 300.0
-    """Since the first attempt was sent. An entry is not retried if it would have to wait beyond this time.
-    None: only `attempts_max` limits it.
+    """Since the first attempt was sent. The last attempt is made at this time, unless the destination asks
+    for a longer wait. None: only `attempts_max` limits it.
     """
     backoff_first_s: float = 0.1
     """Doubles with each attempt."""
@@ -53,7 +53,9 @@ class RetryBudget:
         if problems:
             raise ConfigurationError("Retry budget:\n  - " + "\n  - ".join(problems))
 
-    def delay_s(self, attempts: int, retry_after_s: float | None, draw: float) -> float:
+    def delay_s(
+        self, attempts: int, retry_after_s: float | None, draw: float, elapsed_s: float = 0.0
+    ) -> float:
         """How long to wait after `attempts` attempts; at least what the destination asks for.
 
         Args:
@@ -61,13 +63,17 @@ class RetryBudget:
         """
         doublings = min(attempts - 1, 1000)  # beyond, a float overflows
         backoff_s = draw * min(self.backoff_max_s, self.backoff_first_s * 2.0**doublings)
+        if self.total_s is not None:
+            backoff_s = min(backoff_s, max(self.total_s - elapsed_s, 0.0))
         return max(backoff_s, min(retry_after_s or 0.0, self.retry_after_max_s))
 
     def is_exhausted(self, attempts: int, elapsed_s: float, delay_s: float) -> bool:
         """Return True if there must be no further attempt after a wait of `delay_s`."""
         if self.attempts_max is not None and attempts >= self.attempts_max:
             return True
-        return self.total_s is not None and elapsed_s + delay_s > self.total_s
+        if self.total_s is None:
+            return False
+        return elapsed_s >= self.total_s or delay_s > self.total_s - elapsed_s
 
     def exhausted(self, last: Retry, attempts: int, elapsed_s: float) -> DeadLetter | Fatal:
         """The result of an entry that is not retried any more."""

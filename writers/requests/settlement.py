@@ -82,7 +82,7 @@ def _retried(
 ) -> DeadLetter | Fatal | float:
     """The time of the next attempt, or the result of an entry that has none left."""
     elapsed_s = now - queued.first_sent_at
-    delay_s = retries.delay_s(queued.attempts, result.retry_after_s, draw)
+    delay_s = retries.delay_s(queued.attempts, result.retry_after_s, draw, elapsed_s)
     if retries.is_exhausted(queued.attempts, elapsed_s, delay_s):
         return retries.exhausted(result, queued.attempts, elapsed_s)
     return now + delay_s

@@ -163,6 +163,13 @@ def test_the_time_of_an_entry_is_limited_and_no_wait_goes_beyond() -> None:
     assert len(service.requests) == 2
 
 
+def test_the_last_attempt_is_made_when_the_time_ends() -> None:
+    """The jitter of the last wait ends no attempt before its time."""
+    service = ScriptedService(*[BUSY] * 1000)
+    with pytest.raises(RetryableError, match=r"Not delivered in \d+ attempts and 60\.\d s"):
+        written(service, retries=RetryBudget(total_s=60))
+
+
 def test_the_time_of_an_entry_starts_when_it_is_first_sent() -> None:
     """The last request waits 4.5 s for its turn, and still has its full second."""
     service = ScriptedService(*[DELIVERED] * 9, BUSY, latency_s=0.5)
