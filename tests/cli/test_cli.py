@@ -87,6 +87,7 @@ def test_credentials_that_an_earlier_version_has_stored_are_not_shown(lake: Lake
 # What it costs --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("any_lake")
 @pytest.mark.parametrize("command", ["status", "show ids 0", "recover", "gc", "version"])
 def test_no_command_loads_spark(command: str) -> None:

@@ -478,6 +478,7 @@ class History:
         assert lake.versions() == versions
 
 
+@pytest.mark.slow
 @settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )

@@ -28,12 +28,14 @@ def test_the_invariant_holds_after_any_history(lake: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize("lake", LAKES)
 def test_the_invariant_holds_on_the_real_store(lake: str) -> None:
     failures = [failure for seed in range(40) if (failure := play(seed, lake, "sqlite"))]
     assert not failures, "\n".join(map(str, failures))
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.parametrize("lake", LAKES)
 def test_the_invariant_holds_on_postgres(lake: str, new_postgres_url: Callable[[], str]) -> None:
@@ -78,6 +80,7 @@ def test_a_seed_is_the_same_history_again(lake: str, seed: int) -> None:
     assert list(timeline(seed, lake)) == list(timeline(seed, lake))
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_a_history_is_the_same_in_another_process() -> None:
     told = [
