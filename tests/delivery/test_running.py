@@ -34,7 +34,9 @@ def test_a_database_that_is_down_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The first try is real; by the second one the database is there."""
-    urls = iter((DOWN, f"sqlite:///{tmp_path}/store.db"))
+    url = f"sqlite:///{tmp_path}/store.db"
+    open_store(url).close()
+    urls = iter((DOWN, url))
 
     def open_next(_url: str, *, must_exist: bool) -> SqlManifestStore:
         return open_store(next(urls), must_exist=must_exist)
