@@ -200,7 +200,7 @@ distclean: clean ## The same, and the environments too
 	@$*/bin/python -m pip install --quiet --no-build-isolation --no-deps --editable .
 	@touch $@
 
-.PRECIOUS: %/.locked
+.PRECIOUS: %/.locked .venv-python%/.locked
 
 define create
 if [ -z "$(PYTHON)" ]; then \

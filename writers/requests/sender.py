@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ...committers.errors import PenstockError, RetryableError, SchemaMismatchError
+from ...committers.safe_text import get_logger
 from .buffer import EntryBuffer, Queued
 from .client import Client, ErrorClassifier, Observer, classify_error
 from .counters import Counters
@@ -22,7 +23,13 @@ from .results import Acknowledged, DeadLetter, Delivered, Dropped, Fatal, Result
 from .retry_budget import RetryBudget
 from .settlement import settle
 
+logger = get_logger(__name__)
+
 PayloadT = TypeVar("PayloadT")
+
+OUTAGE_S = 10.0
+"""An entry that is not accepted for so long is reported in the log."""
+WARNING_EVERY_S = 30.0
 
 _TICK_S = 1e-6
 """Timers can be early by less than this."""
@@ -85,6 +92,7 @@ class RequestSender(Generic[PayloadT]):
         """Size of the entry for which `write` needs room; None if it does not wait."""
         self._error: PenstockError | None = None
         self._is_closed = False
+        self._warn_at = -math.inf
 
     # For the caller -----------------------------------------------------------------------------------
 
@@ -342,12 +350,29 @@ class RequestSender(Generic[PayloadT]):
         for queued, next_attempt_at in settlement.put_back:
             self._buffer.put_back(queued, next_attempt_at)
         self._counters.retried += len(settlement.put_back)
+        if settlement.put_back and settlement.retry is not None:
+            self._warn(settlement.put_back[0][0], settlement.retry, now)
         if settlement.done:
             self._acknowledge(settlement.acknowledged)
             self._buffer.release(settlement.done)
         for entry, fatal in settlement.refused[:1]:
             message = f"The destination did not accept entry {entry.id}: {fatal.code}. {fatal.message}"
             self._fail(fatal.error(message))
+
+    def _warn(self, queued: Queued[PayloadT], retry: Retry, now: float) -> None:
+        """Report an outage that lasts, now and then."""
+        elapsed_s = now - queued.first_sent_at
+        if elapsed_s < OUTAGE_S or now < self._warn_at:
+            return
+        self._warn_at = now + WARNING_EVERY_S
+        logger.warning(
+            "Entry %s has not been accepted for %.0f s (%s attempts): %s. %s It is sent again.",
+            queued.entry.id,
+            elapsed_s,
+            queued.attempts,
+            retry.code,
+            retry.message,
+        )
 
     def _acknowledge(self, done: Sequence[tuple[Entry[PayloadT], Acknowledged]]) -> None:
         if self._observer is not None:

@@ -28,6 +28,8 @@ class Settlement(Generic[PayloadT]):
     """The results of `done`."""
     throttled: int = 0
     """Entries that the destination refused because of its load."""
+    retry: Retry | None = None
+    """Why an entry is put back."""
 
 
 def settle(
@@ -60,6 +62,7 @@ def settle(
         ending: Acknowledged | Fatal | float
         if isinstance(result, Retry):
             settlement.throttled += result.is_throttled
+            settlement.retry = result
             queued.attempts += 1
             queued.first_sent_at = min(queued.first_sent_at, started_at)
             ending = _retried(queued, result, now, draw, retries)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -46,6 +47,7 @@ from penstock.writers.requests.results import (
 )
 from penstock.writers.requests.retry_after import parse_retry_after
 from penstock.writers.requests.retry_budget import RetryBudget
+from penstock.writers.requests.sender import WARNING_EVERY_S
 
 BUSY = Retry("503", "Busy.")
 FIRST_S = 0.1
@@ -70,6 +72,17 @@ def test_only_failed_entries_are_sent_again_with_their_ids() -> None:
     written(service)
     assert service.positions == [(0, 1, 2), (1,)]
     assert service.requests[1].ids == ("id-1",)
+
+
+def test_an_outage_that_lasts_is_reported_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    written(ScriptedService(*[Retry("503", "Down.")] * 3), count=1, draw=lambda: 0.999)
+    assert caplog.messages == []
+    took_s = written(ScriptedService(*[Retry("503", "Down.")] * 14), count=1, draw=lambda: 0.999)
+    assert 1 < len(caplog.messages) <= took_s / WARNING_EVERY_S + 1
+    assert re.fullmatch(
+        r"Entry id-0 has not been accepted for 1\d s \(8 attempts\): 503\. Down\. It is sent again\.",
+        caplog.messages[0],
+    )
 
 
 def test_one_result_is_that_of_all_entries_of_the_request() -> None:
