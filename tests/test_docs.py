@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from penstock.datasource.delta import options as delta
-from penstock.datasource.http import options as http
+from penstock.datasource.http.options import HttpOptions
 from penstock.datasource.iceberg import options as iceberg
-from penstock.datasource.options.declaring import options_of
+from penstock.datasource.options.declaring import options_of, prefixes_of
 from penstock.datasource.options.delivery import DeliveryOptions
 from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.datasource.options.parsing import Option, Prefix
 from penstock.datasource.options.stream import StreamOptions
 from penstock.datasource.postgres import options as postgres
+from penstock.datasource.requests.options import RequestOptions
 from penstock.delivery.metrics import Metrics
 
 ROOT = Path(__file__).parent.parent
@@ -31,10 +32,16 @@ def _own(layer: type, base: type) -> tuple[Option, ...]:
     return tuple(option for option in options_of(layer) if option not in options_of(base))
 
 
+REQUESTS: dict[str, type[RequestOptions]] = {"http": HttpOptions}
+
 OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
     "delta": (delta.OPTIONS, delta.PREFIXES),
     "iceberg": (iceberg.OPTIONS, iceberg.PREFIXES),
-    "http": (http.OPTIONS, http.PREFIXES),
+    **{
+        kind: (_own(of, RequestOptions), tuple(set(prefixes_of(of)) - set(prefixes_of(RequestOptions))))
+        for kind, of in REQUESTS.items()
+    },
+    "requests": (_own(RequestOptions, DeliveryOptions), prefixes_of(RequestOptions)),
     "postgres": (postgres.OPTIONS, postgres.PREFIXES),
     "all": (options_of(StreamOptions) + _own(DeliveryOptions, StreamOptions), ()),
     "files": (_own(FileTableOptions, DeliveryOptions), ()),
@@ -43,7 +50,7 @@ OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
 
 def options_table(of: str) -> str:
     options, prefixes = OPTIONS[of]
-    is_layer = of in ("all", "files")
+    is_layer = of in ("all", "files", "requests")
     own = [one for one in options if is_layer or one not in options_of(FileTableOptions)]
     rows = [f"| `{option.name}` | {option.help} |" for option in own]
     rows += [f"| `{prefix.name}*` | {prefix.help} Never shown or stored. |" for prefix in prefixes]

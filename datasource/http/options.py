@@ -5,20 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from ...committers.errors import ConfigurationError
-from ..options.declaring import declared, option, optional, options_of, passed_on, prefixes_of
-from ..options.file_tables import FileTableOptions
-from ..options.parsing import Option, check, one_of, parse_options, storable, text
-from ..options.stream import problems_of
-from ..requests.options import RequestOptions, problems_of_requests, row_log_of
+from ..options.declaring import declared, option, optional, passed_on
+from ..options.parsing import one_of, text
+from ..requests.options import RequestOptions
 
 if TYPE_CHECKING:
     from ...writers.requests.http import HttpTarget
-
-NAME = "penstock.http"
 
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 """RFC 9110, section 5.6.2."""
@@ -68,6 +63,9 @@ def _method(name: str) -> str:
 class HttpOptions(RequestOptions):
     """Options of `penstock.http`."""
 
+    NAME: ClassVar[str] = "penstock.http"
+    REQUIRED: ClassVar[Mapping[str, str]] = {"url": "https://api.example.com/rows"}
+
     url: str = field(
         metadata=declared(
             "url",
@@ -106,33 +104,12 @@ class HttpOptions(RequestOptions):
     )
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> HttpOptions:
-        """Parse the options that Spark passes.
+    def problems(cls, values: Mapping[str, Any]) -> list[str]:
+        return _problems_of_headers(values)
 
-        Raises:
-            ConfigurationError: lists all problems, one sentence each.
-        """
-        of_files = {option.name.lower(): option.name for option in _OF_FILES}
-        given = {key: value for key, value in options.items() if key.lower() not in {*of_files, "path"}}
-        values, problems = parse_options(OPTIONS, PREFIXES, given)
-        problems += [
-            f"{of_files[key.lower()]} is an option of lake tables. {NAME} writes no files: remove the option."
-            for key in options
-            if key.lower() in of_files
-        ]
-        if any(key.lower() == "path" for key in options):
-            problems.append('path is not an option: give .option("url", ...) and .start() without a path.')
-        if "url" not in {key.lower() for key in given}:
-            problems.append('url is missing: .option("url", "https://api.example.com/rows").')
-        stored = storable(OPTIONS, given)
-        problems += problems_of(values, stored, PREFIXES)
-        problems += problems_of_requests(values)
-        problems += _problems_of_headers(values)
-        check(NAME, problems)
-        location = row_log_of(values.get("row_log"), values.get("checkpoint_location"))
-        if location is not None:  # for processes in any working directory
-            stored["rowLog"] = location
-        return cls(**values, given=stored)
+    @property
+    def address(self) -> str:
+        return self.url
 
     @property
     def target(self) -> HttpTarget:
@@ -167,24 +144,3 @@ def _problems_of_headers(values: Mapping[str, Any]) -> list[str]:
     if len(given) > 1:
         problems.append(f"{' and '.join(given)} contradict each other. Give one of them.")
     return problems
-
-
-def require_client() -> None:
-    """Check that aiohttp is installed.
-
-    Raises:
-        ConfigurationError: aiohttp is not installed.
-    """
-    try:
-        import aiohttp  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(
-            f"penstock.http needs aiohttp, which is not installed here ({error}). On the driver and the "
-            "executors, run: pip install 'penstock[http]'"
-        ) from error
-
-
-OPTIONS = options_of(HttpOptions)
-PREFIXES = prefixes_of(HttpOptions)
-
-_OF_FILES = (*(set(options_of(FileTableOptions)) - set(OPTIONS)), Option("partitionBy", "", text, ""))

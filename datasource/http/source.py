@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..base_source import PenstockDataSource
-
-if TYPE_CHECKING:
-    from ..requests.sink import RequestSink
+from ..requests.source import RequestDataSource
 
 
-class HttpDataSource(PenstockDataSource):
+class HttpDataSource(RequestDataSource):
     """HTTP endpoints. See `PenstockDataSource`."""
 
-    readers = "what the service offers"
+    service = "penstock.datasource.http.sink:SERVICE"
 
     @classmethod
     def name(cls) -> str:
         return "penstock.http"
-
-    def sink(self) -> RequestSink:
-        from .options import HttpOptions, require_client
-
-        require_client()
-        from .sink import sink_of
-
-        return sink_of(HttpOptions.parse(self.options))

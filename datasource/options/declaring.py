@@ -62,8 +62,10 @@ def prefixes_of(layers: type) -> tuple[Prefix, ...]:
 
 
 def _declared(layer: type) -> list[Option | Prefix]:
+    """Options of a layer, its own first. What it declares again, with another default, is its own."""
     bases = [base for base in layer.__bases__ if is_dataclass(base)]
-    inherited = {one.name for base in bases for one in fields(base)}
-    own = [one for one in fields(layer) if _KEY in one.metadata and one.name not in inherited]
+    inherited = [one for base in bases for one in fields(base)]
+    own = [one for one in fields(layer) if _KEY in one.metadata and one not in inherited]
     shown: list[Option | Prefix] = [replace(one.metadata[_KEY], field=one.name) for one in own]
-    return shown + [known for base in bases for known in _declared(base)]
+    names = {one.name for one in own}
+    return shown + [known for base in bases for known in _declared(base) if known.field not in names]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ...committers.maintenance import MaintenancePolicy
-from .declaring import declared, option, optional
+from .declaring import declared, option, optional, options_of
 from .delivery import TARGET_FILE_BYTES, TARGET_FILE_SIZE, DeliveryOptions
-from .parsing import MIB, columns, count, flag, one_of, properties, size
+from .parsing import MIB, Option, columns, count, flag, one_of, properties, size
 
 COMPRESSION = "zstd"
 
@@ -101,3 +101,30 @@ class FileTableOptions(DeliveryOptions):
     @property
     def deliver_after_bytes_default(self) -> int:
         return self.target_file_bytes or TARGET_FILE_BYTES
+
+
+def refuse_file_options(
+    name: str, known: Sequence[Option], options: Mapping[str, str], instead_of_path: str
+) -> tuple[dict[str, str], list[str]]:
+    """Return the options of a destination without files, and a problem for each option that only files need.
+
+    Args:
+        name: of the data source, for messages
+        known: the options of the destination
+        instead_of_path: the option that names the destination
+    """
+    of_files = {option.name.lower(): option.name for option in options_of(FileTableOptions)}
+    of_files["partitionby"] = "partitionBy"
+    for one in known:
+        of_files.pop(one.name.lower(), None)
+    given = {key: value for key, value in options.items() if key.lower() not in {*of_files, "path"}}
+    problems = [
+        f"{of_files[key.lower()]} is an option of lake tables. {name} writes no files: remove the option."
+        for key in options
+        if key.lower() in of_files
+    ]
+    if any(key.lower() == "path" for key in options):
+        problems.append(
+            f'path is not an option: give .option("{instead_of_path}", ...) and .start() without a path.'
+        )
+    return given, problems

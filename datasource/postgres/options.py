@@ -9,8 +9,8 @@ from ...committers.errors import ConfigurationError
 from ...committers.postgres.address import parse_schema_name, parse_table_name
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import DeliveryOptions
-from ..options.file_tables import FileTableOptions
-from ..options.parsing import Option, check, parse_options, storable, text
+from ..options.file_tables import refuse_file_options
+from ..options.parsing import check, parse_options, storable, text
 from ..options.stream import problems_of
 
 NAME = "penstock.postgres"
@@ -60,18 +60,9 @@ class PostgresOptions(DeliveryOptions):
         Raises:
             ConfigurationError: lists all problems, one sentence each.
         """
-        of_files = {option.name.lower(): option.name for option in _OF_FILES}
-        given = {key: value for key, value in options.items() if key.lower() not in {*of_files, "path"}}
+        given, refused = refuse_file_options(NAME, OPTIONS, options, "dbtable")
         values, problems = parse_options(OPTIONS, PREFIXES, given)
-        problems += [
-            f"{of_files[key.lower()]} is an option of lake tables. {NAME} writes no files: remove the option."
-            for key in options
-            if key.lower() in of_files
-        ]
-        if any(key.lower() == "path" for key in options):
-            problems.append(
-                'path is not an option: give .option("dbtable", ...) and .start() without a path.'
-            )
+        problems += refused
         keys = {key.lower() for key in given}
         if "url" not in keys:
             problems.append('url is missing: .option("url", "postgresql://user@host:5432/database").')
@@ -100,5 +91,3 @@ def require_driver() -> None:
 
 OPTIONS = options_of(PostgresOptions)
 PREFIXES = prefixes_of(PostgresOptions)
-
-_OF_FILES = (*(set(options_of(FileTableOptions)) - set(OPTIONS)), Option("partitionBy", "", text, ""))

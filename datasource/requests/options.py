@@ -4,25 +4,68 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...committers.errors import ConfigurationError
 from ...writers.local_path import local_path
 from ...writers.requests.limits import Limits
 from ...writers.requests.opening import WriterSettings
 from ...writers.requests.retry_budget import RetryBudget
-from ..options.declaring import option, optional, passed_on
+from ..options.declaring import option, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import DeliveryOptions
-from ..options.parsing import MIB, count, duration_s, flag, one_of, size, text
+from ..options.file_tables import refuse_file_options
+from ..options.parsing import (
+    MIB,
+    check,
+    count,
+    duration_s,
+    flag,
+    one_of,
+    parse_options,
+    size,
+    storable,
+    text,
+)
+from ..options.stream import problems_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 ROW_LOG = "row-log"
 """Directory of the row log in a local checkpoint."""
 
 
+def batch_entries(default: str) -> int:
+    """Declare `maxBatchSize` with the limit of a service."""
+    return option("maxBatchSize", count(1, 100_000), "Maximum number of rows in a request.", default=default)
+
+
+def batch_bytes(default: str) -> int:
+    """Declare `maxBatchBytes` with the limit of a service."""
+    return option(
+        "maxBatchBytes", size(1, 1024 * MIB), "Maximum size of the rows in a request.", default=default
+    )
+
+
+def record_bytes(default: str) -> int:
+    """Declare `maxRecordBytes` with the limit of a service."""
+    return option(
+        "maxRecordBytes",
+        size(1, 1024 * MIB),
+        "Maximum size of a row. A larger one is refused, see `badRows`.",
+        default=default,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions(DeliveryOptions):
-    """Options of all destinations that receive rows in requests."""
+    """Options of all destinations that receive rows in requests. A destination adds its own in a subclass."""
+
+    NAME: ClassVar[str]
+    """Of the data source, such as `penstock.http`."""
+    REQUIRED: ClassVar[Mapping[str, str]]
+    """The required options, with examples. The first one names the destination."""
 
     row_log: str | None = optional(
         "rowLog",
@@ -44,18 +87,9 @@ class RequestOptions(DeliveryOptions):
         "stream. `drop` drops them, and logs how many.",
         default="fail",
     )
-    batch_entries_max: int = option(
-        "maxBatchSize", count(1, 100_000), "Maximum number of rows in a request.", default="500"
-    )
-    batch_bytes_max: int = option(
-        "maxBatchBytes", size(1, 1024 * MIB), "Maximum size of the rows in a request.", default="4mb"
-    )
-    record_bytes_max: int = option(
-        "maxRecordBytes",
-        size(1, 1024 * MIB),
-        "Maximum size of a row. A larger one is refused, see `badRows`.",
-        default="1mb",
-    )
+    batch_entries_max: int = batch_entries("500")
+    batch_bytes_max: int = batch_bytes("4mb")
+    record_bytes_max: int = record_bytes("1mb")
     in_flight_requests_max: int = option(
         "maxInFlightRequests",
         count(1, 1000),
@@ -107,6 +141,43 @@ class RequestOptions(DeliveryOptions):
         "For a row log or a checkpoint in an object store, such as `storage.AWS_REGION`.",
     )
 
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        """Parse the options that Spark passes.
+
+        Raises:
+            ConfigurationError: lists all problems, one sentence each.
+        """
+        known, prefixes = options_of(cls), prefixes_of(cls)
+        given, refused = refuse_file_options(cls.NAME, known, options, next(iter(cls.REQUIRED)))
+        values, problems = parse_options(known, prefixes, given)
+        keys = {key.lower() for key in given}
+        problems += refused
+        problems += [
+            f'{name} is missing: .option("{name}", "{example}").'
+            for name, example in cls.REQUIRED.items()
+            if name.lower() not in keys
+        ]
+        stored = storable(known, given)
+        problems += problems_of(values, stored, prefixes)
+        problems += cls._problems_of_limits(values)
+        problems += cls.problems(values)
+        check(cls.NAME, problems)
+        location = row_log_of(values.get("row_log"), values.get("checkpoint_location"))
+        if location is not None:  # for processes in any working directory
+            stored["rowLog"] = location
+        return cls(**values, given=stored)
+
+    @classmethod
+    def problems(cls, values: Mapping[str, Any]) -> list[str]:
+        """Return problems of values that are valid one by one. Fields with their default are missing."""
+        return []
+
+    @property
+    def address(self) -> str:
+        """The address of the destination, always spelled in the same way and without secrets."""
+        raise NotImplementedError
+
     @property
     def limits(self) -> Limits:
         """
@@ -130,26 +201,25 @@ class RequestOptions(DeliveryOptions):
     def writer_settings(self) -> WriterSettings:
         return WriterSettings(self.limits, RetryBudget(total_s=self.retry_s_max), self.drops_bad_rows)
 
+    @classmethod
+    def _problems_of_limits(cls, values: Mapping[str, Any]) -> list[str]:
+        known = {**{field.name: field.default for field in fields(cls)}, **values}
+        problems = [
+            f"{smaller} ({known[its]:,} bytes) must not be larger than {larger} ({known[others]:,} bytes)."
+            for smaller, its, larger, others in SIZES
+            if known[its] > known[others]
+        ]
+        if known["request_timeout_s"] <= 0:
+            problems.append("requestTimeout must be at least 1s.")
+        if known["buffer_time_max_s"] <= 0:
+            problems.append("maxTimeInBuffer must be at least 1s.")
+        return problems
+
 
 SIZES = (
     ("maxRecordBytes", "record_bytes_max", "maxBatchBytes", "batch_bytes_max"),
     ("maxBatchBytes", "batch_bytes_max", "maxBufferedBytes", "buffered_bytes_max"),
 )
-
-
-def problems_of_requests(values: Mapping[str, Any]) -> list[str]:
-    """Return problems of values that are valid one by one."""
-    known = {**_DEFAULTS, **values}
-    problems = [
-        f"{smaller} ({known[its]:,} bytes) must not be larger than {larger} ({known[others]:,} bytes)."
-        for smaller, its, larger, others in SIZES
-        if known[its] > known[others]
-    ]
-    if known["request_timeout_s"] <= 0:
-        problems.append("requestTimeout must be at least 1s.")
-    if known["buffer_time_max_s"] <= 0:
-        problems.append("maxTimeInBuffer must be at least 1s.")
-    return problems
 
 
 def row_log_of(row_log: str | None, checkpoint: str | None) -> str | None:
@@ -168,15 +238,3 @@ def missing_row_log() -> ConfigurationError:
         '.option("rowLog", '
         '"s3://bucket/row-log").'
     )
-
-
-_DEFAULTS = {
-    name: getattr(RequestOptions(), name)
-    for name in (
-        "record_bytes_max",
-        "batch_bytes_max",
-        "buffered_bytes_max",
-        "request_timeout_s",
-        "buffer_time_max_s",
-    )
-}

@@ -52,6 +52,17 @@ def test_a_declaration_has_the_parser_the_help_and_the_default() -> None:
         parse_as(Mine, "mine", {"buffersize": "2kb"})
 
 
+def test_a_layer_can_give_an_option_another_default() -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Smaller(Mine):
+        buffer: int = option("bufferSize", size(1, 1024), "How much.", default="1b")
+
+    assert parse_as(Smaller, "smaller", {"place": "here"}).buffer == 1
+    helps = [known.help for known in options_of(Smaller) if known.name == "bufferSize"]
+    assert helps == ["How much. Default `1b`."]
+    assert [known.name for known in options_of(Smaller)].count("place") == 1
+
+
 def test_own_options_come_before_those_of_the_layers_below() -> None:
     names = [known.name for known in options_of(Mine)]
     assert names[:5] == ["place", "bufferSize", "limit", "password", "delivery"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import pickle
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -147,14 +147,7 @@ def test_an_id_can_be_sent_in_a_header() -> None:
 
 
 def test_the_client_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "aiohttp":
-            raise ImportError("no aiohttp")
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'penstock\[http\]'"):
         HttpDataSource(dict(GIVEN)).sink()
 

@@ -28,6 +28,8 @@ class WriterSettings:
     """True: entries that the destination refuses for good are dropped and counted. False: they stop the
     writer.
     """
+    order_by_key: bool = False
+    """See `RequestSender`."""
 
 
 class RowWriter(AsyncSinkWriter[PayloadT]):
@@ -56,5 +58,11 @@ def open_writer(
                 )
         on_acknowledged()
 
-    sender = RequestSender(client, settings.limits, retries=settings.retries, observer=observe)
+    sender = RequestSender(
+        client,
+        settings.limits,
+        retries=settings.retries,
+        order_by_key=settings.order_by_key,
+        observer=observe,
+    )
     return RowWriter(sender)

@@ -1,0 +1,127 @@
+"""What request-based destinations have in common, from the options of a query to a sink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ...committers.errors import ConfigurationError, shown
+from ...committers.requests.content import RequestManifests
+from ..destinations import DestinationType, with_prefix
+from ..options.declaring import options_of, prefixes_of
+from .options import RequestOptions
+from .sink import RequestSink
+from .stored import StoredRequests
+
+if TYPE_CHECKING:
+    from ...committers.contract import StreamKey
+    from ...committers.requests.contract import Requests
+    from ..options.parsing import Option
+    from ..table_access import TableAccess
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestService:
+    """One request-based destination. Made once, when its module is imported."""
+
+    kind: str
+    options: type[RequestOptions]
+    requests: Callable[[Any], Requests]
+    """Returns how rows become requests, from the parsed options."""
+    library: str
+    """The module of the client library."""
+    extra: str
+    """The extra of Penstock that installs it."""
+    secrets_are_for: str | None = None
+    """The option with the URL to which secrets are sent. None: secrets sign requests and are never sent."""
+
+    def sink(self, options: Mapping[str, str]) -> RequestSink:
+        """Return the sink for the options of a query.
+
+        Raises:
+            ConfigurationError: lists everything that is wrong with the options, or the client library is not
+                installed.
+        """
+        self._require_library()
+        parsed = self.options.parse(options)
+        return RequestSink(self.kind, parsed.address, parsed, self.requests(parsed))
+
+    def destination(self, data_source: str) -> DestinationType:
+        """
+        Args:
+            data_source: see `DestinationType`
+        """
+        return DestinationType(
+            kind=self.kind,
+            data_source=data_source,
+            options=options_of(self.options),
+            sink=self._sink_of,
+            stored_table=lambda stream, access: StoredRequests(
+                self.kind, stream.table_uri, self._split(access)[1]
+            ),
+            files_of=RequestManifests(self.kind).files,
+        )
+
+    def _require_library(self) -> None:
+        try:
+            import_module(self.library)
+        except ImportError as error:
+            raise ConfigurationError(
+                f"{self.options.NAME} needs {self.library}, which is not installed here ({error}). On the "
+                f"driver and the executors, run: pip install 'penstock[{self.extra}]'"
+            ) from error
+
+    def _sink_of(self, stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> RequestSink:
+        """Return the sink of a stream, with the secrets of this process if they are for its destination."""
+        secrets, storage = self._split(access)
+        given = with_prefix("storage.", options, storage)
+        return self.sink({**given, **(secrets if self._are_for(options, secrets, access) else {})})
+
+    def _split(self, access: TableAccess) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the secrets of the destination, and the options of the object store."""
+        of_all = {option.name for option in options_of(RequestOptions)}
+        own = [one for one in options_of(self.options) if one.name not in of_all]
+        names = {one.name.lower() for one in own if one.is_secret}
+        prefixes = {prefix.name for prefix in prefixes_of(self.options)} - {
+            prefix.name for prefix in prefixes_of(RequestOptions)
+        }
+        secrets, storage = {}, {}
+        for key, value in access.storage.items():
+            name = key.lower()
+            if name in names or name.startswith(tuple(prefixes)):
+                secrets[name] = value
+            elif self.secrets_are_for is None or name != self.secrets_are_for.lower():
+                storage[key] = value
+        return secrets, storage
+
+    def _are_for(self, options: Mapping[str, str], secrets: Mapping[str, str], access: TableAccess) -> bool:
+        """Return True if the secrets may be sent to the URL of the stream, which only the store names.
+
+        Raises:
+            ConfigurationError: it is not given for which URL they are.
+        """
+        if not secrets or self.secrets_are_for is None:
+            return bool(secrets)
+        url_option = self._option(self.secrets_are_for)
+        stored = options.get(url_option.name)
+        if stored is None:  # it is a secret itself: this process names it
+            return True
+        key = url_option.name.lower()
+        url = next((value for name, value in access.storage.items() if name.lower() == key), None)
+        if url is None:
+            raise ConfigurationError(
+                f"The manifest store says that the stream goes to {shown(stored)}, to which the given "
+                "headers or credentials would be sent. Nothing was sent. Say for which endpoint they are: "
+                f"--storage {url_option.name}={self.options.REQUIRED[url_option.name]}. They are sent to "
+                "URLs below it, and to no others."
+            )
+        try:
+            target, allowed = str(url_option.parse(stored)), str(url_option.parse(url))
+        except ValueError as error:
+            raise ConfigurationError(f"--storage {url_option.name}={shown(url)}: {error}.") from None
+        return target == allowed or target.startswith(f"{allowed.rstrip('/')}/")
+
+    def _option(self, name: str) -> Option:
+        return next(option for option in options_of(self.options) if option.name == name)

@@ -1,0 +1,56 @@
+"""How rows become requests whose entries are JSON objects. Runs on executors and in the delivery process."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from ...committers.requests.contract import RowPlace
+from .client import Client
+from .entry import Entry
+from .json_rows import check_json_schema, check_values, json_objects
+from .opening import RowWriter, WriterSettings, open_writer
+from .row_ids import check_id_column, row_ids
+
+NOWHERE = RowPlace("", 0, 0, 0, 0)
+"""To check ids before rows have a place."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonRequests(ABC):
+    """See `Requests`. Each row is a JSON object."""
+
+    address: str
+    settings: WriterSettings
+    id_column: str | None
+
+    @abstractmethod
+    def new_client(self) -> Client[Any]:
+        """Return a new client. The only place that loads the client library."""
+
+    def check_schema(self, rows: pa.Schema) -> None:
+        check_json_schema(rows, self.address)
+        check_id_column(rows, self.id_column)
+
+    def checker(self) -> Callable[[pa.RecordBatch], None]:
+        return partial(_check, self.id_column)
+
+    def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[Any]]:
+        ids, position = row_ids(rows, place, self.id_column), place.position
+        return [
+            Entry(row, len(row) + 1, row_id, position + number)
+            for number, (row, row_id) in enumerate(zip(json_objects(rows), ids, strict=True))
+        ]
+
+    def open_writer(self, on_acknowledged: Callable[[], None] = lambda: None) -> RowWriter[Any]:
+        return open_writer(self.new_client(), self.settings, on_acknowledged)
+
+
+def _check(id_column: str | None, rows: pa.RecordBatch) -> None:
+    check_values(rows)
+    row_ids(rows, NOWHERE, id_column)
