@@ -375,6 +375,7 @@ def test_a_host_outside_of_azure_is_taken_from_the_operator() -> None:
     assert open_object_store("abfss://lake@acct.dfs.example.com/a", own)[1] == "lake/a"
 
 
+@pytest.mark.slow
 def test_other_storages_have_no_account() -> None:
     assert open_object_store("s3://a@b/c", {})[1] == "a@b/c"
 

@@ -73,6 +73,7 @@ class TestHttp(DestinationConformance):
         return HttpHarness(tmp_path, http_service)
 
 
+@pytest.mark.slow
 class TestHttpWithKeys(DestinationConformance):
     """Rows arrive exactly once, as the service takes each key once."""
 

@@ -28,14 +28,12 @@ def test_the_invariant_holds_after_any_history(lake: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize("lake", LAKES)
 def test_the_invariant_holds_on_the_real_store(lake: str) -> None:
     failures = [failure for seed in range(40) if (failure := play(seed, lake, "sqlite"))]
     assert not failures, "\n".join(map(str, failures))
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.parametrize("lake", LAKES)
 def test_the_invariant_holds_on_postgres(lake: str, new_postgres_url: Callable[[], str]) -> None:
@@ -80,7 +78,6 @@ def test_a_seed_is_the_same_history_again(lake: str, seed: int) -> None:
     assert list(timeline(seed, lake)) == list(timeline(seed, lake))
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_a_history_is_the_same_in_another_process() -> None:
     told = [
@@ -129,6 +126,7 @@ def test_a_guard_that_is_taken_away_is_noticed(guard: str) -> None:
     assert "1 of 1 removed guards were noticed" in ended.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: str(mutation.guard))
 def test_every_mutation_still_applies(mutation: Mutation) -> None:
     modules = ChangedModules(mutation.changes)

@@ -16,6 +16,7 @@ from tests.support.lakes import IcebergLake
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.slow
 def test_a_table_with_evolved_columns_and_partitions_gets_a_stream(
     iceberg_ids: IdStream, iceberg_table: IcebergLake
 ) -> None:

@@ -205,7 +205,8 @@ NESTED_ROWS = [
 def test_nested_columns_are_counted_and_bound_only_outside_lists_and_maps(write: Write) -> None:
     statistics, _ = write(pa.Table.from_pylist(NESTED_ROWS, NESTED), pyarrow_to_schema(with_ids(NESTED)))
     assert statistics["value_counts"] == {"3": 5, "5": 4, "6": 4, "9": 3, "10": 3}
-    assert statistics["null_value_counts"] == {"3": 4, "5": 2, "9": 2, "10": 1}
+    in_list = 4 if int(pa.__version__.split(".")[0]) >= 26 else 2  # without those of NULL and empty lists
+    assert statistics["null_value_counts"] == {"3": in_list, "5": 2, "9": 2, "10": 1}
     assert statistics["nan_value_counts"] == {"9": 0}
     assert statistics["lower_bounds"] == {"9": struct.pack("<d", 2.5).hex(), "10": "0100000000000000"}
     assert statistics["upper_bounds"] == {"9": struct.pack("<d", 2.5).hex(), "10": "0200000000000000"}
