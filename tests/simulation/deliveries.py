@@ -27,7 +27,7 @@ from penstock.committers.errors import (
     TableChangedError,
 )
 from penstock.committers.store.sql import SqlManifestStore
-from penstock.datasource.sink import check_same_table
+from penstock.datasource.sink import check_same_table, open_table
 from penstock.delivery.compaction import DeliveryCompactor
 from penstock.delivery.rewriting import GroupRewriter, RewriteTask, RewrittenFiles, Steps
 from penstock.delivery.sources import remove_sources
@@ -100,7 +100,7 @@ class DeliveryProcess:
         self, query: Query, store: StoreConnection, lease: Lease, trigger: str | None
     ) -> Delivered | Failed | None:
         world, scheduler = self._world, self._scheduler
-        table = world.decoupled_sink.open_table()
+        table = open_table(world.decoupled_sink, cast(SqlManifestStore, store))
 
         def check() -> None:
             self._keep(store, lease)

@@ -26,7 +26,7 @@ from tests.simulation.fake_deltalake import (
     TableFileSystem,
     table_class,
 )
-from tests.simulation.lake import RewritePlan, TableContents
+from tests.simulation.lake import FileLake, RewritePlan, TableContents
 from tests.simulation.object_store import ObjectStore
 from tests.simulation.scheduler import Actor, Scheduler, UnreachableError
 
@@ -69,14 +69,15 @@ class SimulatedDelta(DeltaTarget):
         return None if self.target_of(content) is None else RewritePlan()
 
 
-class DeltaSimLake:
+class DeltaSimLake(FileLake):
     """See `SimulatedLake`."""
 
     kind = KIND
+    has_whole_history = True
 
     def __init__(self, scheduler: Scheduler, *, is_remote: bool) -> None:
         self.objects = ObjectStore(scheduler, is_remote=is_remote)
-        self.table_uri = "s3://lake/table" if is_remote else "/lake/table"
+        self.table_uri = self.data_location = "s3://lake/table" if is_remote else "/lake/table"
         self.log = DeltaLog(self.objects, self.table_uri)
         self.wider_from: int | None = None
         """The first batch whose rows have a column more; None for none."""
@@ -85,10 +86,6 @@ class DeltaSimLake:
         """In the place of the library's class."""
         self._foreign_files = 0
         self._views_of: dict[Actor, SnapshotCache] = {}
-
-    @property
-    def data_location(self) -> str:
-        return self.table_uri
 
     # The product --------------------------------------------------------------------------------------
 

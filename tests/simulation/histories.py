@@ -10,9 +10,14 @@ from tests.simulation.iceberg_lake import IcebergSimLake
 from tests.simulation.lake import SimulatedLake
 from tests.simulation.manifest_store import RealStore, SimulatedStore
 from tests.simulation.memory_store import Clock, MemoryStore
+from tests.simulation.request_lake import RequestSimLake
 from tests.simulation.world import World
 
-LAKES: dict[str, type[SimulatedLake]] = {"delta": DeltaSimLake, "iceberg": IcebergSimLake}
+LAKES: dict[str, type[SimulatedLake]] = {
+    "delta": DeltaSimLake,
+    "iceberg": IcebergSimLake,
+    "requests": RequestSimLake,
+}
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from tests.simulation.fake_iceberg_catalog import (
 )
 from tests.simulation.fake_pyiceberg import Clock, InlineExecutor, pyiceberg_in_memory
 from tests.simulation.iceberg_engine import METRICS, IcebergEngine
-from tests.simulation.lake import RewritePlan, TableContents
+from tests.simulation.lake import FileLake, RewritePlan, TableContents
 from tests.simulation.object_store import LocationFileSystem, ObjectStore
 from tests.simulation.scheduler import Scheduler
 
@@ -70,7 +70,7 @@ class SimulatedIceberg(IcebergTarget):
         return None if self.target_of(content) is None else RewritePlan()
 
 
-class IcebergSimLake:
+class IcebergSimLake(FileLake):
     """See `SimulatedLake`. The sink, the committer and all below it are the product's own.
 
     Args:
@@ -78,6 +78,7 @@ class IcebergSimLake:
     """
 
     kind = "iceberg"
+    has_whole_history = False
 
     def __init__(self, scheduler: Scheduler, *, is_remote: bool) -> None:
         self.objects = ObjectStore(scheduler, is_remote=is_remote)

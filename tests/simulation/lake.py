@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tests.simulation.object_store import ObjectStore
+from tests.simulation.plan import Plan
 from tests.simulation.scheduler import Scheduler
 
-from penstock.committers.cleanup import CleanableTable
-from penstock.committers.contract import Batch
+from penstock.committers.cleanup import CleanableTable, ParsedName
+from penstock.committers.contract import AttemptId, Batch, Committer, DataFile, DataFiles, Manifest
+from penstock.committers.file_tables.manifest import decode
 from penstock.datasource.file_table import FileTable
+from penstock.writers.parquet.write_config import FileNames, parse_file_name
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,47 @@ class TableContents:
     """Of the batches, by query id and batch id, whose commits the history still has."""
     deleted_early: Sequence[str] = ()
     """Files that the product has deleted although a reader could still have needed them."""
+    problems: Sequence[str] = ()
+    """What else the fake has seen that must not be."""
+
+
+class FileLake:
+    """What lakes have in common whose tasks write data files. A mix-in of `SimulatedLake`."""
+
+    objects: ObjectStore
+    data_location: str
+    open_table: Callable[[], Committer]
+
+    @staticmethod
+    def plan(plan: Plan, scheduler: Scheduler) -> Plan:
+        return plan
+
+    def open_committer(self) -> Committer:
+        return self.open_table()
+
+    def write(self, attempt: AttemptId, ids: Sequence[int]) -> DataFiles:
+        """Two files at most. Those of a failed attempt are deleted."""
+        names, files = FileNames.of(attempt), list[DataFile]()
+        location = self.data_location.rstrip("/")
+        try:
+            for sequence, some in enumerate(filter(None, (ids[:2], ids[2:]))):
+                name = str(names.name(sequence, "zstd"))
+                files.append(DataFile(name, len(some), len(some)))
+                self.objects.put(f"{location}/{name}", tuple(some), size_bytes=len(some))
+        except Exception:
+            for file in files:
+                self.objects.delete(f"{location}/{file.path}")
+            raise
+        return tuple(files)
+
+    def paths_of(self, manifest: Manifest) -> Iterator[str]:
+        return (file.path for file in decode(manifest).files)
+
+    parse_file_name = staticmethod(parse_file_name)
 
 
 class SimulatedLake(Protocol):
-    """One table of one format.
+    """One table of one format, or one other destination.
 
     The content of a data file in the object store is the tuple of its ids. Product code above the table
     library is the real one; each call of the library that would leave the process crosses a `step` or a
@@ -58,6 +98,16 @@ class SimulatedLake(Protocol):
     @property
     def kind(self) -> str:
         """Of its manifests."""
+        ...
+
+    @property
+    def has_whole_history(self) -> bool:
+        """Does it tell of every data file that was ever added?"""
+        ...
+
+    @staticmethod
+    def plan(plan: Plan, scheduler: Scheduler) -> Plan:
+        """What can happen of a plan with such a destination."""
         ...
 
     def installed(self) -> AbstractContextManager[None]:
@@ -78,6 +128,24 @@ class SimulatedLake(Protocol):
         Its plans have the columns that the simulation writes, whatever rows are given; `rewrite_config`
         has no more than compaction asks for.
         """
+        ...
+
+    def write(self, attempt: AttemptId, ids: Sequence[int]) -> DataFiles:
+        """Write the rows of a task attempt.
+
+        Raises:
+            UnreachableError, DiskFullError: of the object store.
+        """
+        ...
+
+    def paths_of(self, manifest: Manifest) -> Iterator[str]:
+        """Of the files in a manifest."""
+        ...
+
+    def parse_file_name(self, name: str) -> ParsedName | None: ...
+
+    def open_committer(self) -> Committer:
+        """As commands open it."""
         ...
 
     def cleanable_table(self, store: Any) -> CleanableTable:

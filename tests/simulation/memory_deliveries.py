@@ -18,6 +18,7 @@ from penstock.committers.contract import (
 from penstock.committers.deliveries.contract import LEASE_S_MAX, Backlog, Delivery, DeliveryState, Lease
 from penstock.committers.deliveries.policy import is_ahead
 from penstock.committers.errors import FencedError, RetryableError
+from penstock.committers.progress import Progress
 from penstock.committers.store.delivery_queries import DeliveryPhase, DeliveryRecord
 from penstock.committers.store.operator_actions import OperatorAction
 
@@ -60,6 +61,7 @@ class StoredStream:
     state: DeliveryState = field(default_factory=DeliveryState)
     lease: StoredLease | None = None
     deliveries: dict[int, StoredDelivery] = field(default_factory=dict)
+    progress: Progress = field(default_factory=Progress)
     operator_actions: list[OperatorAction] = field(default_factory=list)
 
     def sorted_records(self) -> list[ManifestRecord]:

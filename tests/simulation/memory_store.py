@@ -21,8 +21,10 @@ from penstock.committers.contract import (
     ManifestState,
     Prepared,
     StreamKey,
+    Token,
 )
 from penstock.committers.errors import FencedError, RetryableError
+from penstock.committers.progress import BatchInDelivery, Progress
 from penstock.committers.store.delivery_queries import DeliveryPhase
 from penstock.committers.store.expiries import Expiry
 from penstock.committers.store.sql import OtherQuery, WrittenTable
@@ -38,6 +40,7 @@ class MemoryStore:
         self.streams: dict[StreamKey, StoredStream] = {}
         self.expiries = MemoryExpiries()
         self.deliveries = MemoryDeliveries(self)
+        self.progress = MemoryProgress(self)
         self._deliveries = 0
 
     def next_delivery_id(self) -> int:
@@ -293,6 +296,29 @@ def _is_prunable(known: StoredStream, record: ManifestRecord) -> bool:
     delivery = known.deliveries[record.delivery_id].record
     has_sources = delivery.is_compacted and delivery.sources_removed_at is None
     return delivery.phase is not DeliveryPhase.PREPARED and not has_sources
+
+
+class MemoryProgress:
+    """See `SqlProgress`."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    def read(self, stream: StreamKey) -> Progress:
+        return self._store.find(stream).progress
+
+    def write(
+        self,
+        stream: StreamKey,
+        expected: Progress,
+        token: Token | None,
+        in_delivery: BatchInDelivery | None = None,
+    ) -> Progress:
+        known = self._store.known(stream)
+        if known.progress != expected:
+            raise FencedError("another process delivers the stream")
+        known.progress = Progress(expected.revision + 1, token, in_delivery)
+        return known.progress
 
 
 class MemoryExpiries:

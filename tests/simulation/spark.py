@@ -19,9 +19,9 @@ from tests.simulation.store_connection import StoreConnection
 from tests.spark_logs import Checkpoint, SparkError
 
 from penstock.committers.contract import (
+    AttemptId,
     Batch,
     Committable,
-    DataFile,
     DataFiles,
     ManifestState,
     StreamKey,
@@ -36,7 +36,6 @@ from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.datasource.plan_cache import PlanCache
 from penstock.datasource.planning import plan_batch
 from penstock.datasource.task import TaskAttempt
-from penstock.writers.parquet.write_config import FileNames
 
 ROWS = pa.schema([("id", pa.int64())])
 TASK_ATTEMPTS_MAX = 3
@@ -252,27 +251,11 @@ class Driver:
     ) -> CommittableMessage[DataFiles, LakeManifest]:
         """What a task attempt does: `BatchPlan.write`, with files that are nothing but ids."""
         plan.check_task(task)
-        names = FileNames(
-            plan.batch.stream.query_id, task.run_id, plan.batch.batch_id, task.partition, task.attempt
-        )
-        files = None if plan.content is None else self._write_files(names, ids)
+        batch = plan.batch
+        attempt = AttemptId(batch.stream.query_id, task.run_id, batch.batch_id, task.partition, task.attempt)
+        files = None if plan.content is None else self._sink.lake.write(attempt, ids)
         committable = Committable(plan.batch, task.run_id, task.partition, task.attempt, files)
         return CommittableMessage(committable, plan.content, plan.digest_before)
-
-    def _write_files(self, names: FileNames, ids: Sequence[int]) -> tuple[DataFile, ...]:
-        lake, files = self._sink.lake, list[DataFile]()
-        try:
-            for sequence, some in enumerate(filter(None, (ids[:2], ids[2:]))):
-                name = str(names.name(sequence, "zstd"))
-                files.append(DataFile(name, len(some), len(some)))
-                lake.objects.put(
-                    f"{lake.data_location.rstrip('/')}/{name}", tuple(some), size_bytes=len(some)
-                )
-        except Exception:
-            for file in files:
-                lake.objects.delete(f"{lake.data_location.rstrip('/')}/{file.path}")
-            raise
-        return tuple(files)
 
 
 class Task:

@@ -12,16 +12,17 @@ from tests.simulation.manifest_store import SimulatedStore
 from tests.simulation.memory_store import Clock
 from tests.simulation.scheduler import DiskFullError, Scheduler, UnreachableError
 
-from penstock.committers.contract import Batch, Manifest, ManifestRecord, Prepared, StreamKey
+from penstock.committers.contract import Batch, Manifest, ManifestRecord, Prepared, StreamKey, Token
 from penstock.committers.deliveries.contract import Delivery, Lease
 from penstock.committers.errors import CommitStateUnknownError, PenstockError, RetryableError
+from penstock.committers.progress import BatchInDelivery, Progress
 from penstock.committers.store.delivery_queries import DeliveryRecord
 
 T = TypeVar("T")
 
 READS = {
     *("settings", "written_table", "other_queries", "record", "manifest", "pending", "history", "of_table"),
-    *("unfinished", "state", "backlog", "deliverable", "with_sources"),
+    *("unfinished", "state", "backlog", "deliverable", "with_sources", "stream_keys", "read"),
 }
 """Methods that change nothing."""
 
@@ -98,6 +99,7 @@ class StoreConnection(Connection):
         self.deliveries: Any = Connection(
             store.deliveries, scheduler, suffix=" delivery", is_remote=is_remote
         )
+        self.progress: Any = Connection(store.progress, scheduler, suffix=" progress", is_remote=is_remote)
         self.expiries: Any = Connection(store.expiries, scheduler, suffix=" expiry", is_remote=is_remote)
         self.last_prepared: Batch | None = None
         """What the store has answered to the last prepare: its own batch, or an earlier one."""
@@ -156,6 +158,12 @@ def _words(value: Any) -> str:
             return f"by {holder}"
         case bool():
             return "compacted" if value else ""
+        case Progress(token=token, in_delivery=half):
+            return f"after {_words(token)} {_words(half)}"
+        case Token(batch_id=batch_id):
+            return f"batch {batch_id}"
+        case BatchInDelivery(batch_id=batch_id, position=position):
+            return f"{position} rows of batch {batch_id}"
         case Enum(value=word) | (str() | int() | float() as word):
             return str(word)
         case Collection():

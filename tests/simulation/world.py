@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from tests.simulation.deliveries import DeliveryProcess
-from tests.simulation.external_events import ExternalEvents, paths_of
+from tests.simulation.external_events import ExternalEvents
 from tests.simulation.lake import SimulatedLake, TableContents
 from tests.simulation.manifest_store import SimulatedStore
 from tests.simulation.memory_store import Clock, MemoryStore
@@ -39,20 +39,23 @@ from tests.spark_logs import Checkpoint, SparkError
 
 from penstock.cli import admin
 from penstock.committers import crash_points
-from penstock.committers.cleanup import CleanableTable
+from penstock.committers.cleanup import CleanableTable, NameParser
 from penstock.committers.contract import (
+    Committer,
     Manifest,
     ManifestState,
+    StreamKey,
 )
 from penstock.committers.deliveries.contract import Lease
 from penstock.committers.errors import PenstockError
 from penstock.committers.file_tables import manifest as lake_manifest
+from penstock.committers.progress import with_store
 from penstock.committers.store.delivery_queries import DeliveryPhase
 from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource import committing, decoupled_planning, planning
 from penstock.datasource.backlog import wait_for_delivery
 from penstock.datasource.decoupled_planning import with_retry
-from penstock.datasource.file_table import CleanableFiles, FileTable
+from penstock.datasource.file_table import CleanableFiles
 from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.testing.invariant import Observation, find_problems
 
@@ -77,8 +80,11 @@ class SimulatedStoredTable(CleanableFiles):
 
     lake: SimulatedLake
 
-    def committer(self) -> FileTable:
-        return self.lake.open_table()
+    def committer(self) -> Committer:
+        return self.lake.open_committer()
+
+    def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
+        return self.lake.parse_file_name
 
     def cleanable(self, store: Any) -> CleanableTable:
         return self.lake.cleanable_table(store)
@@ -97,7 +103,7 @@ class World:
     def __init__(
         self,
         seed: int,
-        make_lake: Callable[..., SimulatedLake],
+        make_lake: type[SimulatedLake],
         make_store: Callable[[Clock], SimulatedStore] = MemoryStore,
         *,
         events: tuple[str, ...] = (),
@@ -106,7 +112,7 @@ class World:
         self._make_store = make_store
         self.scheduler = Scheduler(seed, is_recorded=is_recorded)
         plan = Plan.of(self.scheduler.rng)
-        self.plan = plan.only(events) if events else plan
+        self.plan = make_lake.plan(plan.only(events) if events else plan, self.scheduler)
         self.scheduler.stickiness = self.plan.stickiness
         self.lake = make_lake(self.scheduler, is_remote=self.plan.is_remote)
         self.sink = SimulatedSink(self.lake, FileTableOptions(commit_attempts_max=6))
@@ -163,7 +169,8 @@ class World:
             (admin, "_leased", leased),
             (admin, "HeldLease", _released),
             (admin, "stored_table", lambda *_: SimulatedStoredTable(self.lake)),
-            (admin, "open_committer", lambda *_: SimulatedStoredTable(self.lake).committer()),
+            (admin, "open_committer", lambda *given: with_store(self.lake.open_committer(), given[2])),
+            (admin, "paths_of", self.lake.paths_of),
         ):
             patch.setattr(module, name, instead)
 
@@ -323,7 +330,7 @@ class World:
                 self.problems.append("there is no table")
             return
         seen = self.lake.contents()
-        self.problems += find_problems(self._observe(seen))
+        self.problems += [*seen.problems, *find_problems(self._observe(seen))]
         self.problems += self._check_logged_batches(seen.rows)
         self.problems += self._check_committed_batches(seen.rows)
         self.problems += self._check_store(seen.added)
@@ -392,7 +399,7 @@ class World:
         prepared elsewhere too, or the table has forgotten its history, as Iceberg does.
         """
         unsure = {"lose_store", "restore_store", "copy_checkpoint", "expire", "roll_back"}
-        if self.lake.kind == "iceberg" or unsure.intersection(self.plan.events):
+        if not self.lake.has_whole_history or unsure.intersection(self.plan.events):
             return
         if self.plan.delivery is not None and (self.plan.is_mixed or "recover" in self.plan.events):
             return  # another than the one that has rewritten its files may have brought a batch in
@@ -400,7 +407,7 @@ class World:
             if self._has_abandoned(query):  # one that was let go may have landed after all, and been settled
                 continue
             for manifest in self._landed(query):
-                strange = [path for path in paths_of(manifest) if not added[path]]
+                strange = [path for path in self.lake.paths_of(manifest) if not added[path]]
                 if strange:
                     yield f"batch {manifest.batch.batch_id} is COMMITTED, the table never had {strange[0]}"
 

@@ -1,0 +1,321 @@
+"""A request-based destination in a simulation: the product's own code for it, over a fake service.
+
+Queries are decoupled: their tasks write to a row log in the object store, and delivery processes send. The
+service takes each id once, as destinations do that deduplicate by id. Requests overtake each other, are
+accepted in part, are lost, or arrive late.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.simulation.lake import TableContents
+from tests.simulation.object_store import LocationFileSystem, ObjectStore
+from tests.simulation.plan import DeliveryPlan, Plan
+from tests.simulation.scheduler import Actor, Scheduler, UnreachableError
+
+from penstock.committers.contract import AttemptId, Batch, DataFile, Manifest, StreamKey, Token
+from penstock.committers.errors import RetryableError
+from penstock.committers.file_tables.files import TableFiles
+from penstock.committers.progress import BatchInDelivery, Progress, ProgressStore
+from penstock.committers.requests.committer import RequestCommitter
+from penstock.committers.requests.content import RequestManifests
+from penstock.committers.requests.contract import RowPlace
+from penstock.committers.row_log.cleanup import CleanableRowLogs
+from penstock.committers.row_log.log import RowLog
+from penstock.committers.row_log.names import RowLogName, row_log_path
+from penstock.datasource.requests import sink as request_sink
+from penstock.datasource.requests.options import RequestOptions
+from penstock.datasource.requests.sink import RequestSink, RequestTarget
+from penstock.writers.requests.entry import Entry
+from penstock.writers.requests.progress import Progress as Acknowledged
+from penstock.writers.requests.row_ids import row_ids
+
+KIND = "requests"
+EVENTS = frozenset(
+    (
+        *("append", "recover", "collect_garbage", "back_up_store", "deliver", "skip", "park", "abort"),
+        *("rewind_checkpoint", "copy_checkpoint", "reset_checkpoint"),
+    )
+)
+"""No other engine rewrites what was sent. The token is in the store: whoever loses that, or puts an old one
+back, has lost the token, too.
+"""
+SENT_TRIES_MAX = 4
+ENTRIES_MAX = 3
+"""Of one request."""
+AHEAD_MAX = 3
+"""So many entries a request may overtake."""
+
+
+class RequestSimLake:
+    """See `SimulatedLake`."""
+
+    kind = KIND
+    has_whole_history = False
+
+    def __init__(self, scheduler: Scheduler, *, is_remote: bool) -> None:
+        self.objects = ObjectStore(scheduler, is_remote=is_remote)
+        self.scheduler = scheduler
+        self.table_uri = "https://service/rows"
+        self.data_location = "s3://log"
+        self.rows: dict[str, int] = {}
+        """What the service has, by the id of the entry."""
+        self.problems: list[str] = []
+        self.known: dict[Actor | None, Progress] = {}
+        """What a process has last read or written of the progress."""
+        self._progress_s = scheduler.rng.choice((0, 1, 10))
+        self._tokens: dict[str, Token] = {}
+
+    @staticmethod
+    def plan(plan: Plan, scheduler: Scheduler) -> Plan:
+        """Decoupled always: what a task sends itself is sent again by its replay, with other ids."""
+        delivery = plan.delivery or DeliveryPlan.of(scheduler.rng)
+        options = replace(delivery.options, compact_with="none")
+        events = [name for name in plan.events if name in EVENTS]
+        if not plan.has_shared_store:  # a copy would take the token with it
+            events = [name for name in events if name != "copy_checkpoint"]
+        return replace(
+            plan,
+            delivery=replace(delivery, decoupled=1.0, options=options),
+            events=tuple(events),
+            event_count=plan.event_count if events else 0,
+        )
+
+    # The product --------------------------------------------------------------------------------------
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(request_sink, "RowLog", lambda *_: SimulatedRowLog(self))
+            yield
+
+    def open_table(self) -> SimulatedRequestTarget:
+        return SimulatedRequestTarget(self, self._progress_s)
+
+    def open_committer(self) -> RequestCommitter:
+        """It does not send."""
+        return RequestCommitter(KIND, self.table_uri)
+
+    def cleanable_table(self, store: Any) -> CleanableRowLogs:
+        logs = {key.query_id: SimulatedRowLog(self) for key in store.stream_keys()}
+        return CleanableRowLogs(self.table_uri, logs, store.progress)
+
+    def maintain(self, store: Any, batch: Batch) -> None:
+        """There is nothing to do."""
+
+    def write(self, attempt: AttemptId, ids: Sequence[int]) -> tuple[DataFile, ...]:
+        """One file for each task with rows."""
+        if not ids:
+            return ()
+        path = row_log_path(attempt)
+        self.objects.put(f"{self.data_location}/{path}", tuple(ids), size_bytes=len(ids))
+        return (DataFile(path, len(ids), len(ids)),)
+
+    def paths_of(self, manifest: Manifest) -> Iterator[str]:
+        return (file.path for file in RequestManifests(KIND).files(manifest))
+
+    parse_file_name = staticmethod(RowLogName.parse)
+
+    # The service --------------------------------------------------------------------------------------
+
+    def take(self, entries: Sequence[Entry[int]]) -> list[bool]:
+        """What the service does with a request: it accepts some of the entries, each id once."""
+        accepted = []
+        for entry in entries:
+            is_accepted = self.scheduler.rng.random() < 0.8
+            if is_accepted and self.rows.setdefault(entry.id, entry.payload) != entry.payload:
+                self.problems.append(f"the entry {entry.id} was sent with two rows")
+            accepted.append(is_accepted)
+        return accepted
+
+    def note_token(self, stream: StreamKey, progress: Progress) -> None:
+        if progress.token is not None:
+            self._tokens[stream.query_id] = progress.token
+
+    # Other writers ------------------------------------------------------------------------------------
+
+    exists = True
+
+    def append(self, row_id: int) -> None:
+        self.rows[f"foreign{row_id}"] = row_id
+
+    def versions(self) -> Sequence[int]:
+        return ()
+
+    def _is_not_there(self, *_: Any) -> None:
+        raise NotImplementedError("no other engine writes to the destination")
+
+    compact = vacuum = expire = roll_back = _is_not_there
+
+    # The end ------------------------------------------------------------------------------------------
+
+    def contents(self) -> TableContents:
+        return TableContents(
+            rows=Counter(self.rows.values()),
+            added=Counter(),
+            missing=(),
+            orphans=[path for path in self.objects.objects if path.startswith(self.data_location)],
+            tokens=[(query_id, token.batch_id, 0) for query_id, token in self._tokens.items()],
+            digests={(query_id, token.batch_id): token.digest for query_id, token in self._tokens.items()},
+            problems=self.problems,
+        )
+
+
+class SimulatedRequestTarget(RequestTarget):
+    """The product's target, with the clock of the simulation."""
+
+    def __init__(self, lake: RequestSimLake, progress_s: int) -> None:
+        options = RequestOptions(is_decoupled=True, row_log=lake.data_location, progress_s=progress_s)
+        super().__init__(RequestSink(KIND, lake.table_uri, options, SimulatedRequests(lake)))
+        self._lake = lake
+        self._clock = lambda: lake.scheduler.now
+
+    def with_progress(self, progress: ProgressStore) -> SimulatedRequestTarget:
+        return super().with_progress(WatchedProgress(progress, self._lake))
+
+
+class WatchedProgress:
+    """See `ProgressStore`. Remembers what the process knows by it."""
+
+    def __init__(self, store: ProgressStore, lake: RequestSimLake) -> None:
+        self._store = store
+        self._lake = lake
+
+    def read(self, stream: StreamKey) -> Progress:
+        return self._noted(stream, self._store.read(stream))
+
+    def write(
+        self,
+        stream: StreamKey,
+        expected: Progress,
+        token: Token | None,
+        in_delivery: BatchInDelivery | None = None,
+    ) -> Progress:
+        return self._noted(stream, self._store.write(stream, expected, token, in_delivery))
+
+    def _noted(self, stream: StreamKey, progress: Progress) -> Progress:
+        self._lake.known[self._lake.scheduler.current] = progress
+        self._lake.note_token(stream, progress)
+        return progress
+
+
+class SimulatedRequests:
+    """See `Requests`. A row is its id."""
+
+    def __init__(self, lake: RequestSimLake) -> None:
+        self._lake = lake
+
+    def check_schema(self, rows: pa.Schema) -> None:
+        """All are accepted."""
+
+    def checker(self) -> Callable[[pa.RecordBatch], None]:
+        return self.check_schema
+
+    def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[int]]:
+        self._check_not_recorded(place)
+        ids = row_ids(rows, place, None)
+        return [
+            Entry(row, 1, row_id, place.position + number)
+            for number, (row, row_id) in enumerate(zip(rows.column(0).to_pylist(), ids, strict=True))
+        ]
+
+    def open_writer(self, on_acknowledged: Callable[[], None] = lambda: None) -> SimulatedWriter:
+        return SimulatedWriter(self._lake, on_acknowledged)
+
+    def _check_not_recorded(self, place: RowPlace) -> None:
+        """What the process knows to be recorded is not sent again."""
+        known = self._lake.known[self._lake.scheduler.current]
+        if known.token is not None and place.batch_id <= known.token.batch_id:
+            self._lake.problems.append(f"batch {place.batch_id} is sent again, after it was recorded")
+
+
+class SimulatedWriter:
+    """See `EntryWriter`. Requests are sent one after the other, and not in the order of the entries."""
+
+    dropped = 0
+
+    def __init__(self, lake: RequestSimLake, on_acknowledged: Callable[[], None]) -> None:
+        self._lake = lake
+        self._on_acknowledged = on_acknowledged
+        self._acknowledged = Acknowledged()
+        self._waiting: list[Entry[int]] = []
+
+    @property
+    def acknowledged_up_to(self) -> int | None:
+        return self._acknowledged.done_up_to
+
+    def write(self, entries: Sequence[Entry[int]]) -> None:
+        self._acknowledged.add([entry.position for entry in entries])
+        self._waiting += entries
+        while len(self._waiting) > ENTRIES_MAX + AHEAD_MAX:
+            self._send()
+
+    def flush(self) -> None:
+        while self._waiting:
+            self._send()
+
+    def abort(self) -> None:
+        self._waiting.clear()
+
+    def _send(self) -> None:
+        rng = self._lake.scheduler.rng
+        first = rng.randint(0, min(AHEAD_MAX, len(self._waiting) - 1))
+        taken = self._waiting[first : first + rng.randint(1, ENTRIES_MAX)]
+        accepted = self._answer(taken)
+        done = [entry for entry, is_accepted in zip(taken, accepted, strict=True) if is_accepted]
+        self._waiting = [entry for entry in self._waiting if entry not in done]
+        self._acknowledged.finish([entry.position for entry in done])
+        if done:
+            self._on_acknowledged()
+
+    def _answer(self, entries: Sequence[Entry[int]]) -> list[bool]:
+        scheduler, about = self._lake.scheduler, ", ".join(entry.id for entry in entries)
+        for _ in range(SENT_TRIES_MAX):
+            try:
+                return scheduler.request("send", lambda: self._lake.take(entries), about=about)
+            except (UnreachableError, OSError):
+                scheduler.sleep(1.0)
+        raise RetryableError(f"the service does not answer: {about}")
+
+
+class SimulatedRowLog(RowLog):
+    """The product's, whose files are in the object store of the simulation."""
+
+    def __init__(self, lake: RequestSimLake) -> None:
+        super().__init__(lake.data_location, {})
+        self._objects = lake.objects
+
+    @cached_property
+    def files(self) -> TableFiles:
+        return TableFiles(self.location, "the options", self._filesystem)
+
+    def _filesystem(self) -> Any:
+        return LogFileSystem(self._objects, self.location)
+
+
+class LogFileSystem(LocationFileSystem):
+    """With files that can be read: their content is the ids of their rows."""
+
+    def open_input_file(self, path: str) -> pa.BufferReader:
+        try:
+            ids = self._store.get(self._root + path).content
+        except UnreachableError as error:
+            raise OSError(str(error)) from error
+        return pa.BufferReader(_as_ipc(ids))
+
+
+@lru_cache(maxsize=100)
+def _as_ipc(ids: tuple[int, ...]) -> pa.Buffer:
+    rows = pa.record_batch({"id": pa.array(ids, pa.int64())})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    return sink.getvalue()
