@@ -15,7 +15,6 @@ from tests.simulation.scheduler import Scheduler
 from penstock.committers.cleanup import CleanableTable, ParsedName
 from penstock.committers.contract import AttemptId, Batch, Committer, DataFile, DataFiles, Manifest
 from penstock.committers.file_tables.manifest import decode
-from penstock.datasource.file_table import FileTable
 from penstock.writers.parquet.write_config import FileNames, parse_file_name
 
 
@@ -52,12 +51,15 @@ class FileLake:
     """What lakes have in common whose tasks write data files. A mix-in of `SimulatedLake`."""
 
     objects: ObjectStore
-    data_location: str
     open_table: Callable[[], Committer]
 
     @staticmethod
     def plan(plan: Plan, scheduler: Scheduler) -> Plan:
         return plan
+
+    @property
+    def data_location(self) -> str:
+        raise NotImplementedError
 
     def open_committer(self) -> Committer:
         return self.open_table()
@@ -122,7 +124,7 @@ class SimulatedLake(Protocol):
         """What the paths of data files are relative to."""
         ...
 
-    def open_table(self) -> FileTable:
+    def open_table(self) -> Any:
         """The product's target, as a new process has it.
 
         Its plans have the columns that the simulation writes, whatever rows are given; `rewrite_config`

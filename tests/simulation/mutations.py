@@ -84,6 +84,8 @@ RECOVERY = "committers/recovery.py::Recovery"
 FORKS = "committers/checkpoint_forks.py::CheckpointForks"
 CLEANUP = "committers/cleanup.py::Cleanup"
 DELIVERY = "committers/deliveries/deliverer.py::StreamDelivery"
+REQUESTS = "committers/requests/committer.py::RequestCommitter"
+SENDING = "committers/requests/delivery.py"
 STORE = "committers/store/sql.py::SqlManifestStore"
 DELIVERY_QUERIES = "committers/store/delivery_queries.py"
 DECOUPLED_TESTS = "tests/committers/test_decoupled.py"
@@ -691,5 +693,71 @@ MUTATIONS: tuple[Mutation, ...] = (
         never("committers/store/contents.py::in_state", "state is not ManifestState.ABORTED"),
         without("committers/cleanup.py::classify", "if name.batch_id > settled[name.query_id]:"),
         without(f"{CLEANUP}._still_unneeded", "name.batch_id <= settled.get(name.query_id, -1)"),
+    ),
+    # The row log
+    Mutation(
+        "what is delivered is not sent again (requests)",
+        "sends batches that the progress in the store says are delivered",
+        never(f"{REQUESTS}.commit", "self._is_delivered(manifest, seen.token)"),
+        instead(f"{REQUESTS}._undelivered", "batch.batch.batch_id > last", "True"),
+        lakes=("requests",),
+    ),
+    Mutation(
+        "only what is acknowledged is recorded (requests)",
+        "records the row after the last acknowledged one, too",
+        instead(f"{SENDING}::deliver.acknowledged", "up_to + 1", "up_to + 2"),
+        lakes=("requests",),
+    ),
+    Mutation(
+        "the token follows the last row of its batch (requests)",
+        "records a batch as delivered when one row is missing",
+        instead(
+            f"{SENDING}::ProgressRecorder.record",
+            "bisect_right(self._ends, rows)",
+            "bisect_right(self._ends, rows + 1)",
+        ),
+        lakes=("requests",),
+    ),
+    Mutation(
+        "a delivery ends when all is acknowledged (requests)",
+        "records the end while entries are in flight",
+        without(f"{SENDING}::deliver", "writer.flush()"),
+        lakes=("requests",),
+    ),
+    Mutation(
+        "a row keeps its id when its delivery goes on (requests)",
+        "counts the rows of a partition from where the delivery goes on",
+        instead(
+            f"{SENDING}::_write_all", "logged.row", "logged.row - min(logged.row, max(start - first, 0))"
+        ),
+        lakes=("requests",),
+    ),
+    Mutation(
+        "the row log is kept until the progress is recorded",
+        "deletes the files of a batch before its rows are sent",
+        before(f"{REQUESTS}.commit", "if batches is None", "self._delete(batches)"),
+        lakes=("requests",),
+    ),
+    Mutation(
+        "other offsets under a batch id (requests)",
+        "takes a batch for delivered because another one has its id",
+        instead(f"{REQUESTS}._is_delivered", "not token.matches(batch.digest)", "False"),
+        test="tests/committers/test_request_delivery.py::test_a_batch_of_other_offsets_is_refused",
+    ),
+    Mutation(
+        "a recorded part is of the same rows (requests)",
+        "skips rows of a batch that was written anew, because as many of the earlier ones were delivered",
+        instead(
+            f"{SENDING}::ProgressRecorder.start",
+            "(half.batch_id, half.digest, half.rows_id) != known",
+            "half.batch_id != known[0]",
+        ),
+        test="tests/committers/test_request_delivery.py::"
+        "test_a_position_counts_only_for_the_rows_it_was_recorded_for",
+    ),
+    Mutation(
+        "compare-and-set of the progress",
+        "overwrites the progress that another process has recorded",
+        never("committers/store/progress.py::SqlProgress.write", "found != expected"),
     ),
 )

@@ -31,7 +31,6 @@ from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import abort_batch, commit_batch
-from penstock.datasource.file_table import FileTable
 from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.datasource.plan_cache import PlanCache
 from penstock.datasource.planning import plan_batch
@@ -65,7 +64,7 @@ class SimulatedSink:
     def table_uri(self) -> str:
         return self.lake.table_uri
 
-    def open_table(self) -> FileTable:
+    def open_table(self) -> Any:
         return self.lake.open_table()
 
     def open_filesystem(self, location: str) -> Any:

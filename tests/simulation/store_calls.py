@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.simulation.memory_store import MemoryStore
 
-from penstock.committers.contract import Batch, Manifest, ManifestRecord, ManifestState, StreamKey
+from penstock.committers.contract import Batch, Manifest, ManifestRecord, ManifestState, StreamKey, Token
 from penstock.committers.deliveries.contract import Delivery, DeliveryState, Lease
 from penstock.committers.errors import PenstockError
+from penstock.committers.progress import BatchInDelivery, Progress
 from penstock.committers.store.expiries import Expiry
 from penstock.committers.store.sql import SqlManifestStore, open_store_in_memory
 from penstock.committers.store.tables import metadata
@@ -45,6 +46,7 @@ class Processes:
         self._leases: dict[str, Lease] = _Remembered()
         self._deliveries: dict[int, Delivery] = _Remembered()
         self._records: dict[int, ManifestRecord] = _Remembered()
+        self._progress: dict[str, Progress] = {}
         self._plan: list[Batch] = []
 
     def answer(self, call: Call) -> object:
@@ -118,6 +120,16 @@ class Processes:
     def abandon(self, number: int) -> object:
         return self.store.deliveries.abandon(self._deliveries[number], "why")
 
+    def read_progress(self, holder: str) -> object:
+        self._progress[holder] = self.store.progress.read(STREAM)
+        return self._progress[holder]
+
+    def write_progress(self, holder: str, token: Token | None, half: BatchInDelivery | None) -> object:
+        """In place of what the process has last seen."""
+        seen = self._progress.get(holder, Progress())
+        self._progress[holder] = self.store.progress.write(STREAM, seen, token, half)
+        return self._progress[holder]
+
     # Operators
 
     def skip(self, batch_id: int, digest: str | None) -> object:
@@ -162,6 +174,8 @@ def _weighted(*calls: tuple[int, st.SearchStrategy[Call]]) -> st.SearchStrategy[
     return st.sampled_from(numbers).flatmap(lambda number: calls[number][1])
 
 
+tokens = st.none() | st.builds(Token, small, digests)
+halves = st.none() | st.builds(BatchInDelivery, small, digests, st.sampled_from(["rows1", "rows2"]), small)
 stream = st.just(STREAM)
 calls_to_one_stream = _weighted(
     (3, _call("prepare", batches, st.just(b"one"), runs)),
@@ -181,6 +195,8 @@ calls_to_one_stream = _weighted(
     (6, _call("prepare_delivery", holders, st.sampled_from([0, 0, 0, 1]), st.integers(1, 3), st.booleans())),
     (3, _call("finish_delivery", numbers, versions)),
     (3, _call("abandon", numbers)),
+    (1, _call("read_progress", holders)),
+    (2, _call("write_progress", holders, tokens, halves)),
     (1, _call("sources_removed", st.integers(1, 4))),
     (1, _call("backlog", stream, small)),
     (3, _call("skip", small, st.none() | digests)),
@@ -260,6 +276,7 @@ def everything(store: MemoryStore | SqlManifestStore) -> Iterator[object]:
         yield [store.settings(key), deliveries.state(key), deliveries.backlog(key)]
         yield [(store.record(key, number), store.manifest(key, number)) for number in range(4)]
         yield [list(store.manifests(key, state)) for state in ManifestState]
+        yield store.progress.read(key)
         yield [deliveries.unfinished(key), list(deliveries.deliverable(key))]
         yield [list(deliveries.with_sources(key)), list(deliveries.operator_actions(key))]
         for one in deliveries.recent(key, 100):
