@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.datasource.aws.dynamodb import DynamoDbOptions
+from penstock.datasource.aws.firehose import FirehoseOptions
+from penstock.datasource.aws.kinesis import KinesisOptions
+from penstock.datasource.aws.sqs import SqsOptions
 from penstock.datasource.delta import options as delta
 from penstock.datasource.http.options import HttpOptions
 from penstock.datasource.iceberg import options as iceberg
@@ -32,7 +36,13 @@ def _own(layer: type, base: type) -> tuple[Option, ...]:
     return tuple(option for option in options_of(layer) if option not in options_of(base))
 
 
-REQUESTS: dict[str, type[RequestOptions]] = {"http": HttpOptions}
+REQUESTS: dict[str, type[RequestOptions]] = {
+    "http": HttpOptions,
+    "kinesis": KinesisOptions,
+    "firehose": FirehoseOptions,
+    "dynamodb": DynamoDbOptions,
+    "sqs": SqsOptions,
+}
 
 OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
     "delta": (delta.OPTIONS, delta.PREFIXES),
