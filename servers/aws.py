@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -24,7 +25,7 @@ if __name__ == "__main__":  # pragma: no cover
 from servers.ports import free_port, wait_for
 
 REGION = "us-east-1"
-KEY, SECRET = "key", "secret"
+KEY, SECRET = "AKIA-tests", "geheim-of-aws"
 _CONTROL = "/--throttling--"
 
 
@@ -48,7 +49,7 @@ class AwsServer:
 
         Args:
             requests: the next ones are refused
-            entries_of: after these, the last entry of each of so many requests with several entries is refused
+            entries_of: after these, the last entry of each of so many requests of several is refused
             error: code for whole requests
         """
         body = json.dumps({"requests": requests, "entries_of": entries_of, "error": error}).encode()
@@ -85,6 +86,34 @@ class AwsServer:
                     "BucketARN": f"arn:aws:s3:::{name}",
                 },
             )
+
+    def append(self, service: str, name: str, row_id: int) -> None:
+        """Add a row as another writer does."""
+        client, row = self.client(service), json.dumps({"id": row_id})
+        if service == "kinesis":
+            client.put_record(StreamName=name, Data=row, PartitionKey="other")
+        elif service == "dynamodb":
+            client.put_item(TableName=name, Item={"id": {"N": str(row_id)}})
+        elif service == "firehose":
+            client.put_record(DeliveryStreamName=name, Record={"Data": f"{row}\n"})
+        else:
+            of_fifo = {"MessageGroupId": "other", "MessageDeduplicationId": f"other-{row_id}"}
+            client.send_message(
+                QueueUrl=client.get_queue_url(QueueName=name)["QueueUrl"],
+                MessageBody=row,
+                **(of_fifo if name.endswith(".fifo") else {}),
+            )
+
+    def delete(self, service: str, name: str) -> None:
+        client = self.client(service)
+        if service == "kinesis":
+            client.delete_stream(StreamName=name)
+        elif service == "dynamodb":
+            client.delete_table(TableName=name)
+        elif service == "firehose":
+            client.delete_delivery_stream(DeliveryStreamName=name)
+        else:
+            client.delete_queue(QueueUrl=client.get_queue_url(QueueName=name)["QueueUrl"])
 
     def rows(self, service: str, name: str) -> list[dict[str, Any]]:
         """Return what readers see. Messages of a queue are seen once, and stay in it."""
@@ -175,6 +204,9 @@ def _without_last(operation: str, request: dict[str, Any]) -> tuple[int, Callabl
 
         def leave(response: dict[str, Any]) -> None:
             response["UnprocessedItems"] = {table: [last]}
+            for value in last["PutRequest"]["Item"].values():
+                if "N" in value:  # DynamoDB writes numbers in its own way
+                    value["N"] = str(Decimal(value["N"]).normalize())
 
         return count, leave
     entries = request["Records" if operation != "SendMessageBatch" else "Entries"]

@@ -57,7 +57,7 @@ class AwsOptions(RequestOptions):
     access_key_id: str | None = optional(
         "accessKeyId",
         text,
-        "Access key, if the default chain (environment, profile, role of the machine) is not to be used. Never "
+        "Access key, to use instead of the default chain: environment, profile, role of the machine. Never "
         "shown or stored.",
         is_secret=True,
     )

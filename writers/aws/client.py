@@ -38,7 +38,7 @@ class AwsClient(ABC, Generic[PayloadT]):
     async def send(self, client: Any, entries: Sequence[Entry[PayloadT]]) -> Result | Sequence[Result]:
         """Make one request. See `Client.submit`."""
 
-    async def prepare(self, client: Any) -> None:  # noqa: B027  most have nothing to prepare
+    async def prepare(self, client: Any) -> None:
         """Called once, before the first request."""
 
     async def submit(self, entries: Sequence[Entry[PayloadT]]) -> Result | Sequence[Result]:

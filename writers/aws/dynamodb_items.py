@@ -52,10 +52,10 @@ def items_of(rows: pa.RecordBatch, keys: Sequence[str]) -> list[dict[str, Attrib
                     "cast the column to STRING in the query."
                 ) from None
     for key in keys:
-        if any(not next(iter(item.get(key, NULL).values())) or item.get(key, NULL) == NULL for item in items):
+        if any(item.get(key) in (None, {"S": ""}, {"B": b""}) for item in items):
             raise SchemaMismatchError(
-                f"A row has NULL or an empty value in the column {key!r}, which is a key of the table. Filter "
-                "these rows, or give them a value."
+                f"A row has NULL or an empty value in the column {key!r}, which is a key of the table. "
+                "Filter these rows, or give them a value."
             )
     return items
 

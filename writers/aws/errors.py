@@ -1,6 +1,6 @@
 """What the errors of AWS services mean, from their documentation.
 
-Sources: the "Common Errors" of the API references, and the errors of PutRecords, PutRecordBatch, BatchWriteItem
+Sources: "Common Errors" in the API references, and the errors of PutRecords, PutRecordBatch, BatchWriteItem
 and SendMessageBatch.
 """
 
