@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -278,8 +278,14 @@ class AwsHarness(RequestHarness):
         super().__init__(folder)
         self.server = server
         self.name = f"rows-{uuid.uuid4()}{self.suffix}"
-        server.create(self.kind, self.name)
         self._seen: list[int] | None = []
+
+    @contextmanager
+    def created(self) -> Iterator[AwsHarness]:
+        """Delete it afterwards: an account has at most 50 Firehose streams."""
+        self.server.create(self.kind, self.name)
+        yield self
+        self.drop()
 
     @property
     def options(self) -> dict[str, str]:

@@ -99,6 +99,5 @@ class TestAws(DestinationConformance):
     def harness(
         self, tmp_path: Path, aws_service: AwsServer, kind: type[AwsHarness]
     ) -> Iterator[DestinationHarness]:
-        harness = kind(tmp_path, aws_service)
-        yield harness
-        harness.drop()  # there may be 50 Firehose streams
+        with kind(tmp_path, aws_service).created() as harness:
+            yield harness
