@@ -73,12 +73,7 @@ class AwsOptions(RequestOptions):
 
     @classmethod
     def problems(cls, values: Mapping[str, Any]) -> list[str]:
-        problems = []
-        if ("access_key_id" in values) != ("secret_access_key" in values):
-            problems.append("accessKeyId and secretAccessKey belong together. Give both, or none of them.")
-        if "session_token" in values and "access_key_id" not in values:
-            problems.append("sessionToken needs accessKeyId and secretAccessKey.")
-        return problems
+        return problems_of_credentials(values)
 
     @property
     def resource(self) -> str:
@@ -104,3 +99,12 @@ class AwsOptions(RequestOptions):
             self.secret_access_key,
             self.session_token,
         )
+
+
+def problems_of_credentials(values: Mapping[str, Any]) -> list[str]:
+    problems = []
+    if ("access_key_id" in values) != ("secret_access_key" in values):
+        problems.append("accessKeyId and secretAccessKey belong together. Give both, or none of them.")
+    if "session_token" in values and "access_key_id" not in values:
+        problems.append("sessionToken needs accessKeyId and secretAccessKey.")
+    return problems

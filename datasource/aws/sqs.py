@@ -11,7 +11,7 @@ from ..options.declaring import optional
 from ..options.parsing import text
 from ..requests.options import batch_bytes, batch_entries, record_bytes
 from ..requests.service import RequestService
-from .options import AwsOptions, named
+from .options import AwsOptions, named, problems_of_credentials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class SqsOptions(AwsOptions):
 
     @classmethod
     def problems(cls, values: Mapping[str, Any]) -> list[str]:
-        problems = AwsOptions.problems.__func__(cls, values)  # type: ignore[attr-defined]
+        problems = problems_of_credentials(values)
         if values.get("queue", "").endswith(".fifo") and "group" not in values:
             problems.append(
                 'messageGroupId is missing, which FIFO queues need: .option("messageGroupId", "carrier").'

@@ -89,6 +89,7 @@ class TestHttpWithKeys(DestinationConformance):
         return DeduplicatingHttpHarness(tmp_path, http_service)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [KinesisHarness, FirehoseHarness, DynamoDbHarness, SqsHarness, SqsFifoHarness], scope="class"
 )
