@@ -128,6 +128,19 @@ def test_tasks_of_a_decoupled_query_get_no_credentials(
     assert [b"geheim" in pickle.dumps(plan) for plan in plans] == [True, False]
 
 
+@pytest.mark.parametrize(("delivery", "calls"), [("coupled", 3), ("decoupled", 1)])
+def test_a_destination_is_looked_up_for_each_batch_or_once_in_a_process(
+    aws: AwsKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delivery: str, calls: int
+) -> None:
+    """A decoupled query does not need it."""
+    asked = []
+    sink: Any = aws.service.sink(aws.given(rowLog=str(tmp_path / "log"), delivery=delivery))
+    monkeypatch.setattr(type(sink.requests), "check_destination", lambda *_: asked.append(1))
+    for batch_id in range(3):
+        sink.open_table().plan_batch(pa.schema({"id": pa.int64()}), "append", batch_id)
+    assert len(asked) == calls
+
+
 def test_the_delivery_process_gives_credentials_with_storage_options(aws: AwsKind) -> None:
     access = TableAccess.parse([f"{key}={value}" for key, value in SECRETS.items()] + ["AWS_REGION=x"], None)
     sink: Any = aws.destination.sink(StreamKey("q", f"{aws.kind}://us-east-1/flights"), aws.given(), access)

@@ -25,6 +25,7 @@ from penstock.committers.errors import (
     RetryableError,
     SchemaMismatchError,
 )
+from penstock.writers.aws.client import AwsClient
 from penstock.writers.aws.dynamodb import DynamoDbClient
 from penstock.writers.aws.sqs import SqsClient
 from penstock.writers.requests.results import DELIVERED, Retry
@@ -223,6 +224,20 @@ def test_an_unprocessed_item_of_an_unknown_key_repeats_the_request(server: AwsSe
     client = DynamoDbClient(requests.target, requests.settings.limits, requests.keys)
     result = asyncio.run(client.send(Answers(), requests.entries(rows_of(1, 2), PLACE)))
     assert isinstance(result, Retry)
+
+
+@KINDS
+def test_a_writer_opens_one_client(server: AwsServer, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, real = [], AwsClient._open
+
+    async def counted(client: Any) -> Any:
+        opened.append(client)
+        return await real(client)
+
+    monkeypatch.setattr(AwsClient, "_open", counted)
+    counters = AwsPlace.new(server, kind).write(rows_of(*range(ROWS)), **SMALL)
+    assert counters.requests > 1
+    assert len(opened) == 1
 
 
 def test_a_message_without_a_result_is_sent_again(server: AwsServer) -> None:
