@@ -13,6 +13,7 @@ from ...committers.errors import ConfigurationError, SchemaMismatchError
 from ...committers.requests.contract import NOWHERE, RowPlace
 from ..requests.entry import Entry
 from ..requests.json_rows import check_json_schema
+from ..requests.limits import Limits
 from ..requests.opening import RowWriter, WriterSettings, open_writer
 from ..requests.results import DELIVERED, Result, Retry
 from ..requests.row_ids import check_id_column, row_ids
@@ -89,7 +90,7 @@ class DynamoDbRequests:
 class DynamoDbClient(AwsClient[Item]):
     """Sends BatchWriteItem, which can leave some items unprocessed."""
 
-    def __init__(self, target: AwsTarget, limits: Any, keys: Sequence[str]) -> None:
+    def __init__(self, target: AwsTarget, limits: Limits, keys: Sequence[str]) -> None:
         super().__init__(target, limits)
         self._keys = keys
 

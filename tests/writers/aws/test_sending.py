@@ -306,7 +306,7 @@ def test_records_of_a_partition_key_can_be_kept_in_order(server: AwsServer) -> N
     server.throttle(entries_of=5, requests=2)
     numbers = list(range(60))
     rows = pa.record_batch({"id": numbers, "key": [f"k{one % 6}" for one in numbers]})
-    place.write(rows, partitionKey="key", orderByKey="true", maxInFlightRequests="4")
+    place.write(rows, partitionKey="key", orderByKey="true", maxBatchSize="13", maxInFlightRequests="4")
 
     by_key: dict[str, list[int]] = {}
     for row in place.rows():
