@@ -27,6 +27,12 @@ if TYPE_CHECKING:
         TableChangedError,
         TableNotSupportedError,
     )
+    from .datasource.aws.sources import (
+        DynamoDbDataSource,
+        FirehoseDataSource,
+        KinesisDataSource,
+        SqsDataSource,
+    )
     from .datasource.delta.source import DeltaDataSource
     from .datasource.distribute import distribute
     from .datasource.http.source import HttpDataSource
@@ -46,14 +52,18 @@ __all__ = [
     "ConfigurationError",
     "DeliveryHandle",
     "DeltaDataSource",
+    "DynamoDbDataSource",
     "FencedError",
+    "FirehoseDataSource",
     "HttpDataSource",
     "IcebergDataSource",
+    "KinesisDataSource",
     "ManifestCorruptError",
     "PenstockError",
     "PostgresDataSource",
     "RetryableError",
     "SchemaMismatchError",
+    "SqsDataSource",
     "TableChangedError",
     "TableNotSupportedError",
     "distribute",
@@ -65,9 +75,13 @@ _HOME = {
     "START_SETTINGS": "datasource.start_settings",
     "DeliveryHandle": "delivery.handle",
     "DeltaDataSource": "datasource.delta.source",
+    "DynamoDbDataSource": "datasource.aws.sources",
+    "FirehoseDataSource": "datasource.aws.sources",
     "HttpDataSource": "datasource.http.source",
     "IcebergDataSource": "datasource.iceberg.source",
+    "KinesisDataSource": "datasource.aws.sources",
     "PostgresDataSource": "datasource.postgres.source",
+    "SqsDataSource": "datasource.aws.sources",
     "distribute": "datasource.distribute",
     "register": "datasource.registration",
     "start_delivery": "delivery.handle",

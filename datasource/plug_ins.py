@@ -15,6 +15,10 @@ BUILT_IN = {
     "delta": "penstock.datasource.delta.sink:DESTINATION",
     "iceberg": "penstock.datasource.iceberg.sink:DESTINATION",
     "postgres": "penstock.datasource.postgres.stored:DESTINATION",
+    "dynamodb": "penstock.datasource.aws.dynamodb:DESTINATION",
+    "firehose": "penstock.datasource.aws.firehose:DESTINATION",
+    "kinesis": "penstock.datasource.aws.kinesis:DESTINATION",
+    "sqs": "penstock.datasource.aws.sqs:DESTINATION",
     "http": "penstock.datasource.http.sink:DESTINATION",
 }
 """Built-in destinations. They are no entry points, because a zip of `--py-files` has none."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..committers.safe_text import get_logger
 from .arrow_batches import cut_by_rows
+from .aws.sources import DynamoDbDataSource, FirehoseDataSource, KinesisDataSource, SqsDataSource
 from .base_source import PenstockDataSource
 from .delta.source import DeltaDataSource
 from .http.source import HttpDataSource
@@ -26,6 +27,10 @@ DATA_SOURCES: tuple[type[PenstockDataSource], ...] = (
     IcebergDataSource,
     PostgresDataSource,
     HttpDataSource,
+    KinesisDataSource,
+    FirehoseDataSource,
+    DynamoDbDataSource,
+    SqsDataSource,
 )
 
 

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.datasource.aws.dynamodb import DynamoDbOptions
+from penstock.datasource.aws.firehose import FirehoseOptions
+from penstock.datasource.aws.kinesis import KinesisOptions
+from penstock.datasource.aws.sqs import SqsOptions
 from penstock.datasource.delta import options as delta
 from penstock.datasource.http.options import HttpOptions
 from penstock.datasource.iceberg import options as iceberg
@@ -32,7 +36,13 @@ def _own(layer: type, base: type) -> tuple[Option, ...]:
     return tuple(option for option in options_of(layer) if option not in options_of(base))
 
 
-REQUESTS: dict[str, type[RequestOptions]] = {"http": HttpOptions}
+REQUESTS: dict[str, type[RequestOptions]] = {
+    "http": HttpOptions,
+    "kinesis": KinesisOptions,
+    "firehose": FirehoseOptions,
+    "dynamodb": DynamoDbOptions,
+    "sqs": SqsOptions,
+}
 
 OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
     "delta": (delta.OPTIONS, delta.PREFIXES),
@@ -62,7 +72,7 @@ def test_the_page_has_all_options() -> None:
     wanted = OPTIONS_BLOCK.sub(lambda block: block[1] + options_table(block[2]) + block[3], page)
     if os.environ.get("PENSTOCK_UPDATE_DOCS"):
         OPTIONS_PAGE.write_text(wanted)
-    for name in ("path", "table", "dbtable", "targetFileSize"):
+    for name in ("path", "branch", "dbtable", "targetFileSize"):
         assert wanted.count(f"| `{name}` |") == 1
     assert wanted == OPTIONS_PAGE.read_text(), "run it with PENSTOCK_UPDATE_DOCS=1"
 

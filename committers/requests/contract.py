@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +26,10 @@ class RowPlace:
     partition: int
     row: int
     position: int
+
+
+NOWHERE = RowPlace("", 0, 0, 0, 0)
+"""To check rows before they have a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,5 +107,19 @@ class Requests(Protocol):
         Args:
             on_acknowledged: called after some entries were acknowledged, in the thread that sends. An
                 exception stops the writer.
+        """
+        ...
+
+
+@runtime_checkable
+class ChecksDestination(Protocol):
+    """Capability of `Requests`: it can look at the destination before any row moves. Driver only."""
+
+    def check_destination(self, rows: pa.Schema) -> None:
+        """Make one call.
+
+        Raises:
+            ConfigurationError: the destination does not exist, or cannot receive these columns.
+            RetryableError: it does not answer.
         """
         ...

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
-from urllib.parse import urlsplit, urlunsplit
 
 from ..options.declaring import declared, option, optional, passed_on
 from ..options.parsing import one_of, text
+from ..options.urls import http_url
 from ..requests.options import RequestOptions
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 """RFC 9110, section 5.6.2."""
 _FORMATS: Mapping[str, Literal["json", "ndjson", "row"]] = {"json": "json", "ndjson": "ndjson", "row": "row"}
-_PORTS = {"http": 80, "https": 443}
 
 
 def address_of(url: str) -> str:
@@ -27,24 +26,7 @@ def address_of(url: str) -> str:
     Raises:
         ValueError: it is not a URL of HTTP. The message does not contain it.
     """
-    try:
-        parts = urlsplit(text(url).strip())
-        host, port = (parts.hostname or "").lower(), parts.port
-    except ValueError:
-        raise ValueError(_NO_URL) from None
-    if parts.scheme.lower() not in _PORTS or not host or re.search(r"[\x00-\x20\x7f]", url.strip()):
-        raise ValueError(_NO_URL)
-    if "@" in parts.netloc:
-        raise ValueError("must not contain a user or a password: give them as username and password")
-    if parts.fragment:
-        raise ValueError("must not have a fragment (#...), which is never sent")
-    scheme = parts.scheme.lower()
-    host = f"[{host}]" if ":" in host else host
-    netloc = host if port in (None, _PORTS[scheme]) else f"{host}:{port}"
-    return urlunsplit((scheme, netloc, parts.path or "/", parts.query, ""))
-
-
-_NO_URL = "must be a URL such as https://api.example.com/rows"
+    return http_url(url, example="https://api.example.com/rows", credentials="username and password")
 
 
 def _token(name: str) -> str:

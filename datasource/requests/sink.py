@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Literal, cast
 import pyarrow as pa
 
 from ...committers.contract import Batch, DataFiles, Manifest, Mode, PlannedBatch, TaskWriterFactory
-from ...committers.errors import ConfigurationError
+from ...committers.errors import ConfigurationError, RetryableError
 from ...committers.requests.committer import RequestCommitter
 from ...committers.requests.content import RequestPayload
-from ...committers.requests.contract import Requests, Sent
+from ...committers.requests.contract import ChecksDestination, Requests, Sent
 from ...committers.row_log.log import RowLog
+from ...committers.safe_text import get_logger
 from ...writers.delta.filesystem import open_filesystem
 from ...writers.local_path import local_path
 from ...writers.requests.direct import DirectWriters
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
     from ...committers.store.sql import SqlManifestStore
+
+logger = get_logger(__name__)
 
 Route = Literal["direct", "log"]
 """How the rows of a batch reach the destination: sent by the tasks, or through the row log."""
@@ -72,6 +76,8 @@ class RequestTarget(RequestCommitter):
                 "output mode append."
             )
         self._rows_to_requests.check_schema(rows)
+        if isinstance(self._rows_to_requests, ChecksDestination):
+            self._check_destination(self._rows_to_requests, rows)
         writers: TaskWriterFactory[RequestPayload]
         if not self._options.is_decoupled:
             writers = cast("TaskWriterFactory[RequestPayload]", DirectWriters(self._rows_to_requests))
@@ -86,6 +92,22 @@ class RequestTarget(RequestCommitter):
         )
         return PlannedBatch(writers, "log", "", is_lasting=False)
 
+    def _check_destination(self, requests: ChecksDestination, rows: pa.Schema) -> None:
+        """Check the destination for each batch that tasks send. Otherwise once in a process: the destination
+        may be down, and is not needed before the delivery.
+        """
+        if not self._options.is_decoupled:
+            requests.check_destination(rows)
+            return
+        checked = (requests, rows)
+        if checked in _CHECKED:
+            return
+        try:
+            requests.check_destination(rows)
+        except RetryableError as error:
+            logger.warning("Batches are written to the row log, but %s", error)
+        _CHECKED.append(checked)
+
     def manifest(self, batch: Batch, content: Route, payloads: Sequence[RequestPayload]) -> Manifest:
         if content == "direct":
             return self._manifests.encode_sent(batch, [one for one in payloads if isinstance(one, Sent)])
@@ -97,6 +119,10 @@ class RequestTarget(RequestCommitter):
 
     def merge(self, manifests: Sequence[Manifest], verified_version: int | None) -> Manifest:
         return self._manifests.merge(manifests)
+
+
+_CHECKED: deque[tuple[object, pa.Schema]] = deque(maxlen=16)
+"""What decoupled queries of this process have checked."""
 
 
 def _create_directory(location: str) -> None:

@@ -101,14 +101,14 @@ class DataClaims(Claims):
         peak = _Peak()
         tracemalloc.start()
         try:
-            message = plan.write(peak.watch(_many_rows()), task(plan.batch))
+            message = plan.write(peak.watch(_many_rows(harness.row_bytes)), task(plan.batch))
         finally:
             tracemalloc.stop()
         query.commit(store, [message])
 
         assert 2 * harness.task_bytes_max < TASK_MIB * MIB, "the rows would fit into memory"
         assert peak.size_bytes < harness.task_bytes_max
-        assert len(harness.ids()) == TASK_MIB + 1
+        assert len(harness.ids()) == TASK_MIB * MIB // harness.row_bytes + 1
 
     def test_a_batch_write_appends_once(self, query: Query, harness: DestinationHarness) -> None:
         for row_id in range(2):
@@ -167,10 +167,10 @@ class _Peak:
             self.size_bytes = max(self.size_bytes, held)
 
 
-def _many_rows() -> Iterator[pa.RecordBatch]:
-    """One row of 1 MiB each."""
-    for number in range(TASK_MIB):
-        text = pa.array([f"{number:016x}" * (MIB // 16)], pa.string())
+def _many_rows(row_bytes: int) -> Iterator[pa.RecordBatch]:
+    """One row each."""
+    for number in range(TASK_MIB * MIB // row_bytes):
+        text = pa.array([f"{number:016x}" * (row_bytes // 16)], pa.string())
         yield pa.record_batch([pa.array([number], pa.int64()), text], schema=TEXTS)
 
 

@@ -131,6 +131,11 @@ class DestinationHarness(ABC):
         return {}
 
     @property
+    def row_bytes(self) -> int:
+        """Return the size of large rows, if the destination does not accept 1 MiB."""
+        return 1024 * 1024
+
+    @property
     def task_bytes_max(self) -> int:
         """Return the maximum memory of one task with `small_buffer`, in bytes."""
         return 24 * 1024 * 1024

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
+from servers.aws import REGION, AwsServer
 from servers.http_rows import HttpRows
 from tests.support.lakes import DeltaLake, IcebergLake, LakeTable
 from tests.support.postgres import PostgresTable, commit_answers
@@ -18,6 +20,13 @@ from penstock import testing
 from penstock.committers.delta.log_files import LocalLogFiles
 from penstock.committers.errors import CommitStateUnknownError
 from penstock.committers.store.progress import SqlProgress
+from penstock.datasource.aws import dynamodb, firehose, kinesis, sqs
+from penstock.datasource.aws.sources import (
+    DynamoDbDataSource,
+    FirehoseDataSource,
+    KinesisDataSource,
+    SqsDataSource,
+)
 from penstock.datasource.http.sink import DESTINATION
 from penstock.datasource.http.source import HttpDataSource
 from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promises
@@ -167,11 +176,11 @@ class PostgresHarness(PostgresTable, DestinationHarness):
         self.sql("UPDATE penstock_fence SET batch_id = batch_id - 1")
 
 
-class HttpHarness(DestinationHarness):
-    """An endpoint that takes every request, whether it knows its key or not."""
+class RequestHarness(DestinationHarness):
+    """A service that receives rows in requests. Decoupled, they wait in a row log."""
 
     promises = Promises(
-        name="HTTP endpoints",
+        name="",
         payload="nothing: they send the rows. Decoupled: files of the row log",
         commit="a record in the manifest store. Decoupled: the requests, then the record",
         token="the progress in the manifest store, which is lost with it",
@@ -183,20 +192,13 @@ class HttpHarness(DestinationHarness):
         shows_secrets_to_tasks=True,
         crash_points=("commit.start", "commit.landed"),
     )
-    data_source = HttpDataSource
-    destination = DESTINATION
 
-    def __init__(self, folder: Path, server: HttpRows) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder / "row-log"
-        self._server = server
 
     @property
-    def options(self) -> dict[str, str]:
-        return {"url": self._server.url, "rowLog": str(self._folder), "progressEverySeconds": "0"}
-
-    @property
-    def secret_options(self) -> dict[str, str]:
-        return {**self.options, "header.x-api-key": SECRET}
+    def row_log_options(self) -> dict[str, str]:
+        return {"rowLog": str(self._folder), "progressEverySeconds": "0"}
 
     @property
     def small_buffer(self) -> Mapping[str, str]:
@@ -206,9 +208,6 @@ class HttpHarness(DestinationHarness):
             "maxBufferedBytes": "4mb",
             "maxInFlightRequests": "2",
         }
-
-    def ids(self) -> list[int]:
-        return self._server.ids()
 
     def uncommitted(self) -> Collection[str]:
         return {str(path.relative_to(self._folder)) for path in self._folder.rglob("*.arrow")}
@@ -220,6 +219,29 @@ class HttpHarness(DestinationHarness):
     def delete_uncommitted(self) -> None:
         for name in self.uncommitted():
             (self._folder / name).unlink()
+
+
+class HttpHarness(RequestHarness):
+    """An endpoint that takes every request, whether it knows its key or not."""
+
+    promises = replace(RequestHarness.promises, name="HTTP endpoints")
+    data_source = HttpDataSource
+    destination = DESTINATION
+
+    def __init__(self, folder: Path, server: HttpRows) -> None:
+        super().__init__(folder)
+        self._server = server
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"url": self._server.url, **self.row_log_options}
+
+    @property
+    def secret_options(self) -> dict[str, str]:
+        return {**self.options, "header.x-api-key": SECRET}
+
+    def ids(self) -> list[int]:
+        return self._server.ids()
 
     def append(self, row_id: int) -> None:
         self._server.add(row_id)
@@ -242,3 +264,111 @@ class DeduplicatingHttpHarness(HttpHarness):
     @property
     def options(self) -> dict[str, str]:
         return {**super().options, "format": "row", "idColumn": "id"}
+
+
+class AwsHarness(RequestHarness):
+    """A stream, table or queue of its own, read by boto3. Credentials come from the environment."""
+
+    kind: str
+    named_by = "stream"
+    """The option with its name."""
+    suffix = ""
+
+    def __init__(self, folder: Path, server: AwsServer) -> None:
+        super().__init__(folder)
+        self.server = server
+        self.name = f"rows-{uuid.uuid4()}{self.suffix}"
+        self._seen: list[int] | None = []
+
+    @contextmanager
+    def created(self) -> Iterator[AwsHarness]:
+        """Delete it afterwards: an account has at most 50 Firehose streams."""
+        self.server.create(self.kind, self.name)
+        yield self
+        self.drop()
+
+    @property
+    def options(self) -> dict[str, str]:
+        place = {self.named_by: self.name, "region": REGION, "endpointUrl": self.server.url}
+        return {**place, **self.row_log_options}
+
+    @property
+    def secret_options(self) -> dict[str, str]:
+        return {**self.options, "accessKeyId": "key", "secretAccessKey": SECRET}
+
+    @property
+    def small_buffer(self) -> Mapping[str, str]:
+        return {
+            **super().small_buffer,
+            "maxRecordBytes": "300kb",
+            "maxBatchBytes": "1mb",
+            "maxBufferedBytes": "2mb",
+        }
+
+    @property
+    def row_bytes(self) -> int:
+        return 256 * 1024
+
+    def ids(self) -> list[int]:
+        if self._seen is None:
+            return []
+        read = [int(row["id"]) for row in self.server.rows(self.kind, self.name)]
+        if self.kind != "sqs":
+            return read
+        self._seen += read
+        return self._seen
+
+    def append(self, row_id: int) -> None:
+        self.server.append(self.kind, self.name, row_id)
+
+    def drop(self) -> None:
+        if self._seen is not None:
+            self.server.delete(self.kind, self.name)
+        self._seen = None
+
+
+class KinesisHarness(AwsHarness):
+    promises = replace(RequestHarness.promises, name="Kinesis streams")
+    data_source = KinesisDataSource
+    destination = kinesis.DESTINATION
+    kind = "kinesis"
+
+
+class FirehoseHarness(AwsHarness):
+    promises = replace(RequestHarness.promises, name="Firehose streams")
+    data_source = FirehoseDataSource
+    destination = firehose.DESTINATION
+    kind = "firehose"
+
+
+class DynamoDbHarness(AwsHarness):
+    """Rows with a key are there once, however often they are sent."""
+
+    promises = replace(RequestHarness.promises, name="DynamoDB tables", is_exactly_once=True)
+    data_source = DynamoDbDataSource
+    destination = dynamodb.DESTINATION
+    kind, named_by = "dynamodb", "table"
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {**super().options, "keyColumns": "id"}
+
+
+class SqsHarness(AwsHarness):
+    promises = replace(RequestHarness.promises, name="SQS queues")
+    data_source = SqsDataSource
+    destination = sqs.DESTINATION
+    kind, named_by = "sqs", "queue"
+
+
+class SqsFifoHarness(SqsHarness):
+    """The queue takes each id once in five minutes; the rows have ids of their own."""
+
+    promises = replace(
+        RequestHarness.promises, name="SQS FIFO queues, within five minutes", is_exactly_once=True
+    )
+    suffix = ".fifo"
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {**super().options, "messageGroupId": "id", "idColumn": "id"}

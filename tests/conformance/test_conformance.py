@@ -6,14 +6,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from servers.aws import AwsServer
 from servers.http_rows import HttpRows
 from tests.conformance.harnesses import (
+    AwsHarness,
     DeduplicatingHttpHarness,
     DeltaHarness,
     DeltaLibraryHarness,
+    DynamoDbHarness,
+    FirehoseHarness,
     HttpHarness,
     IcebergHarness,
+    KinesisHarness,
     PostgresHarness,
+    SqsFifoHarness,
+    SqsHarness,
 )
 
 from penstock.committers.delta.committer import DeltaTableCommitter
@@ -80,3 +87,18 @@ class TestHttpWithKeys(DestinationConformance):
     @pytest.fixture
     def harness(self, tmp_path: Path, http_service: HttpRows) -> DestinationHarness:
         return DeduplicatingHttpHarness(tmp_path, http_service)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind", [KinesisHarness, FirehoseHarness, DynamoDbHarness, SqsHarness, SqsFifoHarness], scope="class"
+)
+class TestAws(DestinationConformance):
+    """Rows arrive at least once; exactly once where the service knows their keys or ids."""
+
+    @pytest.fixture
+    def harness(
+        self, tmp_path: Path, aws_service: AwsServer, kind: type[AwsHarness]
+    ) -> Iterator[DestinationHarness]:
+        with kind(tmp_path, aws_service).created() as harness:
+            yield harness

@@ -6,8 +6,20 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from servers.aws import AwsServer
 from servers.http_rows import HttpRows
-from tests.conformance.harnesses import DeltaHarness, HttpHarness, IcebergHarness, PostgresHarness
+from tests.conformance.harnesses import (
+    AwsHarness,
+    DeltaHarness,
+    DynamoDbHarness,
+    FirehoseHarness,
+    HttpHarness,
+    IcebergHarness,
+    KinesisHarness,
+    PostgresHarness,
+    SqsFifoHarness,
+    SqsHarness,
+)
 
 from penstock.committers.deliveries.contract import Mergeable
 from penstock.datasource.destinations import Cleanable
@@ -15,6 +27,13 @@ from penstock.datasource.file_table import Compactable
 from penstock.datasource.sink import Maintainable, SupportsOrigins, SupportsTableIdentity
 from penstock.testing.conformance import DestinationConformance, DestinationHarness, Query
 
+AWS: tuple[type[AwsHarness], ...] = (
+    KinesisHarness,
+    FirehoseHarness,
+    DynamoDbHarness,
+    SqsHarness,
+    SqsFifoHarness,
+)
 PAGE = Path(__file__).parents[2] / "docs" / "destinations.md"
 
 TEXT = """# Destinations
@@ -77,6 +96,7 @@ def _page(folder: Path) -> str:
         IcebergHarness(folder),
         PostgresHarness(lambda: nowhere),
         HttpHarness(folder, HttpRows("http://localhost")),
+        *(of(folder, AwsServer("http://localhost")) for of in AWS),
         JsonLinesHarness(folder),
     ]
     head = ["", *(harness.promises.name for harness in harnesses)]

@@ -10,15 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...committers.requests.contract import RowPlace
+from ...committers.requests.contract import NOWHERE, RowPlace
 from .client import Client
 from .entry import Entry
 from .json_rows import check_json_schema, check_values, json_objects
 from .opening import RowWriter, WriterSettings, open_writer
 from .row_ids import check_id_column, row_ids
-
-NOWHERE = RowPlace("", 0, 0, 0, 0)
-"""To check ids before rows have a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,7 @@ class JsonRequests(ABC):
         check_id_column(rows, self.id_column)
 
     def checker(self) -> Callable[[pa.RecordBatch], None]:
-        return partial(_check, self.id_column)
+        return partial(check_rows, self.id_column)
 
     def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[Any]]:
         ids, position = row_ids(rows, place, self.id_column), place.position
@@ -51,6 +48,10 @@ class JsonRequests(ABC):
         return open_writer(self.new_client(), self.settings, on_acknowledged)
 
 
-def _check(id_column: str | None, rows: pa.RecordBatch) -> None:
+def check_rows(id_column: str | None, rows: pa.RecordBatch) -> None:
+    """
+    Raises:
+        SchemaMismatchError: a value cannot be converted, or an id is NULL.
+    """
     check_values(rows)
     row_ids(rows, NOWHERE, id_column)

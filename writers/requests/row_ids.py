@@ -14,20 +14,26 @@ from .json_rows import json_values
 
 
 def check_id_column(rows: pa.Schema, column: str | None) -> None:
-    """
+    """Raises as `check_text_column`."""
+    check_text_column(rows, "idColumn", column)
+
+
+def check_text_column(rows: pa.Schema, option: str, column: str | None) -> None:
+    """Check a column that an option names. None: the option is not given.
+
     Raises:
-        SchemaMismatchError: the column does not exist, or its values are no ids.
+        SchemaMismatchError: the column does not exist, or its values have no exact text.
     """
     if column is None:
         return
     if column not in rows.names:
         raise SchemaMismatchError(
-            f"idColumn names the column {column!r}, which the query does not have: {', '.join(rows.names)}."
+            f"{option} names the column {column!r}, which the query does not have: {', '.join(rows.names)}."
         )
     data_type = rows.field(column).type
     if types.is_nested(data_type) or is_list(data_type) or types.is_floating(data_type):
         raise SchemaMismatchError(
-            f"idColumn names the column {column!r} of type {data_type}: cast it to STRING."
+            f"{option} names the column {column!r} of type {data_type}: cast it to STRING."
         )
 
 
@@ -40,10 +46,19 @@ def row_ids(rows: pa.RecordBatch, place: RowPlace, column: str | None) -> Sequen
     if column is None:
         prefix = f"{place.query_id}-{place.batch_id}-{place.partition}-"
         return [f"{prefix}{place.row + number}" for number in range(rows.num_rows)]
+    return texts_of(rows, "idColumn", column)
+
+
+def texts_of(rows: pa.RecordBatch, option: str, column: str) -> Sequence[str]:
+    """The values of a column that an option names.
+
+    Raises:
+        SchemaMismatchError: one is NULL.
+    """
     values = rows.column(column)
     if values.null_count:
         raise SchemaMismatchError(
-            f"The id of a row is NULL: idColumn names the column {column!r}. Filter these rows, or give "
-            "them an id."
+            f"A row has NULL in the column {column!r}, which {option} names. Filter these rows, or give them "
+            "a value."
         )
     return list(map(str, json_values(values, column)))

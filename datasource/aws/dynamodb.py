@@ -1,0 +1,57 @@
+"""The destination `penstock.dynamodb`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from ...writers.aws.dynamodb import DynamoDbRequests
+from ..options.declaring import declared
+from ..options.parsing import columns
+from ..requests.options import batch_bytes, batch_entries, record_bytes
+from ..requests.service import RequestService
+from .options import AwsOptions, named
+
+
+def _keys(text: str) -> tuple[str, ...]:
+    names = columns(text)
+    if len(names) > 2:
+        raise ValueError("must be the partition key or the partition key and the sort key")
+    return names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamoDbOptions(AwsOptions):
+    """Options of `penstock.dynamodb`. The limits are those of BatchWriteItem."""
+
+    NAME: ClassVar[str] = "penstock.dynamodb"
+    REQUIRED: ClassVar[Mapping[str, str]] = {"table": "flights", "region": "eu-west-1", "keyColumns": "id"}
+    SERVICE: ClassVar[str] = "dynamodb"
+
+    table: str = named("table", "[a-zA-Z0-9_.-]{3,255}", "Name of the table.")
+    keys: tuple[str, ...] = field(
+        metadata=declared(
+            "keyColumns",
+            _keys,
+            "The columns of the table's key: the partition key and, if the table has one, the sort key.",
+        )
+    )
+    batch_entries_max: int = batch_entries("25")
+    batch_bytes_max: int = batch_bytes("16mb")
+    record_bytes_max: int = record_bytes("400kb")
+
+    @property
+    def resource(self) -> str:
+        return self.table
+
+
+def _requests(options: DynamoDbOptions) -> DynamoDbRequests:
+    settings = replace(options.writer_settings, order_by_key=True)
+    return DynamoDbRequests(options.address, settings, options.id_column, options.target, options.keys)
+
+
+SERVICE = RequestService(
+    kind="dynamodb", options=DynamoDbOptions, requests=_requests, library="aiobotocore", extra="aws"
+)
+DESTINATION = SERVICE.destination("penstock.datasource.aws.sources:DynamoDbDataSource")

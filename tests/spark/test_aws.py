@@ -1,0 +1,60 @@
+"""Streams of a real Spark to services of AWS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from servers.aws import KEY, SECRET, AwsServer, aws_server
+from tests.support.aws import NAMED_BY, AwsPlace
+from tests.support.backlogs import wait_until
+from tests.support.id_stream import write_ids
+
+import penstock
+from penstock.committers.store.sql import open_store
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+FILES, ROWS = 3, 50
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[AwsServer]:
+    with aws_server() as started:
+        yield started
+
+
+@pytest.mark.parametrize("kind", list(NAMED_BY))
+def test_a_decoupled_stream_is_delivered_beside_its_driver(
+    spark: SparkSession, server: AwsServer, tmp_path: Path, kind: str
+) -> None:
+    """The service throttles. The credentials are only in the processes."""
+    place = AwsPlace.new(server, kind)
+    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
+    source.mkdir()
+    for number in range(FILES):
+        write_ids(source / f"{number:05}.parquet", range(number * ROWS, (number + 1) * ROWS), number)
+    server.throttle(requests=2, entries_of=2)
+    rows = spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", 1).parquet(str(source))
+    writer = rows.repartition(2).writeStream.format(f"penstock.{kind}").trigger(availableNow=True)
+    writer = writer.options(**place.options(delivery="decoupled", deliverAfterSeconds="1"))
+    writer.option("checkpointLocation", str(checkpoint)).start().awaitTermination()
+    assert len(list((checkpoint / "row-log").rglob("*.arrow"))) >= FILES
+    assert place.rows() == []
+
+    url = f"sqlite:///{checkpoint}/penstock.sqlite"
+    storage = {"accessKeyId": KEY, "secretAccessKey": SECRET}
+    with penstock.start_delivery(url, storage=storage), open_store(url) as store:
+        (stream,) = store.streams()
+        wait_until(lambda: not store.pending(stream.key))
+
+    delivered = place.rows()
+    assert sorted(int(row["id"]) for row in delivered) == list(range(FILES * ROWS))
+    assert set(delivered[0]) == {"id", "day"}
+    assert server.refused()["requests"] == 2
+    assert list((checkpoint / "row-log").rglob("*.arrow")) == []
+    kept = b"".join(path.read_bytes() for path in checkpoint.rglob("*") if path.is_file())
+    assert SECRET.encode() not in kept
+    assert KEY.encode() not in kept

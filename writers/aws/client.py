@@ -1,0 +1,75 @@
+"""The client of an AWS service. Only here aiobotocore is used."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Generic, TypeVar
+
+from ..requests.entry import Entry
+from ..requests.limits import Limits
+from ..requests.results import Result
+from .errors import classify
+from .target import CONNECT_S, AwsTarget, data_loader
+
+PayloadT = TypeVar("PayloadT")
+
+READ_S_MORE = 5.0
+"""The writer ends a request before the client does."""
+
+
+class AwsClient(ABC, Generic[PayloadT]):
+    """See `Client` and `ErrorClassifier`. The retries of aiobotocore are off: the writer retries.
+
+    Args:
+        limits: those of the writer
+    """
+
+    def __init__(self, target: AwsTarget, limits: Limits) -> None:
+        self._target = target
+        self._limits = limits
+        self._stack = AsyncExitStack()
+        self._opening = asyncio.Lock()
+        self._client: Any = None
+
+    @abstractmethod
+    async def send(self, client: Any, entries: Sequence[Entry[PayloadT]]) -> Result | Sequence[Result]:
+        """Make one request. See `Client.submit`."""
+
+    async def prepare(self, client: Any) -> None:
+        """Called once, before the first request."""
+
+    async def submit(self, entries: Sequence[Entry[PayloadT]]) -> Result | Sequence[Result]:
+        async with self._opening:
+            if self._client is None:
+                self._client = await self._open()
+        return await self.send(self._client, entries)
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+    def classify(self, error: Exception) -> Result:
+        return classify(error)
+
+    async def _open(self) -> Any:
+        from aiobotocore.config import AioConfig
+        from aiobotocore.session import get_session
+
+        limits, session = self._limits, get_session()
+        session.register_component("data_loader", data_loader())
+        config = AioConfig(
+            connect_timeout=CONNECT_S,
+            read_timeout=limits.request_timeout_s + READ_S_MORE,
+            max_pool_connections=limits.in_flight_requests_max,
+            retries={"total_max_attempts": 1},
+            parameter_validation=False,  # by the service, too; it takes as long as to send the rows
+        )
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(
+                session.create_client(**self._target.arguments, config=config)
+            )
+            await self.prepare(client)
+            self._stack = stack.pop_all()
+        return client

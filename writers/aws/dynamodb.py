@@ -1,0 +1,115 @@
+"""How rows become items of a DynamoDB table. Runs on executors and in the delivery process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from ...committers.errors import ConfigurationError, SchemaMismatchError
+from ...committers.requests.contract import NOWHERE, RowPlace
+from ..requests.entry import Entry
+from ..requests.json_rows import check_json_schema
+from ..requests.limits import Limits
+from ..requests.opening import RowWriter, WriterSettings, open_writer
+from ..requests.results import DELIVERED, Result, Retry
+from ..requests.row_ids import check_id_column, row_ids
+from .client import AwsClient
+from .dynamodb_items import Attribute, items_of, key_of, key_type, size_of
+from .target import AwsTarget
+
+Item: TypeAlias = "dict[str, Attribute]"
+
+
+@dataclass(frozen=True, slots=True)
+class DynamoDbRequests:
+    """See `Requests`. Each row is an item, which replaces the one with its key.
+
+    BatchWriteItem refuses a request with two items of one key, and says nothing about the order of requests.
+    So an entry waits for those with its key before it (`order_by_key`).
+    """
+
+    address: str
+    settings: WriterSettings
+    id_column: str | None
+    target: AwsTarget
+    keys: tuple[str, ...]
+    """Columns of the partition key and, if the table has one, the sort key."""
+
+    def check_schema(self, rows: pa.Schema) -> None:
+        check_json_schema(rows, self.address)
+        check_id_column(rows, self.id_column)
+        for key in self.keys:
+            if key not in rows.names:
+                raise SchemaMismatchError(
+                    f"keyColumns names the column {key!r}, which the query does not have: "
+                    f"{', '.join(rows.names)}."
+                )
+            if key_type(rows.field(key).type) is None:
+                raise SchemaMismatchError(
+                    f"keyColumns names the column {key!r} of type {rows.field(key).type}, which cannot be a "
+                    "key in DynamoDB: cast it to STRING."
+                )
+
+    def check_destination(self, rows: pa.Schema) -> None:
+        table = self.target.ask("describe_table", TableName=self.target.resource)["Table"]
+        types = {one["AttributeName"]: one["AttributeType"] for one in table["AttributeDefinitions"]}
+        named = [one["AttributeName"] for one in sorted(table["KeySchema"], key=lambda one: one["KeyType"])]
+        if sorted(named) != sorted(self.keys):
+            raise ConfigurationError(
+                f"The key of the table {self.target.resource} is {', '.join(named)}, but keyColumns names "
+                f'{", ".join(self.keys)}. Set .option("keyColumns", "{", ".join(named)}"), and name the '
+                "columns of the query like this."
+            )
+        for key in self.keys:
+            if key_type(rows.field(key).type) != types[key]:
+                raise SchemaMismatchError(
+                    f"The key {key} of the table {self.target.resource} has the type {types[key]}, but the "
+                    f"column {key} is {rows.field(key).type}. Cast it in the query: S is STRING, N a number, "
+                    "and B BINARY."
+                )
+
+    def checker(self) -> Callable[[pa.RecordBatch], None]:
+        return partial(_check, self.id_column, self.keys)
+
+    def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[Item]]:
+        ids, items = row_ids(rows, place, self.id_column), items_of(rows, self.keys)
+        return [
+            Entry(item, size_of(item), row_id, place.position + number, key_of(item, self.keys))
+            for number, (item, row_id) in enumerate(zip(items, ids, strict=True))
+        ]
+
+    def open_writer(self, on_acknowledged: Callable[[], None] = lambda: None) -> RowWriter[Item]:
+        client = DynamoDbClient(self.target, self.settings.limits, self.keys)
+        return open_writer(client, self.settings, on_acknowledged)
+
+
+class DynamoDbClient(AwsClient[Item]):
+    """Sends BatchWriteItem, which can leave some items unprocessed."""
+
+    def __init__(self, target: AwsTarget, limits: Limits, keys: Sequence[str]) -> None:
+        super().__init__(target, limits)
+        self._keys = keys
+
+    async def send(self, client: Any, entries: Sequence[Entry[Item]]) -> Result | Sequence[Result]:
+        requests = [{"PutRequest": {"Item": one.payload}} for one in entries]
+        response = await client.batch_write_item(RequestItems={self._target.resource: requests})
+        left = [
+            key_of(one["PutRequest"]["Item"], self._keys)
+            for of_table in response.get("UnprocessedItems", {}).values()
+            for one in of_table
+        ]
+        if not left:
+            return DELIVERED
+        again = Retry("UnprocessedItems", "The table is throttled.", is_throttled=True)
+        if not set(left) <= {one.key for one in entries}:
+            return again  # items are the same however often they are written
+        return [again if one.key in left else DELIVERED for one in entries]
+
+
+def _check(id_column: str | None, keys: Sequence[str], rows: pa.RecordBatch) -> None:
+    items_of(rows, keys)
+    row_ids(rows, NOWHERE, id_column)

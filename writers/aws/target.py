@@ -1,0 +1,85 @@
+"""Where requests to an AWS service go, and who signs them. No library is loaded before it is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from ...committers.errors import ConfigurationError, PenstockError, RetryableError
+from ..requests.results import Fatal, Retry
+from .errors import MISSING, classify
+
+CONNECT_S = 10.0
+CHECK_S = 20.0
+CHECK_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class AwsTarget:
+    """One resource of a service. Pickled to the executors, with the credentials."""
+
+    service: str
+    """botocore's name of the service."""
+    region: str
+    resource: str
+    """Name of the stream, table or queue."""
+    endpoint_url: str | None = None
+    access_key_id: str | None = field(default=None, repr=False)
+    """None: the default chain of credentials."""
+    secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Of `create_client`."""
+        return {
+            "service_name": self.service,
+            "region_name": self.region,
+            "endpoint_url": self.endpoint_url,
+            "aws_access_key_id": self.access_key_id,
+            "aws_secret_access_key": self.secret_access_key,
+            "aws_session_token": self.session_token,
+        }
+
+    def ask(self, operation: str, **parameters: str) -> dict[str, Any]:
+        """Make one call and wait for its response. For checks, not for rows.
+
+        Raises:
+            ConfigurationError: the resource does not exist.
+            AccessRefusedError: the credentials do not allow the call.
+            RetryableError: the service does not answer.
+        """
+        from botocore.config import Config
+        from botocore.session import get_session
+
+        session = get_session()
+        session.register_component("data_loader", data_loader())
+        retries = {"mode": "standard", "total_max_attempts": CHECK_TRIES}
+        config = Config(connect_timeout=CONNECT_S, read_timeout=CHECK_S, retries=retries)
+        try:
+            client = session.create_client(**self.arguments, config=config)
+            response: dict[str, Any] = getattr(client, operation)(**parameters)
+        except Exception as error:
+            raise self._refused(operation, error) from error
+        return response
+
+    def _refused(self, operation: str, error: Exception) -> PenstockError:
+        result = classify(error)
+        message = f"{self.service} {self.resource} in {self.region} cannot be checked ({operation}): "
+        if isinstance(result, Fatal):
+            if result.code in MISSING:
+                return ConfigurationError(f"{message}{result.code}. {result.message} Nothing was written.")
+            return result.error(f"{message}{result.code}. {result.message}")
+        if isinstance(result, Retry):
+            return RetryableError(f"{message}{result.code}. {result.message}")
+        return ConfigurationError(f"{message}{error}")
+
+
+@cache
+def data_loader() -> Any:
+    """Return the loader of service descriptions. It caches them: reading them takes longer than a request."""
+    from botocore.loaders import create_loader
+    from botocore.session import get_session
+
+    return create_loader(get_session().get_config_variable("data_path"))
