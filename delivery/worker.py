@@ -152,7 +152,7 @@ class StreamWorker:
             attempt.reports.append(report)
             self._context.on_delivery(report)
             held.check()
-            self._deliver_letters()
+            self.deliver_letters()
             if request.up_to is not None and result.delivery.manifest.batch.batch_id >= request.up_to:
                 return
             if trigger == "request":
@@ -161,7 +161,7 @@ class StreamWorker:
     def _run_maintenance(self, held: HeldLease, attempt: DeliveryAttempt) -> None:
         """Run the maintenance, which may take minutes, and deliver what becomes due in the meantime."""
         self._maintenance_at = time.monotonic() + MAINTENANCE_S
-        self._deliver_letters()
+        self.deliver_letters()
         thread = MaintenanceThread(self._opened_maintenance())
         thread.start()
         try:
@@ -220,10 +220,12 @@ class StreamWorker:
         )
         return delivery.round(held.lease, trigger)
 
-    def _deliver_letters(self) -> None:
+    def deliver_letters(self) -> None:
         """Deliver the dead letters of committed batches. If that fails, the next delivery or maintenance does
         it.
         """
+        if not self._settings.dead_letters or not self._store.dead_letters.waiting(self._key):
+            return
         letters = find_letters(self._store, self.stream, self._settings)
         if letters is None:
             return

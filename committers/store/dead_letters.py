@@ -83,6 +83,7 @@ class SqlDeadLetters:
                 sa.func.min(dead_letters.c.refused_at),
                 sa.func.max(dead_letters.c.refused_at),
             )
+            .select_from(dead_letters)
             .join(streams)
             .join(manifests, _IS_OF_BATCH)
             .where(queries.is_stream(stream), manifests.c.state == ManifestState.COMMITTED.value)
