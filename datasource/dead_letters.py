@@ -20,12 +20,13 @@ from ..committers.contract import AttemptId, Batch, Committable, DeadLetter, Str
 from ..committers.dead_letters import letters_stream, rows_of
 from ..committers.decision import Action
 from ..committers.errors import ConfigurationError, PenstockError
+from ..committers.recovery import Recovery
 from ..committers.row_text import row_text
 from ..committers.safe_text import get_logger
 from ..committers.two_phase import TwoPhaseCommitter
 from .options.dead_letters import letter_options
 from .plug_ins import data_source_of
-from .sink import Destination, Sink, open_table
+from .sink import Destination, Sink, open_table, without_origins
 
 if TYPE_CHECKING:
     from ..committers.store.sql import SqlManifestStore
@@ -140,8 +141,17 @@ def write_rows(
         writer.abort()
         raise
     committable = Committable(batch, run_id, attempt.partition, attempt.attempt, payload)
-    committer.commit(target.manifest(batch, planned.content, [payload]), [committable])
+    manifest = target.manifest(batch, without_origins(planned.content), [payload])
+    committer.commit(manifest, [committable])
     return True
+
+
+def committed_up_to(store: SqlManifestStore, sink: Sink[Any, Any], stream: StreamKey) -> int:
+    """Finish what an earlier call of `write_rows` has prepared; return the last committed batch, or -1."""
+    target = open_table(sink, store)
+    Recovery(store, target).recover(stream)
+    token = target.token(stream.query_id)
+    return -1 if token is None else token.batch_id
 
 
 def _letters_in(store: SqlManifestStore, batch: Batch) -> Iterator[pa.RecordBatch]:

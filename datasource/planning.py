@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cache
 from typing import TYPE_CHECKING
@@ -30,7 +29,7 @@ from .new_query import check_new_query
 from .options.stream import StreamOptions
 from .plan_cache import PLANS, PlanCache, PlanKey
 from .settings import register_stream
-from .sink import Destination, Sink, check_same_table, mode_of, open_table
+from .sink import Destination, Sink, check_same_table, mode_of, open_table, without_origins
 from .stores import borrow_store
 from .types import arrow_schema
 
@@ -138,14 +137,9 @@ def plan_batch_write(
     planned = sink.open_table().plan_batch(rows, mode_of(overwrite), batch_id=0)
     write_id = batch_write_id(began_at, planned.target_id, str(write))
     batch = Batch(StreamKey(write_id, sink.table_uri), 0, write.hex)
-    content = _without_origins(planned.content)
+    content = without_origins(planned.content)
     writers = _with_bad_rows(planned.writers, sink.options)
     return BatchPlan(batch, writers, content, run_id=write_id, event_time=event_time)
-
-
-def _without_origins(content: ContentT) -> ContentT:
-    """Remove the origins: a batch write is not an earlier query for `newQuery`."""
-    return replace(content, origins=()) if hasattr(content, "origins") else content  # type: ignore[type-var]
 
 
 def retry(options: StreamOptions) -> Retry:

@@ -95,14 +95,19 @@ def find_letters(
 
 def build_letter_sink(letters: StreamStatus, stream: StreamStatus, access: TableAccess) -> Sink[Any, Any]:
     """Build the sink of a dead-letter destination. Raises as `build_sink`."""
+    own = access_to_letters(letters, stream, access)
+    return cast("Sink[Any, Any]", build_sink(letters, StreamSettings.parse(letters.settings), own))
+
+
+def access_to_letters(letters: StreamStatus, stream: StreamStatus, access: TableAccess) -> TableAccess:
+    """Return the options of this process without those that are for the destination of the stream only."""
     known = {option.name.lower() for option in destination_type(stream.key, stream.kind).options}
     storage = {
         key: value
         for key, value in access.storage.items()
         if "." not in key and (letters.kind == stream.kind or key.lower() not in known)
     }
-    own = TableAccess(storage, access.catalog)
-    return cast("Sink[Any, Any]", build_sink(letters, StreamSettings.parse(letters.settings), own))
+    return TableAccess(storage, access.catalog)
 
 
 def _check_keys(stream: StreamKey, known: tuple[Option, ...], options: Mapping[str, str]) -> None:

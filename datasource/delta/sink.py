@@ -205,6 +205,12 @@ class StoredDelta(CleanableFiles):
         table = load_if_there(self.uri, self.storage)
         return None if table is None else TableNow(str(table.metadata().id), table.version())
 
+    def read(self, column: str, value: str) -> pa.Table | None:
+        """See `Readable`."""
+        from ...committers.delta.table import read_rows
+
+        return read_rows(self.uri, self.storage, column, value)
+
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         from ...committers.delta.cleanup import DeltaCleanableTable
 

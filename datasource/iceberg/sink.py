@@ -243,6 +243,12 @@ class StoredIceberg(CleanableFiles):
             return None
         return TableNow(str(table.metadata.table_uuid), version_of(table.metadata, self.address.branch))
 
+    def read(self, column: str, value: str) -> pa.Table | None:
+        """See `Readable`."""
+        from ...committers.iceberg.table import read_rows
+
+        return read_rows(self.catalog, self.address, column, value)
+
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         from ...committers.iceberg.cleanup import IcebergCleanableTable
 

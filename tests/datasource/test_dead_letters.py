@@ -1,7 +1,6 @@
 """Dead letters of a query, from the refused row to the dead-letter table, and crashes on the way.
 
-A query writes batches in which some rows are bad: NULL in a NOT NULL column of a table, or an id that an HTTP
-service refuses. Each bad row must be in the dead-letter table once, and each other row in the destination.
+Each bad row must be in the dead-letter table once, and each other row in the destination.
 """
 
 from __future__ import annotations
@@ -9,8 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,7 +17,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 from servers.http_rows import HttpRows, http_rows
-from tests.support.lakes import DeltaLake, IcebergLake, LakeTable, rows
+from tests.support.dead_letters import BAD, EVERY_KIND, KINDS, ROWS, Letters, letters_of, rows_with
+from tests.support.lakes import DeltaLake
 
 from penstock.committers import crash_points, dead_letters
 from penstock.committers.contract import ManifestState
@@ -29,16 +28,9 @@ from penstock.committers.store.progress import SqlProgress
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource import planning
 from penstock.datasource.dead_letters import deliver_letters, letter_sink_of, try_to_deliver_letters
-from penstock.datasource.http.sink import DESTINATION
-from penstock.datasource.http.source import HttpDataSource
-from penstock.testing.conformance.deliveries import deliver
-from penstock.testing.conformance.query import Messages, Query
+from penstock.testing.conformance.query import Query
 from penstock.testing.faults import at_point, crash_at
 
-ROWS = pa.schema([("id", pa.int64()), ("name", pa.string())])
-NOT_NULL = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string(), nullable=False)])
-BAD = (3, 7, 12)
-"""Ids of rows that every destination refuses."""
 OF_A_COMMIT = (
     "write.files_closed",
     "prepare.start",
@@ -48,82 +40,6 @@ OF_A_COMMIT = (
     "mark.done",
 )
 OF_LETTERS = crash_points.LETTER_POINTS
-
-
-def rows_with(*ids: int) -> pa.Table:
-    names = [None if row_id in BAD else f"name {row_id}" for row_id in ids]
-    return pa.table({"id": pa.array(ids, pa.int64()), "name": pa.array(names, pa.string())}, schema=ROWS)
-
-
-@dataclass
-class Endpoint:
-    """See `Place`."""
-
-    options: dict[str, str]
-    data_source = HttpDataSource
-    destination = DESTINATION
-
-
-@dataclass
-class Letters:
-    """A query with a dead-letter table."""
-
-    query: Query
-    store: SqlManifestStore
-    table: LakeTable
-    """The dead-letter table."""
-    ids: Callable[[], Sequence[int]]
-    """Reads the ids in the destination."""
-    runs: int = 0
-
-    @property
-    def is_http(self) -> bool:
-        return isinstance(self.query.harness, Endpoint)
-
-    def decouple(self, **options: str) -> None:
-        """Go on as a decoupled query, whose progress is recorded after each response."""
-        every = {"progressEverySeconds": "0"} if self.is_http else {}
-        self.query = self.query.with_options(**{"delivery": "decoupled", **every, **options})
-
-    def run(self, batch_id: int, *parts: pa.Table) -> Messages:
-        self.runs += 1
-        run_id = f"r{self.runs}"
-        return self.query.run(self.store, self.query.batch(batch_id), *parts, run_id=run_id)
-
-    def replay(self, batch_id: int, *parts: pa.Table) -> None:
-        """Run a batch as the next start does: its tasks write only if the plan says so."""
-        self.runs += 1
-        plan = self.query.plan(self.store, self.query.batch(batch_id), ROWS)
-        self.query.commit(self.store, self.query.write(plan, parts, f"r{self.runs}"))
-
-    def deliver(self) -> None:
-        deliver(self.store)
-
-    def read(self) -> list[dict[str, Any]]:
-        """The rows of the dead-letter table in the order of batches."""
-        columns = "query_id, table_uri, batch_id, letter_id, row_id, code, message, refused_at, row, content"
-        found = rows(self.table, columns, "batch_id, letter_id") if self.table.exists else []
-        return [dict(zip(columns.split(", "), row, strict=True)) for row in found]
-
-    def bad_ids(self) -> list[int]:
-        return [json.loads(letter["row"])["id"] for letter in self.read()]
-
-    def waiting(self) -> list[int]:
-        return [batch.batch_id for batch in self.store.dead_letters.waiting(self.query.stream)]
-
-    def check(self, *ids: int) -> None:
-        """Check that each of these rows is in its place once, and that nothing waits."""
-        assert sorted(self.ids()) == sorted(row_id for row_id in ids if row_id not in BAD)
-        assert sorted(self.bad_ids()) == sorted(row_id for row_id in ids if row_id in BAD)
-        assert self.waiting() == []
-        assert self.stored() == 0
-        assert [one for stream in self.store.streams() for one in self.store.pending(stream.key)] == []
-
-    def stored(self) -> int:
-        """The number of dead letters in the store, in any state."""
-        with self.store.engine.connect() as connection:
-            count: int = connection.exec_driver_sql("SELECT count(*) FROM penstock_dead_letters").scalar_one()
-            return count
 
 
 @pytest.fixture(scope="module")
@@ -142,34 +58,9 @@ def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
 def letters(
     request: pytest.FixtureRequest, tmp_path: Path, store: SqlManifestStore, http_server: HttpRows
 ) -> Letters:
-    """A query into each kind of destination, by default with a Delta table for its dead letters."""
+    """A query into each kind of destination, by default Delta with a Delta table for its dead letters."""
     kind, to = getattr(request, "param", ("delta", "delta"))
-    options = {"badRows": "deadLetter", "checkpointLocation": str(tmp_path / "checkpoint")}
-    table: LakeTable = DeltaLake(tmp_path / "refused")
-    if to == "delta":
-        options["deadLetter"] = str(tmp_path / "refused")
-    else:
-        table = IcebergLake(tmp_path / "refused", "lake.refused")
-        options["deadLetter.format"] = "penstock.iceberg"
-        options |= {f"deadLetter.{key}": value for key, value in table.options.items()}
-    if kind == "http":
-        http_server.clear()
-        http_server.set(deduplicate=True, refused=BAD)
-        place = Endpoint({"url": http_server.url, "format": "row"})
-        return Letters(Query(place, options=options, store=store), store, table, http_server.ids)
-    lake: LakeTable = DeltaLake(tmp_path / "table") if kind == "delta" else IcebergLake(tmp_path / "lake")
-    lake.create(NOT_NULL)
-    return Letters(Query(lake, options=options), store, table, lake.ids)
-
-
-KINDS = pytest.mark.parametrize(
-    "letters", [(kind, "delta") for kind in ("delta", "http", "iceberg")], indirect=True
-)
-EVERY_KIND = pytest.mark.parametrize(
-    "letters",
-    [("delta", "delta"), ("delta", "iceberg"), ("http", "delta"), ("http", "iceberg"), ("iceberg", "delta")],
-    indirect=True,
-)
+    return letters_of(kind, to, tmp_path, store, http_server)
 
 
 @EVERY_KIND
