@@ -56,7 +56,9 @@ class DataFileWriter:
             config.location, config.storage_options
         )
         self._project = SchemaProjector(
-            config.row_schema if partition is None else config.file_schema, str(names)
+            config.row_schema if partition is None else config.file_schema,
+            str(names),
+            narrows=config.narrows,
         )
         self._buffers = RowBuffers(config, str(names), partition)
         self._files = OpenFiles(config, names, filesystem, root)
