@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from servers.http_rows import HttpRows, http_rows
 from tests.support.cli import Ended
-from tests.support.dead_letters import EVERY_KIND, KINDS, Letters, letters_of, rows_with
+from tests.support.dead_letters import BAD, EVERY_KIND, KINDS, Letters, letters_of, rows_with
 from tests.support.lakes import IcebergLake
 
 from penstock.committers.store.sql import SqlManifestStore, open_store
@@ -51,11 +51,11 @@ def run(command: str, *arguments: str, code: int = 0) -> Any:
     return ended.json if code == 0 else ended.err
 
 
-def accept_bad_rows(letters: Letters, server: HttpRows) -> None:
+def accept_bad_rows(letters: Letters, server: HttpRows, *, accepts: bool = True) -> None:
     """Correct the destination, as an operator does before the rows are sent again."""
     lake: Any = letters.query.harness
     if letters.is_http:
-        server.set(deduplicate=True)
+        server.set(deduplicate=True, refused=() if accepts else BAD)
     elif isinstance(lake, IcebergLake):
         with lake.load().update_schema() as update:
             update.make_column_optional("name")
@@ -64,7 +64,7 @@ def accept_bad_rows(letters: Letters, server: HttpRows) -> None:
         entries = map(json.loads, log.read_text().splitlines())
         metadata = next(entry for entry in entries if "metaData" in entry)
         schema = json.loads(metadata["metaData"]["schemaString"])
-        schema["fields"][1]["nullable"] = True
+        schema["fields"][1]["nullable"] = accepts
         metadata["metaData"]["schemaString"] = json.dumps(schema)
         (log.parent / f"{lake.version() + 1:020}.json").write_text(json.dumps(metadata))
 
@@ -139,6 +139,21 @@ def test_resend_that_dies_is_finished_by_the_next(
         Ended("dead-letters", "resend", "q1", "--yes")
     run("resend", "q1", "--yes")
     assert sorted(letters.ids()) == [1, 2, 3, 7]
+
+
+@pytest.mark.parametrize("letters", [("delta", "delta"), ("http", "delta")], indirect=True)
+@pytest.mark.parametrize("point", ["prepare.done", "commit.landed", "mark.done"])
+def test_dead_letters_that_come_after_a_resend_that_died_do_not_repeat_it(
+    letters: Letters, http_server: HttpRows, point: str
+) -> None:
+    accept_bad_rows(letters, http_server)
+    with crash_at(point):
+        Ended("dead-letters", "resend", "q1", "--yes")
+    accept_bad_rows(letters, http_server, accepts=False)
+    letters.run(2, rows_with(12, 4))
+    accept_bad_rows(letters, http_server)
+    assert run("resend", "q1", "--yes")["rows"] == 1
+    assert sorted(letters.ids()) == [1, 2, 3, 4, 7, 12]
 
 
 def test_resend_of_some_batches_leaves_the_others(letters: Letters, http_server: HttpRows) -> None:
