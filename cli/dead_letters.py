@@ -12,7 +12,7 @@ from ..committers.dead_letters import resent_stream, rows_of
 from ..committers.errors import ConfigurationError
 from ..datasource.dead_letters import LETTERS, committed_up_to, letters_batch, write_rows
 from ..datasource.destinations import Readable, open_committer, stored_table
-from ..datasource.settings import settings_of
+from ..datasource.settings import DEAD_LETTERS, settings_of
 from ..datasource.sink import check_same_table
 from ..delivery.stream_settings import StreamSettings, access_to_letters, build_sink, find_letters
 
@@ -135,7 +135,7 @@ def send_again(store: SqlManifestStore, found: StreamLetters, letters: pa.Table,
     key, sink = resent_stream(stream.key), sink_of(stream, access)
     check_same_table(sink.open_table(), stream.key, store.written_table(stream.key))
     name = f"sent again: {stream.query_name}" if stream.query_name else "sent again"
-    store.register_stream(key, stream.kind, name, settings=settings_of(sink.options))
+    store.register_stream(key, stream.kind, name, settings=settings_of(sink.options, delivery=DEAD_LETTERS))
     last = max(letters["batch_id"].to_pylist())
     names = [
         f"{row['batch_id']} {row['letter_id']}"

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from ..committers.contract import StreamKey
     from ..committers.store.sql import SqlManifestStore
 
+DEAD_LETTERS = "dead letters"
+"""`delivery` of a stream of dead letters, which gets a batch only when there are some."""
+
 
 def register_stream(
     sink: Destination, store: SqlManifestStore, stream: StreamKey, table_id: str = ""
@@ -27,17 +30,19 @@ def register_stream(
     if letters is not None:
         name = f"dead letters of {options.query_name}" if options.query_name else "dead letters"
         key = letters_stream(stream, letters.table_uri)
-        store.register_stream(key, letters.kind, name, settings=settings_of(letters.options))
+        of_letters = settings_of(letters.options, delivery=DEAD_LETTERS)
+        store.register_stream(key, letters.kind, name, settings=of_letters)
 
 
-def settings_of(options: DeliveryOptions, dead_letters: str = "") -> str:
+def settings_of(options: DeliveryOptions, dead_letters: str = "", *, delivery: str | None = None) -> str:
     """Return the settings as JSON, without `store`, `storage.*` and `catalog.*`, which may be secrets.
 
     Args:
         dead_letters: address of the dead-letter destination; empty if there is none
+        delivery: None: as in the options
     """
     settings = {
-        "delivery": "decoupled" if options.is_decoupled else "coupled",
+        "delivery": delivery or ("decoupled" if options.is_decoupled else "coupled"),
         "checkpoint": _absolute(options.checkpoint_location or ""),
         "options": dict(sorted(options.given.items())),
         **({"dead_letters": dead_letters} if dead_letters else {}),

@@ -15,6 +15,7 @@ from ..committers.dead_letters import letters_stream
 from ..committers.errors import ConfigurationError, ManifestCorruptError, shown
 from ..datasource.destinations import destination_type
 from ..datasource.options.parsing import Option, not_storable
+from ..datasource.settings import DEAD_LETTERS
 from ..datasource.sink import Destination, Sink
 from ..datasource.table_access import TableAccess
 
@@ -66,6 +67,10 @@ class StreamSettings:
     @property
     def is_decoupled(self) -> bool:
         return self.delivery == DECOUPLED
+
+    @property
+    def is_of_dead_letters(self) -> bool:
+        return self.delivery == DEAD_LETTERS
 
 
 def build_sink(stream: StreamStatus, settings: StreamSettings, access: TableAccess) -> Destination:

@@ -9,6 +9,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
+from prometheus_client import generate_latest
 from pyspark.sql.types import LongType, StructField, StructType
 from servers.http_rows import HttpRows, http_rows
 from tests.support.dead_letters import BAD, EVERY_KIND, KINDS, ROWS, Letters, letters_of, rows_with
@@ -29,6 +31,7 @@ from penstock.committers.store.progress import SqlProgress
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource import planning
 from penstock.datasource.dead_letters import deliver_letters, letter_sink_of, try_to_deliver_letters
+from penstock.delivery.metrics import Metrics
 from penstock.testing.conformance.query import Query
 from penstock.testing.faults import at_point, crash_at
 
@@ -386,6 +389,17 @@ def test_secrets_of_the_dead_letter_destination_are_not_stored(letters: Letters,
 
     kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"geheim" not in kept
+
+
+def test_a_stream_of_dead_letters_is_not_reported_as_silent(letters: Letters) -> None:
+    """The alert PenstockQuerySilent uses the time of the newest batch."""
+    letters.run(0, rows_with(1, 3))
+    metrics, store = Metrics(), letters.store
+    metrics.on_poll(store.name, store.streams(), datetime.now(timezone.utc))
+    lines = generate_latest(metrics.registry).decode().splitlines()
+    newest = [line for line in lines if line.startswith("penstock_last_prepare_timestamp_seconds{")]
+    assert [str(letters.query.stream.table_uri) in line for line in newest] == [True]
+    assert sum(line.startswith("penstock_committed_rows_total{") for line in lines) == 2
 
 
 def test_batch_writes_keep_no_dead_letters(letters: Letters) -> None:
