@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..committers.errors import ConfigurationError, PenstockError, StoreUnreachableError
-from .commands import admin, delivery, history, inspect, repair
+from .commands import admin, dead_letters, delivery, history, inspect, repair
 from .commands.common import FAILED, UNREACHABLE, WRONG_USAGE
 from .commands.options_file import with_options_file
 
@@ -111,4 +111,8 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
 for heading, commands in COMMANDS.items():
     for command in commands:
         app.command(rich_help_panel=heading)(with_options_file(command))
+letters = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help=dead_letters.HELP)
+for name, one in dead_letters.COMMANDS.items():
+    letters.command(name)(with_options_file(one))
+app.add_typer(letters, name="dead-letters", rich_help_panel="Decide about undelivered batches")
 app.command("renew", hidden=True)(with_options_file(repair.reset_query_id))  # its former name

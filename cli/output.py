@@ -25,7 +25,7 @@ from ..committers.errors import PenstockError
 from ..committers.recovery import Recovered
 from ..committers.safe_text import one_line, safe, without_credentials
 from ..committers.store.selection import short_id
-from ..committers.store.sql import StreamStatus, WrittenTable
+from ..committers.store.sql import SqlManifestStore, StreamStatus, WrittenTable
 from ..datasource.destinations import TableNow
 from ..delivery.listeners import version_json
 
@@ -221,6 +221,20 @@ def status_json(
         **version_json("table_version", None if written is None else written.table_version),
         **({} if table_status is None else {"table": dict(table_status)}),
     }
+
+
+def waiting_letters(store: SqlManifestStore, stream: StreamStatus) -> int:
+    """Return how many dead letters wait until the dead-letter destination has them."""
+    return sum(count.letters for count in store.dead_letters.counts(stream.key))
+
+
+def print_waiting_letters(stream: StreamStatus, waiting: int) -> None:
+    if waiting:
+        print_line(
+            f"{title(stream)}: {count(waiting, 'dead letter')} not in the dead-letter table yet. To see "
+            "them: penstock dead-letters list",
+            style="yellow",
+        )
 
 
 def table_status_json(now: TableNow | None, token: Token | None, problem: str) -> dict[str, Any]:

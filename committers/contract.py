@@ -172,6 +172,21 @@ class PlannedBatch(Generic[PayloadT, ContentT]):
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A row of a batch that the destination has refused for good. See `dead_letters`."""
+
+    letter_id: str
+    """Unique in the batch, and the same if the batch is written or sent again."""
+    row_id: str
+    """Id of the row's entry in a request; empty if there is none."""
+    code: str
+    message: str
+    refused_at: datetime
+    content: bytes = field(repr=False)
+    """The row as an Arrow IPC stream."""
+
+
+@dataclass(frozen=True, slots=True)
 class Committable(Generic[PayloadT]):
     """The result of one task attempt. Pickled on the executor, read on the driver."""
 
@@ -183,6 +198,10 @@ class Committable(Generic[PayloadT]):
     """None if the batch was already committed and nothing was written."""
     oldest_event_at: datetime | None = None
     """Minimum of the query's event-time column; None if no column is configured."""
+    dead_letters: tuple[DeadLetter, ...] = ()
+    """Rows that were refused while the task wrote the others."""
+    rows: int = 0
+    """All rows of the task, with the refused ones; 0 if they were not counted."""
     version: int = 2
 
     @property
@@ -222,6 +241,8 @@ class Manifest:
     """The batches that a delivery commits together, oldest first; `batch` is the last of them. Empty for a
     batch's own manifest.
     """
+    dead_letters: tuple[DeadLetter, ...] = field(default=(), repr=False, compare=False)
+    """Rows that its tasks have refused. They are stored with the manifest, and not read with it."""
 
     @property
     def content_sha256(self) -> str:

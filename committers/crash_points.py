@@ -42,7 +42,16 @@ DELIVERY_POINTS = (
 The batch is the last one of the delivery.
 """
 
-CRASH_POINTS = (*STREAM_POINTS, *DELIVERY_POINTS)
+LETTER_POINTS = (
+    "letters.start",
+    "letters.landed",
+    "letters.deleted",
+)
+"""Crash points while dead letters move from the store to their destination, which also reaches the points of
+a commit. The batch is the one that the rows are from.
+"""
+
+CRASH_POINTS = (*STREAM_POINTS, *DELIVERY_POINTS, *LETTER_POINTS)
 
 Handler = Callable[[str, int], None]
 

@@ -9,16 +9,21 @@ The terms follow RisingWave's RFC 0055 (the progress of a log consumer).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from .contract import StreamKey, Token
+from .contract import DeadLetter, StreamKey, Token
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 T = TypeVar("T")
+
+DeadLetters: TypeAlias = "Mapping[int, Sequence[DeadLetter]]"
+"""Dead letters by batch id."""
+NO_LETTERS: DeadLetters = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +57,23 @@ class ProgressStore(Protocol):
 
     def read(self, stream: StreamKey) -> Progress: ...
 
+    def dead_letters(self, stream: StreamKey, batch_id: int) -> int:
+        """Number of stored dead letters of a batch that were refused by the destination."""
+        ...
+
     def write(
         self,
         stream: StreamKey,
         expected: Progress,
         token: Token | None,
         in_delivery: BatchInDelivery | None = None,
+        dead_letters: DeadLetters = NO_LETTERS,
     ) -> Progress:
         """Replace the progress if it is still the expected one (compare-and-set), and return the new one.
+
+        Args:
+            dead_letters: rows up to this progress that were refused. They are stored in the same transaction;
+                those that are stored already are left as they are.
 
         Raises:
             FencedError: another process has changed it. Nothing was written.
@@ -95,15 +109,19 @@ class SupervisedProgress:
     def read(self, stream: StreamKey) -> Progress:
         return self.store.read(stream)
 
+    def dead_letters(self, stream: StreamKey, batch_id: int) -> int:
+        return self.store.dead_letters(stream, batch_id)
+
     def write(
         self,
         stream: StreamKey,
         expected: Progress,
         token: Token | None,
         in_delivery: BatchInDelivery | None = None,
+        dead_letters: DeadLetters = NO_LETTERS,
     ) -> Progress:
         """Record it, then raise the error of the check: what is acknowledged is not sent again."""
-        written = self.store.write(stream, expected, token, in_delivery)
+        written = self.store.write(stream, expected, token, in_delivery, dead_letters)
         self.check()
         return written
 

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from ..committers.contract import AttemptId, Batch, Committable, ContentT, PayloadT, TaskWriterFactory
+from ..committers.contract import (
+    AttemptId,
+    Batch,
+    Committable,
+    ContentT,
+    DeadLetter,
+    PayloadT,
+    TaskWriterFactory,
+)
 from ..committers.errors import PenstockError
+from ..writers.bad_rows import BadRowWriter
 from .event_time import OldestEvent
 from .task import TaskAttempt
 
@@ -74,7 +83,11 @@ class BatchPlan(Generic[PayloadT, ContentT]):
             attempt=task.attempt,
         )
         events = OldestEvent(self.event_time)
-        payload = None if self.writers is None else _write(self.writers, attempt, events.observe(batches))
+        payload: PayloadT | None = None
+        letters: tuple[DeadLetter, ...] = ()
+        rows = 0
+        if self.writers is not None:
+            payload, letters, rows = _write(self.writers, attempt, events.observe(batches))
         committable = Committable(
             batch=self.batch,
             run_id=attempt.run_id,
@@ -82,18 +95,24 @@ class BatchPlan(Generic[PayloadT, ContentT]):
             attempt=task.attempt,
             payload=payload,
             oldest_event_at=events.at,
+            dead_letters=letters,
+            rows=rows,
         )
         return CommittableMessage(committable, self.content, self.digest_before)
 
 
 def _write(
     writers: TaskWriterFactory[PayloadT], attempt: AttemptId, batches: Iterable[pa.RecordBatch]
-) -> PayloadT:
+) -> tuple[PayloadT, tuple[DeadLetter, ...], int]:
+    """Return the payload, the dead letters, and the number of all rows if there may be dead letters."""
     writer = writers.open(attempt)
     try:
         for batch in batches:
             writer.write(batch)
-        return writer.finish()
+        payload = writer.finish()
     except BaseException:
         writer.abort()
         raise
+    if isinstance(writer, BadRowWriter):
+        return payload, writer.dead_letters, writer.rows
+    return payload, (), 0

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..committers.contract import Batch, Committable, ContentT, Manifest, PayloadT, Target
+from ..committers.contract import Batch, Committable, ContentT, Manifest, PayloadT, StreamKey, Target
 from ..committers.decoupled import DecoupledCommitter
 from ..committers.errors import PenstockError
 from ..committers.safe_text import get_logger
 from ..committers.store.sql import SqlManifestStore, open_store, open_store_in_memory
 from ..committers.two_phase import TwoPhaseCommitter
 from .batch_plan import CommittableMessage
+from .dead_letters import letter_sink_of, try_to_deliver_letters
 from .event_time import oldest
 from .planning import retry, store_url
 from .sink import Destination, Sink, open_table
@@ -45,6 +46,7 @@ def commit_batch(
         committer = DecoupledCommitter(store, table)
     else:
         committer = TwoPhaseCommitter(store, table, retry(sink.options))
+    _check_letters(sink, table, committables)
     if committables[0].skipped:
         committer.confirm_skipped(batch)
     elif isinstance(committer, DecoupledCommitter):
@@ -52,6 +54,34 @@ def commit_batch(
     else:
         committer.commit(manifest_of(table, messages), committables)
         _maintain(sink, store, batch)
+    if isinstance(committer, TwoPhaseCommitter):
+        _deliver_letters(sink, store, batch.stream)
+
+
+def _check_letters(
+    sink: Destination, table: Target[PayloadT, ContentT], committables: Sequence[Committable[PayloadT]]
+) -> None:
+    """
+    Raises:
+        SchemaMismatchError: the batch has more dead letters than `deadLetterMax`. Its files are deleted.
+    """
+    limit = sink.options.dead_letter_max
+    letters = [letter for committable in committables for letter in committable.dead_letters]
+    if limit is None or not letters:
+        return
+    batch, rows = committables[0].batch, sum(committable.rows for committable in committables)
+    try:
+        limit.check(len(letters), rows, f"batch {batch.batch_id} of {batch.stream}", letters[-1])
+    except PenstockError:
+        table.discard(c.payload for c in committables if c.payload is not None)
+        raise
+
+
+def _deliver_letters(sink: Destination, store: SqlManifestStore, stream: StreamKey) -> None:
+    """Deliver the dead letters of committed batches. If that fails, the next batch does it."""
+    letters = letter_sink_of(sink)
+    if letters is not None:
+        try_to_deliver_letters(store, stream, letters)
 
 
 def _maintain(sink: Destination, store: SqlManifestStore, batch: Batch) -> None:
@@ -102,7 +132,9 @@ def manifest_of(
     committables = [message.committable for message in messages]
     payloads = [committable.payload for committable in committables if committable.payload is not None]
     manifest = target.manifest(committables[0].batch, content, payloads)
-    return replace(manifest, oldest_event_at=oldest(c.oldest_event_at for c in committables))
+    letters = tuple(letter for committable in committables for letter in committable.dead_letters)
+    oldest_event_at = oldest(c.oldest_event_at for c in committables)
+    return replace(manifest, oldest_event_at=oldest_event_at, dead_letters=letters)
 
 
 def checked_committables(

@@ -15,6 +15,8 @@ from .sink import Destination
 from .table_access import TableAccess
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from ..committers.cleanup import CleanableTable, NameParser
     from ..committers.contract import Committer, DataFile, Manifest, StreamKey
     from ..committers.store.sql import SqlManifestStore, StreamStatus
@@ -58,6 +60,19 @@ class Cleanable(Protocol):
 
     def moves_rows(self) -> bool:
         """True if a commit copies the rows out of the manifest's files, which are then no longer needed."""
+        ...
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """A stored table whose rows Penstock can read, for `penstock dead-letters`."""
+
+    def read(self, column: str, value: str) -> pa.Table | None:
+        """Return the rows with this value in a text column; None if the table does not exist.
+
+        Raises:
+            RetryableError: the table cannot be read now.
+        """
         ...
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cache
 from typing import TYPE_CHECKING
@@ -13,21 +12,24 @@ from typing import TYPE_CHECKING
 from ..committers.batch_writes import batch_write_id
 from ..committers.checkpoint_forks import DigestOf
 from ..committers.commit_runner import Retry
-from ..committers.contract import Batch, ContentT, PayloadT, PlannedBatch, StreamKey
+from ..committers.contract import Batch, ContentT, PayloadT, PlannedBatch, StreamKey, TaskWriterFactory
+from ..committers.dead_letters import BadRows
 from ..committers.decision import Action
 from ..committers.errors import ConfigurationError, TableChangedError
 from ..committers.store.sql import sqlite_url
 from ..committers.two_phase import TwoPhaseCommitter
+from ..writers.bad_rows import BadRowWriters
 from ..writers.local_path import local_path
 from .batch_plan import BatchPlan
 from .checkpoint import STORE_FILE, Checkpoint
+from .dead_letters import check_letter_sink
 from .decoupled_planning import plan_decoupled
 from .event_time import event_time_column
 from .new_query import check_new_query
 from .options.stream import StreamOptions
 from .plan_cache import PLANS, PlanCache, PlanKey
 from .settings import register_stream
-from .sink import Destination, Sink, check_same_table, mode_of, open_table
+from .sink import Destination, Sink, check_same_table, mode_of, open_table, without_origins
 from .stores import borrow_store
 from .types import arrow_schema
 
@@ -70,6 +72,7 @@ def plan_batch(
         plans: cache for decoupled streams
     """
     digest_of, is_decoupled = cache(digest_of), sink.options.is_decoupled
+    check_letter_sink(sink)
     event_time = event_time_column(rows, sink.options.event_time)
     key = PlanKey(batch.stream, sink, rows, overwrite)
     if is_decoupled:
@@ -80,7 +83,15 @@ def plan_batch(
         return BatchPlan(batch)
     register_stream(sink, store, batch.stream, planned.target_id)
     before = digest_of(batch.batch_id - 1) if is_decoupled and batch.batch_id > 0 else None
-    return BatchPlan(batch, planned.writers, planned.content, event_time=event_time, digest_before=before)
+    writers = _with_bad_rows(planned.writers, sink.options)
+    return BatchPlan(batch, writers, planned.content, event_time=event_time, digest_before=before)
+
+
+def _with_bad_rows(
+    writers: TaskWriterFactory[PayloadT], options: StreamOptions
+) -> TaskWriterFactory[PayloadT]:
+    """Return writers that do with bad rows what the option `badRows` says."""
+    return writers if options.bad_rows is BadRows.FAIL else BadRowWriters(writers, options.bad_rows)
 
 
 def _plan_coupled(
@@ -115,19 +126,20 @@ def plan_batch_write(
             "delivery=decoupled is only for streams. A batch write is committed when it returns. Remove the "
             "option."
         )
+    if sink.options.bad_rows is BadRows.DEAD_LETTER:
+        raise ConfigurationError(
+            "badRows=deadLetter is only for streams: a batch write has no store that could keep the rows. "
+            "Remove the option, or set badRows=drop."
+        )
     rows = arrow_schema(schema)
     event_time = event_time_column(rows, sink.options.event_time)
     began_at, write = now(), uuid.uuid4()
     planned = sink.open_table().plan_batch(rows, mode_of(overwrite), batch_id=0)
     write_id = batch_write_id(began_at, planned.target_id, str(write))
     batch = Batch(StreamKey(write_id, sink.table_uri), 0, write.hex)
-    content = _without_origins(planned.content)
-    return BatchPlan(batch, planned.writers, content, run_id=write_id, event_time=event_time)
-
-
-def _without_origins(content: ContentT) -> ContentT:
-    """Remove the origins: a batch write is not an earlier query for `newQuery`."""
-    return replace(content, origins=()) if hasattr(content, "origins") else content  # type: ignore[type-var]
+    content = without_origins(planned.content)
+    writers = _with_bad_rows(planned.writers, sink.options)
+    return BatchPlan(batch, writers, content, run_id=write_id, event_time=event_time)
 
 
 def retry(options: StreamOptions) -> Retry:

@@ -10,6 +10,8 @@ from importlib import import_module
 from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
+from ..committers.errors import ConfigurationError, shown
+
 GROUP = "penstock.destinations"
 BUILT_IN = {
     "delta": "penstock.datasource.delta.sink:DESTINATION",
@@ -33,3 +35,19 @@ def load(reference: str) -> Any:
     """Import the object of a reference `module:name`."""
     module, _, name = reference.partition(":")
     return getattr(import_module(module), name)
+
+
+def data_source_of(name: str) -> Any:
+    """Return the class of a data source by its name, such as `penstock.delta`.
+
+    Raises:
+        ConfigurationError: no such destination is installed.
+    """
+    kind = name.strip().lower().removeprefix("penstock.")
+    if kind in BUILT_IN:
+        return load(load(BUILT_IN[kind]).data_source)
+    for entry in plug_ins().select(name=kind):
+        return load(entry.load().data_source)
+    raise ConfigurationError(
+        f"There is no destination {shown(name)}. Known: {', '.join(f'penstock.{one}' for one in BUILT_IN)}."
+    )

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..committers.dead_letters import letters_stream
 from ..writers.local_path import is_relative
+from .dead_letters import letter_sink_of
 from .options.delivery import DeliveryOptions
 from .sink import Destination
 
@@ -14,21 +16,36 @@ if TYPE_CHECKING:
     from ..committers.contract import StreamKey
     from ..committers.store.sql import SqlManifestStore
 
+DEAD_LETTERS = "dead letters"
+"""`delivery` of a stream of dead letters, which gets a batch only when there are some."""
+
 
 def register_stream(
     sink: Destination, store: SqlManifestStore, stream: StreamKey, table_id: str = ""
 ) -> None:
     """Register the stream, with all settings that its deliveries need. Driver only."""
-    options = sink.options
-    store.register_stream(stream, sink.kind, options.query_name, table_id, settings=settings_of(options))
+    options, letters = sink.options, letter_sink_of(sink)
+    settings = settings_of(options, "" if letters is None else letters.table_uri)
+    store.register_stream(stream, sink.kind, options.query_name, table_id, settings=settings)
+    if letters is not None:
+        name = f"dead letters of {options.query_name}" if options.query_name else "dead letters"
+        key = letters_stream(stream, letters.table_uri)
+        of_letters = settings_of(letters.options, delivery=DEAD_LETTERS)
+        store.register_stream(key, letters.kind, name, settings=of_letters)
 
 
-def settings_of(options: DeliveryOptions) -> str:
-    """Return the settings as JSON, without `store`, `storage.*` and `catalog.*`, which may be secrets."""
+def settings_of(options: DeliveryOptions, dead_letters: str = "", *, delivery: str | None = None) -> str:
+    """Return the settings as JSON, without `store`, `storage.*` and `catalog.*`, which may be secrets.
+
+    Args:
+        dead_letters: address of the dead-letter destination; empty if there is none
+        delivery: None: as in the options
+    """
     settings = {
-        "delivery": "decoupled" if options.is_decoupled else "coupled",
+        "delivery": delivery or ("decoupled" if options.is_decoupled else "coupled"),
         "checkpoint": _absolute(options.checkpoint_location or ""),
         "options": dict(sorted(options.given.items())),
+        **({"dead_letters": dead_letters} if dead_letters else {}),
     }
     return json.dumps(settings, ensure_ascii=False)
 

@@ -7,6 +7,7 @@ never for a kind. `committers.deliveries.contract.Mergeable` and `file_table.Com
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from ..committers.contract import (
@@ -219,6 +220,11 @@ def open_table(
 def mode_of(overwrite: bool) -> Mode:
     """Return the mode of a batch, from Spark's flag."""
     return "overwrite" if overwrite else "append"
+
+
+def without_origins(content: ContentT) -> ContentT:
+    """Remove the origins: a batch write is not an earlier query for `newQuery`."""
+    return replace(content, origins=()) if hasattr(content, "origins") else content  # type: ignore[type-var]
 
 
 def check_same_table(table: Committer, stream: StreamKey, written: WrittenTable | None) -> None:

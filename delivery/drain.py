@@ -86,6 +86,7 @@ def _drain_stream(store: SqlManifestStore, context: DeliveryContext, stream: Str
                 context.stop.wait(min(wait_s, context.settings.poll_s))
             elif not attempt.reports:  # parked, or not in Spark's commit log yet
                 break
+        worker.deliver_letters()
         if context.settings.maintains and not context.stop.is_set():
             worker.attempt(DeliveryRequest(is_maintenance=True))
     except PenstockError as raised:

@@ -9,6 +9,7 @@ series.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias, TypeVar
@@ -17,12 +18,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from ..committers.errors import ManifestCorruptError
 from ..committers.safe_text import one_line
 from ..committers.store.database import Clock
 from ..committers.store.sql import StreamStatus, utc_now
 from .attempts import DeliveryListener, DeliveryReport
+from .stream_settings import StreamSettings
 
-Value: TypeAlias = Callable[[StreamStatus, datetime], float]
+Value: TypeAlias = "Callable[[StreamStatus, datetime], float | None]"
+"""None: the stream does not have the metric."""
 Family: TypeAlias = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 MetricT = TypeVar("MetricT", Gauge, Counter)
@@ -52,7 +56,11 @@ def _age_s(stream: StreamStatus, now: datetime) -> float:
     return 0.0 if oldest is None else max((now - oldest).total_seconds(), 0.0)
 
 
-def _prepared_at(stream: StreamStatus, now: datetime) -> float:
+def _prepared_at(stream: StreamStatus, now: datetime) -> float | None:
+    """None for a stream of dead letters, which is silent while all is well."""
+    with suppress(ManifestCorruptError):
+        if StreamSettings.parse(stream.settings).is_of_dead_letters:
+            return None
     return (stream.created_at if stream.last is None else stream.last.prepared_at).timestamp()
 
 
@@ -114,7 +122,10 @@ class StreamMetricsCollector(Collector):
         for metric in STREAM_METRICS:
             values: dict[tuple[str, str], float] = {}
             for stream in streams:
-                labels, value = labels_of(stream), float(metric.value(stream, now))
+                labels, found = labels_of(stream), metric.value(stream, now)
+                if found is None:
+                    continue
+                value = float(found)
                 values[labels] = metric.join(values[labels], value) if labels in values else value
             family = metric.family(metric.name, metric.help, labels=LABELS)
             for labels, value in values.items():

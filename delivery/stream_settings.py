@@ -9,17 +9,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
+from ..committers.dead_letters import letters_stream
 from ..committers.errors import ConfigurationError, ManifestCorruptError, shown
 from ..datasource.destinations import destination_type
 from ..datasource.options.parsing import Option, not_storable
-from ..datasource.sink import Destination
+from ..datasource.settings import DEAD_LETTERS
+from ..datasource.sink import Destination, Sink
 from ..datasource.table_access import TableAccess
 
 if TYPE_CHECKING:
     from ..committers.contract import StreamKey
-    from ..committers.store.sql import StreamStatus
+    from ..committers.store.sql import SqlManifestStore, StreamStatus
 
 DECOUPLED = "decoupled"
 _NAMED_MAX = 10
@@ -33,6 +35,8 @@ class StreamSettings:
     checkpoint: str = ""
     """Location of the checkpoint; empty if the store does not know it."""
     options: Mapping[str, str] = field(default_factory=dict)
+    dead_letters: str = ""
+    """Address of the dead-letter destination; empty if the query has none."""
 
     @classmethod
     def parse(cls, text: str) -> StreamSettings:
@@ -48,7 +52,12 @@ class StreamSettings:
             options = dict(parsed["options"])
             if not all(isinstance(one, str) for one in (*options, *options.values())):
                 raise TypeError("options are not texts")
-            return cls(str(parsed["delivery"]), str(parsed.get("checkpoint") or ""), options)
+            return cls(
+                str(parsed["delivery"]),
+                str(parsed.get("checkpoint") or ""),
+                options,
+                str(parsed.get("dead_letters") or ""),
+            )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise ManifestCorruptError(
                 "The settings of a stream in the manifest store are damaged. The next start of its query "
@@ -58,6 +67,10 @@ class StreamSettings:
     @property
     def is_decoupled(self) -> bool:
         return self.delivery == DECOUPLED
+
+    @property
+    def is_of_dead_letters(self) -> bool:
+        return self.delivery == DEAD_LETTERS
 
 
 def build_sink(stream: StreamStatus, settings: StreamSettings, access: TableAccess) -> Destination:
@@ -73,6 +86,33 @@ def build_sink(stream: StreamStatus, settings: StreamSettings, access: TableAcce
     sink = destination.sink(stream.key, settings.options, access)
     _check_table(stream.key, sink)
     return sink
+
+
+def find_letters(
+    store: SqlManifestStore, stream: StreamStatus, settings: StreamSettings
+) -> StreamStatus | None:
+    """Return the stream of the dead letters of a stream; None if its query has no dead-letter destination."""
+    if not settings.dead_letters:
+        return None
+    key = letters_stream(stream.key, settings.dead_letters)
+    return next((one for one in store.streams() if one.key == key), None)
+
+
+def build_letter_sink(letters: StreamStatus, stream: StreamStatus, access: TableAccess) -> Sink[Any, Any]:
+    """Build the sink of a dead-letter destination. Raises as `build_sink`."""
+    own = access_to_letters(letters, stream, access)
+    return cast("Sink[Any, Any]", build_sink(letters, StreamSettings.parse(letters.settings), own))
+
+
+def access_to_letters(letters: StreamStatus, stream: StreamStatus, access: TableAccess) -> TableAccess:
+    """Return the options of this process without those that are for the destination of the stream only."""
+    known = {option.name.lower() for option in destination_type(stream.key, stream.kind).options}
+    storage = {
+        key: value
+        for key, value in access.storage.items()
+        if "." not in key and (letters.kind == stream.kind or key.lower() not in known)
+    }
+    return TableAccess(storage, access.catalog)
 
 
 def _check_keys(stream: StreamKey, known: tuple[Option, ...], options: Mapping[str, str]) -> None:

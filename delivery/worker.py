@@ -24,13 +24,14 @@ from ..committers.errors import (
 )
 from ..committers.safe_text import get_logger
 from ..datasource.checkpoint import Checkpoint
+from ..datasource.dead_letters import try_to_deliver_letters
 from ..datasource.file_table import Compactable
 from ..datasource.sink import Destination, check_same_table, open_table
 from .attempts import DeliveryAttempt, DeliveryReport, DeliveryRequest
 from .context import DeliveryContext
 from .lease import HeldLease
 from .stream_maintenance import MaintenanceThread, StreamMaintenance
-from .stream_settings import StreamSettings, build_sink
+from .stream_settings import StreamSettings, build_letter_sink, build_sink, find_letters
 
 if TYPE_CHECKING:
     from ..committers.store.sql import SqlManifestStore, StreamStatus
@@ -151,6 +152,7 @@ class StreamWorker:
             attempt.reports.append(report)
             self._context.on_delivery(report)
             held.check()
+            self.deliver_letters()
             if request.up_to is not None and result.delivery.manifest.batch.batch_id >= request.up_to:
                 return
             if trigger == "request":
@@ -159,6 +161,7 @@ class StreamWorker:
     def _run_maintenance(self, held: HeldLease, attempt: DeliveryAttempt) -> None:
         """Run the maintenance, which may take minutes, and deliver what becomes due in the meantime."""
         self._maintenance_at = time.monotonic() + MAINTENANCE_S
+        self.deliver_letters()
         thread = MaintenanceThread(self._opened_maintenance())
         thread.start()
         try:
@@ -216,6 +219,22 @@ class StreamWorker:
             sleep=sleep,
         )
         return delivery.round(held.lease, trigger)
+
+    def deliver_letters(self) -> None:
+        """Deliver the dead letters of committed batches. If that fails, the next delivery or maintenance does
+        it.
+        """
+        if not self._settings.dead_letters or not self._store.dead_letters.waiting(self._key):
+            return
+        letters = find_letters(self._store, self.stream, self._settings)
+        if letters is None:
+            return
+        try:
+            sink = build_letter_sink(letters, self.stream, self._context.access)
+        except PenstockError as error:
+            logger.warning("The dead letters of %s wait in the manifest store: %s", self._key, error)
+            return
+        try_to_deliver_letters(self._store, self._key, sink)
 
     def _report(self, delivered: Delivered, seconds: float) -> DeliveryReport:
         recent = self._store.deliveries.recent(self._key, 1)

@@ -17,11 +17,14 @@ class Crash(BaseException):
 
 
 @contextmanager
-def crash_at(point: str) -> Iterator[None]:
-    """Crash when `point` is reached. The test fails if it is never reached."""
+def crash_at(point: str, time: int = 1) -> Iterator[None]:
+    """Crash when `point` is reached for the `time`-th time. The test fails if it is never reached."""
+    left = time
 
     def die(reached: str, _batch_id: int) -> None:
-        if reached == point:
+        nonlocal left
+        left -= reached == point
+        if not left:
             crash_points.install(None)
             raise Crash(point)
 

@@ -53,13 +53,15 @@ OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
     },
     "requests": (_own(RequestOptions, DeliveryOptions), prefixes_of(RequestOptions)),
     "postgres": (postgres.OPTIONS, postgres.PREFIXES),
-    "all": (options_of(StreamOptions) + _own(DeliveryOptions, StreamOptions), ()),
+    "all": (options_of(StreamOptions) + _own(DeliveryOptions, StreamOptions), prefixes_of(DeliveryOptions)),
     "files": (_own(FileTableOptions, DeliveryOptions), ()),
 }
 
 
 def options_table(of: str) -> str:
     options, prefixes = OPTIONS[of]
+    if of != "all":
+        prefixes = tuple(one for one in prefixes if one not in prefixes_of(DeliveryOptions))
     is_layer = of in ("all", "files", "requests")
     own = [one for one in options if is_layer or one not in options_of(FileTableOptions)]
     rows = [f"| `{option.name}` | {option.help} |" for option in own]

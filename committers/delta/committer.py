@@ -131,6 +131,7 @@ class DeltaTableCommitter:
         create: bool = True,
         properties: Mapping[str, str] | None = None,
         evolve: bool = False,
+        narrows: bool = False,
         overwrite: bool = False,
         batch_id: int = 0,
     ) -> DeltaTableLayout:
@@ -142,6 +143,7 @@ class DeltaTableCommitter:
             partition_by: the partition columns that the query asks for; None: the table's own
             properties: for a new table, in addition to the defaults
             evolve: the batch may add nullable columns
+            narrows: its integers and decimals may have other sizes; the writer checks each value
             overwrite: the batch will replace all rows
 
         Raises:
@@ -160,7 +162,7 @@ class DeltaTableCommitter:
             raise dropped(self._uri)
         check_supported(table, overwrite)
         check_partitioning(table, partition_by)
-        return plan_target(table, fields, evolve=evolve, created=created)
+        return plan_target(table, fields, evolve=evolve, created=created, narrows=narrows)
 
     def target_of(self, content: LakeManifest) -> DeltaTableLayout | None:
         """Return the current layout for files like these; None if the table does not accept them.

@@ -79,15 +79,23 @@ def fields_of(schema_json: str) -> list[dict[str, Any]]:
 
 
 def plan_target(
-    table: DeltaTableState, source: Sequence[Mapping[str, Any]], *, evolve: bool, created: bool
+    table: DeltaTableState,
+    source: Sequence[Mapping[str, Any]],
+    *,
+    evolve: bool,
+    created: bool,
+    narrows: bool = False,
 ) -> DeltaTableLayout:
     """Return the layout for a batch with these columns.
+
+    Args:
+        narrows: see `match`
 
     Raises:
         SchemaMismatchError: shows both schemas.
     """
     fields = fields_of(table.schema().to_json())
-    new = match(source, fields, evolve=evolve, table_uri=table.table_uri)
+    new = match(source, fields, evolve=evolve, table_uri=table.table_uri, narrows=narrows)
     fields += [dict(field) for field in source if field["name"] in new]
     if TIMESTAMP_NTZ_FEATURE not in (table.protocol().writer_features or ()):
         check_timestamps_in_maps(fields, table.table_uri)
@@ -234,9 +242,17 @@ def _has_timestamp_ntz(column: SchemaColumn[str], *, in_maps: bool) -> bool:
 
 
 def match(
-    source: Sequence[Mapping[str, Any]], table: Sequence[Mapping[str, Any]], *, evolve: bool, table_uri: str
+    source: Sequence[Mapping[str, Any]],
+    table: Sequence[Mapping[str, Any]],
+    *,
+    evolve: bool,
+    table_uri: str,
+    narrows: bool = False,
 ) -> list[str]:
     """Match the source's Delta fields with the table's by name, ignoring case.
+
+    Args:
+        narrows: the source's integers and decimals may have other sizes; the writer checks each value
 
     Returns:
         names of the columns that the table does not have
@@ -245,7 +261,7 @@ def match(
         SchemaMismatchError: lists the columns that do not fit and shows both schemas.
     """
     given, wanted = _columns(source), _columns(table)
-    differences = list(compare(given, wanted, _is_same_type))
+    differences = list(compare(given, wanted, _may_fit if narrows else _is_same_type))
     problems = list(problems_in(differences, _EVOLVING if evolve else _QUERY))
     if problems:
         raise query_mismatch(f"Delta table {table_uri}", problems, given, wanted)
@@ -268,6 +284,19 @@ def _is_same_type(given: SchemaColumn[str], wanted: SchemaColumn[str]) -> bool:
     fields.
     """
     return all(found.kind is DifferenceKind.NULLS for found in compare([given], [wanted], operator.eq))
+
+
+def _may_fit(given: SchemaColumn[str], wanted: SchemaColumn[str]) -> bool:
+    """As `_is_same_type`, but integers and decimals may have other sizes."""
+    found = compare([given], [wanted], lambda one, other: _family(one) == _family(other))
+    return all(difference.kind is DifferenceKind.NULLS for difference in found)
+
+
+def _family(name: str) -> str:
+    """The type without its size."""
+    if name in ("byte", "short", "integer", "long"):
+        return "integer"
+    return "decimal" if name.startswith("decimal(") else name
 
 
 def _reads_as(written: SchemaColumn[str], current: SchemaColumn[str]) -> bool:

@@ -5,7 +5,7 @@ table.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
@@ -17,6 +17,9 @@ from ..origins import query_number
 from .history import CommitInfo
 from .library import in_short
 from .table_state import DeltaTableState
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 KIND = "delta"
 
@@ -48,6 +51,22 @@ def load_version(table_uri: str, storage_options: Mapping[str, str], version: in
         return DeltaTable(table_uri, version=version, storage_options=dict(storage_options))
     except Exception as error:
         raise _unreadable(table_uri, error) from error
+
+
+def read_rows(table_uri: str, storage_options: Mapping[str, str], column: str, value: str) -> pa.Table | None:
+    """Return the rows with a value in a text column; None if the table does not exist.
+
+    Raises:
+        RetryableError: it cannot be read now.
+    """
+    table = load_if_there(table_uri, storage_options)
+    if table is None:
+        return None
+    try:
+        rows: pa.Table = table.to_pyarrow_table(filters=[(column, "=", value)])
+    except Exception as error:
+        raise _unreadable(table_uri, error) from error
+    return rows
 
 
 def _unreadable(table_uri: str, error: Exception) -> RetryableError:

@@ -88,6 +88,7 @@ class IcebergTableCommitter:
         new: NewIcebergTable,
         *,
         evolve: bool = False,
+        narrows: bool = False,
         overwrite: bool = False,
         batch_id: int = 0,
     ) -> IcebergTableLayout:
@@ -99,6 +100,7 @@ class IcebergTableCommitter:
         Args:
             new: how to create the table; a requested partitioning or sort order must match an existing table
             evolve: the batch may add nullable columns
+            narrows: its integers and decimals may have other sizes; the writer checks each value
             overwrite: the batch will replace all rows
 
         Raises:
@@ -114,7 +116,14 @@ class IcebergTableCommitter:
         check_supported(table, overwrite)
         check_layout(table, self._address, new)
         self._cached_table = ensure_branch(table, self._address)
-        return plan_target(self._cached_table, source, self._address.branch, evolve=evolve, created=created)
+        return plan_target(
+            self._cached_table,
+            source,
+            self._address.branch,
+            evolve=evolve,
+            created=created,
+            narrows=narrows,
+        )
 
     def target_of(self, content: LakeManifest) -> IcebergTableLayout | None:
         """Return the current layout for files like these; None if the table does not accept them.

@@ -25,9 +25,18 @@ from .target import NO_SNAPSHOT, IcebergTableLayout, ParquetSettings
 
 
 def plan_target(
-    table: Table, source: pa.Schema, branch: str, *, evolve: bool, created: bool
+    table: Table,
+    source: pa.Schema,
+    branch: str,
+    *,
+    evolve: bool,
+    created: bool,
+    narrows: bool = False,
 ) -> IcebergTableLayout:
     """Return the layout for a batch with these columns.
+
+    Args:
+        narrows: see `match`
 
     Raises:
         SchemaMismatchError: shows both schemas.
@@ -35,7 +44,9 @@ def plan_target(
     """
     metadata = table.metadata
     name = ".".join(table.name())
-    matched = match(source, table.schema(), metadata.last_column_id, evolve=evolve, table_name=name)
+    matched = match(
+        source, table.schema(), metadata.last_column_id, evolve=evolve, table_name=name, narrows=narrows
+    )
     head = metadata.snapshot_by_name(branch)
     return _target(
         table,

@@ -52,7 +52,13 @@ class IcebergMatch:
 
 
 def match(
-    source: pa.Schema, table: Schema, last_column_id: int, *, evolve: bool, table_name: str
+    source: pa.Schema,
+    table: Schema,
+    last_column_id: int,
+    *,
+    evolve: bool,
+    table_name: str,
+    narrows: bool = False,
 ) -> IcebergMatch:
     """Match the query's columns with the table's by name, ignoring case, at every level.
 
@@ -62,12 +68,13 @@ def match(
     Args:
         last_column_id: the highest field id that the table has ever assigned
         evolve: new columns are allowed
+        narrows: integers and decimals may also have larger types; the writer checks each value
 
     Raises:
         SchemaMismatchError: lists the columns that do not fit and shows both schemas.
     """
     given, wanted = columns_of(iceberg_struct(source, table_name)), columns_of(table.as_struct())
-    differences = list(compare(given, wanted, widens))
+    differences = list(compare(given, wanted, _may_fit if narrows else widens))
     taken = frozenset(name.lower() for name in index_by_name(table))
     problems = list(_problems(differences, evolve, taken))
     if problems:
@@ -187,6 +194,16 @@ def widens(given: IcebergType, wanted: IcebergType) -> bool:
     if isinstance(given, DecimalType) and isinstance(wanted, DecimalType):
         return given.scale == wanted.scale and given.precision <= wanted.precision
     return given.is_primitive and given == wanted
+
+
+def _may_fit(given: IcebergType, wanted: IcebergType) -> bool:
+    """Return True if some values of `given` can be written as `wanted`."""
+    both = (given, wanted)
+    return (
+        widens(given, wanted)
+        or all(isinstance(one, IntegerType | LongType) for one in both)
+        or all(isinstance(one, DecimalType) for one in both)
+    )
 
 
 def fields_of(data_type: IcebergType) -> Sequence[NestedField]:

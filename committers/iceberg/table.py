@@ -12,16 +12,18 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchIdentifierError, NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.expressions import BooleanExpression, EqualTo, Reference
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from ..contract import BATCH_WRITE_PREFIX, Batch, Token
 from ..error_causes import retryable
-from ..errors import NEXT_TRY, PenstockError, TableChangedError
+from ..errors import NEXT_TRY, PenstockError, RetryableError, TableChangedError
 from ..file_tables.merged_batches import recorded_digest
 from .address import MAIN_BRANCH, IcebergAddress
 from .catalog import (
@@ -33,6 +35,9 @@ from .catalog import (
     warn_of_ignored_properties,
 )
 from .target import NO_SNAPSHOT
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LOADS_MAX = 3
 TOKEN_PREFIX = "penstock."  # noqa: S105  prefix of a table property
@@ -68,13 +73,39 @@ def _read(config: CatalogConfig, address: IcebergAddress) -> Table | None:
     except PenstockError:
         raise
     except Exception as error:  # noqa: BLE001  catalog drivers raise errors of any type
-        text = redacted(error, known_properties(config))
-        raise retryable(error)(
-            f"The Iceberg table {address.uri} cannot be read: {text}. Nothing was committed. Check "
-            f"the catalog.* options and that catalog and storage are reachable. {NEXT_TRY}"
-        ) from None
+        raise _unreadable(config, address, error) from None
     warn_of_ignored_properties(table, address.uri)
     return table
+
+
+def _unreadable(config: CatalogConfig, address: IcebergAddress, error: Exception) -> RetryableError:
+    text = redacted(error, known_properties(config))
+    return retryable(error)(
+        f"The Iceberg table {address.uri} cannot be read: {text}. Nothing was committed. Check "
+        f"the catalog.* options and that catalog and storage are reachable. {NEXT_TRY}"
+    )
+
+
+def read_rows(config: CatalogConfig, address: IcebergAddress, column: str, value: str) -> pa.Table | None:
+    """Return the rows with a value in a text column; None if the table does not exist.
+
+    Raises:
+        RetryableError: it cannot be read now.
+    """
+    table = load_if_there(config, address)
+    if table is None:
+        return None
+    try:
+        scan = table.scan(row_filter=_equal(column, value))
+        if address.branch != MAIN_BRANCH:
+            scan = scan.use_ref(address.branch)
+        return scan.to_arrow()
+    except Exception as error:  # noqa: BLE001  storage raises errors of any type
+        raise _unreadable(config, address, error) from None
+
+
+def _equal(column: str, value: str) -> BooleanExpression:
+    return EqualTo(Reference(column), value)  # type: ignore[call-arg,arg-type]
 
 
 def _load(catalog: Catalog, address: IcebergAddress) -> Table:

@@ -23,6 +23,7 @@ from ..contract import (
     StreamKey,
     Token,
 )
+from ..dead_letters import DeadLetterMax
 from ..errors import ConfigurationError, FencedError, PenstockError
 from ..progress import Progress, ProgressStore
 from ..row_log.log import LoggedBatch, RowLog
@@ -50,6 +51,7 @@ class RequestCommitter:
         log: None: the location is not known
         progress_s: minimum seconds between two records of the progress
         clock: injected for tests
+        dead_letter_max: how many rows of a batch the destination may refuse; None: no limit
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class RequestCommitter:
         log: RowLog | None = None,
         progress_s: float = PROGRESS_S,
         clock: Callable[[], float] = time.monotonic,
+        dead_letter_max: DeadLetterMax | None = None,
     ) -> None:
         self._manifests = RequestManifests(kind)
         self._table_uri = table_uri
@@ -67,6 +70,7 @@ class RequestCommitter:
         self._log = log
         self._progress_s = progress_s
         self._clock = clock
+        self._dead_letter_max = dead_letter_max
         self._progress: ProgressStore | None = None
 
     def with_progress(self, progress: ProgressStore) -> Self:
@@ -164,7 +168,9 @@ class RequestCommitter:
                 f"The batches of {stream} wait in its row log, whose location is not known: the checkpoint "
                 "is not on a local disk. Give it with the option rowLog."
             )
-        recorder = ProgressRecorder(self._store, stream, batches, seen, self._progress_s, self._clock)
+        recorder = ProgressRecorder(
+            self._store, stream, batches, seen, self._progress_s, self._clock, self._dead_letter_max
+        )
         sent = deliver(log, requests, recorder, batches)
         _tell(stream, batches, sent)
         return recorder.progress, sent.dropped
@@ -194,8 +200,7 @@ class RequestCommitter:
 def _tell(stream: StreamKey, batches: Sequence[LoggedBatch], sent: Sent) -> None:
     if sent.dropped:
         logger.warning(
-            "%s: the destination refused %s of %s rows of batches %s to %s. They were dropped "
-            "(badRows=drop).",
+            "%s: the destination refused %s of %s rows of batches %s to %s (see badRows).",
             stream,
             sent.dropped,
             sent.rows,

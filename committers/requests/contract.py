@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -41,10 +42,21 @@ class Sent:
     size_bytes: int = 0
     """Size of the entries."""
     dropped: int = 0
-    """Rows that the destination has refused, and that the query drops (`badRows=drop`)."""
+    """Rows that the destination has refused, and that are dropped or dead letters."""
 
     def __add__(self, other: Sent) -> Sent:
         return Sent(self.rows + other.rows, self.size_bytes + other.size_bytes, self.dropped + other.dropped)
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedEntry:
+    """An entry that the destination will never accept, and that the query keeps as a dead letter."""
+
+    position: int
+    entry_id: str
+    code: str
+    message: str
+    at: datetime
 
 
 class EntryWriter(Protocol):
@@ -58,6 +70,12 @@ class EntryWriter(Protocol):
     @property
     def dropped(self) -> int:
         """Number of entries that the destination has refused and that were dropped."""
+        ...
+
+    def take_refused(self) -> Sequence[RefusedEntry]:
+        """Return the entries that became dead letters since the last call. Called in `on_acknowledged`, and
+        after `flush`.
+        """
         ...
 
     def write(self, entries: Sequence[Any]) -> None:

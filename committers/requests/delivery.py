@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import accumulate
 
-from ..contract import StreamKey, Token
+from ..contract import DeadLetter, StreamKey, Token
+from ..dead_letters import LETTERS_BYTES_MAX, DeadLetterMax
 from ..errors import PenstockError
 from ..progress import BatchInDelivery, Progress, ProgressStore
 from ..row_log.log import LoggedBatch, RowLog
 from .contract import EntryWriter, Requests, RowPlace, Sent
+from .in_flight import RowsInFlight
 
 
 class ProgressRecorder:
@@ -26,6 +28,7 @@ class ProgressRecorder:
         batches: of the delivery, oldest first; those that are delivered already are left out
         seen: the progress when the delivery began
         every_s: minimum seconds between two records
+        dead_letter_max: limit for each batch; None: no limit
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class ProgressRecorder:
         seen: Progress,
         every_s: float,
         clock: Callable[[], float],
+        dead_letter_max: DeadLetterMax | None = None,
     ) -> None:
         self._store = store
         self._stream = stream
@@ -44,6 +48,12 @@ class ProgressRecorder:
         self._every_s = every_s
         self._clock = clock
         self._recorded_at = clock()
+        self._dead_letter_max = dead_letter_max
+        self._letters: dict[int, tuple[int, DeadLetter]] = {}
+        """Batch id and dead letter by position, if they are not recorded yet."""
+        self._letter_bytes = 0
+        self._counts: dict[int, int] = {}
+        """Dead letters by batch, with those that earlier deliveries have recorded."""
         self.progress = seen
         """As this process has last read or written it."""
 
@@ -56,8 +66,25 @@ class ProgressRecorder:
             return 0
         return min(half.position, first.rows)
 
+    def keep(self, position: int, batch_id: int, letter: DeadLetter) -> None:
+        """Record the dead letter with the progress that passes its position.
+
+        Raises:
+            SchemaMismatchError: the batch has too many.
+        """
+        if batch_id not in self._counts:
+            self._counts[batch_id] = self._store.dead_letters(self._stream, batch_id)
+        self._counts[batch_id] += 1
+        if self._dead_letter_max is not None:
+            rows = sum(one.rows for one in self._batches if one.batch.batch_id == batch_id)
+            where = f"batch {batch_id} of {self._stream}"
+            self._dead_letter_max.check(self._counts[batch_id], rows, where, letter)
+        self._letters[position] = batch_id, letter
+        self._letter_bytes += len(letter.content)
+
     def record_if_due(self, rows: int) -> None:
-        if self._clock() - self._recorded_at >= self._every_s:
+        is_full = self._letter_bytes > LETTERS_BYTES_MAX
+        if is_full or self._clock() - self._recorded_at >= self._every_s:
             self.record(rows)
 
     def record(self, rows: int) -> None:
@@ -78,7 +105,14 @@ class ProgressRecorder:
                 following.batch.batch_id, following.batch.digest, following.rows_id, position
             )
         if (token, half) != (self.progress.token, self.progress.in_delivery):
-            self.progress = self._store.write(self._stream, self.progress, token, half)
+            recorded = [position for position in self._letters if position < rows]
+            letters: dict[int, list[DeadLetter]] = {}
+            for position in recorded:
+                batch_id, letter = self._letters[position]
+                letters.setdefault(batch_id, []).append(letter)
+            self.progress = self._store.write(self._stream, self.progress, token, half, letters)
+            for position in recorded:
+                self._letter_bytes -= len(self._letters.pop(position)[1].content)
         self._recorded_at = self._clock()
 
 
@@ -101,10 +135,20 @@ def deliver(
         up_to = writer.acknowledged_up_to
         return start if up_to is None else up_to + 1
 
-    writer: EntryWriter = requests.open_writer(lambda: recorder.record_if_due(acknowledged()))
+    def keep_refused() -> None:
+        for refused in in_flight.take_refused(writer):
+            recorder.keep(*refused)
+
+    def on_acknowledged() -> None:
+        keep_refused()
+        recorder.record_if_due(acknowledged())
+
+    in_flight = RowsInFlight()
+    writer: EntryWriter = requests.open_writer(on_acknowledged)
     try:
-        size_bytes = _write_all(writer, log, requests, batches, start)
+        size_bytes = _write_all(writer, log, requests, batches, start, in_flight)
         writer.flush()
+        keep_refused()
     except PenstockError:
         with suppress(PenstockError):  # the first error counts
             recorder.record(acknowledged())
@@ -117,7 +161,12 @@ def deliver(
 
 
 def _write_all(
-    writer: EntryWriter, log: RowLog, requests: Requests, batches: Sequence[LoggedBatch], start: int
+    writer: EntryWriter,
+    log: RowLog,
+    requests: Requests,
+    batches: Sequence[LoggedBatch],
+    start: int,
+    in_flight: RowsInFlight,
 ) -> int:
     first = size_bytes = 0
     for batch in batches:
@@ -126,6 +175,7 @@ def _write_all(
             place = RowPlace(query_id, batch_id, logged.partition, logged.row, first + logged.position)
             entries = requests.entries(logged.rows, place)
             size_bytes += sum(entry.size_bytes for entry in entries)
+            in_flight.add(logged.rows, place)
             writer.write(entries)
         first += batch.rows
     return size_bytes

@@ -8,10 +8,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from ..contract import StreamKey, Token
+from ..dead_letters import SENDING
 from ..errors import FencedError
-from ..progress import BatchInDelivery, Progress
+from ..progress import NO_LETTERS, BatchInDelivery, DeadLetters, Progress
 from . import queries
 from .database import Clock, Database
+from .dead_letters import count_letters
 from .tables import progress, streams
 
 
@@ -31,14 +33,22 @@ class SqlProgress:
         with self._database.read() as connection:
             return _to_progress(connection.execute(query).one_or_none())
 
+    def dead_letters(self, stream: StreamKey, batch_id: int) -> int:
+        """See `ProgressStore`."""
+        return count_letters(self._database, stream, batch_id, SENDING)
+
     def write(
         self,
         stream: StreamKey,
         expected: Progress,
         token: Token | None,
         in_delivery: BatchInDelivery | None = None,
+        dead_letters: DeadLetters = NO_LETTERS,
     ) -> Progress:
         """Replace the progress if it is still the expected one (compare-and-set), and return the new one.
+
+        Args:
+            dead_letters: by batch id; stored in the same transaction
 
         Raises:
             FencedError: another process has changed it. Nothing was written.
@@ -61,6 +71,8 @@ class SqlProgress:
                 )
             else:
                 connection.execute(sa.insert(progress).values(stream_id=stream_id, **values))
+            for batch_id, letters in dead_letters.items():
+                queries.put_dead_letters(connection, stream_id, batch_id, letters)
         return new
 
 

@@ -16,7 +16,7 @@ from ..contract import ManifestState, StreamKey
 from . import queries
 from .database import Database
 from .delivery_queries import DeliveryPhase
-from .tables import contents, deliveries, manifests, runs, streams
+from .tables import contents, dead_letters, deliveries, manifests, runs, streams
 
 BATCHES_AT_ONCE = 1000
 """Batches deleted in one transaction. A query that prepares a batch at the same time waits for it."""
@@ -55,7 +55,9 @@ def _prunable(connection: Connection, stream_id: int, older_than: datetime, keep
     query = sa.select(manifests.c.batch_id).select_from(
         manifests.outerjoin(deliveries, deliveries.c.id == manifests.c.delivery_id)
     )
-    query = query.where(is_of_stream, is_done, is_old, manifests.c.batch_id < newest, _is_unneeded())
+    query = query.where(
+        is_of_stream, is_done, is_old, manifests.c.batch_id < newest, _is_unneeded(), sa.not_(_has_letters())
+    )
     query = query.order_by(manifests.c.batch_id).limit(BATCHES_AT_ONCE)
     return list(connection.scalars(query))
 
@@ -67,10 +69,20 @@ def _is_unneeded() -> sa.ColumnElement[bool]:
     return sa.or_(deliveries.c.id.is_(None), sa.and_(is_done, has_no_sources))
 
 
+def _has_letters() -> sa.ColumnElement[bool]:
+    """True if dead letters of the batch wait for the dead-letter destination."""
+    is_of_batch = (
+        dead_letters.c.stream_id == manifests.c.stream_id,
+        dead_letters.c.batch_id == manifests.c.batch_id,
+    )
+    waits = sa.exists().where(*is_of_batch)
+    return sa.and_(manifests.c.state == ManifestState.COMMITTED.value, waits)
+
+
 def _delete_batches(connection: Connection, stream_id: int, batch_ids: list[int]) -> None:
     if not batch_ids:
         return
-    for table in (contents, manifests):
+    for table in (contents, dead_letters, manifests):
         are_these = (table.c.stream_id == stream_id, table.c.batch_id.in_(batch_ids))
         connection.execute(sa.delete(table).where(*are_these))
     is_less = (streams.c.id == stream_id, streams.c.pruned_up_to < batch_ids[-1])

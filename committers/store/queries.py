@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..contract import (
     BATCH_WRITE_PREFIX,
     AbortedBy,
     Batch,
+    DeadLetter,
     Manifest,
     ManifestRecord,
     ManifestState,
@@ -20,7 +22,7 @@ from ..contract import (
 )
 from ..deliveries.contract import Backlog, DeliveryState
 from ..errors import RetryableError
-from .tables import IS_PREPARED, contents, deliveries, manifests, runs, streams
+from .tables import IS_PREPARED, contents, dead_letters, deliveries, manifests, runs, streams
 
 REASON_CHARS_MAX = 4000
 
@@ -225,7 +227,7 @@ def is_followed(connection: Connection, stream_id: int, batch_id: int) -> bool:
 
 
 def delete_manifest(connection: Connection, stream_id: int, batch_id: int) -> None:
-    for table in (contents, manifests):
+    for table in (contents, dead_letters, manifests):
         connection.execute(sa.delete(table).filter_by(stream_id=stream_id, batch_id=batch_id))
 
 
@@ -252,6 +254,7 @@ def put_manifest(
     }
     connection.execute(_PUT_MANIFEST, row)
     connection.execute(_PUT_CONTENT, {**key, "content": manifest.content})
+    put_dead_letters(connection, stream_id, manifest.batch.batch_id, manifest.dead_letters)
     return ManifestRecord(
         batch=manifest.batch,
         state=ManifestState.PREPARED,
@@ -263,6 +266,29 @@ def put_manifest(
         run_id=run_id,
         prepared_at=now.astimezone(timezone.utc),
     )
+
+
+def put_dead_letters(
+    connection: Connection, stream_id: int, batch_id: int, letters: Sequence[DeadLetter]
+) -> None:
+    """Insert dead letters, except those that are stored already."""
+    if not letters:
+        return
+    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    values = [
+        {
+            "stream_id": stream_id,
+            "batch_id": batch_id,
+            "letter_id": letter.letter_id,
+            "row_id": storable(letter.row_id),
+            "code": storable(letter.code),
+            "message": storable(letter.message),
+            "refused_at": letter.refused_at,
+            "content": letter.content,
+        }
+        for letter in letters
+    ]
+    connection.execute(insert(dead_letters).on_conflict_do_nothing(), values)
 
 
 def update_prepared(

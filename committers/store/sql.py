@@ -28,6 +28,7 @@ from ..deliveries.contract import Backlog, DeliveryState
 from ..errors import CommitStateUnknownError, FencedError, RetryableError
 from . import contents, queries
 from .database import Clock, Database
+from .dead_letters import SqlDeadLetters
 from .deliveries import SqlDeliveries
 from .expiries import SqlExpiries
 from .maintenance import SqlMaintenance
@@ -130,6 +131,7 @@ class SqlManifestStore:
         self.deliveries = SqlDeliveries(database, clock)
         self.maintenance = SqlMaintenance(database)
         self.progress = SqlProgress(database, clock)
+        self.dead_letters = SqlDeadLetters(database)
 
     def __enter__(self) -> SqlManifestStore:
         return self

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+SCHEMA_VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 """All schema versions, oldest first: the revisions in `migrations/versions`."""
 
 VERSION_TABLE = "penstock_alembic_version"
@@ -235,6 +235,22 @@ progress = sa.Table(
     sa.Column("next_rows_id", sa.Text, nullable=False),
     sa.Column("next_position", sa.BigInteger, nullable=False),
     sa.Column("changed_at", UtcDateTime, nullable=False),
+)
+
+# Rows that the destination has refused. Those of a COMMITTED batch wait for the dead-letter destination.
+# Those of another batch become dead letters only if it is committed.
+dead_letters = sa.Table(
+    "penstock_dead_letters",
+    metadata,
+    sa.Column("stream_id", sa.ForeignKey("penstock_streams.id"), primary_key=True, autoincrement=False),
+    sa.Column("batch_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    # Columns of `DeadLetter`.
+    sa.Column("letter_id", sa.Text, primary_key=True),
+    sa.Column("row_id", sa.Text, nullable=False),
+    sa.Column("code", sa.Text, nullable=False),
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("refused_at", UtcDateTime, nullable=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
 )
 
 operator_actions = sa.Table(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ...committers.contract import Batch, Manifest, Mode, PartitionField, PlannedBatch, SortField
+from ...committers.dead_letters import BadRows
 from ...committers.delta.committer import DeltaTableCommitter, now_ms
 from ...committers.delta.log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
 from ...committers.delta.snapshot_cache import SNAPSHOT_CACHE, SnapshotCache
@@ -140,6 +141,7 @@ class DeltaTarget(FileTableTarget, DeltaTableCommitter):
             create=options.create_table,
             properties=options.table_properties,
             evolve=options.add_columns,
+            narrows=options.bad_rows is not BadRows.FAIL,
             overwrite=mode == "overwrite",
             batch_id=batch_id,
         )
@@ -177,6 +179,7 @@ class DeltaTarget(FileTableTarget, DeltaTableCommitter):
             max_open_partitions=options.max_open_partitions,
             buffer_bytes_max=options.buffer_bytes_max,
             sort=tuple([SortField((name,)) for name in _with_case_of(sort_within, layout.schema) or ()]),
+            narrows=options.bad_rows is not BadRows.FAIL,
         )
 
 
@@ -204,6 +207,12 @@ class StoredDelta(CleanableFiles):
     def now(self) -> TableNow | None:
         table = load_if_there(self.uri, self.storage)
         return None if table is None else TableNow(str(table.metadata().id), table.version())
+
+    def read(self, column: str, value: str) -> pa.Table | None:
+        """See `Readable`."""
+        from ...committers.delta.table import read_rows
+
+        return read_rows(self.uri, self.storage, column, value)
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         from ...committers.delta.cleanup import DeltaCleanableTable

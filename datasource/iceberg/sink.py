@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...committers.contract import Batch, Mode, PartitionField, PlannedBatch, SortField
+from ...committers.dead_letters import BadRows
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...committers.iceberg.address import IcebergAddress, parse_table_name
 from ...committers.iceberg.catalog import CatalogConfig, check_address_given, known_properties, redacted
@@ -162,6 +163,7 @@ class IcebergTarget(FileTableTarget, IcebergTableCommitter):
             rows,
             self._new,
             evolve=options.add_columns,
+            narrows=options.bad_rows is not BadRows.FAIL,
             overwrite=mode == "overwrite",
             batch_id=batch_id,
         )
@@ -201,6 +203,7 @@ class IcebergTarget(FileTableTarget, IcebergTableCommitter):
             max_open_partitions=options.max_open_partitions,
             buffer_bytes_max=options.buffer_bytes_max,
             sort=asked or layout.sort_order,
+            narrows=options.bad_rows is not BadRows.FAIL,
             parquet=ParquetOptions(
                 page_bytes=parquet.page_bytes,
                 page_rows=parquet.page_rows,
@@ -242,6 +245,12 @@ class StoredIceberg(CleanableFiles):
         if table is None:
             return None
         return TableNow(str(table.metadata.table_uuid), version_of(table.metadata, self.address.branch))
+
+    def read(self, column: str, value: str) -> pa.Table | None:
+        """See `Readable`."""
+        from ...committers.iceberg.table import read_rows
+
+        return read_rows(self.catalog, self.address, column, value)
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         from ...committers.iceberg.cleanup import IcebergCleanableTable

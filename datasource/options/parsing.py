@@ -48,7 +48,7 @@ def parse_options(
     problems: list[str] = []
     for key, given in options.items():
         option = by_name.get(key.lower())
-        prefix = next((prefix for prefix in prefixes if key.lower().startswith(prefix.name)), None)
+        prefix = next((prefix for prefix in prefixes if key.lower().startswith(prefix.name.lower())), None)
         if problem := text_problem(key + given):
             problems.append(f"{option.name if option else shown(key)} {problem}.")
         elif prefix is not None:

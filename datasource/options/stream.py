@@ -11,6 +11,7 @@ from typing import Any
 from ...committers.origins import origin
 from ...committers.safe_text import has_credentials
 from ...writers.local_path import local_path
+from .dead_letters import DeadLetterOptions, problems_of_dead_letters
 from .declaring import declared, option, optional
 from .parsing import Prefix, count, duration_s, flag, one_of, text
 
@@ -24,7 +25,7 @@ class NewQuery(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamOptions:
+class StreamOptions(DeadLetterOptions):
     """Options of all sinks."""
 
     checkpoint_location: str | None = optional(
@@ -98,7 +99,8 @@ def problems_of(values: Mapping[str, Any], given: Mapping[str, str], prefixes: S
         prefixes: prefixes of the options for secrets
     """
     problems = []
-    secret_options = " or ".join(f"{prefix.name}*" for prefix in prefixes)
+    own = [prefix for prefix in prefixes if prefix.field != "dead_letter_options"]
+    secret_options = " or ".join(f"{prefix.name}*" for prefix in own)
     if values.get("store", "").startswith("sqlite") and _is_memory(values["store"]):
         problems.append(
             "store: an in-memory database loses its manifests when the process ends. Give a file or a "
@@ -110,7 +112,7 @@ def problems_of(values: Mapping[str, Any], given: Mapping[str, str], prefixes: S
         for name, text in given.items()
         if has_credentials(text)
     ]
-    return problems
+    return problems + problems_of_dead_letters(values)
 
 
 def _is_memory(url: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...committers.dead_letters import BadRows
 from ...committers.errors import ConfigurationError
 from ...writers.local_path import local_path
 from ...writers.requests.limits import Limits
@@ -21,7 +22,6 @@ from ..options.parsing import (
     count,
     duration_s,
     flag,
-    one_of,
     parse_options,
     size,
     storable,
@@ -79,13 +79,6 @@ class RequestOptions(DeliveryOptions):
         text,
         "A column with a unique id for each row, which is sent as the id of its entry.",
         default="an id that is derived from query, batch, partition and row",
-    )
-    drops_bad_rows: bool = option(
-        "badRows",
-        one_of({"fail": False, "drop": True}),
-        "Rows that the destination refuses for good: `fail` ends the query or, decoupled, parks the "
-        "stream. `drop` drops them, and logs how many.",
-        default="fail",
     )
     batch_entries_max: int = batch_entries("500")
     batch_bytes_max: int = batch_bytes("4mb")
@@ -192,14 +185,14 @@ class RequestOptions(DeliveryOptions):
             buffered_bytes_max=self.buffered_bytes_max,
             buffer_time_max_s=self.buffer_time_max_s,
             record_bytes_max=self.record_bytes_max,
-            on_oversized="dead_letter" if self.drops_bad_rows else "fail",
+            on_oversized="fail" if self.bad_rows is BadRows.FAIL else "dead_letter",
             request_timeout_s=self.request_timeout_s,
             fail_on_timeout=self.fail_on_timeout,
         )
 
     @property
     def writer_settings(self) -> WriterSettings:
-        return WriterSettings(self.limits, RetryBudget(total_s=self.retry_s_max), self.drops_bad_rows)
+        return WriterSettings(self.limits, RetryBudget(total_s=self.retry_s_max), self.bad_rows)
 
     @classmethod
     def _problems_of_limits(cls, values: Mapping[str, Any]) -> list[str]:

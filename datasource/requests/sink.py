@@ -67,7 +67,14 @@ class RequestTarget(RequestCommitter):
         self._location = row_log_of(options.row_log, options.checkpoint_location)
         log = None if self._location is None else RowLog(self._location, dict(options.storage_options))
         self._rows_to_requests = sink.requests
-        super().__init__(sink.kind, sink.table_uri, sink.requests, log, options.progress_s)
+        super().__init__(
+            sink.kind,
+            sink.table_uri,
+            sink.requests,
+            log,
+            options.progress_s,
+            dead_letter_max=options.dead_letter_max,
+        )
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedBatch[RequestPayload, Route]:
         if mode != "append":

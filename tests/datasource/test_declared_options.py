@@ -47,7 +47,7 @@ def test_a_declaration_has_the_parser_the_help_and_the_default() -> None:
         "How much. Default `1kb`.",
         "At most. Default: none.",
     ]
-    assert [known.field for known in prefixes_of(Mine)] == ["headers"]
+    assert [known.field for known in prefixes_of(Mine)] == ["headers", "dead_letter_options"]
     with pytest.raises(ConfigurationError, match=r"bufferSize='2kb': must be(.|\n)*place is missing"):
         parse_as(Mine, "mine", {"buffersize": "2kb"})
 

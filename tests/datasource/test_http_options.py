@@ -47,7 +47,7 @@ STREAM = StreamKey("q", GIVEN["url"])
         ({"maxRecordBytes": "5mb"}, "maxRecordBytes (5,242,880 bytes) must not be larger than maxBatchBytes"),
         ({"maxBatchBytes": "64mb"}, "must not be larger than maxBufferedBytes"),
         ({"requestTimeout": "0s"}, "requestTimeout must be at least 1s"),
-        ({"badRows": "ignore"}, "must be one of fail, drop"),
+        ({"badRows": "ignore"}, "must be one of fail, drop, deadLetter"),
         ({"targetFileSize": "1mb"}, "targetFileSize is an option of lake tables"),
         ({"partitionby": "a"}, "partitionBy is an option of lake tables"),
         ({"path": "/x"}, "path is not an option"),

@@ -24,10 +24,16 @@ from tests.simulation.scheduler import Actor, Scheduler, UnreachableError
 from penstock.committers.contract import AttemptId, Batch, DataFile, Manifest, StreamKey, Token
 from penstock.committers.errors import RetryableError
 from penstock.committers.file_tables.files import TableFiles
-from penstock.committers.progress import BatchInDelivery, Progress, ProgressStore
+from penstock.committers.progress import (
+    NO_LETTERS,
+    BatchInDelivery,
+    DeadLetters,
+    Progress,
+    ProgressStore,
+)
 from penstock.committers.requests.committer import RequestCommitter
 from penstock.committers.requests.content import RequestManifests
-from penstock.committers.requests.contract import RowPlace
+from penstock.committers.requests.contract import RefusedEntry, RowPlace
 from penstock.committers.row_log.cleanup import CleanableRowLogs
 from penstock.committers.row_log.log import RowLog
 from penstock.committers.row_log.names import RowLogName, row_log_path
@@ -198,8 +204,13 @@ class WatchedProgress:
         expected: Progress,
         token: Token | None,
         in_delivery: BatchInDelivery | None = None,
+        dead_letters: DeadLetters = NO_LETTERS,
     ) -> Progress:
+        assert not dead_letters, "the destination accepts all rows"
         return self._noted(stream, self._store.write(stream, expected, token, in_delivery))
+
+    def dead_letters(self, stream: StreamKey, batch_id: int) -> int:
+        return 0
 
     def _noted(self, stream: StreamKey, progress: Progress) -> Progress:
         self._lake.known[self._lake.scheduler.current] = progress
@@ -261,6 +272,9 @@ class SimulatedWriter:
     def flush(self) -> None:
         while self._waiting:
             self._send()
+
+    def take_refused(self) -> Sequence[RefusedEntry]:
+        return ()
 
     def abort(self) -> None:
         self._waiting.clear()

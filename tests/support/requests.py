@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.committers.errors import PenstockError
-from penstock.committers.requests.contract import RowPlace
+from penstock.committers.requests.contract import RefusedEntry, RowPlace
+
+REFUSED_AT = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,8 @@ class FakeDestination:
     error: PenstockError | None = None
     refused: frozenset[int] = frozenset()
     """Row ids that are dropped as bad rows."""
+    keeps_refused: bool = False
+    """They become dead letters instead."""
 
     def check_schema(self, rows: pa.Schema) -> None: ...
 
@@ -63,6 +68,7 @@ class FakeWriter:
         self.acknowledged_up_to: int | None = None
         self.dropped = 0
         self.is_ended = False
+        self._refused: list[RefusedEntry] = []
 
     def write(self, entries: Sequence[Any]) -> None:
         for entry in entries:
@@ -78,10 +84,18 @@ class FakeWriter:
                 assert destination.error is not None
                 raise destination.error
             destination.received.append(entry)
-            self.dropped += entry.row_id in destination.refused
+            if entry.row_id in destination.refused:
+                self.dropped += 1
+                self._refused.append(
+                    RefusedEntry(entry.position, entry.id, "400", "not accepted", REFUSED_AT)
+                )
         if sent:
             self._on_acknowledged()
             self.acknowledged_up_to = sent[-1].position
+
+    def take_refused(self) -> list[RefusedEntry]:
+        taken, self._refused = self._refused, []
+        return taken if self._destination.keeps_refused else []
 
     def abort(self) -> None:
         assert not self.is_ended

@@ -64,6 +64,11 @@ class RowBuffers:
         self._bytes = 0
         self._overhead_bytes = COLUMN_BYTES * sum(parquet_width(column.type) for column in config.schema)
 
+    @property
+    def is_split(self) -> bool:
+        """True if arriving rows are split by table partition."""
+        return self._partition is None
+
     def add(self, batches: list[pa.RecordBatch]) -> Iterator[RowGroup]:
         """Add rows; yield row groups that are ready. Passing many batches at once gives fewer and larger
         pieces.

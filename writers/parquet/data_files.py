@@ -56,17 +56,28 @@ class DataFileWriter:
             config.location, config.storage_options
         )
         self._project = SchemaProjector(
-            config.row_schema if partition is None else config.file_schema, str(names)
+            config.row_schema if partition is None else config.file_schema,
+            str(names),
+            narrows=config.narrows,
         )
         self._buffers = RowBuffers(config, str(names), partition)
         self._files = OpenFiles(config, names, filesystem, root)
         self._background = Background("penstock-writer")
         self._arrived: list[pa.RecordBatch] = []
         self._arrived_rows = self._arrived_bytes = 0
-        is_split = partition is None and config.table_format.is_partitioned
-        self._arrived_rows_max = sys.maxsize if is_split else config.row_group_rows
+        self._arrived_rows_max = sys.maxsize if self._buffers.is_split else config.row_group_rows
         self._arrived_bytes_max = min(config.buffer_bytes_max // 4, ARRAY_BYTES_MAX)
         self._encodings: Encodings | None = None
+        self._checked: tuple[pa.RecordBatch, pa.RecordBatch] | None = None
+        """The last batch that was checked, and its rows in the table's schema."""
+
+    def check_rows(self, batch: pa.RecordBatch) -> None:
+        """See `ChecksRows`. Partition values are checked too, which `write` does later."""
+        rows = self._project(batch)
+        if self._buffers.is_split:
+            for _ in self._config.table_format.split(pa.Table.from_batches([rows]), str(self._names)):
+                pass
+        self._checked = (batch, rows)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows.
@@ -76,7 +87,8 @@ class DataFileWriter:
         """
         if batch.num_rows == 0:
             return
-        rows = self._project(batch)
+        checked, self._checked = self._checked, None
+        rows = checked[1] if checked is not None and checked[0] is batch else self._project(batch)
         size = rows.nbytes
         if (
             self._arrived_bytes + size > self._arrived_bytes_max

@@ -28,12 +28,14 @@ class SchemaProjector:
     """Projects columns by name to the table's order; missing ones become NULL, types are widened if that is
     exact.
 
-    `where` names the task attempt in error messages. Everything that depends only on the schemas is computed
-    once, because batches are small and there are many.
+    `where` names the task attempt in error messages. With `narrows`, integers and decimals may also get
+    smaller types, and each value is checked. Everything that depends only on the schemas is computed once,
+    because batches are small and there are many.
     """
 
-    def __init__(self, target: pa.Schema, where: str) -> None:
+    def __init__(self, target: pa.Schema, where: str, *, narrows: bool = False) -> None:
         self._target = target
+        self._narrows = narrows
         self._where = where
         self._fields = list(target)
         self._known_source: pa.Schema | None = None
@@ -49,7 +51,7 @@ class SchemaProjector:
                 UTF-8.
         """
         if self._known_source is None or not batch.schema.equals(self._known_source):
-            check_fits(batch.schema, self._target)
+            check_fits(batch.schema, self._target, narrows=self._narrows)
             self._known_source = batch.schema
             self._sources = _sources(batch.schema.names, self._fields)
         arrays = [with_offsets(array) for array in batch.columns]
@@ -74,14 +76,18 @@ class SchemaProjector:
             )
 
 
-def check_fits(source: pa.Schema, target: pa.Schema) -> None:
+def check_fits(source: pa.Schema, target: pa.Schema, *, narrows: bool = False) -> None:
     """Reject rows that cannot be written to `target` unchanged.
+
+    Args:
+        narrows: accept columns of which some values may fit
 
     Raises:
         SchemaMismatchError: lists every column that does not fit and shows both schemas.
     """
     given, wanted = _columns(source), _columns(target)
-    problems = list(problems_in(compare(given, wanted, _is_exact), _WORDING))
+    holds = _may_fit if narrows else _is_exact
+    problems = list(problems_in(compare(given, wanted, holds), _WORDING))
     if problems:
         raise SchemaMismatchError(
             "The rows do not fit the table.\n- "
@@ -140,6 +146,17 @@ def _is_exact(source: pa.DataType, target: pa.DataType) -> bool:
     elif is_binary(source) or types.is_fixed_size_binary(source):
         exact = is_binary(target) or types.is_fixed_size_binary(target) or is_uuid(target)
     return exact
+
+
+def _may_fit(source: pa.DataType, target: pa.DataType) -> bool:
+    """True if some values of `source` are exact in `target`, and the cast raises an error for the others."""
+    types = pa.types
+    both = (source, target)
+    return (
+        _is_exact(source, target)
+        or all(map(types.is_signed_integer, both))
+        or all(map(types.is_decimal, both))
+    )
 
 
 def _holds_integers(source: pa.DataType, target: pa.DataType) -> bool:

@@ -82,6 +82,8 @@ class WriteConfig:
     sort: tuple[SortField, ...] = ()
     """Sort order of the rows within each row group."""
     parquet: ParquetOptions = ParquetOptions()
+    narrows: bool = False
+    """Integers and decimals may have larger types than the table. Values that do not fit are bad rows."""
     version: int = 1
 
     def __post_init__(self) -> None:

@@ -66,11 +66,18 @@ class StagingWriter:
         self._connection: Connection | None = None
         self._background = Background("penstock-copy")
         self._rows = self._bytes = 0
+        self._checked: tuple[pa.RecordBatch, pa.Buffer] | None = None
+        """The last batch that was checked, and its rows."""
+
+    def check_rows(self, batch: pa.RecordBatch) -> None:
+        """See `ChecksRows`."""
+        self._checked = (batch, copy_csv(self._project(batch)))
 
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
             return
-        rows = copy_csv(self._project(batch))
+        checked, self._checked = self._checked, None
+        rows = checked[1] if checked is not None and checked[0] is batch else copy_csv(self._project(batch))
         connection = self._connection or self._begin()
         self._background.start(self._copy, connection, rows, batch.num_rows)
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ...committers.contract import AttemptId
+from ...committers.contract import AttemptId, DeadLetter
+from ...committers.dead_letters import LetterBox
 from ...committers.requests.contract import ROWS_MAX, EntryWriter, Requests, RowPlace, Sent
+from ...committers.requests.in_flight import RowsInFlight
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,18 @@ class DirectWriter:
         self._attempt = attempt
         self._writer: EntryWriter | None = None
         self._rows = self._size_bytes = 0
+        self._check = requests.checker()
+        self._in_flight = RowsInFlight()
+        self._box = LetterBox()
+
+    @property
+    def dead_letters(self) -> list[DeadLetter]:
+        """See `KeepsRefusedRows`."""
+        return self._box.letters
+
+    def check_rows(self, batch: pa.RecordBatch) -> None:
+        """See `ChecksRows`."""
+        self._check(batch)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """
@@ -41,9 +55,11 @@ class DirectWriter:
         """
         for first in range(0, batch.num_rows, ROWS_MAX):
             rows = batch.slice(first, ROWS_MAX)
-            entries = self._requests.entries(rows, self._place())
+            place = self._place()
+            entries = self._requests.entries(rows, place)
             if self._writer is None:
-                self._writer = self._requests.open_writer()
+                self._writer = self._requests.open_writer(self._keep_refused)
+            self._in_flight.add(rows, place)
             self._writer.write(entries)
             self._rows += rows.num_rows
             self._size_bytes += sum(entry.size_bytes for entry in entries)
@@ -53,6 +69,7 @@ class DirectWriter:
         if self._writer is None:
             return Sent()
         self._writer.flush()
+        self._keep_refused()
         self._writer.abort()
         return Sent(self._rows, self._size_bytes, self._writer.dropped)
 
@@ -60,6 +77,11 @@ class DirectWriter:
         """End what is in flight. Never raises, so that the original error is reported."""
         if self._writer is not None:
             self._writer.abort()
+
+    def _keep_refused(self) -> None:
+        if self._writer is not None:
+            for _, _, letter in self._in_flight.take_refused(self._writer):
+                self._box.add(letter)
 
     def _place(self) -> RowPlace:
         attempt = self._attempt

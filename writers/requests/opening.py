@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import TypeVar
 
+from ...committers.dead_letters import BadRows
 from ...committers.errors import SchemaMismatchError
+from ...committers.requests.contract import RefusedEntry
 from .async_sink_writer import AsyncSinkWriter
 from .client import Client
 from .entry import Entry
@@ -24,10 +27,8 @@ class WriterSettings:
 
     limits: Limits = field(default_factory=Limits)
     retries: RetryBudget = field(default_factory=RetryBudget)
-    drops_bad_rows: bool = False
-    """True: entries that the destination refuses for good are dropped and counted. False: they stop the
-    writer.
-    """
+    on_bad_rows: BadRows = BadRows.FAIL
+    """What happens to entries that the destination refuses for good. FAIL stops the writer."""
     order_by_key: bool = False
     """See `RequestSender`."""
 
@@ -35,9 +36,17 @@ class WriterSettings:
 class RowWriter(AsyncSinkWriter[PayloadT]):
     """See `EntryWriter`."""
 
+    def __init__(self, sender: RequestSender[PayloadT], refused: list[RefusedEntry]) -> None:
+        super().__init__(sender)
+        self._refused = refused
+
     @property
     def dropped(self) -> int:
         return self.counters.dead_letters
+
+    def take_refused(self) -> list[RefusedEntry]:
+        taken, self._refused[:] = list(self._refused), []
+        return taken
 
 
 def open_writer(
@@ -49,13 +58,21 @@ def open_writer(
         on_acknowledged: called after some entries were acknowledged, in the writer's event loop
     """
 
+    refused: list[RefusedEntry] = []
+
     def observe(done: Sequence[tuple[Entry[PayloadT], Acknowledged]]) -> None:
         for entry, result in done:
-            if isinstance(result, DeadLetter) and not settings.drops_bad_rows:
+            if not isinstance(result, DeadLetter):
+                continue
+            if settings.on_bad_rows is BadRows.FAIL:
                 raise SchemaMismatchError(
                     f"The destination refused entry {entry.id} for good: {result.code}. {result.message}\n"
-                    "Correct the row in the query, or set badRows=drop to drop rows like this one."
+                    "Correct the row in the query; or set badRows=deadLetter to keep rows like this one "
+                    "elsewhere, or badRows=drop to drop them."
                 )
+            if settings.on_bad_rows is BadRows.DEAD_LETTER:
+                now = datetime.now(timezone.utc)
+                refused.append(RefusedEntry(entry.position, entry.id, result.code, result.message, now))
         on_acknowledged()
 
     sender = RequestSender(
@@ -65,4 +82,4 @@ def open_writer(
         order_by_key=settings.order_by_key,
         observer=observe,
     )
-    return RowWriter(sender)
+    return RowWriter(sender, refused)

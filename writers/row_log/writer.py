@@ -50,6 +50,10 @@ class RowLogWriter:
         self._writer: pa.ipc.RecordBatchFileWriter | None = None
         self._rows = 0
 
+    def check_rows(self, batch: pa.RecordBatch) -> None:
+        """See `ChecksRows`."""
+        self._config.check(batch)
+
     def write(self, batch: pa.RecordBatch) -> None:
         """
         Raises:

@@ -1,0 +1,221 @@
+"""Dead letters: `penstock dead-letters list`, `show`, `resend`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import options
+from .common import confirm, opened_store
+
+if TYPE_CHECKING:
+    from ..dead_letters import StreamLetters
+
+HELP = """
+Rows that a destination has refused (`badRows=deadLetter`).
+
+They wait in the manifest store until the dead-letter table has them.
+"""
+
+
+def list_letters(
+    stream: options.Streams = None,
+    checkpoint: options.Checkpoint = None,
+    store: options.Store = None,
+    storage: options.Storage = None,
+    catalog: options.Catalog = None,
+    as_json: options.Json = False,
+) -> None:
+    """List the streams with dead letters: how many, their codes, since when, and which were sent again.
+
+    Example: `penstock dead-letters list --checkpoint /checkpoints/flights`
+    """
+    from ...committers.store.selection import select
+    from ...datasource.table_access import TableAccess
+    from ...delivery.stream_settings import StreamSettings
+    from .. import dead_letters, output
+
+    access = TableAccess.parse(storage, catalog)
+    with opened_store(checkpoint, store) as opened:
+        chosen = select(opened.streams(), stream)
+        found = [
+            dead_letters.load(opened, one, access)
+            for one in chosen
+            if StreamSettings.parse(one.settings).dead_letters or opened.dead_letters.counts(one.key)
+        ]
+        name = opened.name
+    if as_json:
+        output.print_json({"store": name, "streams": [_summary(one) for one in found]})
+        return
+    if not found:
+        output.print_line("No stream has a dead-letter destination.")
+    for one in found:
+        _print_summary(one)
+
+
+def _summary(found: StreamLetters) -> dict[str, Any]:
+    from .. import output
+
+    waiting = [
+        {
+            "code": count.code,
+            "letters": count.letters,
+            "first_at": output.time_text(count.first_at),
+            "last_at": output.time_text(count.last_at),
+        }
+        for count in found.waiting
+    ]
+    return {
+        **output.stream_json(found.stream),
+        "dead_letter_uri": found.table_uri,
+        "waiting": waiting,
+        "delivered": None if found.delivered is None else _by_code(found),
+        "problem": found.problem or None,
+        "sent_up_to": None if found.sent_up_to < 0 else found.sent_up_to,
+    }
+
+
+def _by_code(found: StreamLetters) -> list[dict[str, Any]]:
+    from .. import output
+
+    assert found.delivered is not None
+    times = [("refused_at", "min"), ("refused_at", "max"), ("refused_at", "count")]
+    grouped = found.delivered.group_by("code").aggregate(times).sort_by("code").to_pylist()
+    return [
+        {
+            "code": row["code"],
+            "letters": row["refused_at_count"],
+            "first_at": output.time_text(row["refused_at_min"]),
+            "last_at": output.time_text(row["refused_at_max"]),
+        }
+        for row in grouped
+    ]
+
+
+def _print_summary(found: StreamLetters) -> None:
+    from .. import output
+
+    summary = _summary(found)
+    output.print_line(output.title(found.stream), style="bold")
+    output.print_line(f"  Dead letters  {found.table_uri or '-'}")
+    for place, counts in (("In the store", summary["waiting"]), ("Delivered", summary["delivered"] or ())):
+        for count in counts:
+            when = f"{count['first_at']} to {count['last_at']}"
+            output.print_line(f"  {place:<13} {count['letters']:,} x {count['code']}, {when}")
+    if found.problem:
+        output.print_line(f"  Not read: {found.problem}", style="yellow")
+    if found.sent_up_to >= 0:
+        output.print_line(f"  Sent again    up to batch {found.sent_up_to}")
+
+
+def show_letters(
+    stream: options.Stream,
+    batch: Annotated[
+        int | None, typer.Option("--batch", metavar="ID", help="Only those of one batch.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="Show at most this many, newest first.")
+    ] = 20,
+    checkpoint: options.Checkpoint = None,
+    store: options.Store = None,
+    storage: options.Storage = None,
+    catalog: options.Catalog = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show dead letters of a stream: the row, and why it was refused.
+
+    Example: `penstock dead-letters show flights --batch 17 --checkpoint /checkpoints/flights`
+    """
+    from ...committers.safe_text import one_line
+    from ...committers.store.selection import select_one
+    from ...datasource.table_access import TableAccess
+    from .. import dead_letters, output
+
+    access = TableAccess.parse(storage, catalog)
+    with opened_store(checkpoint, store) as opened:
+        found = dead_letters.load(opened, select_one(opened.streams(), stream), access)
+        rows = [{**row, "state": "waiting"} for row in dead_letters.waiting_rows(opened, found.stream.key)]
+    delivered = [] if found.delivered is None else found.delivered.to_pylist()
+    rows += [
+        {**row, "state": "sent again" if row["batch_id"] <= found.sent_up_to else "delivered"}
+        for row in delivered
+    ]
+    rows = [row for row in rows if batch is None or row["batch_id"] == batch]
+    rows.sort(key=lambda row: (-row["batch_id"], row["letter_id"]))
+    shown = [_letter(row) for row in rows[:limit]]
+    if as_json:
+        output.print_json(
+            {**output.stream_json(found.stream), "letters": shown, "more": len(rows) - len(shown)}
+        )
+        return
+    for letter in shown:
+        output.print_line(
+            f"batch {letter['batch_id']}  {letter['letter_id']}  {letter['state']}  {letter['refused_at']}",
+            style="bold",
+        )
+        output.print_line(f"  {one_line(letter['code'])}: {one_line(letter['message'])}")
+        output.print_line(f"  {one_line(letter['row'])}")
+    if len(shown) < len(rows):
+        output.print_line(f"... and {len(rows) - len(shown):,} more. Use --limit to see them.")
+    if not rows:
+        output.print_line("There are none.")
+    if found.problem:
+        output.print_line(f"Only those in the store: {found.problem}.", style="yellow")
+
+
+def _letter(row: dict[str, Any]) -> dict[str, Any]:
+    from ..output import time_text
+
+    names = ("batch_id", "letter_id", "row_id", "code", "message", "row", "state")
+    return {**{name: row[name] for name in names}, "refused_at": time_text(row["refused_at"])}
+
+
+def resend(
+    stream: options.Stream,
+    up_to: Annotated[
+        int | None, typer.Option("--up-to", metavar="BATCH", help="Only those of batches up to this one.")
+    ] = None,
+    yes: options.Yes = False,
+    checkpoint: options.Checkpoint = None,
+    store: options.Store = None,
+    storage: options.Storage = None,
+    catalog: options.Catalog = None,
+    as_json: options.Json = False,
+) -> None:
+    """Send the delivered dead letters of a stream to its destination again.
+
+    Do this after you have corrected the destination. All rows that were not sent again yet are one batch with
+    its own token: a table gets all of them exactly once, or none. A request-based destination gets them at
+    least once: after a failure, the next call sends them again. The rows stay in the dead-letter table.
+
+    Example: `penstock dead-letters resend flights --checkpoint /checkpoints/flights`
+    """
+    from dataclasses import replace
+
+    from ...committers.store.selection import select_one
+    from ...datasource.table_access import TableAccess
+    from .. import dead_letters, output
+
+    access = TableAccess.parse(storage, catalog)
+    with opened_store(checkpoint, store) as opened:
+        chosen = select_one(opened.streams(), stream)
+        found = dead_letters.load(opened, chosen, access, only_table=True)
+        found = replace(found, sent_up_to=dead_letters.finish_earlier(opened, chosen, access))
+        letters = dead_letters.to_send(found, up_to)
+        if letters.num_rows:
+            what = f"{output.count(letters.num_rows, 'row')} of {output.title(chosen)}"
+            confirm(f"Send {what} to {chosen.key.table_uri} again?", yes)
+            dead_letters.send_again(opened, found, letters, access)
+    last = max(letters["batch_id"].to_pylist(), default=found.sent_up_to)
+    if as_json:
+        sent_up_to = None if last < 0 else last
+        output.print_json({**output.stream_json(chosen), "rows": letters.num_rows, "sent_up_to": sent_up_to})
+    elif letters.num_rows:
+        output.print_line(f"Sent {output.count(letters.num_rows, 'row')} again, up to batch {last}.")
+    else:
+        output.print_line("There is nothing to send: all of them were sent again already, or there are none.")
+
+
+COMMANDS: dict[str, Callable[..., None]] = {"list": list_letters, "show": show_letters, "resend": resend}

@@ -1,0 +1,162 @@
+"""Dead letters: rows that a destination has refused for good and the query keeps (`badRows=deadLetter`).
+
+The store has them from the transaction on that makes their batch durable: with its manifest, or with the
+progress of a delivery (a transactional outbox). Once the batch is committed, they move to the dead-letter
+destination, in a batch with its own token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from enum import Enum
+from typing import TYPE_CHECKING, Literal
+
+from .contract import DeadLetter, StreamKey
+from .errors import SchemaMismatchError
+from .safe_text import without_credentials
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Stage = Literal["send", "write"]
+WRITING: Stage = "write"
+"""Refused by a task: a value does not fit."""
+SENDING: Stage = "send"
+"""Refused by a request-based destination."""
+
+DOES_NOT_FIT = "does_not_fit"
+"""Code of a value that cannot be converted."""
+
+LETTERS_BYTES_MAX = 8 * 1024 * 1024
+"""Size of the dead letters that a task, or a delivery between two records of its progress, holds."""
+
+
+class BadRows(Enum):
+    """What happens to a row that the destination refuses for good."""
+
+    FAIL = "fail"
+    DROP = "drop"
+    DEAD_LETTER = "deadLetter"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterMax:
+    """How many rows of a batch may be dead letters: a number, or a ratio of the batch's rows."""
+
+    rows: int | None = None
+    ratio: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.rows:,} rows" if self.rows is not None else f"{(self.ratio or 0) * 100:g} %"
+
+    def check(self, letters: int, rows: int, where: str, last: DeadLetter | None) -> None:
+        """
+        Args:
+            rows: all rows of the batch
+            where: names the batch in the error message
+
+        Raises:
+            SchemaMismatchError: there are too many dead letters.
+        """
+        allowed = self.rows if self.rows is not None else int((self.ratio or 0) * rows)
+        if letters <= allowed:
+            return
+        why = f" The last one: {last.code}. {last.message}" if last is not None else ""
+        raise SchemaMismatchError(
+            f"{letters:,} of {rows:,} rows of {where} are refused, more than deadLetterMax allows "
+            f"({self}).{why}\nThe batch is not committed, and none of its rows is a dead letter. Correct the "
+            "rows in the query or the destination, or raise deadLetterMax."
+        )
+
+
+@dataclass(slots=True)
+class LetterBox:
+    """Collects dead letters, and bounds their size."""
+
+    letters: list[DeadLetter] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def add(self, letter: DeadLetter) -> None:
+        """
+        Raises:
+            SchemaMismatchError: they take too much memory.
+        """
+        self.size_bytes += len(letter.content) + len(letter.message)
+        if self.size_bytes > LETTERS_BYTES_MAX:
+            raise SchemaMismatchError(
+                f"The dead letters of one task have more than {LETTERS_BYTES_MAX:,} bytes "
+                f"({len(self.letters):,} rows). The rows or the destination may be wrong. The last "
+                f"one: {letter.code}. {letter.message}"
+            )
+        self.letters.append(letter)
+
+
+def dead_letter(
+    row: pa.RecordBatch,
+    stage: Stage,
+    partition: int,
+    number: int,
+    code: str,
+    message: str,
+    *,
+    row_id: str = "",
+    at: datetime | None = None,
+) -> DeadLetter:
+    """
+    Args:
+        row: the one row
+        number: of the row in its partition
+    """
+    letter_id = f"{stage}-{partition:05}-{number:012}"
+    at = at or datetime.now(timezone.utc)
+    return DeadLetter(letter_id, row_id, code, without_credentials(message), at, _encoded(row))
+
+
+def _encoded(row: pa.RecordBatch) -> bytes:
+    import pyarrow as pa
+
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_stream(buffer, row.schema) as stream:
+        stream.write_batch(row)
+    content: bytes = buffer.getvalue().to_pybytes()
+    return content
+
+
+def rows_of(contents: Sequence[bytes]) -> pa.Table:
+    """Return the rows of dead letters, in their order.
+
+    Raises:
+        SchemaMismatchError: they do not have the same columns.
+    """
+    import pyarrow as pa
+
+    rows = [pa.ipc.open_stream(content).read_all() for content in contents]
+    try:
+        return pa.concat_tables(rows, promote_options="default")
+    except pa.ArrowInvalid as error:
+        raise SchemaMismatchError(
+            f"The dead letters have different columns, because the query was changed in between: {error}"
+        ) from error
+
+
+def letters_stream(stream: StreamKey, letters_uri: str) -> StreamKey:
+    """Return the stream of the dead letters of a stream.
+
+    Args:
+        letters_uri: address of the dead-letter destination
+    """
+    return StreamKey(_derived_id("dead letters", stream), letters_uri)
+
+
+def resent_stream(stream: StreamKey) -> StreamKey:
+    """Return the stream as which dead letters of a stream are sent to its destination again."""
+    return StreamKey(_derived_id("sent again", stream), stream.table_uri)
+
+
+def _derived_id(what: str, stream: StreamKey) -> str:
+    digest = hashlib.sha256(f"{what}\0{stream.query_id}\0{stream.table_uri}".encode()).digest()
+    return str(uuid.UUID(bytes=digest[:16], version=5))

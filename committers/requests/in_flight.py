@@ -1,0 +1,68 @@
+"""The rows whose entries are not acknowledged yet: a refused entry is kept as the row that it was made of."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ..dead_letters import SENDING, dead_letter
+from .contract import RowPlace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from ..contract import DeadLetter
+    from .contract import EntryWriter, RefusedEntry
+
+
+class RowsInFlight:
+    """Rows by the position of their entries. One thread adds rows, another may take the refused ones."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rows: deque[tuple[pa.RecordBatch, RowPlace]] = deque()
+
+    def add(self, rows: pa.RecordBatch, place: RowPlace) -> None:
+        """Add rows that follow all others."""
+        with self._lock:
+            self._rows.append((rows, place))
+
+    def take_refused(self, writer: EntryWriter) -> Iterator[tuple[int, int, DeadLetter]]:
+        """Yield the entries that were refused since the last call: position, batch id, and the dead letter.
+
+        Then forget the rows that are acknowledged.
+        """
+        up_to = writer.acknowledged_up_to
+        for refused in writer.take_refused():
+            rows, place = self._find(refused.position)
+            number = refused.position - place.position
+            row = rows.slice(number, 1)
+            yield refused.position, place.batch_id, _letter(row, place, place.row + number, refused)
+        with self._lock:
+            while up_to is not None and self._rows and _end(*self._rows[0]) <= up_to:
+                self._rows.popleft()
+
+    def _find(self, position: int) -> tuple[pa.RecordBatch, RowPlace]:
+        with self._lock:
+            return next(one for one in self._rows if one[1].position <= position < _end(*one))
+
+
+def _end(rows: pa.RecordBatch, place: RowPlace) -> int:
+    end: int = place.position + rows.num_rows
+    return end
+
+
+def _letter(row: pa.RecordBatch, place: RowPlace, number: int, refused: RefusedEntry) -> DeadLetter:
+    return dead_letter(
+        row,
+        SENDING,
+        place.partition,
+        number,
+        refused.code,
+        refused.message,
+        row_id=refused.entry_id,
+        at=refused.at,
+    )

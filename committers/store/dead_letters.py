@@ -1,0 +1,112 @@
+"""Dead letters in the store: they wait until the dead-letter destination has them. See `..dead_letters`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from ..contract import Batch, DeadLetter, ManifestState, StreamKey
+from . import queries
+from .database import Database
+from .tables import dead_letters, manifests, streams
+
+LETTERS_AT_ONCE = 500
+"""Dead letters that are read in one transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class LetterCount:
+    """Dead letters of a stream with one code."""
+
+    code: str
+    letters: int
+    first_at: datetime
+    last_at: datetime
+
+
+class SqlDeadLetters:
+    """Each method is one short database transaction; errors as in `SqlManifestStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def waiting(self, stream: StreamKey) -> Sequence[Batch]:
+        """Committed batches whose dead letters are not in the dead-letter destination yet, in ascending
+        order.
+        """
+        query = (
+            sa.select(manifests.c.batch_id, manifests.c.digest)
+            .where(
+                queries.of_stream(stream), manifests.c.state == ManifestState.COMMITTED.value, _HAS_LETTERS
+            )
+            .order_by(manifests.c.batch_id)
+        )
+        with self._database.read() as connection:
+            return [Batch(stream, *row) for row in connection.execute(query)]
+
+    def of_batch(self, batch: Batch) -> Iterator[Sequence[DeadLetter]]:
+        """Yield the dead letters of a batch in the order of their ids, some at a time."""
+        last = ""
+        while letters := self._after(batch, last):
+            yield letters
+            last = letters[-1].letter_id
+
+    def _after(self, batch: Batch, letter_id: str) -> list[DeadLetter]:
+        columns = [column for column in dead_letters.c if column.name not in ("stream_id", "batch_id")]
+        query = (
+            sa.select(*columns)
+            .join(streams)
+            .where(queries.is_stream(batch.stream), dead_letters.c.batch_id == batch.batch_id)
+            .where(dead_letters.c.letter_id > letter_id)
+            .order_by(dead_letters.c.letter_id)
+            .limit(LETTERS_AT_ONCE)
+        )
+        with self._database.read() as connection:
+            return [DeadLetter(**row._mapping) for row in connection.execute(query)]
+
+    def delete(self, batch: Batch) -> int:
+        """Delete the dead letters of a batch: the dead-letter destination has them. Return their number."""
+        with self._database.write() as connection:
+            stream_id = queries.lock_known_stream(connection, batch.stream, self._database.name)
+            is_of_batch = (dead_letters.c.stream_id == stream_id, dead_letters.c.batch_id == batch.batch_id)
+            return connection.execute(sa.delete(dead_letters).where(*is_of_batch)).rowcount
+
+    def counts(self, stream: StreamKey) -> Sequence[LetterCount]:
+        """Count the dead letters that wait for the dead-letter destination, by code."""
+        query = (
+            sa.select(
+                dead_letters.c.code,
+                sa.func.count(),
+                sa.func.min(dead_letters.c.refused_at),
+                sa.func.max(dead_letters.c.refused_at),
+            )
+            .select_from(dead_letters)
+            .join(streams)
+            .join(manifests, _IS_OF_BATCH)
+            .where(queries.is_stream(stream), manifests.c.state == ManifestState.COMMITTED.value)
+            .group_by(dead_letters.c.code)
+            .order_by(dead_letters.c.code)
+        )
+        with self._database.read() as connection:
+            return [LetterCount(*row) for row in connection.execute(query)]
+
+
+_IS_OF_BATCH = sa.and_(
+    dead_letters.c.stream_id == manifests.c.stream_id, dead_letters.c.batch_id == manifests.c.batch_id
+)
+_HAS_LETTERS = sa.exists().where(_IS_OF_BATCH)
+
+
+def count_letters(database: Database, stream: StreamKey, batch_id: int, stage: str) -> int:
+    query = (
+        sa.select(sa.func.count())
+        .select_from(dead_letters)
+        .join(streams)
+        .where(queries.is_stream(stream), dead_letters.c.batch_id == batch_id)
+        .where(dead_letters.c.letter_id.startswith(f"{stage}-"))
+    )
+    with database.read() as connection:
+        return connection.scalar(query) or 0

@@ -1,0 +1,219 @@
+"""`penstock dead-letters`, on streams with real dead letters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers.http_rows import HttpRows, http_rows
+from tests.support.cli import Ended
+from tests.support.dead_letters import BAD, EVERY_KIND, KINDS, Letters, letters_of, rows_with
+from tests.support.lakes import IcebergLake
+
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.datasource.options.stream import origins_of
+from penstock.testing.conformance.query import Query
+from penstock.testing.faults import crash_at
+
+
+@pytest.fixture(scope="module")
+def http_server() -> Iterator[HttpRows]:
+    with http_rows() as server:
+        yield server
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlManifestStore]:
+    url = f"sqlite:///{tmp_path}/store.db"
+    monkeypatch.setenv("PENSTOCK_STORE", url)
+    with open_store(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def letters(
+    request: pytest.FixtureRequest, tmp_path: Path, store: SqlManifestStore, http_server: HttpRows
+) -> Letters:
+    kind, to = getattr(request, "param", ("delta", "delta"))
+    made = letters_of(kind, to, tmp_path, store, http_server)
+    made.run(0, rows_with(1, 3))
+    made.run(1, rows_with(7, 2))
+    return made
+
+
+def run(command: str, *arguments: str, code: int = 0) -> Any:
+    ended = Ended("dead-letters", command, *arguments, "--json")
+    assert ended.code == code, ended.err
+    return ended.json if code == 0 else ended.err
+
+
+def accept_bad_rows(letters: Letters, server: HttpRows, *, accepts: bool = True) -> None:
+    """Correct the destination, as an operator does before the rows are sent again."""
+    lake: Any = letters.query.harness
+    if letters.is_http:
+        server.set(deduplicate=True, refused=() if accepts else BAD)
+    elif isinstance(lake, IcebergLake):
+        with lake.load().update_schema() as update:
+            update.make_column_optional("name")
+    else:
+        log = Path(lake.path) / "_delta_log" / "00000000000000000000.json"
+        entries = map(json.loads, log.read_text().splitlines())
+        metadata = next(entry for entry in entries if "metaData" in entry)
+        schema = json.loads(metadata["metaData"]["schemaString"])
+        schema["fields"][1]["nullable"] = accepts
+        metadata["metaData"]["schemaString"] = json.dumps(schema)
+        (log.parent / f"{lake.version() + 1:020}.json").write_text(json.dumps(metadata))
+
+
+@EVERY_KIND
+def test_list_counts_what_waits_and_what_is_delivered(letters: Letters) -> None:
+    with crash_at("letters.landed"):
+        letters.run(2, rows_with(12))
+    (found,) = run("list")["streams"]
+
+    assert found["query_id"] == "q1"
+    assert found["dead_letter_uri"] == [one.key.table_uri for one in letters.store.streams()][1]
+    code = "422" if letters.is_http else "does_not_fit"
+    assert [(one["code"], one["letters"]) for one in found["waiting"]] == [(code, 1)]
+    assert [(one["code"], one["letters"]) for one in found["delivered"]] == [(code, 3)]
+    assert found["sent_up_to"] is None
+    shown = Ended("dead-letters", "list", columns=200).out
+    assert f"In the store  1 x {code}, 20" in shown
+    assert f"Delivered     3 x {code}, 20" in shown
+
+
+def test_status_says_how_many_wait(letters: Letters, tmp_path: Path) -> None:
+    with crash_at("letters.start"):
+        letters.run(2, rows_with(12, 3))
+    status = Ended("status", "--json").json["streams"]
+    assert [one["dead_letters"] for one in status] == [2, 0]
+    assert "2 dead letters not in the dead-letter table yet" in Ended("status", columns=200).out
+
+
+@KINDS
+def test_show_has_the_rows_and_their_errors_newest_first(letters: Letters) -> None:
+    with crash_at("letters.start"):
+        letters.run(2, rows_with(12))
+    shown = run("show", "q1")
+    assert [(one["batch_id"], json.loads(one["row"])["id"], one["state"]) for one in shown["letters"]] == [
+        (2, 12, "waiting"),
+        (1, 7, "delivered"),
+        (0, 3, "delivered"),
+    ]
+    assert all(one["message"] for one in shown["letters"])
+    assert shown["more"] == 0
+    assert [one["batch_id"] for one in run("show", "q1", "--batch", "1")["letters"]] == [1]
+    limited = run("show", "q1", "--limit", "1")
+    assert ([one["batch_id"] for one in limited["letters"]], limited["more"]) == ([2], 2)
+    text = Ended("dead-letters", "show", "q1", columns=200).out
+    assert '{"id": 7, "name": null}' in text
+
+
+@EVERY_KIND
+def test_resend_adds_each_row_once(letters: Letters, http_server: HttpRows) -> None:
+    accept_bad_rows(letters, http_server)
+    assert run("resend", "q1", "--yes") == {**_stream(letters), "rows": 2, "sent_up_to": 1}
+    assert sorted(letters.ids()) == [1, 2, 3, 7]
+    assert run("resend", "q1", "--yes") == {**_stream(letters), "rows": 0, "sent_up_to": 1}
+    assert run("list")["streams"][0]["sent_up_to"] == 1
+    assert {one["state"] for one in run("show", "q1")["letters"]} == {"sent again"}
+
+    if not letters.is_http:  # NULL is accepted now
+        letters.run(2, rows_with(12))
+    assert run("resend", "q1", "--yes")["rows"] == 0
+    assert letters.bad_ids() == [3, 7], "they stay in the dead-letter table"
+
+
+@KINDS
+@pytest.mark.parametrize("point", ["prepare.done", "commit.start", "commit.landed", "mark.done"])
+def test_resend_that_dies_is_finished_by_the_next(
+    letters: Letters, http_server: HttpRows, point: str
+) -> None:
+    """Tables have each row once. The service here recognizes ids; others get some rows twice."""
+    accept_bad_rows(letters, http_server)
+    with crash_at(point):
+        Ended("dead-letters", "resend", "q1", "--yes")
+    run("resend", "q1", "--yes")
+    assert sorted(letters.ids()) == [1, 2, 3, 7]
+
+
+@pytest.mark.parametrize("letters", [("delta", "delta"), ("http", "delta")], indirect=True)
+@pytest.mark.parametrize("point", ["prepare.done", "commit.landed", "mark.done"])
+def test_dead_letters_that_come_after_a_resend_that_died_do_not_repeat_it(
+    letters: Letters, http_server: HttpRows, point: str
+) -> None:
+    accept_bad_rows(letters, http_server)
+    with crash_at(point):
+        Ended("dead-letters", "resend", "q1", "--yes")
+    accept_bad_rows(letters, http_server, accepts=False)
+    letters.run(2, rows_with(12, 4))
+    accept_bad_rows(letters, http_server)
+    assert run("resend", "q1", "--yes")["rows"] == 1
+    assert sorted(letters.ids()) == [1, 2, 3, 4, 7, 12]
+
+
+def test_resend_of_some_batches_leaves_the_others(letters: Letters, http_server: HttpRows) -> None:
+    accept_bad_rows(letters, http_server)
+    assert run("resend", "q1", "--yes", "--up-to", "0")["rows"] == 1
+    assert letters.ids() == [1, 2, 3]
+    assert run("resend", "q1", "--yes")["rows"] == 1
+    assert letters.ids() == [1, 2, 3, 7]
+
+
+@KINDS
+def test_resend_of_rows_that_are_still_bad_is_an_error(letters: Letters) -> None:
+    before = sorted(letters.ids())
+    message = run("resend", "q1", "--yes", code=3)
+    assert "NULL in name" in message or "refused entry" in message
+    assert sorted(letters.ids()) == before
+    assert run("list")["streams"][0]["sent_up_to"] is None
+
+
+def test_resend_asks_first(letters: Letters, http_server: HttpRows) -> None:
+    accept_bad_rows(letters, http_server)
+    ended = Ended("dead-letters", "resend", "q1", answer="n\n")
+    assert "Send 2 rows of" in ended.err
+    assert letters.ids() == [1, 2]
+
+
+def test_a_resend_does_not_look_like_an_earlier_query(letters: Letters, http_server: HttpRows) -> None:
+    """The table records the checkpoints of its queries, for the option newQuery."""
+    accept_bad_rows(letters, http_server)
+    run("resend", "q1", "--yes")
+    target: Any = letters.query.target()
+    origins = origins_of(letters.query.sink().options)
+    assert target.recorded_origin("q1", origins) is None, "only q1 has written from there"
+    assert target.recorded_origin("another", origins) is not None
+
+
+def test_a_dead_letter_destination_that_cannot_be_read_is_named(
+    letters: Letters, http_server: HttpRows
+) -> None:
+    options = {key: text for key, text in letters.query.options.items() if key != "deadLetter"}
+    http_server.set(answers=(503,) * 100)
+    options |= {"deadLetter.format": "penstock.http", "deadLetter.url": http_server.url}
+    options["deadLetter.retryFor"] = "1s"
+    letters.query = replace(letters.query, query_id="q2", options=options)
+    letters.run(0, rows_with(8, 12))
+    found = next(one for one in run("list")["streams"] if one["query_id"] == "q2")
+    assert [one["letters"] for one in found["waiting"]] == [1]
+    assert (found["delivered"], found["problem"]) == (None, "Penstock does not read rows from penstock.http")
+    assert "does not read rows from penstock.http" in run("resend", "q2", "--yes", code=2)
+
+
+def test_a_query_without_a_dead_letter_destination_has_nothing_to_send(letters: Letters) -> None:
+    lake: Any = letters.query.harness
+    letters.query = Query(lake, query_id="q3")
+    letters.run(0, rows_with(8))
+    assert "has no dead-letter destination" in run("resend", "q3", "--yes", code=2)
+    assert [one["query_id"] for one in run("list")["streams"]] == ["q1"]
+
+
+def _stream(letters: Letters) -> dict[str, Any]:
+    stream = letters.query.stream
+    kind = letters.query.harness.data_source.name().removeprefix("penstock.")
+    return {"query_name": "", "query_id": "q1", "table_uri": stream.table_uri, "kind": kind}

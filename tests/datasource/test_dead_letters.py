@@ -1,0 +1,412 @@
+"""Dead letters of a query, from the refused row to the dead-letter table, and crashes on the way.
+
+Each bad row must be in the dead-letter table once, and each other row in the destination.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from prometheus_client import generate_latest
+from pyspark.sql.types import LongType, StructField, StructType
+from servers.http_rows import HttpRows, http_rows
+from tests.support.dead_letters import BAD, EVERY_KIND, KINDS, ROWS, Letters, letters_of, rows_with
+from tests.support.lakes import LAKES, DeltaLake
+
+from penstock.committers import crash_points, dead_letters
+from penstock.committers.contract import ManifestState
+from penstock.committers.dead_letters import rows_of
+from penstock.committers.errors import ConfigurationError, RetryableError, SchemaMismatchError
+from penstock.committers.store.progress import SqlProgress
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.datasource import planning
+from penstock.datasource.dead_letters import deliver_letters, letter_sink_of, try_to_deliver_letters
+from penstock.delivery.metrics import Metrics
+from penstock.testing.conformance.query import Query
+from penstock.testing.faults import at_point, crash_at
+
+OF_A_COMMIT = (
+    "write.files_closed",
+    "prepare.start",
+    "prepare.done",
+    "commit.start",
+    "commit.landed",
+    "mark.done",
+)
+OF_LETTERS = crash_points.LETTER_POINTS
+
+
+@pytest.fixture(scope="module")
+def http_server() -> Iterator[HttpRows]:
+    with http_rows() as server:
+        yield server
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
+    with open_store(f"sqlite:///{tmp_path}/store.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def letters(
+    request: pytest.FixtureRequest, tmp_path: Path, store: SqlManifestStore, http_server: HttpRows
+) -> Letters:
+    """A query into each kind of destination, by default Delta with a Delta table for its dead letters."""
+    kind, to = getattr(request, "param", ("delta", "delta"))
+    return letters_of(kind, to, tmp_path, store, http_server)
+
+
+@EVERY_KIND
+def test_bad_rows_go_to_the_dead_letter_table_and_the_others_to_the_destination(letters: Letters) -> None:
+    letters.run(0, rows_with(1, 2, 3, 4), rows_with(5, 6, 7))
+    letters.run(1, rows_with(8, 9))
+    letters.run(2, rows_with(12))
+
+    letters.check(*range(1, 10), 12)
+    first, second, third = letters.read()
+    assert [one["batch_id"] for one in (first, second, third)] == [0, 0, 2]
+    assert {one["query_id"] for one in (first, second, third)} == {"q1"}
+    assert {one["table_uri"] for one in (first, second, third)} == {letters.query.stream.table_uri}
+    assert json.loads(first["row"]) == {"id": 3, "name": None}
+    assert rows_of([one["content"] for one in (first, second)]).equals(rows_with(3, 7))
+    stage = "send" if letters.is_http else "write"
+    assert [one["letter_id"] for one in (first, second)] == [
+        f"{stage}-00000-000000000002",
+        f"{stage}-00001-000000000002",
+    ]
+    if stage == "write":
+        assert first["code"] == "does_not_fit"
+        assert "NULL in name" in first["message"]
+    else:
+        assert first["code"] == "422"
+        assert first["row_id"] == "q1-0-0-2"
+
+
+@KINDS
+@pytest.mark.parametrize("point", [*OF_A_COMMIT, *OF_LETTERS])
+@pytest.mark.parametrize("of_letters", [False, True], ids=["of the batch", "of its dead letters"])
+def test_a_crash_of_a_driver_leaves_each_dead_letter_once(
+    letters: Letters, point: str, of_letters: bool
+) -> None:
+    """The replay finishes the batch. A commit of dead letters has the same points as that of the batch."""
+    batch = rows_with(1, 2, 3), rows_with(7, 8)
+    is_task = point == "write.files_closed"
+    times = (2 if is_task else 1) if point in OF_A_COMMIT else 0
+    if is_task and letters.is_http:
+        times = 0  # its tasks have no files
+    if of_letters or times:
+        with crash_at(point, times + 1 if of_letters else 1):
+            letters.run(0, *batch)
+    letters.replay(0, *batch)
+    letters.run(1, rows_with(11, 12))
+
+    letters.check(1, 2, 3, 7, 8, 11, 12)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "point",
+    ["deliver.start", "deliver.prepared", "commit.start", "commit.landed", "deliver.done", *OF_LETTERS],
+)
+def test_a_crash_of_a_delivery_process_leaves_each_dead_letter_once(letters: Letters, point: str) -> None:
+    letters.decouple()
+    for batch_id in range(3):
+        first = 4 * batch_id
+        letters.run(batch_id, rows_with(first, first + 1), rows_with(first + 2, first + 3))
+    assert letters.read() == []
+    with crash_at(point):
+        letters.deliver()
+    letters.deliver()
+    letters.run(3, rows_with(12, 13))
+    letters.deliver()
+
+    letters.check(*range(14))
+
+
+@pytest.mark.parametrize("letters", [("http", "delta")], indirect=True)
+@pytest.mark.parametrize("crashes_after", range(0, 12, 2))
+def test_a_delivery_that_dies_at_any_row_stores_its_dead_letters_with_its_progress(
+    letters: Letters, crashes_after: int
+) -> None:
+    """The progress never passes a dead letter that is not stored, and none is stored twice."""
+    letters.decouple(maxInFlightRequests="1")
+    letters.run(0, rows_with(*range(8)), rows_with(*range(8, 14)))
+    write, calls = SqlProgress.write, []
+
+    def write_and_die(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        if len(calls) > crashes_after:
+            raise RetryableError("the process is gone")
+        return write(*args, **kwargs)
+
+    with mock.patch.object(SqlProgress, "write", write_and_die):
+        letters.deliver()
+    half = letters.store.progress.read(letters.query.stream).in_delivery
+    assert half is not None or crashes_after == 0
+    passed = 0 if half is None else half.position
+    assert letters.stored() == sum(row_id in BAD for row_id in range(passed))
+    assert letters.waiting() == [], "the batch is not committed"
+    assert letters.read() == []
+    letters.deliver()
+
+    letters.check(*range(14))
+
+
+def test_dead_letters_wait_while_their_destination_is_down(
+    letters: Letters, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """The batches are committed nevertheless, and a later one takes them along."""
+    blocked = tmp_path / "refused"
+    blocked.write_text("a file where the table should be")
+    with caplog.at_level(logging.WARNING):
+        letters.run(0, rows_with(1, 3))
+        letters.run(1, rows_with(7))
+    assert letters.ids() == [1]
+    assert letters.waiting() == [0, 1]
+    assert [one.letters for one in letters.store.dead_letters.counts(letters.query.stream)] == [2]
+    assert "wait in the manifest store" in caplog.text
+    blocked.unlink()
+    letters.run(2, rows_with(2))
+
+    letters.check(1, 2, 3, 7)
+
+
+def test_dead_letters_that_wait_keep_the_record_of_their_batch(letters: Letters, tmp_path: Path) -> None:
+    blocked = tmp_path / "refused"
+    blocked.write_text("a file where the table should be")
+    for batch_id, row_id in enumerate((3, 2, 1)):
+        letters.run(batch_id, rows_with(row_id))
+    assert letters.store.prune(letters.query.stream, 0, 1, 1000) == 1
+    assert letters.waiting() == [0]
+    blocked.unlink()
+    letters.run(3, rows_with(4))
+    assert letters.store.prune(letters.query.stream, 0, 1, 1000) == 2
+
+    letters.check(1, 2, 3, 4)
+
+
+def test_two_drivers_deliver_a_dead_letter_once(letters: Letters) -> None:
+    """The other one delivers it while this one is about to prepare it, and once more afterwards."""
+    sink = letter_sink_of(letters.query.sink())
+    assert sink is not None
+
+    def deliver_too() -> None:
+        deliver_letters(letters.store, letters.query.stream, sink)
+
+    with crash_at("letters.start"):
+        letters.run(0, rows_with(1, 3))
+    with at_point("prepare.start", deliver_too):
+        try_to_deliver_letters(letters.store, letters.query.stream, sink)
+    deliver_too()
+
+    letters.check(1, 3)
+
+
+@KINDS
+def test_a_batch_that_is_written_again_with_other_rows_takes_its_dead_letters_along(letters: Letters) -> None:
+    """Its first rows were prepared, and never committed. The checkpoint has other offsets now."""
+    with crash_at("prepare.done"):
+        letters.run(0, rows_with(1, 3))
+    assert (letters.stored(), letters.waiting()) == (1, [])
+    batch = letters.query.batch(0, "other offsets")
+    letters.query.run(letters.store, batch, rows_with(2, 7, 12), run_id="later")
+    if not letters.is_http:  # which cannot take back what was sent
+        assert letters.ids() == [2]
+    assert sorted(letters.bad_ids()) == [7, 12]
+
+
+@pytest.mark.parametrize("limit", ["1", "20%"])
+@KINDS
+def test_a_batch_with_too_many_bad_rows_is_not_committed(letters: Letters, limit: str) -> None:
+    letters.query = letters.query.with_options(deadLetterMax=limit)
+    letters.run(0, rows_with(3, 1, 2, 4, 5))
+    with pytest.raises(SchemaMismatchError, match=r"3 of 6 rows of batch 1 of q1 .* more than deadLetterMax"):
+        letters.run(1, rows_with(7, 12, 3), rows_with(8, 9, 10))
+
+    assert letters.query.state(letters.store, 1) is None
+    assert letters.bad_ids() == [3]
+    assert letters.stored() == 0
+    if not letters.is_http:
+        assert letters.ids() == [1, 2, 4, 5]
+        lake: Any = letters.query.harness
+        assert len(lake.data_files()) == 1, "the files of the tasks are deleted"
+
+
+@pytest.mark.parametrize("letters", [("http", "delta")], indirect=True)
+@pytest.mark.parametrize("limit", ["1", "25%"])
+def test_a_delivery_of_too_many_bad_rows_is_parked(letters: Letters, limit: str) -> None:
+    letters.decouple(deadLetterMax=limit, deliveryTries="1", maxInFlightRequests="1")
+    letters.run(0, rows_with(1, 3, 4, 5))
+    letters.run(1, rows_with(7, 8, 9, 12))
+    for _ in range(3):
+        letters.deliver()
+    state = letters.store.deliveries.state(letters.query.stream)
+    assert state.parked_at is not None
+    assert "2 of 4 rows of batch 1 of q1 " in state.error
+    assert letters.query.state(letters.store, 1) is ManifestState.PREPARED
+    assert letters.bad_ids() == [3]
+    assert letters.waiting() == []
+
+    letters.query = letters.query.with_options(deadLetterMax="2")
+    letters.store.deliveries.retry(letters.query.stream, "me", "it is true")
+    letters.replay(1, rows_with(7, 8, 9, 12))  # the query's next start
+    letters.deliver()
+    letters.check(1, 3, 4, 5, 7, 8, 9, 12)
+
+
+@pytest.mark.parametrize("letters", [("http", "delta")], indirect=True)
+@pytest.mark.parametrize("delivery", ["coupled", "decoupled"])
+def test_values_that_cannot_be_sent_are_dead_letters_too(letters: Letters, delivery: str) -> None:
+    """Next to rows that the service refuses, at the same place."""
+    letters.decouple(delivery=delivery)
+    times = pa.array([2**62, 0, 0, -(2**62)], pa.timestamp("us"))
+    letters.run(0, pa.table({"id": pa.array([1, 3, 2, 4], pa.int64()), "at": times}))
+    if delivery == "decoupled":
+        letters.deliver()
+
+    assert letters.ids() == [2]
+    assert sorted(letters.bad_ids()) == [1, 3, 4]
+    codes = {json.loads(one["row"])["id"]: one["code"] for one in letters.read()}
+    assert codes == {1: "does_not_fit", 3: "422", 4: "does_not_fit"}
+    assert rows_of([one["content"] for one in letters.read()]).num_rows == 3
+
+
+@pytest.mark.parametrize("kind", LAKES)
+def test_numbers_that_overflow_the_column_of_a_table_are_dead_letters(
+    letters: Letters, tmp_path: Path, kind: str
+) -> None:
+    """The query has LONG and DECIMAL(20, 3), the table INT and DECIMAL(9, 2)."""
+    lake = LAKES[kind](tmp_path / "small")
+    sizes = [("id", pa.int64()), ("number", pa.int32()), ("price", pa.decimal128(9, 2))]
+    lake.create(pa.schema(sizes))
+    letters.query = Query(lake, options=letters.query.options)
+    numbers, prices = [1, 2**31, -(2**31), 4, 5], ["1.50", "0", "9999999.99", "10000000.00", "1.005"]
+    rows = {
+        "id": pa.array(range(5), pa.int64()),
+        "number": pa.array(numbers, pa.int64()),
+        "price": pa.array(map(Decimal, prices), pa.decimal128(20, 3)),
+    }
+    letters.run(0, pa.table(rows))
+
+    assert lake.rows("id, number, price") == [(0, 1, Decimal("1.50")), (2, -(2**31), Decimal("9999999.99"))]
+    assert letters.bad_ids() == [1, 3, 4]
+    letters.query = letters.query.with_options(badRows="fail")
+    with pytest.raises(SchemaMismatchError, match="in the table and"):
+        letters.run(1, pa.table(rows))
+
+
+def test_bad_values_of_a_partition_column_are_dead_letters(letters: Letters, tmp_path: Path) -> None:
+    """The writer meets them when it splits the rows, later than other values."""
+    lake = DeltaLake(tmp_path / "by day")
+    letters.query = Query(lake, options={**letters.query.options, "partitionBy": "day"})
+    days = pa.array([0, 10**7, 1], pa.int32()).cast(pa.date32())
+    letters.run(0, pa.table({"id": pa.array([1, 2, 5], pa.int64()), "day": days}))
+
+    assert lake.ids() == [1, 5]
+    assert letters.bad_ids() == [2]
+
+
+@KINDS
+def test_bad_rows_can_be_dropped(letters: Letters, caplog: pytest.LogCaptureFixture) -> None:
+    letters.query = letters.query.with_options(badRows="drop")
+    with caplog.at_level(logging.WARNING):
+        letters.run(0, rows_with(1, 3, 4))
+
+    assert letters.ids() == [1, 4]
+    assert letters.bad_ids() == []
+    assert letters.is_http or "1 of 3 rows do not fit and were dropped" in caplog.text
+
+
+@KINDS
+def test_a_bad_row_ends_the_query_by_default(letters: Letters) -> None:
+    letters.query = letters.query.with_options(badRows="fail")
+    with pytest.raises(SchemaMismatchError):
+        letters.run(0, rows_with(1, 3, 4))
+    assert letters.read() == []
+
+
+def test_columns_that_do_not_fit_are_no_bad_rows(letters: Letters) -> None:
+    """They concern all rows: the query stops."""
+    plan = letters.query.plan(letters.store, letters.query.batch(0), ROWS)
+    with pytest.raises(SchemaMismatchError, match="do not fit the table"):
+        letters.query.write(plan, [pa.table({"id": ["one", "two"]})])
+
+
+def test_dead_letters_of_a_task_are_bounded(letters: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "LETTERS_BYTES_MAX", 5000)
+    plan = letters.query.plan(letters.store, letters.query.batch(0), ROWS)
+    with pytest.raises(SchemaMismatchError, match="dead letters of one task have more than 5,000 bytes"):
+        letters.query.write(plan, [rows_with(*BAD * 10)])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"deadLetter": None}, "badRows=deadLetter needs deadLetter"),
+        ({"deadLetterMax": "1 %x"}, "must be a number of rows such as 100, or a ratio such as 1%"),
+        ({"deadLetterMax": "101%"}, "must be a number of rows"),
+        ({"deadLetter": None, "deadLetter.format": "penstock.delta"}, "path is missing"),
+        ({"deadLetter.path": "/x"}, "deadLetter and deadLetter.path are the same"),
+        ({"deadLetter.format": "penstock.iceberg"}, "path is not an option"),
+        ({"deadLetter.format": "penstock.nothing"}, "There is no destination 'penstock.nothing'"),
+        ({"deadLetter.badRows": "drop"}, "deadLetter.badrows is not an option"),
+        ({"deadLetter.delivery": "decoupled"}, "deadLetter.delivery is not an option"),
+        ({"deadLetter": "the table itself"}, "to which the query writes its other rows"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_written(
+    letters: Letters, options: dict[str, str | None], said: str
+) -> None:
+    lake: Any = letters.query.harness
+    if options.get("deadLetter"):
+        options = {"deadLetter": str(lake.path)}
+    given = {**letters.query.options, **options}
+    letters.query = Query(lake, options={key: text for key, text in given.items() if text is not None})
+    with pytest.raises(ConfigurationError) as failure:
+        letters.run(0, rows_with(1))
+    assert said in str(failure.value)
+    assert letters.ids() == []
+
+
+def test_secrets_of_the_dead_letter_destination_are_not_stored(letters: Letters, tmp_path: Path) -> None:
+    secret = {"deadLetter.storage.AWS_SECRET_ACCESS_KEY": "geheim"}
+    letters.query = letters.query.with_options(**secret)
+    letters.run(0, rows_with(1, 3))
+    sink = letters.query.sink()
+    assert "geheim" in dict(sink.options.dead_letter_options).values()
+    assert "geheim" not in f"{sink!r}"
+
+    kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"geheim" not in kept
+
+
+def test_a_stream_of_dead_letters_is_not_reported_as_silent(letters: Letters) -> None:
+    """The alert PenstockQuerySilent uses the time of the newest batch."""
+    letters.run(0, rows_with(1, 3))
+    metrics, store = Metrics(), letters.store
+    metrics.on_poll(store.name, store.streams(), datetime.now(timezone.utc))
+    lines = generate_latest(metrics.registry).decode().splitlines()
+    newest = [line for line in lines if line.startswith("penstock_last_prepare_timestamp_seconds{")]
+    assert [str(letters.query.stream.table_uri) in line for line in newest] == [True]
+    assert sum(line.startswith("penstock_committed_rows_total{") for line in lines) == 2
+
+
+def test_batch_writes_keep_no_dead_letters(letters: Letters) -> None:
+    with pytest.raises(ConfigurationError, match="badRows=deadLetter is only for streams"):
+        planning.plan_batch_write(letters.query.sink(), StructType([StructField("id", LongType())]), False)
+
+
+def test_the_page_has_a_row_for_each_crash_point() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "dead-letters.md").read_text()
+    assert tuple(re.findall(r"^\| `(letters\.\w+)` \|", text, re.MULTILINE)) == OF_LETTERS

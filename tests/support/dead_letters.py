@@ -1,0 +1,134 @@
+"""A query with bad rows and a dead-letter table, without Spark.
+
+Bad rows have NULL in a NOT NULL column of a table, or an id that an HTTP service refuses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from servers.http_rows import HttpRows
+from tests.support.lakes import DeltaLake, IcebergLake, LakeTable, rows
+
+from penstock.committers.store.sql import SqlManifestStore
+from penstock.datasource.http.sink import DESTINATION
+from penstock.datasource.http.source import HttpDataSource
+from penstock.testing.conformance.deliveries import deliver
+from penstock.testing.conformance.query import Messages, Query
+
+ROWS = pa.schema([("id", pa.int64()), ("name", pa.string())])
+NOT_NULL = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string(), nullable=False)])
+BAD = (3, 7, 12)
+"""Ids of rows that every destination refuses."""
+
+KINDS = pytest.mark.parametrize(
+    "letters", [(kind, "delta") for kind in ("delta", "http", "iceberg")], indirect=True
+)
+"""Each kind of destination, with a Delta table for its dead letters."""
+EVERY_KIND = pytest.mark.parametrize(
+    "letters",
+    [("delta", "delta"), ("delta", "iceberg"), ("http", "delta"), ("http", "iceberg"), ("iceberg", "delta")],
+    indirect=True,
+)
+
+
+def rows_with(*ids: int) -> pa.Table:
+    names = [None if row_id in BAD else f"name {row_id}" for row_id in ids]
+    return pa.table({"id": pa.array(ids, pa.int64()), "name": pa.array(names, pa.string())}, schema=ROWS)
+
+
+@dataclass
+class Endpoint:
+    """See `Place`."""
+
+    options: dict[str, str]
+    data_source = HttpDataSource
+    destination = DESTINATION
+
+
+@dataclass
+class Letters:
+    """A query with a dead-letter table."""
+
+    query: Query
+    store: SqlManifestStore
+    table: LakeTable
+    """The dead-letter table."""
+    ids: Callable[[], Sequence[int]]
+    """Reads the ids in the destination."""
+    runs: int = 0
+
+    @property
+    def is_http(self) -> bool:
+        return isinstance(self.query.harness, Endpoint)
+
+    def decouple(self, **options: str) -> None:
+        """Go on as a decoupled query, whose progress is recorded after each response."""
+        every = {"progressEverySeconds": "0"} if self.is_http else {}
+        self.query = self.query.with_options(**{"delivery": "decoupled", **every, **options})
+
+    def run(self, batch_id: int, *parts: pa.Table) -> Messages:
+        self.runs += 1
+        run_id = f"r{self.runs}"
+        return self.query.run(self.store, self.query.batch(batch_id), *parts, run_id=run_id)
+
+    def replay(self, batch_id: int, *parts: pa.Table) -> None:
+        """Run a batch as the next start does: its tasks write only if the plan says so."""
+        self.runs += 1
+        plan = self.query.plan(self.store, self.query.batch(batch_id), ROWS)
+        self.query.commit(self.store, self.query.write(plan, parts, f"r{self.runs}"))
+
+    def deliver(self) -> None:
+        deliver(self.store)
+
+    def read(self) -> list[dict[str, Any]]:
+        """The rows of the dead-letter table in the order of batches."""
+        columns = "query_id, table_uri, batch_id, letter_id, row_id, code, message, refused_at, row, content"
+        found = rows(self.table, columns, "batch_id, letter_id") if self.table.exists else []
+        return [dict(zip(columns.split(", "), row, strict=True)) for row in found]
+
+    def bad_ids(self) -> list[int]:
+        return [json.loads(letter["row"])["id"] for letter in self.read()]
+
+    def waiting(self) -> list[int]:
+        return [batch.batch_id for batch in self.store.dead_letters.waiting(self.query.stream)]
+
+    def check(self, *ids: int) -> None:
+        """Check that each of these rows is in its place once, and that nothing waits."""
+        assert sorted(self.ids()) == sorted(row_id for row_id in ids if row_id not in BAD)
+        assert sorted(self.bad_ids()) == sorted(row_id for row_id in ids if row_id in BAD)
+        assert self.waiting() == []
+        assert self.stored() == 0
+        assert [one for stream in self.store.streams() for one in self.store.pending(stream.key)] == []
+
+    def stored(self) -> int:
+        """The number of dead letters in the store, in any state."""
+        with self.store.engine.connect() as connection:
+            count: int = connection.exec_driver_sql("SELECT count(*) FROM penstock_dead_letters").scalar_one()
+            return count
+
+
+def letters_of(kind: str, to: str, folder: Path, store: SqlManifestStore, server: HttpRows) -> Letters:
+    """Return a query into a destination of this kind, with a dead-letter table of the other."""
+    options = {"badRows": "deadLetter", "checkpointLocation": str(folder / "checkpoint")}
+    table: LakeTable = DeltaLake(folder / "refused")
+    if to == "delta":
+        options["deadLetter"] = str(folder / "refused")
+    else:
+        table = IcebergLake(folder / "refused", "lake.refused")
+        options["deadLetter.format"] = "penstock.iceberg"
+        options |= {f"deadLetter.{key}": value for key, value in table.options.items()}
+    if kind == "http":
+        server.clear()
+        server.set(deduplicate=True, refused=BAD)
+        place = Endpoint({"url": server.url, "format": "row"})
+        return Letters(Query(place, options=options, store=store), store, table, server.ids)
+    lake: LakeTable = DeltaLake(folder / "table") if kind == "delta" else IcebergLake(folder / "lake")
+    lake.create(NOT_NULL)
+    return Letters(Query(lake, options=options), store, table, lake.ids)

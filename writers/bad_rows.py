@@ -1,0 +1,151 @@
+"""Separates rows that the destination cannot accept from the others. Executors only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, runtime_checkable
+
+from ..committers.contract import PayloadT
+from ..committers.dead_letters import DOES_NOT_FIT, WRITING, BadRows, LetterBox, dead_letter
+from ..committers.errors import ConfigurationError, SchemaMismatchError
+from ..committers.safe_text import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pyarrow as pa
+
+    from ..committers.contract import AttemptId, DeadLetter, TaskWriter, TaskWriterFactory
+
+logger = get_logger(__name__)
+
+
+@runtime_checkable
+class ChecksRows(Protocol):
+    """A task writer that can tell bad rows before it writes them."""
+
+    def check_rows(self, batch: pa.RecordBatch) -> None:
+        """Check that `write` would accept the rows. The result depends on each row alone.
+
+        Raises:
+            SchemaMismatchError: a value does not fit the destination.
+        """
+        ...
+
+
+@runtime_checkable
+class KeepsRefusedRows(Protocol):
+    """A task writer whose destination refuses single rows while they are sent."""
+
+    @property
+    def dead_letters(self) -> Sequence[DeadLetter]:
+        """The refused rows, once `finish` has returned."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BadRowWriters(Generic[PayloadT]):
+    """Opens task writers that drop bad rows or keep them as dead letters. Pickled to the executors."""
+
+    writers: TaskWriterFactory[PayloadT]
+    on_bad_rows: BadRows
+
+    def open(self, attempt: AttemptId) -> BadRowWriter[PayloadT]:
+        """
+        Raises:
+            ConfigurationError: the destination cannot tell bad rows.
+        """
+        writer = self.writers.open(attempt)
+        if not isinstance(writer, ChecksRows):
+            writer.abort()
+            raise ConfigurationError(
+                f"This destination does not support badRows={self.on_bad_rows.value}: its task writers have "
+                "no method check_rows. Remove the option."
+            )
+        return BadRowWriter(writer, writer.check_rows, attempt.partition, self.on_bad_rows)
+
+
+class BadRowWriter(Generic[PayloadT]):
+    """See `TaskWriter`. Splits an Arrow batch with bad rows in halves until they are alone."""
+
+    def __init__(
+        self,
+        writer: TaskWriter[PayloadT],
+        check: Callable[[pa.RecordBatch], None],
+        partition: int,
+        on_bad_rows: BadRows,
+    ) -> None:
+        self._writer = writer
+        self._check = check
+        self._partition = partition
+        self._on_bad_rows = on_bad_rows
+        self._box = LetterBox()
+        self._dropped = 0
+        self._arriving = 0
+        self.rows = 0
+        """All rows, with the bad ones."""
+
+    @property
+    def dead_letters(self) -> tuple[DeadLetter, ...]:
+        """Complete once `finish` has returned."""
+        sent = self._writer.dead_letters if isinstance(self._writer, KeepsRefusedRows) else ()
+        return (*self._box.letters, *sent)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        self._arriving = batch.num_rows
+        bad = self._bad_rows(batch, 0)
+        self.rows += batch.num_rows
+        if bad:
+            batch = _without(batch, bad)
+        self._writer.write(batch)
+
+    def finish(self) -> PayloadT:
+        payload = self._writer.finish()
+        if self._dropped:
+            logger.warning(
+                "Partition %s: %s of %s rows do not fit and were dropped (badRows=drop).",
+                self._partition,
+                self._dropped,
+                self.rows,
+            )
+        return payload
+
+    def abort(self) -> None:
+        self._writer.abort()
+
+    def _bad_rows(self, rows: pa.RecordBatch, first: int) -> list[int]:
+        """Keep the bad rows, and return their numbers in the batch.
+
+        Args:
+            first: number of the first row
+        """
+        try:
+            self._check(rows)
+        except SchemaMismatchError as error:
+            if not first and rows.num_rows == self._arriving:
+                self._check(rows.slice(0, 0))  # raises if the columns do not fit
+            if rows.num_rows > 1:
+                half = rows.num_rows // 2
+                left = self._bad_rows(rows.slice(0, half), first)
+                return left + self._bad_rows(rows.slice(half), first + half)
+            self._keep(rows, first, error)
+            return [first]
+        return []
+
+    def _keep(self, row: pa.RecordBatch, number: int, error: SchemaMismatchError) -> None:
+        if self._on_bad_rows is BadRows.DROP:
+            self._dropped += 1
+            return
+        number += self.rows
+        self._box.add(dead_letter(row, WRITING, self._partition, number, DOES_NOT_FIT, str(error)))
+
+
+def _without(batch: pa.RecordBatch, bad: list[int]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    is_good = [True] * batch.num_rows
+    for number in bad:
+        is_good[number] = False
+    return batch.filter(pa.array(is_good))
