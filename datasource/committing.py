@@ -54,7 +54,7 @@ def commit_batch(
     else:
         committer.commit(manifest_of(table, messages), committables)
         _maintain(sink, store, batch)
-    if isinstance(committer, TwoPhaseCommitter):
+    if not sink.options.is_decoupled:
         _deliver_letters(sink, store, batch.stream)
 
 

@@ -255,10 +255,10 @@ def _remembering_target() -> Any:
     """Nobody alters the columns, layout or write properties of a table: only its version changes."""
     known: dict[Any, IcebergTableLayout] = {}
 
-    def target(table: Table, source: pa.Schema, branch: str, *, evolve: bool, created: bool) -> Any:
+    def target(table: Table, source: pa.Schema, branch: str, *, created: bool, **options: bool) -> Any:
         key = table.metadata.table_uuid
         if key not in known:
-            known[key] = plan_target(table, source, branch, evolve=evolve, created=created)
+            known[key] = plan_target(table, source, branch, created=created, **options)
         return replace(known[key], table_version=version_of(table.metadata, branch), created=created)
 
     return target
