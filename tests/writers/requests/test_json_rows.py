@@ -59,7 +59,11 @@ def test_every_value_and_null_are_json(data_type: pa.DataType, value: Any, text:
 
 
 def test_the_documents_show_these_values() -> None:
-    page = DOCUMENTS.read_text().partition("## HTTP endpoints")[2].partition("\n## ")[0]
+    page = (
+        DOCUMENTS.read_text()
+        .partition("## JSON: HTTP endpoints, Kinesis, Firehose, SQS")[2]
+        .partition("\n## ")[0]
+    )
     shown = [
         text for row in re.findall(r"\| ([^|]*) \|\n", page)[1:] for text in re.findall(r"`([^`]+)`", row)
     ]
