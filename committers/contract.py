@@ -311,6 +311,15 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareRequest:
+    """The arguments of `ManifestStore.prepare` for one of several targets."""
+
+    manifest: Manifest
+    follows: Batch | None = None
+    replacing: ManifestRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Token:
     """The stream's last batch, stored in the table itself. The token decides what is *committed*."""
 
@@ -503,5 +512,16 @@ class ManifestStore(Protocol):
 
         Args:
             expected: also compare the whole record: another run may have replaced the files
+        """
+        ...
+
+
+class JointManifestStore(ManifestStore, Protocol):
+    """A store that prepares the manifests of several targets together."""
+
+    def prepare_all(self, requests: Sequence[PrepareRequest], run_id: str) -> Sequence[Prepared]:
+        """Call `prepare` for several targets of one query, in one transaction: an error stores none.
+
+        Returns the results in the order of the requests. Raises the errors of `prepare`.
         """
         ...

@@ -11,7 +11,7 @@ aborted with it, and delivery never passes an aborted batch that waits for its r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Generic
 
@@ -34,13 +34,24 @@ from .recovery import check_replaceable
 
 
 class DecoupledCommitter(Generic[PayloadT]):
-    """Prepares the batches of one decoupled stream. A delivery process commits them later."""
+    """Prepares the batches of one decoupled stream. A delivery process commits them later.
 
-    def __init__(self, store: ManifestStore, table: PayloadCommitter[PayloadT]) -> None:
+    Args:
+        may_start_with: returns True if the stream may start with this batch although neither the store nor
+            the table has the one before: a new target of a query that is already running
+    """
+
+    def __init__(
+        self,
+        store: ManifestStore,
+        table: PayloadCommitter[PayloadT],
+        may_start_with: Callable[[Batch], bool] = lambda _: False,
+    ) -> None:
         self._store = store
         self._table = table
+        self._may_start_with = may_start_with
         self._forks = CheckpointForks(store, table)
-        self._preparation = Preparation(store, table)
+        self.preparation = Preparation(store, table)
 
     # Before the write -----------------------------------------------------------------------------
 
@@ -65,6 +76,22 @@ class DecoupledCommitter(Generic[PayloadT]):
             CheckpointMismatchError: as in coupled mode, or the store has lost undelivered batches.
             RetryableError: the batch must be aborted but is being delivered. Start again.
         """
+        action, record = self.check(batch, digest_of, cached_token)
+        if action is Action.SUPERSEDE and record is not None:
+            self.preparation.supersede(record)
+        return Action.SKIP if action is Action.SKIP else Action.WRITE
+
+    def check(
+        self,
+        batch: Batch,
+        digest_of: DigestOf = lambda _: None,
+        cached_token: Token | None = None,
+    ) -> tuple[Action, ManifestRecord | None]:
+        """Decide as `begin`, and change nothing. Raises as `begin`, except for a batch that must be aborted.
+
+        Returns:
+            `WRITE`, `SUPERSEDE` or `SKIP`, and the record of the batch
+        """
         record = self._store.record(batch.stream, batch.batch_id)
         action = self._decide(batch, record, cached_token)
         is_pending = record is not None and record.state is ManifestState.PREPARED
@@ -72,9 +99,7 @@ class DecoupledCommitter(Generic[PayloadT]):
             before = self._forks.check_before(batch, digest_of, is_delivered=True)
             if before is None and record is None:
                 self._check_nothing_lost(batch)
-        if action is Action.SUPERSEDE and record is not None:
-            self._preparation.supersede(record)
-        return Action.SKIP if action is Action.SKIP else Action.WRITE
+        return action, record
 
     def _decide(self, batch: Batch, record: ManifestRecord | None, cached_token: Token | None) -> Action:
         position, token = self._position(batch, record, cached_token)
@@ -115,7 +140,7 @@ class DecoupledCommitter(Generic[PayloadT]):
         """
         if record.batch != batch:  # the table has it, but never had the rows of the record
             return Action.SKIP
-        if missing := self._preparation.missing(record):
+        if missing := self.preparation.missing(record):
             check_replaceable(record, missing)
         return Action.WRITE if missing else Action.SKIP
 
@@ -127,7 +152,7 @@ class DecoupledCommitter(Generic[PayloadT]):
             return
         token = self._table.token(batch.stream.query_id)
         last = -1 if token is None else token.batch_id
-        if last < batch.batch_id - 1:
+        if last < batch.batch_id - 1 and not self._may_start_with(batch):
             raise CheckpointMismatchError(_undelivered_lost(batch, last))
 
     # Prepare --------------------------------------------------------------------------------------
@@ -151,20 +176,34 @@ class DecoupledCommitter(Generic[PayloadT]):
             FencedError: another run has taken over. The files are deleted.
             RetryableError: the store failed, or another run has changed it.
         """
-        last = manifest.batch.batch_id - 1
+        try:
+            follows = self.batch_before(manifest.batch, digest_before)
+        except RetryableError:
+            self.preparation.delete(committables)
+            raise
+        prepared = self.preparation.prepare(manifest, committables, follows)
+        if not prepared.is_ours:
+            self.preparation.delete_unnamed(committables, prepared.record)
+
+    def batch_before(self, batch: Batch, digest_before: str | None = None) -> Batch | None:
+        """Return the batch that the store must still have before this one; None if it does not know it.
+
+        Args:
+            digest_before: see `prepare`
+
+        Raises:
+            CheckpointMismatchError: another copy of the checkpoint has written the batch before.
+            RetryableError: neither the store nor the table has it.
+        """
+        last = batch.batch_id - 1
         before = self._forks.check_before(
-            manifest.batch,
-            lambda batch_id: digest_before if batch_id == last else None,
-            is_delivered=True,
+            batch, lambda batch_id: digest_before if batch_id == last else None, is_delivered=True
         )
         if before is None:
-            self._check_follows_table(manifest.batch, committables)
-        follows = None if before is None else before.batch
-        prepared = self._preparation.prepare(manifest, committables, follows)
-        if not prepared.is_ours:
-            self._preparation.delete_unnamed(committables, prepared.record)
+            self._check_follows_table(batch)
+        return None if before is None else before.batch
 
-    def _check_follows_table(self, batch: Batch, committables: Sequence[Committable[PayloadT]]) -> None:
+    def _check_follows_table(self, batch: Batch) -> None:
         """Check the table if the store does not know the batch before.
 
         Raises:
@@ -174,7 +213,8 @@ class DecoupledCommitter(Generic[PayloadT]):
         token = self._table.token(batch.stream.query_id) if batch.batch_id > 0 else None
         if batch.batch_id == 0 or (token is not None and token.batch_id >= batch.batch_id - 1):
             return
-        self._preparation.delete(committables)
+        if self._may_start_with(batch):
+            return
         raise RetryableError(
             f"Neither the manifest store nor the table has batch {batch.batch_id - 1} of {batch.stream}: "
             f"the store was replaced while batch {batch.batch_id} was written. Nothing was prepared. Start "

@@ -70,7 +70,7 @@ class Preparation(Generic[PayloadT]):
         batch = manifest.batch
         prepared = self.put(manifest, committables, follows)
         is_same = prepared.record.batch.digest == batch.digest
-        if is_same and not prepared.is_ours and self._is_void(prepared.record):
+        if is_same and not prepared.is_ours and self.is_void(prepared.record):
             prepared = self.put(manifest, committables, follows, replacing=prepared.record)
         if not prepared.is_ours and prepared.record.batch.digest != batch.digest:
             raise mismatch(batch, "prepared from other source offsets by another run")
@@ -107,7 +107,8 @@ class Preparation(Generic[PayloadT]):
             return ""
         return f"{len(missing)} of {record.files} files are missing, first {missing[0]}"
 
-    def _is_void(self, record: ManifestRecord) -> bool:
+    def is_void(self, record: ManifestRecord) -> bool:
+        """Return True if the batch is PREPARED and its files are missing."""
         return record.state is ManifestState.PREPARED and bool(self.missing(record))
 
     def delete_unnamed(self, committables: Sequence[Committable[PayloadT]], earlier: ManifestRecord) -> None:

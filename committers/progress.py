@@ -9,7 +9,7 @@ The terms follow RisingWave's RFC 0055 (the progress of a log consumer).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
@@ -49,7 +49,25 @@ class Progress:
     in_delivery: BatchInDelivery | None = None
 
 
-class ProgressStore(Protocol):
+class SharedLogs(Protocol):
+    """What the store knows of targets of one query that read the same row log."""
+
+    def needed_by_others(self, stream: StreamKey, location: str, batch_ids: Collection[int]) -> set[int]:
+        """Return those of the batches that other targets of the query have not delivered from the log there.
+
+        A target records its progress before it asks. So of two that deliver a batch at the same time, at
+        least one is told that the other does not need it any more.
+        """
+        ...
+
+    def settled_by_others(self, stream: StreamKey, location: str) -> int | None:
+        """Return the last batch whose files no other target of the query needs or may still prepare; None if
+        no other target reads the log there.
+        """
+        ...
+
+
+class ProgressStore(SharedLogs, Protocol):
     """Stores the progress of streams. Runs on the driver, in the delivery process and in commands.
 
     Each method is one short database transaction.
@@ -124,6 +142,12 @@ class SupervisedProgress:
         written = self.store.write(stream, expected, token, in_delivery, dead_letters)
         self.check()
         return written
+
+    def needed_by_others(self, stream: StreamKey, location: str, batch_ids: Collection[int]) -> set[int]:
+        return self.store.needed_by_others(stream, location, batch_ids)
+
+    def settled_by_others(self, stream: StreamKey, location: str) -> int | None:
+        return self.store.settled_by_others(stream, location)
 
 
 def with_store(table: T, store: HasProgress, check: Callable[[], None] | None = None) -> T:

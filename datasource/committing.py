@@ -15,7 +15,7 @@ from .batch_plan import CommittableMessage
 from .dead_letters import letter_sink_of, try_to_deliver_letters
 from .event_time import oldest
 from .planning import retry, store_url
-from .sink import Destination, Sink, open_table
+from .sink import Destination, FansOut, Sink, open_table
 from .stores import borrow_store
 
 logger = get_logger(__name__)
@@ -39,6 +39,11 @@ def commit_batch(
     messages: Sequence[CommittableMessage[PayloadT, ContentT]],
 ) -> None:
     """`commit_stream_batch` with an open store."""
+    if isinstance(sink, FansOut):
+        from .fanout.committing import commit_fanout
+
+        commit_fanout(sink, store, messages)
+        return
     committables, table = checked_committables(messages), open_table(sink, store)
     batch = committables[0].batch
     committer: DecoupledCommitter[PayloadT] | TwoPhaseCommitter[PayloadT]
@@ -118,7 +123,13 @@ def abort_batch(
     """
     written = [message.committable for message in messages if message is not None]
     payloads = [committable.payload for committable in written if committable.payload is not None]
-    if payloads and None in messages:
+    if not payloads or None not in messages:
+        return
+    if isinstance(sink, FansOut):
+        from .fanout.committing import discard_fanout
+
+        discard_fanout(sink, [message for message in messages if message is not None])
+    else:
         sink.open_table().discard(payloads)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from ..committers.checkpoint_forks import DigestOf
 from ..committers.contract import (
@@ -44,6 +44,12 @@ T = TypeVar("T")
 
 RETRY_S = 2.0
 
+MayStartWith: TypeAlias = Callable[[Batch], bool]
+
+
+def _no_batch(_: Batch) -> bool:
+    return False
+
 
 def plan_decoupled(
     key: PlanKey[PayloadT, ContentT],
@@ -51,19 +57,21 @@ def plan_decoupled(
     batch: Batch,
     digest_of: DigestOf,
     plans: PlanCache,
+    may_start_with: MayStartWith = _no_batch,
 ) -> PlannedBatch[PayloadT, ContentT] | None:
     """Wait until the backlog has room, then return how to write the batch; None if it must not be written.
+
+    Args:
+        may_start_with: see `DecoupledCommitter`
 
     Raises:
         PenstockError: see its subclasses; no data has moved.
     """
     cached = plans.get(key)
     if cached is None:
-        return _plan_first(key, store, batch, digest_of, plans)
-    if (
-        DecoupledCommitter(store, open_table(key.sink, store)).begin(batch, digest_of, cached.token)
-        is Action.SKIP
-    ):
+        return _plan_first(key, store, batch, digest_of, plans, may_start_with)
+    committer = DecoupledCommitter(store, open_table(key.sink, store), may_start_with)
+    if committer.begin(batch, digest_of, cached.token) is Action.SKIP:
         return None
     wait_for_delivery(store, batch, bound_of(key.sink.options))
     written = store.written_table(batch.stream)
@@ -110,6 +118,7 @@ def _plan_first(
     batch: Batch,
     digest_of: DigestOf,
     plans: PlanCache,
+    may_start_with: MayStartWith,
 ) -> PlannedBatch[PayloadT, ContentT] | None:
     """Plan with the table itself; None if the batch must not be written."""
     is_known = _is_known(store, batch.stream)
@@ -121,7 +130,8 @@ def _plan_first(
         )  # the deliveries that the query waits for use the options of this start
     else:
         check_new_query(key.sink, store, table, batch, key.overwrite)
-    if DecoupledCommitter(store, table).begin(batch, digest_of, token) is Action.SKIP:
+    committer = DecoupledCommitter(store, table, may_start_with)
+    if committer.begin(batch, digest_of, token) is Action.SKIP:
         return None
     if is_known:
         store.deliveries.wait(batch.stream, None)  # a driver may have been killed while waiting

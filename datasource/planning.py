@@ -29,7 +29,15 @@ from .new_query import check_new_query
 from .options.stream import StreamOptions
 from .plan_cache import PLANS, PlanCache, PlanKey
 from .settings import register_stream
-from .sink import Destination, Sink, check_same_table, mode_of, open_table, without_origins
+from .sink import (
+    Destination,
+    FansOut,
+    Sink,
+    check_same_table,
+    mode_of,
+    open_table,
+    without_origins,
+)
 from .stores import borrow_store
 from .types import arrow_schema
 
@@ -71,6 +79,10 @@ def plan_batch(
         digest_of: returns the digest of an earlier batch in the checkpoint; None if it is no longer there
         plans: cache for decoupled streams
     """
+    if isinstance(sink, FansOut):
+        from .fanout.planning import plan_fanout
+
+        return plan_fanout(sink, store, batch, rows, overwrite, digest_of, plans)
     digest_of, is_decoupled = cache(digest_of), sink.options.is_decoupled
     check_letter_sink(sink)
     event_time = event_time_column(rows, sink.options.event_time)

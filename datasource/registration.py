@@ -11,6 +11,7 @@ from .arrow_batches import cut_by_rows
 from .aws.sources import DynamoDbDataSource, FirehoseDataSource, KinesisDataSource, SqsDataSource
 from .base_source import PenstockDataSource
 from .delta.source import DeltaDataSource
+from .fanout.source import FanoutDataSource
 from .http.source import HttpDataSource
 from .iceberg.source import IcebergDataSource
 from .plug_ins import BUILT_IN, load, plug_ins
@@ -31,6 +32,7 @@ DATA_SOURCES: tuple[type[PenstockDataSource], ...] = (
     FirehoseDataSource,
     DynamoDbDataSource,
     SqsDataSource,
+    FanoutDataSource,
 )
 
 

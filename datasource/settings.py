@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from ..committers.dead_letters import letters_stream
 from ..writers.local_path import is_relative
 from .dead_letters import letter_sink_of
 from .options.delivery import DeliveryOptions
-from .sink import Destination
+from .sink import Destination, OneOfSeveral
 
 if TYPE_CHECKING:
     from ..committers.contract import StreamKey
@@ -25,7 +26,8 @@ def register_stream(
 ) -> None:
     """Register the stream, with all settings that its deliveries need. Driver only."""
     options, letters = sink.options, letter_sink_of(sink)
-    settings = settings_of(options, "" if letters is None else letters.table_uri)
+    targets = sink.all_uris if isinstance(sink, OneOfSeveral) else ()
+    settings = settings_of(options, "" if letters is None else letters.table_uri, targets)
     store.register_stream(stream, sink.kind, options.query_name, table_id, settings=settings)
     if letters is not None:
         name = f"dead letters of {options.query_name}" if options.query_name else "dead letters"
@@ -34,11 +36,18 @@ def register_stream(
         store.register_stream(key, letters.kind, name, settings=of_letters)
 
 
-def settings_of(options: DeliveryOptions, dead_letters: str = "", *, delivery: str | None = None) -> str:
+def settings_of(
+    options: DeliveryOptions,
+    dead_letters: str = "",
+    targets: Sequence[str] = (),
+    *,
+    delivery: str | None = None,
+) -> str:
     """Return the settings as JSON, without `store`, `storage.*` and `catalog.*`, which may be secrets.
 
     Args:
         dead_letters: address of the dead-letter destination; empty if there is none
+        targets: addresses of all targets, if the query has several
         delivery: None: as in the options
     """
     settings = {
@@ -46,6 +55,7 @@ def settings_of(options: DeliveryOptions, dead_letters: str = "", *, delivery: s
         "checkpoint": _absolute(options.checkpoint_location or ""),
         "options": dict(sorted(options.given.items())),
         **({"dead_letters": dead_letters} if dead_letters else {}),
+        **({"targets": sorted(targets)} if targets else {}),
     }
     return json.dumps(settings, ensure_ascii=False)
 

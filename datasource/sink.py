@@ -6,9 +6,9 @@ never for a kind. `committers.deliveries.contract.Mergeable` and `file_table.Com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from ..committers.contract import (
     Batch,
@@ -130,6 +130,26 @@ class Sink(Destination, Protocol[PayloadT, ContentT]):
 
     def open_table(self) -> Target[PayloadT, ContentT]:
         """Return a target, which loads the table when it is first needed."""
+        ...
+
+
+@runtime_checkable
+class FansOut(Protocol):
+    """A sink of several targets. Each is a stream of its own in the store."""
+
+    @property
+    def target_sinks(self) -> Mapping[str, Sink[Any, Any]]:
+        """Return the sinks by the names of the targets."""
+        ...
+
+
+@runtime_checkable
+class OneOfSeveral(Protocol):
+    """The sink of one target of a query with several."""
+
+    @property
+    def all_uris(self) -> tuple[str, ...]:
+        """Return the addresses of all targets of the query."""
         ...
 
 

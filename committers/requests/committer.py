@@ -118,7 +118,7 @@ class RequestCommitter:
         crash_points.reach("commit.start", manifest.batch.batch_id)
         seen = self._store.read(stream)
         if self._is_delivered(manifest, seen.token):
-            self._delete(batches)
+            self._delete(stream, batches)
             is_last = seen.token is not None and seen.token.batch_id == manifest.batch.batch_id
             return AlreadyCommitted(seen.revision if is_last else None)
         check_token(seen.token)
@@ -130,7 +130,7 @@ class RequestCommitter:
         else:
             recorded, dropped = self._deliver(stream, self._undelivered(batches, seen.token), seen)
         crash_points.reach("commit.landed", manifest.batch.batch_id)
-        self._delete(batches)
+        self._delete(stream, batches)
         return Committed(recorded.revision, dropped)
 
     def _is_delivered(self, manifest: Manifest, token: Token | None) -> bool:
@@ -184,12 +184,19 @@ class RequestCommitter:
         paths = [file.path for payload in payloads if not isinstance(payload, Sent) for file in payload]
         return self._log.files.delete(paths) if self._log is not None and paths else 0
 
-    def _delete(self, batches: Sequence[LoggedBatch] | None) -> None:
-        """Delete what is delivered. If the storage does not answer now, the clean-up does it."""
-        paths = [file.path for batch in batches or () for file in batch.files]
-        if not paths or self._log is None:
+    def _delete(self, stream: StreamKey, batches: Sequence[LoggedBatch] | None) -> None:
+        """Delete what is delivered, also by other targets of the query that read the same log.
+
+        If the storage or the store does not answer now, the clean-up does it.
+        """
+        logged = [batch for batch in batches or () if batch.files]
+        if not logged or self._log is None:
             return
+        paths = [file.path for batch in logged for file in batch.files]
         try:
+            batch_ids = [batch.batch.batch_id for batch in logged]
+            needed = self._store.needed_by_others(stream, self._log.location, batch_ids)
+            paths = [file.path for one in logged if one.batch.batch_id not in needed for file in one.files]
             self._log.files.delete(paths)
         except PenstockError as error:
             logger.warning(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from ..cleanup import ListedFile
 from ..contract import StreamKey, Token
@@ -25,11 +26,17 @@ class CleanableRowLogs:
         self._progress = progress
 
     def id_and_tokens(self, query_ids: Iterable[str]) -> tuple[str | None, Mapping[str, Token]]:
-        tokens = {
-            query_id: self._progress.read(StreamKey(query_id, self._table_uri)).token
-            for query_id in query_ids
-        }
+        """The last batch of each query that all targets have delivered that read its log."""
+        tokens = {query_id: self._token(query_id) for query_id in query_ids}
         return "", {query_id: token for query_id, token in tokens.items() if token is not None}
+
+    def _token(self, query_id: str) -> Token | None:
+        stream, log = StreamKey(query_id, self._table_uri), self._logs.get(query_id)
+        token = self._progress.read(stream).token
+        settled = None if log is None else self._progress.settled_by_others(stream, log.location)
+        if token is None or settled is None or settled >= token.batch_id:
+            return token
+        return replace(token, batch_id=settled)
 
     def files(self) -> Iterator[ListedFile]:
         by_location = {log.location: log for log in self._logs.values()}

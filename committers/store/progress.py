@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from ..contract import StreamKey, Token
+from ..contract import AbortedBy, StreamKey, Token
 from ..dead_letters import SENDING
 from ..errors import FencedError
 from ..progress import NO_LETTERS, BatchInDelivery, DeadLetters, Progress
+from ..row_log.sharing import row_log_in, targets_in
 from . import queries
 from .database import Clock, Database
 from .dead_letters import count_letters
-from .tables import progress, streams
+from .tables import IS_PREPARED, manifests, progress, streams
 
 
 class SqlProgress:
@@ -74,6 +76,68 @@ class SqlProgress:
             for batch_id, letters in dead_letters.items():
                 queries.put_dead_letters(connection, stream_id, batch_id, letters)
         return new
+
+    # Row logs that several targets of a query share, see `SharedLogs` ---------------------------------
+
+    def needed_by_others(self, stream: StreamKey, location: str, batch_ids: Collection[int]) -> set[int]:
+        with self._database.read() as connection:
+            others = [other.id for other in _sharing(connection, stream, location)]
+            if not others or not batch_ids:
+                return set()
+            query = (
+                sa.select(manifests.c.batch_id)
+                .outerjoin(progress, progress.c.stream_id == manifests.c.stream_id)
+                .where(manifests.c.stream_id.in_(others), IS_PREPARED, _IS_AHEAD)
+                .where(manifests.c.batch_id.between(min(batch_ids), max(batch_ids)))
+            )
+            return set(connection.scalars(query)).intersection(batch_ids)
+
+    def settled_by_others(self, stream: StreamKey, location: str) -> int | None:
+        with self._database.read() as connection:
+            own = connection.scalar(sa.select(streams.c.settings).where(queries.is_stream(stream)))
+            targets = targets_in(own or "")
+            settled = [
+                _settled(connection, other.id, is_target=other.table_uri in targets)
+                for other in _sharing(connection, stream, location)
+            ]
+        return min((last for last in settled if last is not None), default=None)
+
+
+_IS_AHEAD = sa.or_(progress.c.batch_id.is_(None), manifests.c.batch_id > progress.c.batch_id)
+"""The batch is not delivered, whatever its record says."""
+
+
+def _sharing(connection: Connection, stream: StreamKey, location: str) -> list[Row[int, str, str]]:
+    """The other streams of the query that read the row log there, maybe of targets that it no longer has."""
+    query = sa.select(streams.c.id, streams.c.table_uri, streams.c.settings).where(
+        streams.c.query_id == stream.query_id, streams.c.table_uri != stream.table_uri
+    )
+    return [row for row in connection.execute(query) if row_log_in(row.settings) == location]
+
+
+def _settled(connection: Connection, stream_id: int, *, is_target: bool) -> int | None:
+    """Return the last batch whose files the stream neither needs nor may still prepare; None: all.
+
+    Args:
+        is_target: the query still writes for it: also batches that are aborted but may be written again, and
+            those that are not prepared yet
+    """
+    may_return = manifests.c.aborted_by.in_((AbortedBy.REPLAY.value, AbortedBy.ABORT.value))
+    is_open = sa.or_(IS_PREPARED, may_return) if is_target else IS_PREPARED
+    first = connection.scalar(
+        sa.select(sa.func.min(manifests.c.batch_id))
+        .outerjoin(progress, progress.c.stream_id == manifests.c.stream_id)
+        .where(manifests.c.stream_id == stream_id, is_open, _IS_AHEAD)
+    )
+    last = None if first is None else first - 1
+    if not is_target:
+        return last
+    newest = connection.scalar(
+        sa.select(sa.func.max(manifests.c.batch_id)).where(manifests.c.stream_id == stream_id)
+    )
+    if newest is None:
+        return -1
+    return int(newest if last is None else min(newest, last))
 
 
 def _find(connection: Connection, stream_id: int) -> Row[Any] | None:

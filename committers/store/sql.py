@@ -22,6 +22,7 @@ from ..contract import (
     ManifestRecord,
     ManifestState,
     Prepared,
+    PrepareRequest,
     StreamKey,
 )
 from ..deliveries.contract import Backlog, DeliveryState
@@ -248,26 +249,42 @@ class SqlManifestStore:
                 has continued after a batch that was aborted to be replayed with these rows, or an operator
                 has skipped the batch.
         """
-        batch, checksum = manifest.batch, manifest.content_sha256
         with self._database.write() as connection:
-            stream_id = self._lock(connection, batch.stream)
-            current = queries.current_run(connection, stream_id)
-            if current is None or current.run_id != run_id:
-                raise _fenced(batch.stream, run_id, current)
-            if follows is not None:
-                self._check_followed(connection, stream_id, follows)
-            row = queries.find_manifest(connection, stream_id, batch.batch_id)
-            if row is not None:
-                record = queries.to_record(batch.stream, row)
-                is_ours = (row.run_id, row.digest, row.content_sha256) == (run_id, batch.digest, checksum)
-                if record.is_skipped and record.batch == batch:
-                    raise RetryableError(_skipped(record))
-                if not _gives_way(record, None if is_ours else replacing):
-                    return Prepared(record, is_ours)
-                if record.batch != batch and queries.is_followed(connection, stream_id, batch.batch_id):
-                    raise RetryableError(_followed(record))
-                queries.delete_manifest(connection, stream_id, batch.batch_id)
-            new = queries.put_manifest(connection, stream_id, manifest, checksum, run_id, self._clock())
+            return self._prepare(connection, PrepareRequest(manifest, follows, replacing), run_id)
+
+    def prepare_all(self, requests: Sequence[PrepareRequest], run_id: str) -> Sequence[Prepared]:
+        """Call `prepare` for several targets of one query, in one transaction: an error stores none.
+
+        Returns the results in the order of the requests. Raises the errors of `prepare`.
+        """
+        prepared: dict[int, Prepared] = {}
+        with self._database.write() as connection:
+            for number in sorted(range(len(requests)), key=lambda one: _stream_of(requests[one])):
+                prepared[number] = self._prepare(connection, requests[number], run_id)
+        return [prepared[number] for number in range(len(requests))]
+
+    def _prepare(self, connection: Connection, request: PrepareRequest, run_id: str) -> Prepared:
+        """One step of `prepare` or `prepare_all`, in their transaction."""
+        manifest, batch = request.manifest, request.manifest.batch
+        checksum = manifest.content_sha256
+        stream_id = self._lock(connection, batch.stream)
+        current = queries.current_run(connection, stream_id)
+        if current is None or current.run_id != run_id:
+            raise _fenced(batch.stream, run_id, current)
+        if request.follows is not None:
+            self._check_followed(connection, stream_id, request.follows)
+        row = queries.find_manifest(connection, stream_id, batch.batch_id)
+        if row is not None:
+            record = queries.to_record(batch.stream, row)
+            is_ours = (row.run_id, row.digest, row.content_sha256) == (run_id, batch.digest, checksum)
+            if record.is_skipped and record.batch == batch:
+                raise RetryableError(_skipped(record))
+            if not _gives_way(record, None if is_ours else request.replacing):
+                return Prepared(record, is_ours)
+            if record.batch != batch and queries.is_followed(connection, stream_id, batch.batch_id):
+                raise RetryableError(_followed(record))
+            queries.delete_manifest(connection, stream_id, batch.batch_id)
+        new = queries.put_manifest(connection, stream_id, manifest, checksum, run_id, self._clock())
         return Prepared(new, is_ours=True)
 
     def _check_followed(self, connection: Connection, stream_id: int, follows: Batch) -> None:
@@ -399,6 +416,14 @@ class SqlManifestStore:
             rows = connection.execute(sa.select(streams).order_by(streams.c.id)).all()
             return [_status(connection, row) for row in rows]
 
+    def streams_of(self, query_id: str) -> Sequence[StreamKey]:
+        """The streams of one query: one, or one for each target of a fan-out. Also targets that it no longer
+        has.
+        """
+        query = sa.select(streams.c.table_uri).where(streams.c.query_id == query_id).order_by(streams.c.id)
+        with self._database.read() as connection:
+            return [StreamKey(query_id, table_uri) for table_uri in connection.scalars(query)]
+
     def other_queries(self, stream: StreamKey) -> Sequence[OtherQuery]:
         """Other queries that have batches in the stream's table or pending for it; newest first."""
         with self._database.read() as connection:
@@ -430,6 +455,12 @@ class SqlManifestStore:
 
     def _lock(self, connection: Connection, stream: StreamKey) -> int:
         return queries.lock_known_stream(connection, stream, self.name)
+
+
+def _stream_of(request: PrepareRequest) -> tuple[str, str]:
+    """Sort key: transactions that lock several streams lock them in one order."""
+    stream = request.manifest.batch.stream
+    return stream.query_id, stream.table_uri
 
 
 def _gives_way(record: ManifestRecord, replacing: ManifestRecord | None) -> bool:

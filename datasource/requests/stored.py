@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...committers.requests.committer import RequestCommitter
 from ...committers.row_log.names import RowLogName
+from ...committers.row_log.sharing import row_log_in
 from ..destinations import TableNow
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class StoredRequests:
         logs = {
             stream.key.query_id: RowLog(location, dict(self.storage))
             for stream in store.streams()
-            if stream.key.table_uri == self.table_uri and (location := _row_log_in(stream.settings))
+            if stream.key.table_uri == self.table_uri and (location := row_log_in(stream.settings))
         }
         return CleanableRowLogs(self.table_uri, logs, store.progress)
 
@@ -50,12 +50,3 @@ class StoredRequests:
 
     def moves_rows(self) -> bool:
         return True
-
-
-def _row_log_in(settings: str) -> str | None:
-    """Return the location of the row log in settings of `settings_of`; None if there is none."""
-    try:
-        location = json.loads(settings)["options"].get("rowLog")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return location if isinstance(location, str) else None

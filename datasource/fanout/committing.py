@@ -1,0 +1,72 @@
+"""Prepare or abort what the tasks of a batch have written for all targets. Runs in Spark's commit process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ...committers.contract import Committable
+from ...committers.decoupled import DecoupledCommitter
+from ...committers.joint_preparation import JointPreparation, TargetBatch
+from ...writers.fanout.writer import of_target
+from ..batch_plan import CommittableMessage
+from ..committing import checked_committables, manifest_of
+from ..sink import FansOut, Sink, open_table
+from .content import FanoutContent, PlannedTarget, batch_of_target
+from .planning import can_start_with
+
+if TYPE_CHECKING:
+    from ...committers.store.sql import SqlManifestStore
+
+Messages = Sequence[CommittableMessage[Any, Any]]
+
+
+def commit_fanout(sink: FansOut, store: SqlManifestStore, messages: Messages) -> None:
+    """Prepare the batch for all targets, or for none. Check that those which the tasks left out have it."""
+    committables = checked_committables(messages)
+    batch = committables[0].batch
+    content: FanoutContent = () if committables[0].skipped else messages[0].content or ()
+    if content:
+        written = [_target_batch(sink.target_sinks[one.name], store, one, messages) for one in content]
+        JointPreparation(store, written).prepare(messages[0].digest_before)
+    for name in sink.target_sinks.keys() - {one.name for one in content}:
+        target = sink.target_sinks[name]
+        with of_target(name):
+            DecoupledCommitter(store, open_table(target, store)).confirm_skipped(
+                batch_of_target(batch, target.table_uri)
+            )
+
+
+def _target_batch(
+    sink: Sink[Any, Any], store: SqlManifestStore, planned: PlannedTarget, messages: Messages
+) -> TargetBatch:
+    target = open_table(sink, store)
+    own = [_own(message, planned, sink.table_uri) for message in messages]
+    committer = DecoupledCommitter(store, target, partial(can_start_with, store))
+    committables = [message.committable for message in own]
+    return TargetBatch(committer, manifest_of(target, own), committables, planned.part)
+
+
+def _own(
+    message: CommittableMessage[Any, Any], planned: PlannedTarget, table_uri: str
+) -> CommittableMessage[Any, Any]:
+    """Return the message as if the target were the only one."""
+    committable: Committable[Any] = message.committable
+    payload = None if committable.payload is None else committable.payload[planned.part]
+    own = replace(committable, batch=batch_of_target(committable.batch, table_uri), payload=payload)
+    return replace(message, committable=own, content=planned.content)
+
+
+def discard_fanout(sink: FansOut, messages: Messages) -> None:
+    """Delete what the tasks have written, part by part."""
+    content: FanoutContent = next((one.content for one in messages if one.content), ())
+    owners = {one.part: one.name for one in content}
+    for part, name in owners.items():
+        payloads = [
+            message.committable.payload[part]
+            for message in messages
+            if message.committable.payload is not None
+        ]
+        sink.target_sinks[name].open_table().discard(payloads)

@@ -1,0 +1,139 @@
+"""Options of `penstock.fanout`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...committers.errors import ConfigurationError
+from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
+from ..options.delivery import DeliveryOptions
+from ..options.parsing import check, parse_options, storable, text
+from ..options.stream import problems_of
+
+NAME = "penstock.fanout"
+PREFIX = "target."
+
+_OF_THE_QUERY = ("checkpointLocation", "store", "queryName", "eventTime", "delivery")
+"""Options that a target cannot have."""
+
+
+def _names(given: str) -> tuple[str, ...]:
+    """Parse `lake, search`. Spark passes option names in lower case, so these names are, too."""
+    names = tuple(name.strip().lower() for name in given.split(",") if name.strip())
+    if not names:
+        raise ValueError("must name at least one target")
+    for name in names:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,49}", name):
+            raise ValueError("must be names of letters, digits, - and _, separated by commas")
+    if len(set(names)) < len(names):
+        raise ValueError("names a target twice")
+    return names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FanoutOptions(DeliveryOptions):
+    """Options of `penstock.fanout`. Those of all sinks are the defaults of its targets."""
+
+    targets: tuple[str, ...] = field(
+        metadata=declared("targets", _names, "Names of the targets, such as `lake, search`.")
+    )
+    row_log: str | None = optional(
+        "rowLog",
+        text,
+        "The directory or URL of the row log, which all targets without files of their own share.",
+        default="`row-log` in the checkpoint directory, if that is on a local disk",
+    )
+    target_options: Mapping[str, str] = passed_on(
+        PREFIX,
+        str.lower,
+        "Options of the targets: `target.NAME.format`, and all options of that format, such as "
+        "`target.lake.path`.",
+    )
+    storage_options: Mapping[str, str] = passed_on(
+        "storage.",
+        str.upper,
+        "For a row log or a checkpoint in an object store, such as `storage.AWS_REGION`.",
+    )
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> FanoutOptions:
+        """Parse the options that Spark passes, without those of the targets.
+
+        Raises:
+            ConfigurationError: lists all problems, one sentence each.
+        """
+        given = {key: value for key, value in options.items() if key.lower() != "path"}
+        values, problems = parse_options(OPTIONS, PREFIXES, given)
+        if len(given) < len(options):
+            problems.append(
+                'path is not an option: each target has its own, such as .option("target.lake.path", ...). '
+                "Call .start() without a path."
+            )
+        if "targets" not in {key.lower() for key in given}:
+            problems.append('targets is missing: name them with .option("targets", "lake, search").')
+        if values.get("is_decoupled") is False:
+            problems.append(
+                "delivery=coupled: a fan-out is always decoupled, so that its targets do not wait for each "
+                "other. Remove the option."
+            )
+        problems += _problems_of_targets(values.get("targets", ()), values.get("target_options", {}))
+        stored = storable(OPTIONS, given)
+        problems += problems_of(values, stored, PREFIXES)
+        check(NAME, problems)
+        return cls(**{**values, "is_decoupled": True}, given=stored)
+
+    def options_of_target(self, name: str, given: Mapping[str, str], known: frozenset[str]) -> dict[str, str]:
+        """Return the options of a target: its own, and the defaults.
+
+        Args:
+            given: the options that Spark has passed to the fan-out
+            known: names of the options of its format, in lower case
+        """
+        shared = {key.lower() for key in (*_SHARED, *(["rowlog"] if "rowlog" in known else []))}
+        defaults = {key.lower(): value for key, value in given.items() if key.lower() in shared}
+        if "rowlog" in known:
+            defaults |= {f"storage.{key.lower()}": value for key, value in self.storage_options.items()}
+        own = self.own_options(name)
+        named = {"queryname": f"{self.query_name}.{name}"} if self.query_name else {}
+        return {**defaults, **own, **named, "delivery": "decoupled"}
+
+    def own_options(self, name: str) -> dict[str, str]:
+        """Return the options of a target without its format."""
+        prefix = f"{name}."
+        own = {
+            key[len(prefix) :]: value for key, value in self.target_options.items() if key.startswith(prefix)
+        }
+        return {key: value for key, value in own.items() if key != "format"}
+
+    def format_of(self, name: str) -> str | None:
+        return self.target_options.get(f"{name}.format")
+
+
+def _problems_of_targets(names: tuple[str, ...], given: Mapping[str, str]) -> list[str]:
+    others = {key.partition(".")[0] for key in given} - set(names)
+    problems = [
+        f"{PREFIX}{name}.*: there is no such target. targets names {', '.join(names)}."
+        for name in (sorted(others) if names else ())
+    ]
+    of_query = {name.lower(): name for name in _OF_THE_QUERY}
+    problems += [
+        f"{PREFIX}{name}.{of_query[option]}: all targets have the {of_query[option]} of the query. Remove it"
+        + ("." if option == "delivery" else ", or give it without the name of a target.")
+        for name, _, option in (key.partition(".") for key in given)
+        if option in of_query
+    ]
+    return problems
+
+
+OPTIONS = options_of(FanoutOptions)
+PREFIXES = prefixes_of(FanoutOptions)
+
+_SHARED = frozenset(option.name.lower() for option in options_of(DeliveryOptions)) - {"queryname", "delivery"}
+
+
+def missing_format(name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f'{PREFIX}{name}.format is missing: .option("{PREFIX}{name}.format", "penstock.delta").'
+    )

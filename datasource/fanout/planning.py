@@ -1,0 +1,150 @@
+"""Plan a batch for all targets: one pass of the tasks, which write each target's files, and one row log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+from ...committers.checkpoint_forks import DigestOf
+from ...committers.contract import Batch, PlannedBatch, TaskWriterFactory
+from ...committers.decoupled import DecoupledCommitter
+from ...committers.errors import CheckpointMismatchError
+from ...committers.safe_text import get_logger
+from ...writers.fanout.writer import Checks, FanoutWriters, PartWriters, of_target
+from ...writers.row_log.writer import RowLogWriters
+from ..batch_plan import BatchPlan
+from ..decoupled_planning import plan_decoupled
+from ..event_time import event_time_column
+from ..options.stream import NewQuery
+from ..plan_cache import PLANS, PlanCache, PlanKey
+from ..settings import register_stream
+from ..sink import FansOut, Sink, open_table
+from .content import FanoutContent, PlannedTarget, batch_of_target
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ...committers.store.sql import SqlManifestStore
+
+logger = get_logger(__name__)
+
+
+def plan_fanout(
+    sink: FansOut,
+    store: SqlManifestStore,
+    batch: Batch,
+    rows: pa.Schema,
+    overwrite: bool,
+    digest_of: DigestOf = lambda _: None,
+    plans: PlanCache = PLANS,
+) -> BatchPlan[Any, Any]:
+    """Plan a batch with the checkpoint already read and the store open. Raises as `plan_stream_batch`.
+
+    Each target decides for itself, with its own record and token, whether the tasks write the batch for it.
+    """
+    digest_of = cache(digest_of)
+    targets = dict(sink.target_sinks)
+    batches = {name: batch_of_target(batch, target.table_uri) for name, target in targets.items()}
+    event_time = event_time_column(rows, next(iter(targets.values())).options.event_time)
+    _check_all_first(store, targets, batches, digest_of)
+    planned: dict[str, PlannedBatch[Any, Any]] = {}
+    for name, target in targets.items():
+        key = PlanKey(batches[name].stream, target, rows, overwrite)
+        starts = partial(_starts_with, store, name, target)
+        with of_target(name):
+            one = plan_decoupled(key, store, batches[name], digest_of, plans, starts)
+        if one is not None:
+            planned[name] = one
+    for name, one in planned.items():
+        register_stream(targets[name], store, batches[name].stream, one.target_id)
+    if not planned:
+        return BatchPlan(batch)
+    parts, content = _parts(planned)
+    before = digest_of(batch.batch_id - 1) if batch.batch_id > 0 else None
+    return BatchPlan(batch, FanoutWriters(parts), content, event_time=event_time, digest_before=before)
+
+
+def _check_all_first(
+    store: SqlManifestStore,
+    targets: Mapping[str, Sink[Any, Any]],
+    batches: Mapping[str, Batch],
+    digest_of: DigestOf,
+) -> None:
+    """Let each target refuse a replay before any target aborts its batches for it.
+
+    Raises:
+        CheckpointMismatchError: a target has the batch from other source offsets.
+    """
+    if all(store.record(one.stream, one.batch_id) is None for one in batches.values()):
+        return
+    for name, target in targets.items():
+        starts = partial(can_start_with, store)
+        with of_target(name):
+            DecoupledCommitter(store, open_table(target, store), starts).check(batches[name], digest_of)
+
+
+def _parts(
+    planned: Mapping[str, PlannedBatch[Any, Any]],
+) -> tuple[tuple[PartWriters, ...], FanoutContent]:
+    """Return what the tasks write, and which part is whose. Targets with the same row log share a part."""
+    parts: list[list[tuple[str, TaskWriterFactory[Any]]]] = []
+    logs: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
+    content = []
+    for name, one in planned.items():
+        writers, part = one.writers, len(parts)
+        if isinstance(writers, RowLogWriters):
+            part = logs.setdefault((writers.location, tuple(sorted(writers.storage_options.items()))), part)
+        if part == len(parts):
+            parts.append([])
+        parts[part].append((name, writers))
+        content.append(PlannedTarget(name, part, one.content))
+    return tuple(map(_joined, parts)), tuple(content)
+
+
+def _joined(writers: Sequence[tuple[str, TaskWriterFactory[Any]]]) -> PartWriters:
+    names = ", ".join(name for name, _ in writers)
+    first = writers[0][1]
+    if len(writers) == 1 or not isinstance(first, RowLogWriters):
+        return PartWriters(names, first)
+    checks = tuple((name, one.check) for name, one in writers if isinstance(one, RowLogWriters))
+    return PartWriters(names, RowLogWriters(first.location, first.storage_options, Checks(checks)))
+
+
+# Targets that are new to a running query --------------------------------------------------------------
+
+
+def can_start_with(store: SqlManifestStore, batch: Batch) -> bool:
+    """Return True if the target is new to the query, which has already prepared the batch before.
+
+    The manifests of a batch are prepared together. So if another target has the batch before, and this one
+    does not, it was not a target then: nothing is lost.
+    """
+    others = (stream for stream in store.streams_of(batch.stream.query_id) if stream != batch.stream)
+    before = (store.record(stream, batch.batch_id - 1) for stream in others)
+    return any(record is not None and not record.awaits_replay for record in before)
+
+
+def _starts_with(store: SqlManifestStore, name: str, target: Sink[Any, Any], batch: Batch) -> bool:
+    """`can_start_with`, which reports the batches that the target does not get.
+
+    Raises:
+        CheckpointMismatchError: the option is newQuery=refuse.
+    """
+    if not can_start_with(store, batch):
+        return False
+    last = next((one.batch.batch_id for one in store.history(batch.stream, 1)), None)
+    what = "is new to" if last is None else f"has the batches up to {last} of"
+    message = (
+        f"Target {name} ({target.table_uri}) {what} the query {batch.stream.query_id}, and starts with batch "
+        f"{batch.batch_id}. It does not get the rows of the batches "
+        f"{'before' if last is None else 'in between'}."
+    )
+    if target.options.new_query is NewQuery.REFUSE:
+        raise CheckpointMismatchError(
+            f"{message} Nothing was written (newQuery=refuse). Start a query of its own with a new "
+            f'checkpoint to write all rows to it. Or accept this: .option("target.{name}.newQuery", "allow").'
+        )
+    if target.options.new_query is NewQuery.WARN:
+        logger.warning("%s", message)
+    return True

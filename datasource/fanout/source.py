@@ -1,0 +1,37 @@
+"""The data source `penstock.fanout`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...committers.errors import ConfigurationError
+from ..base_source import PenstockDataSource
+from ..worker_errors import message_first
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceWriter
+    from pyspark.sql.types import StructType
+
+    from .sink import FanoutSink
+
+
+class FanoutDataSource(PenstockDataSource):
+    """Several destinations at once. See `PenstockDataSource`."""
+
+    readers = "the readers of its targets"
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock.fanout"
+
+    def sink(self) -> FanoutSink:
+        from .sink import FanoutSink
+
+        return FanoutSink.of(self.options)
+
+    @message_first()
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        raise ConfigurationError(
+            "penstock.fanout is only for streams: its targets are delivered after the batch. Write each "
+            "target with a write of its own."
+        )

@@ -1,0 +1,98 @@
+"""A query into a Delta table, an Iceberg table and two HTTP services, and its store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from servers.http_rows import HttpRows
+from tests.support.cli import Ended
+from tests.support.lakes import LAKES, LakeTable
+
+from penstock.committers.contract import ManifestState, StreamKey
+from penstock.committers.store.sql import SqlManifestStore
+from penstock.datasource.fanout.source import FanoutDataSource
+from penstock.datasource.http.sink import DESTINATION
+from penstock.testing.conformance import Query
+
+NAMES = ("lake", "ice", "search", "events")
+
+
+@dataclass
+class FanoutPlace:
+    """See `Place`. Its options are those of a query."""
+
+    options: dict[str, str]
+    data_source = FanoutDataSource
+    destination = DESTINATION
+
+
+@dataclass
+class Fanout:
+    folder: Path
+    store: SqlManifestStore
+    store_url: str
+    search: HttpRows
+    events: HttpRows
+    names: tuple[str, ...] = NAMES
+
+    @cached_property
+    def lake(self) -> LakeTable:
+        return LAKES["delta"](self.folder / "delta")
+
+    @cached_property
+    def ice(self) -> LakeTable:
+        return LAKES["iceberg"](self.folder / "iceberg")
+
+    def options(self, **more: str) -> dict[str, str]:
+        targets = {
+            "lake": {"format": "penstock.delta", **self.lake.options},
+            "ice": {"format": "penstock.iceberg", **self.ice.options},
+            "search": {"format": "penstock.http", "url": self.search.url},
+            "events": {"format": "penstock.http", "url": self.events.url},
+        }
+        given = {f"target.{name}.{key}": value for name in self.names for key, value in targets[name].items()}
+        return {
+            "targets": ", ".join(self.names),
+            **given,
+            "checkpointLocation": str(self.folder / "checkpoint"),
+            "deliverAfterSeconds": "1",
+            **more,
+        }
+
+    def query(self, *names: str, **more: str) -> Query:
+        """The query as it is started with these targets; without names, with all."""
+        self.names = names or NAMES
+        return Query(FanoutPlace(self.options(**more)))
+
+    def stream(self, name: str) -> StreamKey:
+        sink: Any = self.query(*self.names).sink()
+        return StreamKey("q1", sink.target_sinks[name].table_uri)
+
+    def state(self, name: str, batch_id: int) -> ManifestState | None:
+        record = self.store.record(self.stream(name), batch_id)
+        return None if record is None else record.state
+
+    def states(self, batch_id: int, names: Iterable[str] = NAMES) -> list[ManifestState | None]:
+        return [self.state(name, batch_id) for name in names]
+
+    def deliver(self, name: str | None = None) -> Ended:
+        """`penstock deliver --once`, of one target or all."""
+        chosen = () if name is None else (str(self.stream(name)),)
+        return Ended("deliver", "--once", "--store", self.store_url, *chosen)
+
+    def row_log(self) -> list[str]:
+        log = self.folder / "checkpoint" / "row-log"
+        return sorted(path.name for path in log.rglob("*.arrow"))
+
+    def ids(self, name: str) -> list[int]:
+        """The ids that readers of the target see."""
+        where: Any = getattr(self, name)
+        return sorted(where.ids())
+
+    def files(self) -> set[str]:
+        """Data files of both tables, named by a version or not."""
+        return {str(path.relative_to(self.folder)) for path in self.folder.rglob("*.parquet")}

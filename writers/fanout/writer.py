@@ -1,0 +1,97 @@
+"""Writes the rows of one task attempt for several targets. Executors only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ...committers.contract import AttemptId, TaskWriter, TaskWriterFactory
+from ...committers.errors import PenstockError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FanoutPayload: TypeAlias = "tuple[Any, ...]"
+"""One payload for each part."""
+
+
+@contextmanager
+def of_target(name: str) -> Iterator[None]:
+    """Begin the message of an error with the name of the target."""
+    try:
+        yield
+    except PenstockError as error:
+        raise type(error)(f"Target {name}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class PartWriters:
+    """The writers of one part: what a task writes for one target, or for several that share it."""
+
+    targets: str
+    """Names of the targets, for messages."""
+    writers: TaskWriterFactory[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FanoutWriters:
+    """Opens task writers. Pickled to the executors, with what the targets' own writers need."""
+
+    parts: tuple[PartWriters, ...]
+
+    def open(self, attempt: AttemptId) -> FanoutWriter:
+        return FanoutWriter(self.parts, attempt)
+
+
+class FanoutWriter:
+    """See `TaskWriter`. Passes each Arrow batch to the writers of all parts, one after the other."""
+
+    def __init__(self, parts: Sequence[PartWriters], attempt: AttemptId) -> None:
+        self._writers: list[tuple[str, TaskWriter[Any]]] = []
+        try:
+            for part in parts:
+                with of_target(part.targets):
+                    self._writers.append((part.targets, part.writers.open(attempt)))
+        except BaseException:
+            self.abort()
+            raise
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """
+        Raises:
+            SchemaMismatchError: a value does not fit one of the targets.
+        """
+        for name, writer in self._writers:
+            with of_target(name):
+                writer.write(batch)
+
+    def finish(self) -> FanoutPayload:
+        payloads = []
+        for name, writer in self._writers:
+            with of_target(name):
+                payloads.append(writer.finish())
+        return tuple(payloads)
+
+    def abort(self) -> None:
+        """Discard what was written for all targets, also if some parts are finished. Never raises."""
+        for _, writer in self._writers:
+            with suppress(Exception):
+                writer.abort()
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """Checks values for all targets that share a row log. Pickled to the executors."""
+
+    of_targets: tuple[tuple[str, Callable[[pa.RecordBatch], None]], ...]
+
+    def __call__(self, rows: pa.RecordBatch) -> None:
+        """
+        Raises:
+            SchemaMismatchError: the target of that name would not accept a value.
+        """
+        for name, check in self.of_targets:
+            with of_target(name):
+                check(rows)
