@@ -361,8 +361,8 @@ def _make_file_of(url: URL) -> None:
             f"The directory {folder} of the manifest store cannot be created: {error.strerror}. Choose "
             "another directory with the option `store`, or give this user write permission."
         ) from error
-    # An existing file is not opened here: to close it would end the locks of this process's other connections,
-    # and another process could then delete the write-ahead log that they use.
+    # An existing file is not opened here: to close it would end the locks of this process's other
+    # connections, and another process could then delete the write-ahead log that they use.
     with suppress(OSError):  # it exists, or SQLite reports the error
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDONLY, FILE_MODE))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from ...committers.errors import ConfigurationError
-from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
+from ...committers.errors import shown
+from ..options.declaring import optional, options_of, passed_on, prefixes_of
 from ..options.delivery import DeliveryOptions
 from ..options.parsing import check, parse_options, storable, text
 from ..options.stream import problems_of
@@ -19,26 +19,10 @@ _OF_THE_QUERY = ("checkpointLocation", "store", "queryName", "eventTime", "deliv
 """Options that a target cannot have."""
 
 
-def _names(given: str) -> tuple[str, ...]:
-    """Parse `lake, search`. Spark passes option names in lower case, so these names are, too."""
-    names = tuple(name.strip().lower() for name in given.split(",") if name.strip())
-    if not names:
-        raise ValueError("must name at least one target")
-    for name in names:
-        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,49}", name):
-            raise ValueError("must be names of letters, digits, - and _, separated by commas")
-    if len(set(names)) < len(names):
-        raise ValueError("names a target twice")
-    return names
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanoutOptions(DeliveryOptions):
     """Options of `penstock.fanout`. Those of all sinks are the defaults of its targets."""
 
-    targets: tuple[str, ...] = field(
-        metadata=declared("targets", _names, "Names of the targets, such as `lake, search`.")
-    )
     row_log: str | None = optional(
         "rowLog",
         text,
@@ -48,8 +32,8 @@ class FanoutOptions(DeliveryOptions):
     target_options: Mapping[str, str] = passed_on(
         PREFIX,
         str.lower,
-        "Options of the targets: `target.NAME.format`, and all options of that format, such as "
-        "`target.lake.path`.",
+        "The targets: `target.NAME` is the format of a target, such as `penstock.delta`, and "
+        "`target.NAME.OPTION` an option of that format, such as `target.lake.path`.",
     )
     storage_options: Mapping[str, str] = passed_on(
         "storage.",
@@ -71,14 +55,12 @@ class FanoutOptions(DeliveryOptions):
                 'path is not an option: each target has its own, such as .option("target.lake.path", ...). '
                 "Call .start() without a path."
             )
-        if "targets" not in {key.lower() for key in given}:
-            problems.append('targets is missing: name them with .option("targets", "lake, search").')
         if values.get("is_decoupled") is False:
             problems.append(
                 "delivery=coupled: a fan-out is always decoupled, so that its targets do not wait for each "
                 "other. Remove the option."
             )
-        problems += _problems_of_targets(values.get("targets", ()), values.get("target_options", {}))
+        problems += _problems_of_targets(values.get("target_options", {}))
         stored = storable(OPTIONS, given)
         problems += problems_of(values, stored, PREFIXES)
         check(NAME, problems)
@@ -100,22 +82,37 @@ class FanoutOptions(DeliveryOptions):
         return {**defaults, **own, **named, "delivery": "decoupled"}
 
     def own_options(self, name: str) -> dict[str, str]:
-        """Return the options of a target without its format."""
         prefix = f"{name}."
-        own = {
+        return {
             key[len(prefix) :]: value for key, value in self.target_options.items() if key.startswith(prefix)
         }
-        return {key: value for key, value in own.items() if key != "format"}
 
-    def format_of(self, name: str) -> str | None:
-        return self.target_options.get(f"{name}.format")
+    @property
+    def formats(self) -> dict[str, str]:
+        """The formats of the targets, by their names in alphabetical order."""
+        return _formats(self.target_options)
 
 
-def _problems_of_targets(names: tuple[str, ...], given: Mapping[str, str]) -> list[str]:
-    others = {key.partition(".")[0] for key in given} - set(names)
+def _formats(given: Mapping[str, str]) -> dict[str, str]:
+    return {key: given[key].strip() for key in sorted(given) if "." not in key}
+
+
+def _problems_of_targets(given: Mapping[str, str]) -> list[str]:
+    formats = _formats(given)
+    if not formats:
+        return [
+            'There is no target: name each one with its format, such as .option("target.lake", '
+            '"penstock.delta"), and give its options, such as .option("target.lake.path", ...).'
+        ]
     problems = [
-        f"{PREFIX}{name}.*: there is no such target. targets names {', '.join(names)}."
-        for name in (sorted(others) if names else ())
+        f"{PREFIX}{name}: the name of a target must be of letters, digits, - and _, at most 50."
+        for name in formats
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,49}", name)
+    ]
+    problems += [
+        f"{PREFIX}{name}.*: there is no target {shown(name)}, only {', '.join(formats)}. Name its format: "
+        f'.option("{PREFIX}{name}", "penstock.delta").'
+        for name in sorted({key.partition(".")[0] for key in given} - formats.keys())
     ]
     of_query = {name.lower(): name for name in _OF_THE_QUERY}
     problems += [
@@ -131,9 +128,3 @@ OPTIONS = options_of(FanoutOptions)
 PREFIXES = prefixes_of(FanoutOptions)
 
 _SHARED = frozenset(option.name.lower() for option in options_of(DeliveryOptions)) - {"queryname", "delivery"}
-
-
-def missing_format(name: str) -> ConfigurationError:
-    return ConfigurationError(
-        f'{PREFIX}{name}.format is missing: .option("{PREFIX}{name}.format", "penstock.delta").'
-    )

@@ -13,7 +13,7 @@ from ..options.delivery import DeliveryOptions
 from ..options.parsing import check
 from ..plug_ins import BUILT_IN, load, plug_ins
 from ..sink import Sink
-from .options import NAME, PREFIX, FanoutOptions, missing_format
+from .options import NAME, FanoutOptions
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -72,9 +72,9 @@ class FanoutSink:
         options = FanoutOptions.parse(given)
         sinks: dict[str, Sink[Any, Any]] = {}
         problems: list[str] = []
-        for name in options.targets:
+        for name, asked in options.formats.items():
             try:
-                sinks[name] = _sink_of(name, options, given)
+                sinks[name] = _sink_of(name, asked, options, given)
             except ConfigurationError as error:
                 problems.append(f"Target {name}: {error}")
         problems += _problems_of_addresses(sinks)
@@ -97,11 +97,8 @@ class FanoutSink:
         """Do nothing: the deliveries of the targets do."""
 
 
-def _sink_of(name: str, options: FanoutOptions, given: Mapping[str, str]) -> Sink[Any, Any]:
-    asked = options.format_of(name)
-    if asked is None:
-        raise missing_format(name)
-    destination = _destination_of(asked.strip())
+def _sink_of(name: str, asked: str, options: FanoutOptions, given: Mapping[str, str]) -> Sink[Any, Any]:
+    destination = _destination_of(asked)
     known = frozenset(option.name.lower() for option in destination.options)
     source = load(destination.data_source)
     sink: Sink[Any, Any] = source(options.options_of_target(name, given, known)).sink()
@@ -126,8 +123,7 @@ def _destination_of(name: str) -> DestinationType:
             return found
     known = ", ".join(f"penstock.{kind}" for kind in BUILT_IN)
     raise ConfigurationError(
-        f"{PREFIX}*.format={shown(name)} is not a format that is installed here. Known: {known}, and those "
-        "of other packages."
+        f"{shown(name)} is not a format that is installed here. Known: {known}, and those of other packages."
     )
 
 

@@ -49,14 +49,17 @@ class Fanout:
 
     def options(self, **more: str) -> dict[str, str]:
         targets = {
-            "lake": {"format": "penstock.delta", **self.lake.options},
-            "ice": {"format": "penstock.iceberg", **self.ice.options},
-            "search": {"format": "penstock.http", "url": self.search.url},
-            "events": {"format": "penstock.http", "url": self.events.url},
+            "lake": {"": "penstock.delta", **self.lake.options},
+            "ice": {"": "penstock.iceberg", **self.ice.options},
+            "search": {"": "penstock.http", "url": self.search.url},
+            "events": {"": "penstock.http", "url": self.events.url},
         }
-        given = {f"target.{name}.{key}": value for name in self.names for key, value in targets[name].items()}
+        given = {
+            f"target.{name}.{key}".rstrip("."): value
+            for name in self.names
+            for key, value in targets[name].items()
+        }
         return {
-            "targets": ", ".join(self.names),
             **given,
             "checkpointLocation": str(self.folder / "checkpoint"),
             "deliverAfterSeconds": "1",

@@ -1,0 +1,113 @@
+"""A real Spark with one query into a Delta table, an Iceberg table and two HTTP services."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from servers.http_rows import HttpRows, http_rows
+from tests.support.backlogs import start_cli, wait_until
+from tests.support.driver_process import SHORT_LIVED, DriverProcess
+from tests.support.fanouts import NAMES, Fanout
+from tests.support.id_stream import write_ids
+
+import penstock
+from penstock.committers.store.sql import open_store
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+FILES, ROWS = 4, 100
+
+
+@pytest.fixture(scope="module")
+def services() -> Iterator[tuple[HttpRows, HttpRows]]:
+    with http_rows() as search, http_rows() as events:
+        yield search, events
+
+
+@pytest.fixture
+def fanout(tmp_path: Path, services: tuple[HttpRows, HttpRows]) -> Iterator[Fanout]:
+    for service in services:
+        service.set(deduplicate=True)
+        service.clear()
+    url = f"sqlite:///{tmp_path}/checkpoint/penstock.sqlite"
+    with open_store(url) as store:
+        yield Fanout(tmp_path, store, url, *services)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for number in range(FILES):
+        write_ids(folder / f"{number:05}.parquet", range(number * ROWS, (number + 1) * ROWS), number)
+    return folder
+
+
+def pending(fanout: Fanout) -> list[int]:
+    """Batches that are not delivered, by the names of the targets."""
+    streams = sorted(fanout.store.streams(), key=lambda stream: stream.query_name)
+    return [stream.pending for stream in streams]
+
+
+def test_one_query_delivers_to_all_targets_while_one_is_down(
+    spark: SparkSession, fanout: Fanout, source: Path
+) -> None:
+    fanout.search.set(answers=(401,) * 1000)
+    rows = spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", 1).parquet(str(source))
+    writer = rows.repartition(3).writeStream.format("penstock.fanout").trigger(availableNow=True)
+    options = fanout.options(queryName="ids")
+    with penstock.start_delivery(fanout.store_url):
+        writer.options(**options).start().awaitTermination()
+        wait_until(lambda: pending(fanout) == [0, 0, 0, FILES])
+        fanout.search.set(deduplicate=True)
+        wait_until(lambda: pending(fanout) == [0] * 4, 120)
+    for name in NAMES:
+        assert fanout.ids(name) == list(range(FILES * ROWS)), name
+    assert fanout.row_log() == []
+    assert {stream.query_name for stream in fanout.store.streams()} == {f"ids.{name}" for name in NAMES}
+
+
+@pytest.mark.kills
+def test_kills_of_driver_and_delivery_process_lose_nothing_and_double_nothing(
+    fanout: Fanout, source: Path, tmp_path: Path
+) -> None:
+    """SIGKILL of the driver once it has written, before and after it has prepared; of the delivery process in
+    between. The services take each key once.
+    """
+    unique = {"format": "row", "idColumn": "id", "maxInFlightRequests": "2"}
+    own = {f"target.{name}.{key}": value for name in ("search", "events") for key, value in unique.items()}
+    options = fanout.options(**own)
+    checkpoint = options.pop("checkpointLocation")
+    for service in (fanout.search, fanout.events):
+        service.set(deduplicate=True, latency_s=0.01)
+    deliveries: list[subprocess.Popen[str]] = []
+    for turn, point in enumerate(("write.files_closed@1", "prepare.start@1", "prepare.done@2", None)):
+        reached = tmp_path / f"reached-{turn}"
+        arguments = ["penstock.fanout", str(source), checkpoint, "--partitions", str(1 + turn % 3)]
+        for key, value in options.items():
+            arguments += ["--option", f"{key}={value}"]
+        for key, value in SHORT_LIVED.items():
+            arguments += ["--conf", f"{key}={value}"]
+        environment = {"PENSTOCK_PAUSE_AT": point, "PENSTOCK_PAUSE_FILE": str(reached)} if point else {}
+        deliveries.append(start_cli("deliver", "--store", fanout.store_url, "--lease-seconds", "1"))
+        with DriverProcess(arguments, tmp_path / f"driver-{turn}.log", environment) as driver:
+            if point:
+                driver.wait_for(reached)
+                time.sleep(1.5)  # so that a delivery is under way
+                deliveries[-1].kill()
+                driver.kill()
+            else:
+                assert driver.wait() == 0, driver.tail()
+    try:
+        wait_until(lambda: pending(fanout) == [0] * 4, 120)
+    finally:
+        for process in deliveries:
+            process.kill()
+            process.communicate()
+    for name in NAMES:
+        assert fanout.ids(name) == list(range(FILES * ROWS)), name
