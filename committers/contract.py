@@ -341,6 +341,8 @@ class Committed:
     table_version: int
     dropped_rows: int = 0
     """Rows that the destination has refused for good, and that the query lets it drop."""
+    replaced_rows: int = 0
+    """Rows that were not sent, as a later row of the same key replaces them."""
 
 
 @dataclass(frozen=True, slots=True)

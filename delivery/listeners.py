@@ -139,6 +139,7 @@ def delivery_report_json(report: DeliveryReport) -> dict[str, Any]:
         "batches": len(batches),
         "rows": delivery.manifest.rows,
         "dropped_rows": outcome.dropped_rows if isinstance(outcome, Committed) else 0,
+        "replaced_rows": outcome.replaced_rows if isinstance(outcome, Committed) else 0,
         "source_files": report.delivered.source_files,
         "files": delivery.manifest.files,
         "size_bytes": delivery.manifest.size_bytes,

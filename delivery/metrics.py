@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from ..committers.contract import Committed
 from ..committers.errors import ManifestCorruptError
 from ..committers.safe_text import one_line
 from ..committers.store.database import Clock
@@ -158,6 +159,9 @@ class Metrics(DeliveryListener):
             self._store_errors.labels(store)
         self._deliveries = self._counter("deliveries", "Deliveries, by trigger.", "trigger")
         self._rows = self._counter("delivered_rows", "Rows that were delivered.")
+        self._replaced = self._counter(
+            "replaced_rows", "Rows that were not sent, as a later row of the same key replaces them."
+        )
         self._batches = self._counter("delivered_batches", "Batches that were delivered.")
         self._failures = self._counter("failures", "Failed attempts to deliver.")
         self._seconds = self._histogram(
@@ -202,6 +206,8 @@ class Metrics(DeliveryListener):
         delivery, committed_at = delivered.delivery, delivered.committed_at
         self._deliveries.labels(*labels, delivery.trigger).inc()
         self._rows.labels(*labels).inc(delivery.manifest.rows)
+        if isinstance(delivered.outcome, Committed) and delivered.outcome.replaced_rows:
+            self._replaced.labels(*labels).inc(delivered.outcome.replaced_rows)
         self._batches.labels(*labels).inc(len(delivery.manifest.batches))
         self._seconds.labels(*labels).observe(report.seconds)
         self._last_success.labels(*labels).set(committed_at.timestamp())

@@ -50,6 +50,7 @@ class RequestCommitter:
         requests: None: it cannot send, only record and read; for commands
         log: None: the location is not known
         progress_s: minimum seconds between two records of the progress
+        keys: see `deliver`
         clock: injected for tests
         dead_letter_max: how many rows of a batch the destination may refuse; None: no limit
     """
@@ -61,6 +62,7 @@ class RequestCommitter:
         requests: Requests | None = None,
         log: RowLog | None = None,
         progress_s: float = PROGRESS_S,
+        keys: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
         dead_letter_max: DeadLetterMax | None = None,
     ) -> None:
@@ -69,6 +71,7 @@ class RequestCommitter:
         self._requests = requests
         self._log = log
         self._progress_s = progress_s
+        self._keys = tuple(keys)
         self._clock = clock
         self._dead_letter_max = dead_letter_max
         self._progress: ProgressStore | None = None
@@ -122,16 +125,16 @@ class RequestCommitter:
             is_last = seen.token is not None and seen.token.batch_id == manifest.batch.batch_id
             return AlreadyCommitted(seen.revision if is_last else None)
         check_token(seen.token)
-        dropped = 0
+        dropped = replaced = 0
         if batches is None:
             recorded = self._record(manifest, seen)
             if isinstance(recorded, Conflict):
                 return recorded
         else:
-            recorded, dropped = self._deliver(stream, self._undelivered(batches, seen.token), seen)
+            recorded, dropped, replaced = self._deliver(stream, self._undelivered(batches, seen.token), seen)
         crash_points.reach("commit.landed", manifest.batch.batch_id)
         self._delete(stream, batches)
-        return Committed(recorded.revision, dropped)
+        return Committed(recorded.revision, dropped, replaced)
 
     def _is_delivered(self, manifest: Manifest, token: Token | None) -> bool:
         """Unlike in a table, some of the merged batches may be delivered and others not."""
@@ -155,8 +158,8 @@ class RequestCommitter:
 
     def _deliver(
         self, stream: StreamKey, batches: Sequence[LoggedBatch], seen: Progress
-    ) -> tuple[Progress, int]:
-        """Return the new progress, and the number of rows that were dropped."""
+    ) -> tuple[Progress, int, int]:
+        """Return the new progress, and the numbers of rows that were dropped, and replaced by later ones."""
         log, requests = self._log, self._requests
         if requests is None:
             raise ConfigurationError(
@@ -171,9 +174,9 @@ class RequestCommitter:
         recorder = ProgressRecorder(
             self._store, stream, batches, seen, self._progress_s, self._clock, self._dead_letter_max
         )
-        sent = deliver(log, requests, recorder, batches)
-        _tell(stream, batches, sent)
-        return recorder.progress, sent.dropped
+        sent, replaced = deliver(log, requests, recorder, batches, self._keys)
+        _tell(stream, batches, sent, replaced)
+        return recorder.progress, sent.dropped, replaced
 
     # Files ----------------------------------------------------------------------------------------
 
@@ -204,12 +207,22 @@ class RequestCommitter:
             )
 
 
-def _tell(stream: StreamKey, batches: Sequence[LoggedBatch], sent: Sent) -> None:
+def _tell(stream: StreamKey, batches: Sequence[LoggedBatch], sent: Sent, replaced: int) -> None:
     if sent.dropped:
         logger.warning(
             "%s: the destination refused %s of %s rows of batches %s to %s (see badRows).",
             stream,
             sent.dropped,
+            sent.rows,
+            batches[0].batch.batch_id,
+            batches[-1].batch.batch_id,
+        )
+    if replaced:
+        logger.info(
+            "%s: %s of %s rows of batches %s to %s were not sent, as a later row of the same key replaces "
+            "them (keys).",
+            stream,
+            replaced,
             sent.rows,
             batches[0].batch.batch_id,
             batches[-1].batch.batch_id,

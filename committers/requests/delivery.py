@@ -8,9 +8,9 @@ sent again. A crash repeats what was in flight, and what was acknowledged since 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import accumulate
+from itertools import accumulate, compress
 
 from ..contract import DeadLetter, StreamKey, Token
 from ..dead_letters import LETTERS_BYTES_MAX, DeadLetterMax
@@ -19,6 +19,7 @@ from ..progress import BatchInDelivery, Progress, ProgressStore
 from ..row_log.log import LoggedBatch, RowLog
 from .contract import EntryWriter, Requests, RowPlace, Sent
 from .in_flight import RowsInFlight
+from .replaced_rows import PlacedRows, rows_to_send
 
 
 class ProgressRecorder:
@@ -121,8 +122,14 @@ def deliver(
     requests: Requests,
     recorder: ProgressRecorder,
     batches: Sequence[LoggedBatch],
-) -> Sent:
+    keys: Sequence[str] = (),
+) -> tuple[Sent, int]:
     """Send the rows of the batches that are not recorded yet, and record them.
+
+    Returns what has become of them, and how many were not sent because a later row replaces them.
+
+    Args:
+        keys: columns; a row that a later one of the same values replaces is not sent, see `replaced_rows`
 
     Raises:
         FencedError: another process delivers the stream. Nothing more is sent.
@@ -146,7 +153,8 @@ def deliver(
     in_flight = RowsInFlight()
     writer: EntryWriter = requests.open_writer(on_acknowledged)
     try:
-        size_bytes = _write_all(writer, log, requests, batches, start, in_flight)
+        rows = rows_to_send(log, batches, start, keys)
+        size_bytes, replaced = _write_all(writer, requests, rows, in_flight)
         writer.flush()
         keep_refused()
     except PenstockError:
@@ -155,27 +163,27 @@ def deliver(
         raise
     finally:
         writer.abort()
-    rows = sum(batch.rows for batch in batches)
-    recorder.record(rows)
-    return Sent(rows - start, size_bytes, writer.dropped)
+    end = sum(batch.rows for batch in batches)
+    recorder.record(end)
+    return Sent(end - start, size_bytes, writer.dropped), replaced
 
 
 def _write_all(
-    writer: EntryWriter,
-    log: RowLog,
-    requests: Requests,
-    batches: Sequence[LoggedBatch],
-    start: int,
-    in_flight: RowsInFlight,
-) -> int:
-    first = size_bytes = 0
-    for batch in batches:
-        for logged in log.read(batch, max(start - first, 0)):
-            query_id, batch_id = batch.batch.stream.query_id, batch.batch.batch_id
-            place = RowPlace(query_id, batch_id, logged.partition, logged.row, first + logged.position)
-            entries = requests.entries(logged.rows, place)
-            size_bytes += sum(entry.size_bytes for entry in entries)
-            in_flight.add(logged.rows, place)
-            writer.write(entries)
-        first += batch.rows
-    return size_bytes
+    writer: EntryWriter, requests: Requests, rows: Iterable[PlacedRows], in_flight: RowsInFlight
+) -> tuple[int, int]:
+    """Return the size of the entries, and the number of rows that were replaced."""
+    size_bytes = replaced = 0
+    for some in rows:
+        replaced += some.replaced
+        logged, batch = some.logged, some.batch.batch
+        if some.replaced == logged.rows.num_rows:
+            continue
+        query_id = batch.stream.query_id
+        place = RowPlace(query_id, batch.batch_id, logged.partition, logged.row, some.position)
+        entries = requests.entries(logged.rows, place)
+        if some.replaced:
+            entries = list(compress(entries, some.kept or ()))
+        size_bytes += sum(entry.size_bytes for entry in entries)
+        in_flight.add(logged.rows, place)
+        writer.write(entries)
+    return size_bytes, replaced

@@ -108,7 +108,7 @@ class RowLog:
 
         Args:
             start: position of the first row
-            columns: None: all
+            columns: None: all; those that a file does not have are left out
 
         Raises:
             RetryableError: the log cannot be read now.
@@ -127,10 +127,14 @@ class RowLog:
         row = 0
         with self._reading(batch, file), self._filesystem().open_input_file(self._path(file.path)) as stream:
             reader = pa.ipc.open_file(stream)
+            known = [name for name in columns or () if name in reader.schema.names]
+            if known:  # others are neither read nor decompressed
+                fields = [reader.schema.get_field_index(name) for name in known]
+                reader = pa.ipc.open_file(stream, options=pa.ipc.IpcReadOptions(included_fields=fields))
             for number in range(reader.num_record_batches):
                 rows = reader.get_batch(number)
                 if columns is not None:
-                    rows = rows.select(columns)
+                    rows = rows.select(known)
                 for first in range(max(skipped - row, 0), rows.num_rows, ROWS_MAX):
                     part = rows.slice(first, ROWS_MAX)
                     yield LoggedRows(file.partition, row + first, position + row + first, part)

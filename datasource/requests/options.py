@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...committers.dead_letters import BadRows
 from ...committers.errors import ConfigurationError
 from ...writers.local_path import local_path
+from ...writers.requests.keyed import KeyedRequests
 from ...writers.requests.limits import Limits
 from ...writers.requests.opening import WriterSettings
 from ...writers.requests.retry_budget import RetryBudget
@@ -19,6 +20,7 @@ from ..options.file_tables import refuse_file_options
 from ..options.parsing import (
     MIB,
     check,
+    columns,
     count,
     duration_s,
     flag,
@@ -31,6 +33,8 @@ from ..options.stream import problems_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from ...committers.requests.contract import Requests
 
 ROW_LOG = "row-log"
 """Directory of the row log in a local checkpoint."""
@@ -79,6 +83,19 @@ class RequestOptions(DeliveryOptions):
         text,
         "A column with a unique id for each row, which is sent as the id of its entry.",
         default="an id that is derived from query, batch, partition and row",
+    )
+    keys: tuple[str, ...] | None = optional(
+        "keys",
+        columns,
+        "Columns that say what a row is about, for destinations that keep the last row of each key: `a, b`, "
+        "or a JSON array. Rows of a key are sent in their order. With `delivery=decoupled`, a row is not "
+        "sent if a later row of its key waits in the row log, too.",
+    )
+    order_columns: tuple[str, ...] | None = optional(
+        "orderBy",
+        columns,
+        "Columns: rows with the same values are sent one after the other, in their order within a task or a "
+        "delivery. `keys` includes it.",
     )
     batch_entries_max: int = batch_entries("500")
     batch_bytes_max: int = batch_bytes("4mb")
@@ -192,7 +209,18 @@ class RequestOptions(DeliveryOptions):
 
     @property
     def writer_settings(self) -> WriterSettings:
-        return WriterSettings(self.limits, RetryBudget(total_s=self.retry_s_max), self.bad_rows)
+        return WriterSettings(
+            self.limits,
+            RetryBudget(total_s=self.retry_s_max),
+            self.bad_rows,
+            order_by_key=bool(self.order_columns or self.keys),
+        )
+
+    def with_keys(self, requests: Requests) -> Requests:
+        """Return the requests of the destination, with the keys of the options."""
+        if self.order_columns:
+            return KeyedRequests(requests, self.order_columns, "orderBy")
+        return KeyedRequests(requests, self.keys, "keys") if self.keys else requests
 
     @classmethod
     def _problems_of_limits(cls, values: Mapping[str, Any]) -> list[str]:
@@ -202,6 +230,10 @@ class RequestOptions(DeliveryOptions):
             for smaller, its, larger, others in SIZES
             if known[its] > known[others]
         ]
+        if known["keys"] and known["order_columns"]:
+            problems.append(
+                "keys includes orderBy: rows of a key are sent in their order. Remove orderBy."
+            )
         if known["request_timeout_s"] <= 0:
             problems.append("requestTimeout must be at least 1s.")
         if known["buffer_time_max_s"] <= 0:

@@ -66,13 +66,14 @@ class RequestTarget(RequestCommitter):
         self._options, self._name = options, sink.kind
         self._location = row_log_of(options.row_log, options.checkpoint_location)
         log = None if self._location is None else RowLog(self._location, dict(options.storage_options))
-        self._rows_to_requests = sink.requests
+        self._rows_to_requests = options.with_keys(sink.requests)
         super().__init__(
             sink.kind,
             sink.table_uri,
-            sink.requests,
+            self._rows_to_requests,
             log,
             options.progress_s,
+            options.keys or (),
             dead_letter_max=options.dead_letter_max,
         )
 

@@ -32,6 +32,7 @@ from penstock.committers.errors import (
     SchemaMismatchError,
 )
 from penstock.committers.progress import BatchInDelivery, Progress, with_store
+from penstock.committers.requests import replaced_rows
 from penstock.committers.requests.committer import RequestCommitter
 from penstock.committers.requests.content import RequestManifests, RequestPayload
 from penstock.committers.requests.contract import Sent
@@ -51,6 +52,7 @@ class Backlog:
         self.store = store
         self.destination = FakeDestination()
         self.every_s = 0.0
+        self.keys: tuple[str, ...] = ()
         self._attempts = 0
         store.register_stream(STREAM, "test")
 
@@ -66,8 +68,13 @@ class Backlog:
         config = RowLogWriters(self.log.location, {}, lambda rows: None)
         writer = config.open(AttemptId("q", "r", batch_id, partition, self._attempts))
         ids = range(100 * batch_id + 10 * partition, 100 * batch_id + 10 * partition + rows)
-        writer.write(pa.record_batch({"id": pa.array(ids, pa.int64())}))
+        writer.write(pa.record_batch({"id": pa.array(ids, pa.int64()), **self._keys_of(ids)}))
         return writer.finish()
+
+    def _keys_of(self, ids: range) -> dict[str, pa.Array]:
+        """Two columns of a key. Ids that end with 5 have none."""
+        texts = [None if row_id % 10 == 5 else f"k{row_id % 3}" for row_id in ids]
+        return {"k": pa.array(texts, pa.string()), "day": pa.array([20000] * len(ids), pa.date32())}
 
     def merged(self, *batch_ids: int) -> Manifest:
         manifests = [self.prepare(batch_id) for batch_id in batch_ids]
@@ -75,7 +82,9 @@ class Backlog:
         return MANIFESTS.merge(manifests)
 
     def committer(self) -> RequestCommitter:
-        committer = RequestCommitter("test", STREAM.table_uri, self.destination, self.log, self.every_s)
+        committer = RequestCommitter(
+            "test", STREAM.table_uri, self.destination, self.log, self.every_s, self.keys
+        )
         return with_store(committer, self.store)
 
     @property
@@ -397,3 +406,80 @@ def test_a_manifest_with_files_of_another_query_is_told_as_damaged(backlog: Back
         with pytest.raises(ManifestCorruptError, match="not of"):
             MANIFESTS.batches(replace(manifest, batch=batch))
     assert isinstance((MANIFESTS.batches(manifest) or ())[0], LoggedBatch)
+
+
+# Rows that a later row of the same key replaces ---------------------------------------------------------
+
+
+def last_of_each_key(*ids: int) -> list[int]:
+    """What is sent of these rows, in order."""
+    last = {row_id % 3: row_id for row_id in ids if row_id % 10 != 5}
+    return [row_id for row_id in ids if row_id % 10 == 5 or last[row_id % 3] == row_id]
+
+
+ROWS_OF_0, ROWS_OF_1 = (0, 1, 2, 3, 10, 11, 12, 13, 14, 15), (100, 101, 102, 103, *range(110, 116))
+
+
+@pytest.fixture
+def keyed(tmp_path: Path) -> Iterator[Backlog]:
+    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
+        backlog = Backlog(tmp_path / "log", store)
+        backlog.keys = ("day", "k")
+        yield backlog
+
+
+def sent(backlog: Backlog) -> list[int]:
+    return [entry.row_id for entry in backlog.destination.received]
+
+
+def test_only_the_last_row_of_each_key_is_sent(keyed: Backlog, caplog: pytest.LogCaptureFixture) -> None:
+    """Of all batches of a delivery. A row without a key is sent, and each has the id of its place."""
+    caplog.set_level("INFO")
+    outcome = keyed.committer().commit(keyed.merged(0, 1))
+    assert sent(keyed) == last_of_each_key(*ROWS_OF_0, *ROWS_OF_1) == [15, 112, 113, 114, 115]
+    assert "q-0-1-5" in keyed.destination.ids
+    replaced = 20 - len(sent(keyed))
+    assert isinstance(outcome, Committed)
+    assert (outcome.dropped_rows, outcome.replaced_rows) == (0, replaced)
+    assert f"{replaced} of 20 rows of batches 0 to 1 were not sent" in caplog.text
+    assert keyed.store.progress.read(STREAM).token == Token(1, "d1")
+
+
+def test_batches_that_are_delivered_one_by_one_replace_nothing_in_others(keyed: Backlog) -> None:
+    for batch_id in range(2):
+        keyed.committer().commit(keyed.prepare(batch_id))
+    assert sent(keyed) == last_of_each_key(*ROWS_OF_0) + last_of_each_key(*ROWS_OF_1)
+
+
+@pytest.mark.parametrize("window", [1, 4, 7, 1000])
+def test_memory_is_bounded_by_windows(keyed: Backlog, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key of two windows is sent twice, in order, and the last row of each is always sent."""
+    monkeypatch.setattr(replaced_rows, "WINDOW_ROWS_MAX", window)
+    keyed.committer().commit(keyed.merged(0, 1))
+    rows = sent(keyed)
+    assert rows == sorted(rows)
+    assert set(last_of_each_key(*ROWS_OF_0, *ROWS_OF_1)) <= set(rows)
+    assert (len(rows) == len(last_of_each_key(*ROWS_OF_0, *ROWS_OF_1))) == (window == 1000)
+
+
+@pytest.mark.parametrize("after", range(5))
+def test_after_a_crash_the_last_row_of_each_key_is_there(keyed: Backlog, after: int) -> None:
+    """Whatever part was recorded: a row that was replaced is not sent later than the one that replaces it."""
+    keyed.destination.batch = 1
+    keyed.destination.fails_after, keyed.destination.error = after, RetryableError("down")
+    whole = keyed.merged(0, 1)
+    with pytest.raises(RetryableError):
+        keyed.committer().commit(whole)
+    keyed.destination.fails_after = None
+    keyed.committer().commit(whole)
+    by_key = {row_id % 3: row_id for row_id in sent(keyed) if row_id % 10 != 5}
+    wanted = {row_id % 3: row_id for row_id in (*ROWS_OF_0, *ROWS_OF_1) if row_id % 10 != 5}
+    assert by_key == wanted
+    assert {15, 115} <= set(sent(keyed))
+
+
+def test_a_batch_without_the_columns_of_the_key_is_sent_whole(keyed: Backlog) -> None:
+    """The query was started with other columns in between."""
+    keyed.keys = ("other", "k")
+    keyed.committer().commit(keyed.merged(0))
+    assert sent(keyed) == list(ROWS_OF_0)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from servers.http_rows import HttpRows, http_rows
 from tests.support.backlogs import start_cli, wait_until
@@ -291,3 +292,19 @@ def test_a_query_that_is_coupled_again_sends_what_waits_in_the_log(stream: Strea
     assert sorted(stream.server.ids()) == [*range(2 * ROWS // 3), 1000]
     assert stream.row_log() == []
     assert stream.left == 0
+
+
+def test_rows_that_later_ones_replace_are_not_sent_and_counted(
+    stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rows of all batches but the last are replaced, each by the row of the same key in a later one."""
+    stream.query = stream.query.with_options(keys="key")
+    for batch_id in range(3):
+        rows = pa.table({"id": [10 * batch_id, 10 * batch_id + 1, 10 * batch_id + 2], "key": [1, None, 2]})
+        stream.query.run(stream.store, stream.query.batch(batch_id), rows)
+    delivered = stream.deliver("--json")
+
+    assert delivered.code == 0
+    assert sorted(stream.server.ids()) == [1, 11, 20, 21, 22]
+    assert "4 of 9 rows of batches 0 to 2 were not sent" in caplog.text
+    assert stream.row_log() == []

@@ -1,0 +1,64 @@
+"""Gives entries the key of their row, so that the rows of a key are sent in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types
+
+from ...committers.errors import SchemaMismatchError
+from ...committers.requests.contract import EntryWriter, Requests, RowPlace
+from ..parquet.columns import is_list
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRequests:
+    """See `Requests`: those of a destination, with keys. Its writers must be asked to order by key."""
+
+    requests: Requests
+    columns: tuple[str, ...]
+    """Their values are the key."""
+    option: str
+    """The option that names them, for messages."""
+
+    def check_schema(self, rows: pa.Schema) -> None:
+        self.requests.check_schema(rows)
+        check_key_columns(rows, self.columns, self.option)
+
+    def checker(self) -> Callable[[pa.RecordBatch], None]:
+        return self.requests.checker()
+
+    def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Any]:
+        entries = self.requests.entries(rows, place)
+        keys = row_keys(rows, self.columns)
+        return [replace(entry, key=key) for entry, key in zip(entries, keys, strict=True)]
+
+    def open_writer(self, on_acknowledged: Callable[[], None] = lambda: None) -> EntryWriter:
+        return self.requests.open_writer(on_acknowledged)
+
+
+def check_key_columns(rows: pa.Schema, columns: Sequence[str], option: str) -> None:
+    """
+    Raises:
+        SchemaMismatchError: a column does not exist, or its values cannot be compared.
+    """
+    for column in columns:
+        if column not in rows.names:
+            raise SchemaMismatchError(
+                f"{option} names the column {column!r}, which the query does not have: "
+                f"{', '.join(rows.names)}."
+            )
+        data_type = rows.field(column).type
+        if types.is_nested(data_type) or is_list(data_type) or types.is_floating(data_type):
+            raise SchemaMismatchError(
+                f"{option} names the column {column!r} of type {data_type}: cast it to STRING."
+            )
+
+
+def row_keys(rows: pa.RecordBatch, columns: Sequence[str]) -> list[Hashable]:
+    """One key for each row; None for a row with a NULL in one of the columns, which has no key."""
+    values = zip(*(rows.column(column).to_pylist() for column in columns), strict=True)
+    return [None if None in key else key for key in values]
