@@ -67,7 +67,8 @@ def options_table(of: str) -> str:
     is_layer = of in ("all", "files", "requests")
     own = [one for one in options if is_layer or one not in options_of(FileTableOptions)]
     rows = [f"| `{option.name}` | {option.help} |" for option in own]
-    rows += [f"| `{prefix.name}*` | {prefix.help} Never shown or stored. |" for prefix in prefixes]
+    secret = "Secrets are never" if of == "fanout" else "Never"
+    rows += [f"| `{prefix.name}*` | {prefix.help} {secret} shown or stored. |" for prefix in prefixes]
     return "\n".join(["| option | meaning |", "|---|---|", *rows]) + "\n"
 
 

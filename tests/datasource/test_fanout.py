@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 from servers.http_rows import HttpRows, http_rows
-from tests.support.backlogs import start_cli
+from tests.support.backlogs import start_cli, wait_until
 from tests.support.fanouts import NAMES, Fanout
 
 from penstock.committers.contract import Batch, ManifestState, StreamKey
@@ -241,10 +241,10 @@ def test_a_replay_with_other_offsets_replaces_the_batch_in_all_targets(fanout: F
 def test_a_target_that_refuses_a_replay_refuses_it_before_others_abort_the_batch(fanout: Fanout) -> None:
     query = fanout.query()
     run(fanout, query, 0)
-    assert fanout.deliver("events").code == 0
-    with pytest.raises(CheckpointMismatchError, match=r"^Target events: .* committed from other"):
+    assert fanout.deliver("search").code == 0  # the last one in the order of names
+    with pytest.raises(CheckpointMismatchError, match=r"^Target search: .* committed from other"):
         run(fanout, query, 0, 7, 8, offsets="other", run_id="r2")
-    assert fanout.states(0) == [PREPARED, PREPARED, PREPARED, COMMITTED]
+    assert fanout.states(0) == [PREPARED, PREPARED, COMMITTED, PREPARED]
 
 
 def test_operators_act_on_one_target(fanout: Fanout) -> None:
@@ -395,6 +395,24 @@ def test_of_two_targets_that_deliver_at_once_one_deletes_the_files(fanout: Fanou
         assert fanout.deliver("events").code == 0
     assert ended[0][2] == 0, ended
     assert fanout.states(0) == [PREPARED, PREPARED, COMMITTED, COMMITTED]
+    assert fanout.row_log() == []
+
+
+def test_a_target_whose_delivery_died_after_its_last_record_keeps_no_files(
+    fanout: Fanout, tmp_path: Path
+) -> None:
+    """Its batch is still PREPARED in the store. What counts is its progress."""
+    query = fanout.query()
+    run(fanout, query, 0)
+    pause = {"PENSTOCK_PAUSE_AT": "commit.landed", "PENSTOCK_PAUSE_FILE": str(tmp_path / "paused")}
+    search = start_cli(
+        "deliver", "--once", "--store", fanout.store_url, str(fanout.stream("search")), **pause
+    )
+    wait_until((tmp_path / "paused").exists)
+    search.kill()
+    search.communicate()
+    assert fanout.state("search", 0) is PREPARED
+    assert fanout.deliver("events").code == 0
     assert fanout.row_log() == []
 
 
