@@ -123,14 +123,13 @@ def abort_batch(
     """
     written = [message.committable for message in messages if message is not None]
     payloads = [committable.payload for committable in written if committable.payload is not None]
-    if not payloads or None not in messages:
-        return
-    if isinstance(sink, FansOut):
-        from .fanout.committing import discard_fanout
+    if payloads and None in messages:
+        if isinstance(sink, FansOut):
+            from .fanout.committing import discard_fanout
 
-        discard_fanout(sink, [message for message in messages if message is not None])
-    else:
-        sink.open_table().discard(payloads)
+            discard_fanout(sink, [message for message in messages if message is not None])
+        else:
+            sink.open_table().discard(payloads)
 
 
 def manifest_of(

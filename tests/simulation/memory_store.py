@@ -5,7 +5,7 @@ on both.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -319,6 +319,13 @@ class MemoryProgress:
             raise FencedError("another process delivers the stream")
         known.progress = Progress(expected.revision + 1, token, in_delivery)
         return known.progress
+
+    def needed_by_others(self, stream: StreamKey, location: str, batch_ids: Collection[int]) -> set[int]:
+        """None: each query has one target."""
+        return set()
+
+    def settled_by_others(self, stream: StreamKey, location: str) -> int | None:
+        return None
 
 
 class MemoryExpiries:

@@ -270,7 +270,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "an earlier manifest whose files are gone gives way",
         "commits the manifest of a run that was aborted before its prepare arrived",
-        never(f"{PREPARATION}.prepare", "self._is_void(prepared.record)"),
+        never(f"{PREPARATION}.prepare", "self.is_void(prepared.record)"),
         lakes=("iceberg",),  # in Delta the vacuum check is behind it
     ),
     Mutation(
@@ -283,7 +283,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "fence: prepare needs the claim",
         "lets a run prepare that was taken over",
-        without(f"{STORE}.prepare", "current.run_id != run_id"),
+        without(f"{STORE}._prepare", "current.run_id != run_id"),
     ),
     Mutation(
         "first prepared wins",
@@ -297,7 +297,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "what is skipped while it is written stays skipped",
         "prepares the batch again, which the token of a later one then marks as committed",
-        never(f"{STORE}.prepare", "record.is_skipped and record.batch == batch"),
+        never(f"{STORE}._prepare", "record.is_skipped and record.batch == batch"),
         test=f"{DECOUPLED_TESTS}::test_a_batch_that_was_skipped_while_a_slow_driver_wrote_it_is_not_prepared",
     ),
     Mutation(
@@ -467,11 +467,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         "the batch before is still the same when one is prepared",
         "prepares a batch behind one that a fork of the checkpoint has replaced meanwhile",
         instead(
-            f"{DECOUPLED}.prepare",
+            f"{DECOUPLED}.batch_before",
             "lambda batch_id: digest_before if batch_id == last else None",
             "lambda _: None",
         ),
-        without(f"{DECOUPLED}.prepare", "is_delivered=True"),
+        without(f"{DECOUPLED}.batch_before", "is_delivered=True"),
         test=f"{DECOUPLED_TESTS}::test_a_batch_is_not_prepared_behind_the_one_of_a_copy",
     ),
     Mutation(
@@ -487,10 +487,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a refused fork aborts nothing",
         "aborts the other fork's batch before it is refused",
-        earlier(
-            f"{DECOUPLED}.begin",
-            "if action is Action.SUPERSEDE and record is not None:",
-            than="if action is not Action.SKIP or is_pending:",
+        before(
+            f"{DECOUPLED}.check",
+            "if action is not Action.SKIP or is_pending",
+            "if action is Action.SUPERSEDE and record is not None:\n    self.preparation.supersede(record)",
         ),
         earlier(
             f"{TWO_PHASE}.begin",
@@ -666,12 +666,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a follower needs the batch before",
         "prepares a batch behind one that was lost with the store, or aborted, since it was planned",
-        never(f"{STORE}.prepare", "follows is not None"),
+        never(f"{STORE}._prepare", "request.follows is not None"),
     ),
     Mutation(
         "other rows do not replace those that a later batch follows",
         "prepares them in place of an aborted batch, whatever was prepared behind it since",
-        never(f"{STORE}.prepare", "record.batch != batch"),
+        never(f"{STORE}._prepare", "record.batch != batch"),
     ),
     Mutation(
         "compare-and-set of an abort",
@@ -727,15 +727,13 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a row keeps its id when its delivery goes on (requests)",
         "counts the rows of a partition from where the delivery goes on",
-        instead(
-            f"{SENDING}::_write_all", "logged.row", "logged.row - min(logged.row, max(start - first, 0))"
-        ),
+        instead("committers/row_log/log.py::RowLog._read_file", "row + first", "row + first - skipped"),
         lakes=("requests",),
     ),
     Mutation(
         "the row log is kept until the progress is recorded",
         "deletes the files of a batch before its rows are sent",
-        before(f"{REQUESTS}.commit", "if batches is None", "self._delete(batches)"),
+        before(f"{REQUESTS}.commit", "if batches is None", "self._delete(stream, batches)"),
         lakes=("requests",),
     ),
     Mutation(

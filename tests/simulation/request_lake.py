@@ -8,7 +8,7 @@ accepted in part, are lost, or arrive late.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -211,6 +211,12 @@ class WatchedProgress:
 
     def dead_letters(self, stream: StreamKey, batch_id: int) -> int:
         return 0
+
+    def needed_by_others(self, stream: StreamKey, location: str, batch_ids: Collection[int]) -> set[int]:
+        return self._store.needed_by_others(stream, location, batch_ids)
+
+    def settled_by_others(self, stream: StreamKey, location: str) -> int | None:
+        return self._store.settled_by_others(stream, location)
 
     def _noted(self, stream: StreamKey, progress: Progress) -> Progress:
         self._lake.known[self._lake.scheduler.current] = progress
