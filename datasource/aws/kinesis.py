@@ -45,7 +45,8 @@ class KinesisOptions(AwsOptions):
 
 
 def _requests(options: KinesisOptions) -> KinesisRequests:
-    settings = replace(options.writer_settings, order_by_key=options.orders_by_key)
+    settings = options.writer_settings
+    settings = replace(settings, order_by_key=options.orders_by_key or settings.order_by_key)
     return KinesisRequests(
         options.address, settings, options.id_column, options.target, options.partition_key
     )

@@ -52,7 +52,9 @@ class SqsOptions(AwsOptions):
 
 
 def _requests(options: SqsOptions) -> SqsRequests:
-    settings = replace(options.writer_settings, order_by_key=options.queue.endswith(".fifo"))
+    settings = options.writer_settings
+    is_fifo = options.queue.endswith(".fifo")
+    settings = replace(settings, order_by_key=is_fifo or settings.order_by_key)
     return SqsRequests(options.address, settings, options.id_column, options.target, options.group)
 
 

@@ -77,6 +77,7 @@ class FanoutOptions(DeliveryOptions):
         defaults = {key.lower(): value for key, value in given.items() if key.lower() in shared}
         if "rowlog" in known:
             defaults |= {f"storage.{key.lower()}": value for key, value in self.storage_options.items()}
+        defaults |= {f"deadletter.{key}": value for key, value in self.dead_letter_options.items()}
         own = self.own_options(name)
         named = {"queryname": f"{self.query_name}.{name}"} if self.query_name else {}
         return {**defaults, **own, **named, "delivery": "decoupled"}

@@ -14,6 +14,7 @@ from ...committers.safe_text import get_logger
 from ...writers.fanout.writer import Checks, FanoutWriters, PartWriters, of_target
 from ...writers.row_log.writer import RowLogWriters
 from ..batch_plan import BatchPlan
+from ..dead_letters import check_letter_sink
 from ..decoupled_planning import plan_decoupled
 from ..event_time import event_time_column
 from ..options.stream import NewQuery
@@ -46,6 +47,9 @@ def plan_fanout(
     digest_of = cache(digest_of)
     targets = dict(sink.target_sinks)
     batches = {name: batch_of_target(batch, target.table_uri) for name, target in targets.items()}
+    for name, target in targets.items():
+        with of_target(name):
+            check_letter_sink(target)
     event_time = event_time_column(rows, next(iter(targets.values())).options.event_time)
     _check_all_first(store, targets, batches, digest_of)
     planned: dict[str, PlannedBatch[Any, Any]] = {}

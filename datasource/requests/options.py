@@ -231,9 +231,7 @@ class RequestOptions(DeliveryOptions):
             if known[its] > known[others]
         ]
         if known["keys"] and known["order_columns"]:
-            problems.append(
-                "keys includes orderBy: rows of a key are sent in their order. Remove orderBy."
-            )
+            problems.append("keys includes orderBy: rows of a key are sent in their order. Remove orderBy.")
         if known["request_timeout_s"] <= 0:
             problems.append("requestTimeout must be at least 1s.")
         if known["buffer_time_max_s"] <= 0:

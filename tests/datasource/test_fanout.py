@@ -100,7 +100,7 @@ def test_a_value_that_one_target_refuses_names_it_and_leaves_nothing(fanout: Fan
     query = fanout.query(**{"target.events.idColumn": "id"})
     plan = query.plan(fanout.store, query.batch(0))
     with pytest.raises(
-        SchemaMismatchError, match=r"^Target events, search: Target events: The id of a row is"
+        SchemaMismatchError, match=r"^Target events, search: Target events: A row has NULL in the column"
     ):
         query.write(plan, [ids(1, None)])  # type: ignore[arg-type]
     assert fanout.row_log() == []

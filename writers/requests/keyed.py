@@ -34,7 +34,11 @@ class KeyedRequests:
     def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Any]:
         entries = self.requests.entries(rows, place)
         keys = row_keys(rows, self.columns)
-        return [replace(entry, key=key) for entry, key in zip(entries, keys, strict=True)]
+        # A destination whose entries have keys needs the order of these, such as that of a table's key.
+        return [
+            entry if entry.key is not None else replace(entry, key=key)
+            for entry, key in zip(entries, keys, strict=True)
+        ]
 
     def open_writer(self, on_acknowledged: Callable[[], None] = lambda: None) -> EntryWriter:
         return self.requests.open_writer(on_acknowledged)
