@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .datasource.iceberg.source import IcebergDataSource
     from .datasource.postgres.source import PostgresDataSource
     from .datasource.registration import register
+    from .datasource.search.sources import ElasticsearchDataSource, OpenSearchDataSource
     from .datasource.start_settings import START_SETTINGS
     from .delivery.handle import DeliveryHandle, start_delivery
 
@@ -53,12 +54,14 @@ __all__ = [
     "DeliveryHandle",
     "DeltaDataSource",
     "DynamoDbDataSource",
+    "ElasticsearchDataSource",
     "FencedError",
     "FirehoseDataSource",
     "HttpDataSource",
     "IcebergDataSource",
     "KinesisDataSource",
     "ManifestCorruptError",
+    "OpenSearchDataSource",
     "PenstockError",
     "PostgresDataSource",
     "RetryableError",
@@ -76,10 +79,12 @@ _HOME = {
     "DeliveryHandle": "delivery.handle",
     "DeltaDataSource": "datasource.delta.source",
     "DynamoDbDataSource": "datasource.aws.sources",
+    "ElasticsearchDataSource": "datasource.search.sources",
     "FirehoseDataSource": "datasource.aws.sources",
     "HttpDataSource": "datasource.http.source",
     "IcebergDataSource": "datasource.iceberg.source",
     "KinesisDataSource": "datasource.aws.sources",
+    "OpenSearchDataSource": "datasource.search.sources",
     "PostgresDataSource": "datasource.postgres.source",
     "SqsDataSource": "datasource.aws.sources",
     "distribute": "datasource.distribute",

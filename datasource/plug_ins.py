@@ -22,6 +22,8 @@ BUILT_IN = {
     "kinesis": "penstock.datasource.aws.kinesis:DESTINATION",
     "sqs": "penstock.datasource.aws.sqs:DESTINATION",
     "http": "penstock.datasource.http.sink:DESTINATION",
+    "opensearch": "penstock.datasource.search.opensearch:DESTINATION",
+    "elasticsearch": "penstock.datasource.search.elasticsearch:DESTINATION",
 }
 """Built-in destinations. They are no entry points, because a zip of `--py-files` has none."""
 

@@ -25,6 +25,8 @@ from penstock.datasource.options.parsing import Option, Prefix
 from penstock.datasource.options.stream import StreamOptions
 from penstock.datasource.postgres import options as postgres
 from penstock.datasource.requests.options import RequestOptions
+from penstock.datasource.search.elasticsearch import ElasticsearchOptions
+from penstock.datasource.search.opensearch import OpenSearchOptions
 from penstock.delivery.metrics import Metrics
 
 ROOT = Path(__file__).parent.parent
@@ -43,6 +45,8 @@ REQUESTS: dict[str, type[RequestOptions]] = {
     "firehose": FirehoseOptions,
     "dynamodb": DynamoDbOptions,
     "sqs": SqsOptions,
+    "opensearch": OpenSearchOptions,
+    "elasticsearch": ElasticsearchOptions,
 }
 
 OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {

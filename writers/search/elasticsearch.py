@@ -1,0 +1,82 @@
+"""The client of Elasticsearch. Only here its library is used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...committers.errors import ConfigurationError
+from ..requests.client import classify_error
+from ..requests.results import Fatal, Result, Retry
+from .checks import CHECK_S
+from .client import SHOWN, SearchClient, SearchTarget
+from .requests import SearchRequests
+from .results import result_of_request
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticsearchRequests(SearchRequests):
+    """See `SearchRequests`."""
+
+    def new_client(self) -> ElasticsearchClient:
+        return ElasticsearchClient(self.target, self.settings.limits)
+
+    def new_checking_client(self) -> Any:
+        from elasticsearch import Elasticsearch
+
+        return Elasticsearch(**_arguments(self.target, CHECK_S))
+
+    def classify(self, error: Exception) -> Result:
+        return classify(error)
+
+
+class ElasticsearchClient(SearchClient):
+    """See `SearchClient`."""
+
+    def open(self, timeout_s: float) -> Any:
+        from elasticsearch import AsyncElasticsearch
+
+        connections = self._limits.in_flight_requests_max
+        return AsyncElasticsearch(**_arguments(self._target, timeout_s), connections_per_node=connections)
+
+    async def send(self, client: Any, body: bytes) -> Any:
+        target = self._target
+        return await client.bulk(
+            operations=body, index=target.index, pipeline=target.pipeline, filter_path=SHOWN
+        )
+
+    def classify(self, error: Exception) -> Result:
+        return classify(error)
+
+
+def classify(error: Exception) -> Result:
+    """Return the result of a request that raised this error. A response that was cut off is retried."""
+    import elastic_transport as transport
+    import elasticsearch as library
+
+    code, message = type(error).__name__, str(error)
+    if isinstance(error, library.UnsupportedProductError):
+        remedy = "For OpenSearch, use penstock.opensearch."
+        return Fatal(code, f"The service is not Elasticsearch. {remedy}", ConfigurationError)
+    if isinstance(error, transport.TlsError):
+        return Fatal(code, message, ConfigurationError)
+    if isinstance(
+        error, (transport.ConnectionError, transport.ConnectionTimeout, transport.SerializationError)
+    ):
+        return Retry(code, message)
+    if isinstance(error, library.ApiError):
+        return result_of_request(error.status_code, error.body)
+    return classify_error(error)
+
+
+def _arguments(target: SearchTarget, timeout_s: float) -> dict[str, Any]:
+    host = target.host
+    host["path_prefix"] = host.pop("path")
+    return {
+        "hosts": [host],
+        "headers": target.headers,
+        "request_timeout": timeout_s,
+        "max_retries": 0,
+        "retry_on_status": (),
+        "retry_on_timeout": False,
+    }
