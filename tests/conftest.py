@@ -19,6 +19,7 @@ import pytest
 if TYPE_CHECKING:
     from servers.glue import GlueServer
     from servers.hive_metastore import HiveMetastore
+    from servers.opensearch import OpenSearchServer
     from servers.rest_catalog import RestCatalogServer
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -98,6 +99,7 @@ SLOW = (
     "writers/test_compaction.py",
     "writers/test_memory.py",
     "writers/test_speed.py",
+    "writers/search/test_search_sending.py",
     "writers/test_uploads.py",
 )
 """Files and folders that `make test` leaves to `make test-all`, besides single tests marked `slow`."""
@@ -259,3 +261,19 @@ def glue() -> Iterator[GlueServer]:
 
     with glue_server() as server:
         yield server
+
+
+# Services -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def opensearch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenSearchServer]:
+    """OpenSearch, one for all tests: each takes an index of its own."""
+    from servers.maven import MavenUnreachableError
+    from servers.opensearch import opensearch_server
+
+    try:
+        with opensearch_server(tmp_path_factory.mktemp("opensearch")) as server:
+            yield server
+    except MavenUnreachableError as error:
+        pytest.skip(str(error))

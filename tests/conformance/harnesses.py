@@ -7,12 +7,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import psycopg
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 from servers.aws import REGION, AwsServer
 from servers.http_rows import HttpRows
+from servers.opensearch import OpenSearchServer
 from tests.support.lakes import DeltaLake, IcebergLake, LakeTable
 from tests.support.postgres import PostgresTable, commit_answers
 
@@ -27,8 +29,11 @@ from penstock.datasource.aws.sources import (
     KinesisDataSource,
     SqsDataSource,
 )
+from penstock.datasource.base_source import PenstockDataSource
 from penstock.datasource.http.sink import DESTINATION
 from penstock.datasource.http.source import HttpDataSource
+from penstock.datasource.search import elasticsearch, opensearch
+from penstock.datasource.search.sources import ElasticsearchDataSource, OpenSearchDataSource
 from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promises
 from penstock.testing.faults import lossy
 
@@ -372,3 +377,44 @@ class SqsFifoHarness(SqsHarness):
     @property
     def options(self) -> dict[str, str]:
         return {**super().options, "messageGroupId": "id", "idColumn": "id"}
+
+
+class OpenSearchHarness(RequestHarness):
+    """An index of its own, read through HTTP; the rows have ids of their own."""
+
+    promises = replace(RequestHarness.promises, name="OpenSearch indexes", is_exactly_once=True)
+    data_source: ClassVar[type[PenstockDataSource]] = OpenSearchDataSource
+    destination = opensearch.DESTINATION
+
+    def __init__(self, folder: Path, server: OpenSearchServer, url: str | None = None) -> None:
+        """
+        Args:
+            url: of a proxy
+        """
+        super().__init__(folder)
+        self._server, self._url = server, url or server.url
+        self._index = f"rows-{uuid.uuid4()}"
+
+    @property
+    def options(self) -> dict[str, str]:
+        place = {"url": self._url, "index": self._index, "createIndex": "true"}
+        return {**place, "idColumn": "id", **self.row_log_options}
+
+    @property
+    def secret_options(self) -> dict[str, str]:
+        return {**self.options, "username": "me", "password": SECRET}
+
+    def ids(self) -> list[int]:
+        return [row["id"] for row in self._server.rows(self._index)]
+
+    def append(self, row_id: int) -> None:
+        self._server.add(self._index, {"id": row_id})
+
+    def drop(self) -> None:
+        self._server.delete(self._index)
+
+
+class ElasticsearchHarness(OpenSearchHarness):
+    promises = replace(OpenSearchHarness.promises, name="Elasticsearch indexes")
+    data_source = ElasticsearchDataSource
+    destination = elasticsearch.DESTINATION

@@ -8,16 +8,19 @@ from pathlib import Path
 import pytest
 from servers.aws import AwsServer
 from servers.http_rows import HttpRows
+from servers.opensearch import OpenSearchServer, elasticsearch_proxy
 from tests.conformance.harnesses import (
     AwsHarness,
     DeduplicatingHttpHarness,
     DeltaHarness,
     DeltaLibraryHarness,
     DynamoDbHarness,
+    ElasticsearchHarness,
     FirehoseHarness,
     HttpHarness,
     IcebergHarness,
     KinesisHarness,
+    OpenSearchHarness,
     PostgresHarness,
     SqsFifoHarness,
     SqsHarness,
@@ -102,3 +105,30 @@ class TestAws(DestinationConformance):
     ) -> Iterator[DestinationHarness]:
         with kind(tmp_path, aws_service).created() as harness:
             yield harness
+
+
+@pytest.mark.slow
+class TestOpenSearch(DestinationConformance):
+    """Rows with an id are there once, however often they are sent."""
+
+    @pytest.fixture
+    def harness(self, tmp_path: Path, opensearch: OpenSearchServer) -> Iterator[DestinationHarness]:
+        harness = OpenSearchHarness(tmp_path, opensearch)
+        yield harness
+        harness.drop()  # a node has at most 1000 shards
+
+
+@pytest.mark.slow
+class TestElasticsearch(DestinationConformance):
+    """By the library of Elasticsearch."""
+
+    @pytest.fixture(scope="class")
+    def url(self, opensearch: OpenSearchServer) -> Iterator[str]:
+        with elasticsearch_proxy(opensearch.url) as proxy:
+            yield proxy.url
+
+    @pytest.fixture
+    def harness(self, tmp_path: Path, opensearch: OpenSearchServer, url: str) -> Iterator[DestinationHarness]:
+        harness = ElasticsearchHarness(tmp_path, opensearch, url)
+        yield harness
+        harness.drop()

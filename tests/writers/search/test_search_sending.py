@@ -1,0 +1,275 @@
+"""Rows arrive in OpenSearch, whatever the service and the network do meanwhile.
+
+Elasticsearch's library sends to OpenSearch, too, through a proxy that translates.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
+from servers.opensearch import OpenSearchServer, SearchProxy, elasticsearch_proxy
+from tests.support.search import KINDS, PLACE, SearchPlace, service_of
+
+from penstock.committers.errors import (
+    AccessRefusedError,
+    ConfigurationError,
+    PenstockError,
+    RetryableError,
+    SchemaMismatchError,
+)
+
+ROWS = 60
+SMALL = {"maxBatchSize": "5", "maxInFlightRequests": "4"}
+
+BOTH = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(scope="module")
+def open_proxy(opensearch: OpenSearchServer) -> Iterator[LossyProxy]:
+    with Path(os.devnull).open("wb") as errors, lossy_proxy(opensearch.url, errors) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(open_proxy: LossyProxy) -> LossyProxy:
+    open_proxy.spend()
+    return open_proxy
+
+
+@pytest.fixture(scope="module")
+def translating(open_proxy: LossyProxy) -> Iterator[SearchProxy]:
+    with elasticsearch_proxy(open_proxy.url) as started:
+        yield started
+
+
+@pytest.fixture
+def place(
+    request: pytest.FixtureRequest, opensearch: OpenSearchServer, proxy: LossyProxy, translating: SearchProxy
+) -> SearchPlace:
+    """Behind a proxy that loses requests."""
+    kind = request.node.callspec.params.get("kind", "opensearch")
+    return SearchPlace.new(opensearch, kind, translating.url if kind == "elasticsearch" else proxy.url)
+
+
+def rows_of(*row_ids: int) -> pa.RecordBatch:
+    return pa.record_batch({"id": pa.array(row_ids, pa.int64()), "text": [f"é-{one}" for one in row_ids]})
+
+
+# Faults ---------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_rows_arrive_with_their_values_and_ids(kind: str, place: SearchPlace) -> None:
+    place.write(rows_of(*range(ROWS)), **SMALL)
+    place.write(rows_of(*range(ROWS)), **SMALL)
+    hits = {hit["_id"]: hit["_source"] for hit in place.server.hits(place.index)}
+    assert hits == {f"q1-0-0-{one}": {"id": one, "text": f"é-{one}"} for one in range(ROWS)}
+
+
+@BOTH
+@pytest.mark.parametrize("operation", ["index", "create"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "request lost",
+        "response lost",
+        "response cut",
+        "answered 500",
+        "answered 503",
+        "committed, answered 502",
+        "committed, answered 503",
+        "sent twice",
+    ],
+)
+def test_a_lost_request_or_response_loses_and_doubles_nothing(
+    kind: str, place: SearchPlace, proxy: LossyProxy, fault: Fault, operation: str
+) -> None:
+    proxy.spend(fault, on="_bulk")
+    counters = place.write(rows_of(1, 2, 3), operation=operation, idColumn="id")
+
+    assert len(proxy.spent()) == 1
+    assert place.ids() == [1, 2, 3]
+    assert counters.retried == (0 if fault == "sent twice" else 3)
+    assert counters.throttled_requests == ("503" in fault)
+
+
+def test_a_request_that_arrives_late_doubles_nothing(place: SearchPlace, proxy: LossyProxy) -> None:
+    proxy.spend("request late", on="_bulk")
+    place.write(rows_of(1, 2), idColumn="id")
+    assert proxy.deliver_late() == [200]
+    assert place.ids() == [1, 2]
+
+
+@BOTH
+def test_documents_that_are_refused_for_good_are_dropped_or_stop_the_writer(
+    kind: str, place: SearchPlace
+) -> None:
+    """The others of their request are delivered."""
+    rows = pa.record_batch({"id": ["1", "no number", "3"]})
+    with pytest.raises(SchemaMismatchError, match=r"q1-0-0-1 for good: mapper_parsing_exception.*no number"):
+        place.write(rows)
+    counters = place.write(rows, badRows="drop")
+    assert (counters.delivered, counters.dead_letters) == (2, 1)
+    assert sorted(row["id"] for row in place.server.rows(place.index)) == ["1", "3"]
+
+
+@BOTH
+def test_a_request_that_is_too_large_is_split(
+    kind: str, opensearch: OpenSearchServer, place: SearchPlace
+) -> None:
+    """The limit of the service is 100 MB; that of a proxy before it can be lower."""
+    text = "x" * 40 * 1024 * 1024
+    rows = pa.record_batch({"id": [1, 2, 3], "text": [text] * 3})
+    limits = {"maxRecordBytes": "200mb", "maxBatchBytes": "200mb", "maxBufferedBytes": "400mb"}
+    direct = replace(place, url=opensearch.url) if kind == "opensearch" else place
+    opensearch.ask(
+        "PUT", f"{place.index}/_mapping", {"properties": {"text": {"type": "object", "enabled": False}}}
+    )
+    counters = direct.write(rows, **limits)
+    assert counters.requests >= 3
+    assert place.ids() == [1, 2, 3]
+
+
+def test_a_full_disk_is_waited_for(place: SearchPlace) -> None:
+    """The service blocks its indexes then, with status 429."""
+    place.server.set(place.index, **{"index.blocks.read_only_allow_delete": True})
+    with pytest.raises(PenstockError, match="cluster_block_exception"):
+        place.write(rows_of(1), retryFor="1s")
+    place.server.set(place.index, **{"index.blocks.read_only_allow_delete": None})
+    place.write(rows_of(1))
+    assert place.ids() == [1]
+
+
+@BOTH
+def test_rows_of_one_id_are_written_in_their_order(kind: str, place: SearchPlace, proxy: LossyProxy) -> None:
+    """The last one wins, whatever is lost."""
+    proxy.spend("answered 503", "response lost", "answered 500", on="_bulk")
+    numbers = list(range(80))
+    rows = pa.record_batch({"id": [one % 4 for one in numbers], "number": numbers})
+    place.write(rows, idColumn="id", **SMALL)
+    assert {row["id"]: row["number"] for row in place.server.rows(place.index)} == {
+        0: 76,
+        1: 77,
+        2: 78,
+        3: 79,
+    }
+
+
+@BOTH
+def test_create_keeps_the_first_document(kind: str, place: SearchPlace) -> None:
+    for text in ("first", "second"):
+        rows = pa.record_batch({"id": [1], "text": [text]})
+        place.write(rows, operation="create", idColumn="id")
+    assert place.server.rows(place.index) == [{"id": 1, "text": "first"}]
+
+
+# What is not there ----------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"index": "missing"}, 'The index missing does not exist.*option\\("createIndex", "true"\\)'),
+        ({"pipeline": "missing"}, "The ingest pipeline missing does not exist"),
+        ({"index": "events-1"}, 'events-1 is a data stream.*option\\("operation", "create"\\)'),
+    ],
+)
+def test_what_is_missing_is_reported_before_any_row_moves(
+    kind: str, place: SearchPlace, tmp_path: Path, options: dict[str, str], said: str
+) -> None:
+    template = {"index_patterns": ["events-*"], "data_stream": {}}
+    place.server.ask("PUT", "_index_template/events", template)
+    place.server.ask("DELETE", "_data_stream/events-1")
+    place.server.ask("PUT", "_data_stream/events-1")
+    for delivery in ("coupled", "decoupled"):
+        given = place.options(delivery=delivery, rowLog=str(tmp_path / "log")) | options
+        with pytest.raises(ConfigurationError, match=said):
+            service_of(kind).sink(given).open_table().plan_batch(rows_of(0).schema, "append", 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+@BOTH
+def test_a_missing_index_is_created_if_allowed(kind: str, place: SearchPlace) -> None:
+    place.server.delete(place.index)
+    for _ in range(2):
+        place.sink(createIndex="true").open_table().plan_batch(rows_of(0).schema, "append", 0)
+        assert place.server.ask("GET", place.index) is not None
+
+
+def test_a_data_stream_takes_each_document_once(place: SearchPlace) -> None:
+    server, name = place.server, f"logs-{place.index}"
+    server.ask("PUT", "_index_template/logs", {"index_patterns": ["logs-*"], "data_stream": {}})
+    server.ask("PUT", f"_data_stream/{name}")
+    rows = pa.record_batch({"@timestamp": ["2026-01-02T03:04:05.000006Z"], "id": [1]})
+    for _ in range(2):
+        replace(place, index=name).write(rows, operation="create", idColumn="id")
+    assert [hit["_id"] for hit in server.hits(name)] == ["1"]
+    server.ask("DELETE", f"_data_stream/{name}")
+
+
+@BOTH
+def test_a_service_that_does_not_answer_is_reported(kind: str, place: SearchPlace) -> None:
+    nowhere = replace(place, url="http://127.0.0.1:1")
+    given = {"username": "me", "password": "geheim"}
+    with pytest.raises(RetryableError, match="cannot be checked") as failure:
+        nowhere.sink(**given).open_table().plan_batch(rows_of(0).schema, "append", 0)
+    assert "geheim" not in str(failure.value)
+    with pytest.raises(PenstockError) as failure:
+        nowhere.write(rows_of(1), retryFor="1s", **given)
+    assert "geheim" not in str(failure.value)
+
+
+@BOTH
+def test_refused_credentials_stop_the_writer(kind: str, place: SearchPlace, proxy: LossyProxy) -> None:
+    given = {"username": "me", "password": "geheim"}
+    proxy.spend("denied", on="_bulk")
+    with pytest.raises(AccessRefusedError, match="Check the permissions of these credentials") as failure:
+        place.write(rows_of(1), **given)
+    assert len(proxy.spent()) == 1
+    proxy.spend("denied")
+    with pytest.raises(AccessRefusedError, match=r"cannot be checked.*Check the permissions"):
+        place.sink(**given).open_table().plan_batch(rows_of(0).schema, "append", 0)
+    assert "geheim" not in str(failure.value)
+
+
+# What is sent ---------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("options", "header"),
+    [
+        ({"username": "ü", "password": "p:é"}, "Basic w7w6cDrDqQ=="),
+        ({"apiKey": "abc=="}, "ApiKey abc=="),
+    ],
+)
+def test_credentials_pipeline_and_routing_are_sent(
+    kind: str, opensearch: OpenSearchServer, options: dict[str, str], header: str
+) -> None:
+    if kind == "opensearch" and "apiKey" in options:
+        return
+    opensearch.ask("PUT", "_ingest/pipeline/nothing", {"processors": []})
+    with elasticsearch_proxy(opensearch.url) as seen:
+        place = SearchPlace.new(opensearch, kind, seen.url)
+        more: Any = {**options, "pipeline": "nothing", "routing": "text"}
+        place.sink(**more).open_table().plan_batch(rows_of(0).schema, "append", 0)
+        place.write(rows_of(1), **more)
+        assert {headers["authorization"] for _, headers in seen.seen} == {header}
+    assert "pipeline=nothing" in seen.seen[-1][0]
+    assert [hit["_routing"] for hit in opensearch.hits(place.index)] == ["é-1"]
+
+
+def test_elasticsearch_is_not_opensearch(opensearch: OpenSearchServer) -> None:
+    place = SearchPlace.new(opensearch, "elasticsearch", opensearch.url)
+    with pytest.raises(
+        ConfigurationError, match=r"not Elasticsearch\. For OpenSearch, use penstock\.opensearch"
+    ):
+        place.sink().open_table().plan_batch(rows_of(0).schema, "append", 0)
