@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from ...committers.errors import ConfigurationError
 from ..requests.client import classify_error
@@ -40,9 +41,17 @@ class ElasticsearchClient(SearchClient):
         return AsyncElasticsearch(**_arguments(self._target, timeout_s), connections_per_node=connections)
 
     async def send(self, client: Any, body: bytes) -> Any:
+        """With POST: aiohttp sends a PUT, which the library would make, a second time itself."""
         target = self._target
-        return await client.bulk(
-            operations=body, index=target.index, pipeline=target.pipeline, filter_path=SHOWN
+        parameters = {"filter_path": ",".join(SHOWN)}
+        if target.pipeline is not None:
+            parameters["pipeline"] = target.pipeline
+        return await client.perform_request(
+            "POST",
+            f"/{quote(target.index, safe='')}/_bulk",
+            params=parameters,
+            headers={"accept": "application/json", "content-type": "application/x-ndjson"},
+            body=body,
         )
 
     def classify(self, error: Exception) -> Result:
