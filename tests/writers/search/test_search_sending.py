@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
 from servers.opensearch import OpenSearchServer, SearchProxy, elasticsearch_proxy
-from tests.support.search import KINDS, PLACE, SearchPlace, service_of
+from tests.support.search import KINDS, SearchPlace, service_of
 
 from penstock.committers.errors import (
     AccessRefusedError,
@@ -26,7 +26,7 @@ from penstock.committers.errors import (
 )
 
 ROWS = 60
-SMALL = {"maxBatchSize": "5", "maxInFlightRequests": "4"}
+SMALL: dict[str, Any] = {"maxBatchSize": "5", "maxInFlightRequests": "4"}
 
 BOTH = pytest.mark.parametrize("kind", KINDS)
 
@@ -127,7 +127,7 @@ def test_a_request_that_is_too_large_is_split(
     """The limit of the service is 100 MB; that of a proxy before it can be lower."""
     text = "x" * 40 * 1024 * 1024
     rows = pa.record_batch({"id": [1, 2, 3], "text": [text] * 3})
-    limits = {"maxRecordBytes": "200mb", "maxBatchBytes": "200mb", "maxBufferedBytes": "400mb"}
+    limits: dict[str, Any] = {"maxRecordBytes": "200mb", "maxBatchBytes": "200mb", "maxBufferedBytes": "400mb"}
     direct = replace(place, url=opensearch.url) if kind == "opensearch" else place
     opensearch.ask(
         "PUT", f"{place.index}/_mapping", {"properties": {"text": {"type": "object", "enabled": False}}}
@@ -218,18 +218,18 @@ def test_a_data_stream_takes_each_document_once(place: SearchPlace) -> None:
 @BOTH
 def test_a_service_that_does_not_answer_is_reported(kind: str, place: SearchPlace) -> None:
     nowhere = replace(place, url="http://127.0.0.1:1")
-    given = {"username": "me", "password": "geheim"}
+    given: dict[str, Any] = {"username": "me", "password": "geheim"}
     with pytest.raises(RetryableError, match="cannot be checked") as failure:
         nowhere.sink(**given).open_table().plan_batch(rows_of(0).schema, "append", 0)
     assert "geheim" not in str(failure.value)
-    with pytest.raises(PenstockError) as failure:
+    with pytest.raises(PenstockError) as stopped:
         nowhere.write(rows_of(1), retryFor="1s", **given)
-    assert "geheim" not in str(failure.value)
+    assert "geheim" not in str(stopped.value)
 
 
 @BOTH
 def test_refused_credentials_stop_the_writer(kind: str, place: SearchPlace, proxy: LossyProxy) -> None:
-    given = {"username": "me", "password": "geheim"}
+    given: dict[str, Any] = {"username": "me", "password": "geheim"}
     proxy.spend("denied", on="_bulk")
     with pytest.raises(AccessRefusedError, match="Check the permissions of these credentials") as failure:
         place.write(rows_of(1), **given)
