@@ -127,7 +127,8 @@ def test_a_request_that_is_too_large_is_split(
     """The limit of the service is 100 MB; that of a proxy before it can be lower."""
     text = "x" * 40 * 1024 * 1024
     rows = pa.record_batch({"id": [1, 2, 3], "text": [text] * 3})
-    limits: dict[str, Any] = {"maxRecordBytes": "200mb", "maxBatchBytes": "200mb", "maxBufferedBytes": "400mb"}
+    limits: dict[str, Any] = dict.fromkeys(("maxRecordBytes", "maxBatchBytes"), "200mb")
+    limits["maxBufferedBytes"] = "400mb"
     direct = replace(place, url=opensearch.url) if kind == "opensearch" else place
     opensearch.ask(
         "PUT", f"{place.index}/_mapping", {"properties": {"text": {"type": "object", "enabled": False}}}
