@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .datasource.http.source import HttpDataSource
     from .datasource.iceberg.source import IcebergDataSource
     from .datasource.postgres.source import PostgresDataSource
+    from .datasource.redis.source import RedisDataSource
     from .datasource.registration import register
     from .datasource.start_settings import START_SETTINGS
     from .delivery.handle import DeliveryHandle, start_delivery
@@ -61,6 +62,7 @@ __all__ = [
     "ManifestCorruptError",
     "PenstockError",
     "PostgresDataSource",
+    "RedisDataSource",
     "RetryableError",
     "SchemaMismatchError",
     "SqsDataSource",
@@ -82,6 +84,7 @@ _HOME = {
     "KinesisDataSource": "datasource.aws.sources",
     "PostgresDataSource": "datasource.postgres.source",
     "SqsDataSource": "datasource.aws.sources",
+    "RedisDataSource": "datasource.redis.source",
     "distribute": "datasource.distribute",
     "register": "datasource.registration",
     "start_delivery": "delivery.handle",

@@ -22,6 +22,7 @@ BUILT_IN = {
     "kinesis": "penstock.datasource.aws.kinesis:DESTINATION",
     "sqs": "penstock.datasource.aws.sqs:DESTINATION",
     "http": "penstock.datasource.http.sink:DESTINATION",
+    "redis": "penstock.datasource.redis.sink:DESTINATION",
 }
 """Built-in destinations. They are no entry points, because a zip of `--py-files` has none."""
 

@@ -16,6 +16,7 @@ from .http.source import HttpDataSource
 from .iceberg.source import IcebergDataSource
 from .plug_ins import BUILT_IN, load, plug_ins
 from .postgres.source import PostgresDataSource
+from .redis.source import RedisDataSource
 from .start_settings import WITHOUT_BOUNDS_CHECKS
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ DATA_SOURCES: tuple[type[PenstockDataSource], ...] = (
     DynamoDbDataSource,
     SqsDataSource,
     FanoutDataSource,
+    RedisDataSource,
 )
 
 

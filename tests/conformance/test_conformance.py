@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from servers.aws import AwsServer
 from servers.http_rows import HttpRows
+from servers.redis import RedisServer
 from tests.conformance.harnesses import (
     AwsHarness,
     DeduplicatingHttpHarness,
@@ -19,6 +20,8 @@ from tests.conformance.harnesses import (
     IcebergHarness,
     KinesisHarness,
     PostgresHarness,
+    RedisHarness,
+    RedisStreamHarness,
     SqsFifoHarness,
     SqsHarness,
 )
@@ -102,3 +105,15 @@ class TestAws(DestinationConformance):
     ) -> Iterator[DestinationHarness]:
         with kind(tmp_path, aws_service).created() as harness:
             yield harness
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [RedisHarness, RedisStreamHarness], scope="class")
+class TestRedis(DestinationConformance):
+    """Rows arrive exactly once by their key; in streams at least once."""
+
+    @pytest.fixture
+    def harness(
+        self, tmp_path: Path, redis_service: RedisServer, kind: type[RedisHarness]
+    ) -> DestinationHarness:
+        return kind(tmp_path, redis_service)
