@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .datasource.http.source import HttpDataSource
     from .datasource.iceberg.source import IcebergDataSource
     from .datasource.postgres.source import PostgresDataSource
+    from .datasource.redis.source import RedisDataSource
     from .datasource.registration import register
     from .datasource.search.sources import ElasticsearchDataSource, OpenSearchDataSource
     from .datasource.start_settings import START_SETTINGS
@@ -64,6 +65,7 @@ __all__ = [
     "OpenSearchDataSource",
     "PenstockError",
     "PostgresDataSource",
+    "RedisDataSource",
     "RetryableError",
     "SchemaMismatchError",
     "SqsDataSource",
@@ -87,6 +89,7 @@ _HOME = {
     "OpenSearchDataSource": "datasource.search.sources",
     "PostgresDataSource": "datasource.postgres.source",
     "SqsDataSource": "datasource.aws.sources",
+    "RedisDataSource": "datasource.redis.source",
     "distribute": "datasource.distribute",
     "register": "datasource.registration",
     "start_delivery": "delivery.handle",

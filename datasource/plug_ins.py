@@ -24,6 +24,7 @@ BUILT_IN = {
     "http": "penstock.datasource.http.sink:DESTINATION",
     "opensearch": "penstock.datasource.search.opensearch:DESTINATION",
     "elasticsearch": "penstock.datasource.search.elasticsearch:DESTINATION",
+    "redis": "penstock.datasource.redis.sink:DESTINATION",
 }
 """Built-in destinations. They are no entry points, because a zip of `--py-files` has none."""
 

@@ -16,6 +16,7 @@ from .http.source import HttpDataSource
 from .iceberg.source import IcebergDataSource
 from .plug_ins import BUILT_IN, load, plug_ins
 from .postgres.source import PostgresDataSource
+from .redis.source import RedisDataSource
 from .search.sources import ElasticsearchDataSource, OpenSearchDataSource
 from .start_settings import WITHOUT_BOUNDS_CHECKS
 
@@ -36,6 +37,7 @@ DATA_SOURCES: tuple[type[PenstockDataSource], ...] = (
     FanoutDataSource,
     OpenSearchDataSource,
     ElasticsearchDataSource,
+    RedisDataSource,
 )
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from servers.glue import GlueServer
     from servers.hive_metastore import HiveMetastore
     from servers.opensearch import OpenSearchServer
+    from servers.redis import RedisServer
     from servers.rest_catalog import RestCatalogServer
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -30,6 +31,7 @@ EXPECTED_SKIPS = (
     r"PENSTOCK_KILLS=3 takes both",  # `make kills` does
     r"Maven cannot be reached",  # said only of a missing mvn and of repositories that do not answer
     r"npm cannot be reached",  # likewise
+    r"Debian's packages cannot be reached",  # likewise
 )
 """Reasons, as regular expressions, for which a test may be skipped with CI=true."""
 
@@ -141,6 +143,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("skipped in CI without an expected reason: a failure", red=True)
         for line in _unexpected:
             terminalreporter.line(line)
+
+
+@pytest.fixture(scope="session")
+def redis_process() -> Iterator[RedisServer]:
+    from servers.debian import DebianUnreachableError
+    from servers.redis import redis_server
+
+    try:
+        with redis_server() as server:
+            yield server
+    except DebianUnreachableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def redis_service(redis_process: RedisServer) -> RedisServer:
+    """The server without keys and users."""
+    redis_process.clear()
+    return redis_process
 
 
 # Databases for the manifest store -------------------------------------------------------------------

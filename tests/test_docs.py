@@ -24,6 +24,7 @@ from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.datasource.options.parsing import Option, Prefix
 from penstock.datasource.options.stream import StreamOptions
 from penstock.datasource.postgres import options as postgres
+from penstock.datasource.redis.options import RedisOptions
 from penstock.datasource.requests.options import RequestOptions
 from penstock.datasource.search.elasticsearch import ElasticsearchOptions
 from penstock.datasource.search.opensearch import OpenSearchOptions
@@ -41,6 +42,7 @@ def _own(layer: type, base: type) -> tuple[Option, ...]:
 
 REQUESTS: dict[str, type[RequestOptions]] = {
     "http": HttpOptions,
+    "redis": RedisOptions,
     "kinesis": KinesisOptions,
     "firehose": FirehoseOptions,
     "dynamodb": DynamoDbOptions,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -15,6 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from servers.aws import REGION, AwsServer
 from servers.http_rows import HttpRows
 from servers.opensearch import OpenSearchServer
+from servers.redis import RedisServer
 from tests.support.lakes import DeltaLake, IcebergLake, LakeTable
 from tests.support.postgres import PostgresTable, commit_answers
 
@@ -32,6 +34,8 @@ from penstock.datasource.aws.sources import (
 from penstock.datasource.base_source import PenstockDataSource
 from penstock.datasource.http.sink import DESTINATION
 from penstock.datasource.http.source import HttpDataSource
+from penstock.datasource.redis import sink as redis_sink
+from penstock.datasource.redis.source import RedisDataSource
 from penstock.datasource.search import elasticsearch, opensearch
 from penstock.datasource.search.sources import ElasticsearchDataSource, OpenSearchDataSource
 from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promises
@@ -418,3 +422,51 @@ class ElasticsearchHarness(OpenSearchHarness):
     promises = replace(OpenSearchHarness.promises, name="Elasticsearch indexes")
     data_source = ElasticsearchDataSource
     destination = elasticsearch.DESTINATION
+
+
+class RedisHarness(RequestHarness):
+    """A database, read by the library's other client."""
+
+    promises = replace(
+        RequestHarness.promises, name="Redis strings and hashes, by their key", is_exactly_once=True
+    )
+    data_source = RedisDataSource
+    destination = redis_sink.DESTINATION
+    place: ClassVar[Mapping[str, str]] = {"structure": "set", "key": "rows:{id}"}
+
+    def __init__(self, folder: Path, server: RedisServer) -> None:
+        super().__init__(folder)
+        self.server = server
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"url": self.server.url, **self.place, **self.row_log_options}
+
+    @property
+    def secret_options(self) -> dict[str, str]:
+        self.server.add_user("writer", SECRET)
+        return {**self.options, "username": "writer", "password": SECRET}
+
+    @property
+    def unreachable_options(self) -> dict[str, str]:
+        return {**self.options, "url": "redis://127.0.0.1:1/0", "password": SECRET}
+
+    def ids(self) -> list[int]:
+        return [int(row["id"]) for row in self.server.rows("rows*")]
+
+    def append(self, row_id: int) -> None:
+        with self.server.connect() as client:
+            client.set(f"rows:{row_id}", json.dumps({"id": row_id}))
+
+    def drop(self) -> None:
+        with self.server.connect() as client:
+            client.flushdb()
+
+
+class RedisStreamHarness(RedisHarness):
+    promises = replace(RequestHarness.promises, name="Redis streams and lists")
+    place: ClassVar[Mapping[str, str]] = {"structure": "stream", "key": "rows"}
+
+    def append(self, row_id: int) -> None:
+        with self.server.connect() as client:
+            client.xadd("rows", {"row": json.dumps({"id": row_id})})

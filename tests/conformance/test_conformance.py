@@ -9,6 +9,7 @@ import pytest
 from servers.aws import AwsServer
 from servers.http_rows import HttpRows
 from servers.opensearch import OpenSearchServer, elasticsearch_proxy
+from servers.redis import RedisServer
 from tests.conformance.harnesses import (
     AwsHarness,
     DeduplicatingHttpHarness,
@@ -22,6 +23,8 @@ from tests.conformance.harnesses import (
     KinesisHarness,
     OpenSearchHarness,
     PostgresHarness,
+    RedisHarness,
+    RedisStreamHarness,
     SqsFifoHarness,
     SqsHarness,
 )
@@ -132,3 +135,15 @@ class TestElasticsearch(DestinationConformance):
         harness = ElasticsearchHarness(tmp_path, opensearch, url)
         yield harness
         harness.drop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [RedisHarness, RedisStreamHarness], scope="class")
+class TestRedis(DestinationConformance):
+    """Rows arrive exactly once by their key; in streams at least once."""
+
+    @pytest.fixture
+    def harness(
+        self, tmp_path: Path, redis_service: RedisServer, kind: type[RedisHarness]
+    ) -> DestinationHarness:
+        return kind(tmp_path, redis_service)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from servers.aws import AwsServer
 from servers.http_rows import HttpRows
+from servers.redis import RedisServer
 from tests.conformance.harnesses import (
     AwsHarness,
     DeltaHarness,
@@ -17,6 +18,8 @@ from tests.conformance.harnesses import (
     IcebergHarness,
     KinesisHarness,
     PostgresHarness,
+    RedisHarness,
+    RedisStreamHarness,
     SqsFifoHarness,
     SqsHarness,
 )
@@ -97,6 +100,7 @@ def _page(folder: Path) -> str:
         PostgresHarness(lambda: nowhere),
         HttpHarness(folder, HttpRows("http://localhost")),
         *(of(folder, AwsServer("http://localhost")) for of in AWS),
+        *(of(folder, RedisServer(1, 0)) for of in (RedisHarness, RedisStreamHarness)),
         JsonLinesHarness(folder),
     ]
     head = ["", *(harness.promises.name for harness in harnesses)]

@@ -31,10 +31,13 @@ class EntryBuffer(Generic[PayloadT]):
 
     With `order_by_key`, at most one entry of a key can be taken at a time. The others of the key stay behind
     until it is released.
+
+    With `in_order`, no entry can be taken while another one waits for its next attempt.
     """
 
-    def __init__(self, *, order_by_key: bool) -> None:
+    def __init__(self, *, order_by_key: bool, in_order: bool = False) -> None:
         self._order_by_key = order_by_key
+        self._in_order = in_order
         self._fresh: deque[Queued[PayloadT]] = deque()
         self._returned: list[tuple[int, Queued[PayloadT]]] = []
         """Heap by position: entries that can be taken, and whose place is not at the end."""
@@ -49,6 +52,8 @@ class EntryBuffer(Generic[PayloadT]):
     @property
     def ready_entries(self) -> int:
         """Entries that can be taken."""
+        if self._in_order and self._waiting:
+            return 0
         return len(self._fresh) + len(self._returned)
 
     def add(self, entries: Sequence[Entry[PayloadT]], size_bytes: int, now: float) -> None:

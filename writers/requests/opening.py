@@ -30,7 +30,8 @@ class WriterSettings:
     on_bad_rows: BadRows = BadRows.FAIL
     """What happens to entries that the destination refuses for good. FAIL stops the writer."""
     order_by_key: bool = False
-    """See `RequestSender`."""
+    in_order: bool = False
+    """See `RequestSender` for both."""
 
 
 class RowWriter(AsyncSinkWriter[PayloadT]):
@@ -80,6 +81,7 @@ def open_writer(
         settings.limits,
         retries=settings.retries,
         order_by_key=settings.order_by_key,
+        in_order=settings.in_order,
         observer=observe,
     )
     return RowWriter(sender, refused)

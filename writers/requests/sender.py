@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from ...committers.errors import PenstockError, RetryableError, SchemaMismatchError
@@ -63,6 +63,7 @@ class RequestSender(Generic[PayloadT]):
         aimd: Aimd | None = None,
         tasks: int = 1,
         order_by_key: bool = False,
+        in_order: bool = False,
         observer: Observer[PayloadT] | None = None,
         draw: Callable[[], float] = random.random,
     ) -> None:
@@ -70,17 +71,21 @@ class RequestSender(Generic[PayloadT]):
         Args:
             tasks: number of writers that share what the destination admits
             order_by_key: an entry is only sent when the entries of the same key before it are done
+            in_order: an entry is only sent when all entries before it are done, or with them: one request at
+                a time
             draw: returns random numbers in [0, 1)
         """
         self._client = client
         self._limits = limits or Limits()
+        if in_order:
+            self._limits = replace(self._limits, in_flight_requests_max=1)
         self._retries = retries or RetryBudget()
         self._rate = RateLimit(
             aimd or Aimd(), self._limits.batch_entries_max, self._limits.in_flight_requests_max, tasks
         )
         self._observer = observer
         self._draw = draw
-        self._buffer: EntryBuffer[PayloadT] = EntryBuffer(order_by_key=order_by_key)
+        self._buffer: EntryBuffer[PayloadT] = EntryBuffer(order_by_key=order_by_key, in_order=in_order)
         self._in_flight: dict[asyncio.Task[Result | Sequence[Result]], _Request[PayloadT]] = {}
         self._progress = Progress()
         self._counters = Counters()

@@ -125,3 +125,17 @@ def test_an_old_entry_of_a_slow_key_takes_no_place_of_older_ones() -> None:
         await writer.abort()
 
     run_virtually(main())
+
+
+def test_in_order_no_entry_overtakes_one_that_waits_for_its_next_attempt() -> None:
+    """Also not one of the same request that waits for less time."""
+    service = ScriptedService([DELIVERED, BUSY], BUSY, DELIVERED, latency_s=LATENCY_S)
+
+    async def main() -> None:
+        writer = sender(service, in_order=True, batch_entries_max=2, retries=RetryBudget(backoff_first_s=5))
+        await writer.write(keyed("abcdef"))
+        await writer.flush()
+
+    run_virtually(main())
+    assert service.positions == [(0, 1), (1, 2), (1, 2), (3, 4), (5,)]
+    assert service.times == sorted(set(service.times)), "one at a time"

@@ -1,0 +1,16 @@
+"""The data source `penstock.redis`."""
+
+from __future__ import annotations
+
+from ..requests.source import RequestDataSource
+
+
+class RedisDataSource(RequestDataSource):
+    """Keys of a Redis server. See `PenstockDataSource`."""
+
+    readers = "a client of Redis"
+    service = "penstock.datasource.redis.sink:SERVICE"
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock.redis"

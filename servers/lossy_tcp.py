@@ -1,0 +1,106 @@
+"""Runs a TCP proxy that loses requests and responses. For protocols other than HTTP, see `lossy_proxy`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Literal
+
+Fault = Literal["request lost", "response lost", "response held"]
+"""The connection closes before the server receives the request, or after its response. Held: the client never
+receives the response, and the connection stays open.
+"""
+
+
+_CHUNK = 1 << 22
+
+
+class LossyTcp:
+    """Controls the proxy from the test. A request is what arrives at once."""
+
+    def __init__(self, backend: int, delay_s: float) -> None:
+        self.port = 0
+        self.requests = 0
+        """Requests with the word since the last `spend`, with and without a fault."""
+        self._backend = backend
+        self._delay_s = delay_s
+        self._lock = threading.Lock()
+        self._word = b""
+        self._faults: list[Fault] = []
+
+    def spend(self, *faults: Fault, on: bytes) -> None:
+        """Inject these faults, one for each request that contains the word."""
+        with self._lock:
+            self._word, self._faults, self.requests = on, list(faults), 0
+
+    def spent(self) -> bool:
+        with self._lock:
+            return not self._faults
+
+    def _take(self, request: bytes) -> Fault | None:
+        with self._lock:
+            if not self._word or self._word not in request:
+                return None
+            self.requests += 1
+            return self._faults.pop(0) if self._faults else None
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._backend)
+        fault: Fault | None = None
+
+        async def return_responses() -> None:
+            while response := await server_reader.read(_CHUNK):
+                if fault == "response lost":
+                    writer.close()
+                    return
+                if fault != "response held":
+                    writer.write(response)
+
+        returning = asyncio.create_task(return_responses())
+        try:
+            while request := await reader.read(_CHUNK):
+                fault = fault or self._take(request)
+                if fault == "request lost":
+                    break
+                if self._delay_s:
+                    await asyncio.sleep(self._delay_s)
+                server_writer.write(request)
+        finally:
+            returning.cancel()
+            for one in (writer, server_writer):
+                one.close()
+                with suppress(OSError):
+                    await one.wait_closed()
+
+
+@contextmanager
+def lossy_tcp(backend: int, delay_s: float = 0) -> Iterator[LossyTcp]:
+    """Start a proxy in front of the port on the loopback, in a thread.
+
+    Args:
+        delay_s: added to each request, like a network's latency
+    """
+    proxy = LossyTcp(backend, delay_s)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    async def end() -> None:
+        server.close()
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    starting = asyncio.start_server(proxy.serve, "127.0.0.1", 0, limit=_CHUNK)
+    server = asyncio.run_coroutine_threadsafe(starting, loop).result()
+    proxy.port = server.sockets[0].getsockname()[1]
+    try:
+        yield proxy
+    finally:
+        asyncio.run_coroutine_threadsafe(end(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

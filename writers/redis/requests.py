@@ -1,0 +1,80 @@
+"""How rows become commands of Redis: `penstock.redis`. Runs on executors and in the delivery process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ...committers.requests.contract import RowPlace
+from ..requests.entry import Entry
+from ..requests.json_requests import JsonRequests, check_rows
+from ..requests.json_rows import json_objects
+from ..requests.row_ids import row_ids
+from .fence import SCRIPT, Fenced, fence_key, place_of, script_arguments
+from .target import RedisTarget
+from .template import Template
+
+if TYPE_CHECKING:
+    from .client import Command, RedisClient
+
+_OVERHEAD_BYTES = 64
+"""Of a command, besides key and row."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisRequests(JsonRequests):
+    """See `Requests` and `ChecksDestination`. Each row is a JSON object."""
+
+    target: RedisTarget
+
+    def new_client(self) -> RedisClient:
+        from .client import RedisClient
+
+        return RedisClient(self.target, self.settings.limits.in_flight_requests_max)
+
+    def check_schema(self, rows: pa.Schema) -> None:
+        JsonRequests.check_schema(self, rows)
+        for template in self.target.templates:
+            template.check(rows)
+
+    def check_destination(self, rows: pa.Schema) -> None:
+        target = self.target
+        key, field = target.key.example, target.hash_field.example if target.hash_field else None
+        commands = [target.command(key, field, "0", b"{}")]
+        if target.is_fenced:
+            fenced = Fenced(fence_key("0", self.address), key, place_of(0, 0, 0), "0", b"{}")
+            arguments = script_arguments([fenced], target.structure, target.length_max, is_between=False)
+            commands += [("GET", fenced.fence), ("SET", fenced.fence, ""), ("EVAL", SCRIPT, *arguments)]
+        target.check(*commands)
+
+    def checker(self) -> Callable[[pa.RecordBatch], None]:
+        return partial(_check, self.id_column, self.target.templates)
+
+    def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[Command | Fenced]]:
+        target = self.target
+        ids, keys = row_ids(rows, place, self.id_column), target.key.texts(rows)
+        fields = target.hash_field.texts(rows) if target.hash_field else [None] * rows.num_rows
+        fence = fence_key(place.query_id, self.address)
+        entries: list[Entry[Command | Fenced]] = []
+        for number, (row, row_id, key, field) in enumerate(
+            zip(json_objects(rows), ids, keys, fields, strict=True)
+        ):
+            command: Command | Fenced
+            if target.is_fenced:
+                at = place_of(place.batch_id, place.partition, place.row + number)
+                command = Fenced(fence, key, at, row_id, row)
+            else:
+                command = target.command(key, field, row_id, row)
+            size_bytes = len(row) + len(key.encode()) + _OVERHEAD_BYTES
+            entries.append(Entry(command, size_bytes, row_id, place.position + number, (key, field)))
+        return entries
+
+
+def _check(id_column: str | None, templates: Sequence[Template], rows: pa.RecordBatch) -> None:
+    check_rows(id_column, rows)
+    for template in templates:
+        template.texts(rows)

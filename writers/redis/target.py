@@ -1,0 +1,111 @@
+"""The server, and the key of each row. The client library is loaded when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from ...committers.errors import PenstockError, RetryableError
+from ..requests.results import Fatal
+from .template import Template
+
+if TYPE_CHECKING:
+    import redis
+
+Structure: TypeAlias = Literal["set", "hash", "stream", "list"]
+CONNECT_S = 10.0
+CHECK_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class RedisTarget:
+    """Where and how to write rows. Pickled to the executors, with the credentials."""
+
+    host: str
+    port: int
+    database: int
+    has_tls: bool
+    structure: Structure
+    key: Template
+    hash_field: Template | None = None
+    """Field of a hash."""
+    length_max: int | None = None
+    """Approximate length of a stream."""
+    is_fenced: bool = False
+    username: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+
+    @property
+    def templates(self) -> list[Template]:
+        return [self.key] if self.hash_field is None else [self.key, self.hash_field]
+
+    def command(self, key: str, field: str | None, row_id: str, row: bytes) -> tuple[str | bytes | int, ...]:
+        """Return the command that writes a row."""
+        if self.structure == "set":
+            return "SET", key, row
+        if self.structure == "hash":
+            return "HSET", key, field or "", row
+        if self.structure == "list":
+            return "RPUSH", key, row
+        trim = () if self.length_max is None else ("MAXLEN", "~", self.length_max)
+        return "XADD", key, *trim, "*", "id", row_id, "row", row
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Of both clients."""
+        return {
+            "host": self.host,
+            "port": self.port,
+            "db": self.database,
+            "username": self.username,
+            "password": self.password,
+            "ssl": self.has_tls,
+            "socket_connect_timeout": CONNECT_S,
+        }
+
+    def check(self, *commands: Sequence[str | bytes | int]) -> None:
+        """Check that the server answers, and that the user may run the commands. They are not executed.
+
+        Raises:
+            AccessRefusedError: the user is unknown or lacks a permission.
+            ConfigurationError: it is a cluster.
+            RetryableError: the server does not answer.
+        """
+        import redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        try:
+            with redis.Redis(
+                **self.arguments,
+                socket_timeout=CHECK_S,
+                retry=Retry(NoBackoff(), 0),
+                single_connection_client=True,
+            ) as client:
+                client.ping()
+                if _is_cluster(client):
+                    raise redis.ResponseError("MOVED The server is a node of a cluster")
+                client.execute_command("MULTI")
+                for command in commands:
+                    client.execute_command(*command)
+                client.execute_command("DISCARD")
+        except Exception as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: Exception) -> PenstockError:
+        from .errors import classify
+
+        result = classify(error)
+        message = f"Redis at {self.host}:{self.port} cannot be written: "
+        if isinstance(result, Fatal):
+            return result.error(f"{message}{result.code}. {result.message} Nothing was written.")
+        return RetryableError(f"{message}{error}")
+
+
+def _is_cluster(client: redis.Redis) -> bool:
+    with suppress(Exception):  # users may lack the permission
+        info: Any = client.info("cluster")
+        return bool(info.get("cluster_enabled"))
+    return False
