@@ -8,14 +8,17 @@ from pathlib import Path
 
 from servers.aws import AwsServer
 from servers.http_rows import HttpRows
+from servers.opensearch import OpenSearchServer
 from tests.conformance.harnesses import (
     AwsHarness,
     DeltaHarness,
     DynamoDbHarness,
+    ElasticsearchHarness,
     FirehoseHarness,
     HttpHarness,
     IcebergHarness,
     KinesisHarness,
+    OpenSearchHarness,
     PostgresHarness,
     SqsFifoHarness,
     SqsHarness,
@@ -97,6 +100,8 @@ def _page(folder: Path) -> str:
         PostgresHarness(lambda: nowhere),
         HttpHarness(folder, HttpRows("http://localhost")),
         *(of(folder, AwsServer("http://localhost")) for of in AWS),
+        OpenSearchHarness(folder, OpenSearchServer("http://localhost")),
+        ElasticsearchHarness(folder, OpenSearchServer("http://localhost")),
         JsonLinesHarness(folder),
     ]
     head = ["", *(harness.promises.name for harness in harnesses)]
