@@ -38,7 +38,7 @@ demo: .venv/.installed java ## Stream real flights into Delta and Iceberg, kill 
 	@$(BIN)/python notebooks/demo.py
 
 .PHONY: test
-test: .venv/.installed java ## The fast tests, about six minutes: units, protocol, real Spark, a kill of each format
+test: .venv/.installed java ## The fast tests, about five minutes: units, protocol, real Spark, a kill of each format
 	@$(BIN)/pytest $(PARALLEL) -m "not slow" $(PYTEST_ARGS)
 
 .PHONY: test-all

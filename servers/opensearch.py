@@ -142,7 +142,7 @@ def _translator(backend: str, seen: list[tuple[str, Mapping[str, str]]]) -> type
                 connection.close()
             self.send_response_only(response.status)
             self.send_header("X-Elastic-Product", "Elasticsearch")
-            self.send_header("Content-Type", response.getheader("content-type") or "application/json")
+            self.send_header("Content-Type", response.getheader("content-type") or "text/plain")
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             if self.command != "HEAD":

@@ -21,6 +21,7 @@ public class Server {
             .put("path.home", arguments[0])
             .put("http.port", arguments[1])
             .put("transport.port", 0)
+            .put("http.max_content_length", "20mb")
             .put("network.host", "127.0.0.1")
             .put("transport.type", "netty4")
             .put("http.type", "netty4")

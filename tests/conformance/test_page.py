@@ -8,15 +8,18 @@ from pathlib import Path
 
 from servers.aws import AwsServer
 from servers.http_rows import HttpRows
+from servers.opensearch import OpenSearchServer
 from servers.redis import RedisServer
 from tests.conformance.harnesses import (
     AwsHarness,
     DeltaHarness,
     DynamoDbHarness,
+    ElasticsearchHarness,
     FirehoseHarness,
     HttpHarness,
     IcebergHarness,
     KinesisHarness,
+    OpenSearchHarness,
     PostgresHarness,
     RedisHarness,
     RedisStreamHarness,
@@ -101,6 +104,8 @@ def _page(folder: Path) -> str:
         HttpHarness(folder, HttpRows("http://localhost")),
         *(of(folder, AwsServer("http://localhost")) for of in AWS),
         *(of(folder, RedisServer(1, 0)) for of in (RedisHarness, RedisStreamHarness)),
+        OpenSearchHarness(folder, OpenSearchServer("http://localhost")),
+        ElasticsearchHarness(folder, OpenSearchServer("http://localhost")),
         JsonLinesHarness(folder),
     ]
     head = ["", *(harness.promises.name for harness in harnesses)]

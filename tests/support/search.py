@@ -44,12 +44,12 @@ class SearchPlace:
     def sink(self, **more: str) -> RequestSink:
         return service_of(self.kind).sink(self.options(**more))
 
-    def write(self, rows: pa.RecordBatch, place: RowPlace = PLACE, **more: str) -> Any:
+    def write(self, rows: pa.RecordBatch, **more: str) -> Any:
         """Send the rows as a task, and return the counters of its writer."""
         requests = self.sink(**more).requests
         writer: Any = requests.open_writer()
         try:
-            writer.write(requests.entries(rows, place))
+            writer.write(requests.entries(rows, PLACE))
             writer.flush()
         finally:
             writer.abort()

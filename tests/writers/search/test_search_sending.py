@@ -26,7 +26,7 @@ from penstock.committers.errors import (
 )
 
 ROWS = 60
-SMALL: dict[str, Any] = {"maxBatchSize": "5", "maxInFlightRequests": "4"}
+SMALL = {"maxBatchSize": "5", "maxInFlightRequests": "4"}
 
 BOTH = pytest.mark.parametrize("kind", KINDS)
 
@@ -54,7 +54,8 @@ def place(
     request: pytest.FixtureRequest, opensearch: OpenSearchServer, proxy: LossyProxy, translating: SearchProxy
 ) -> SearchPlace:
     """Behind a proxy that loses requests."""
-    kind = request.node.callspec.params.get("kind", "opensearch")
+    is_parametrized = "kind" in request.fixturenames
+    kind = request.getfixturevalue("kind") if is_parametrized else "opensearch"
     return SearchPlace.new(opensearch, kind, translating.url if kind == "elasticsearch" else proxy.url)
 
 
@@ -124,11 +125,10 @@ def test_documents_that_are_refused_for_good_are_dropped_or_stop_the_writer(
 def test_a_request_that_is_too_large_is_split(
     kind: str, opensearch: OpenSearchServer, place: SearchPlace
 ) -> None:
-    """The limit of the service is 100 MB; that of a proxy before it can be lower."""
-    text = "x" * 40 * 1024 * 1024
+    """The limit of this server is 20 MB (`http.max_content_length`), by default 100 MB."""
+    text = "x" * 8 * 1024 * 1024
     rows = pa.record_batch({"id": [1, 2, 3], "text": [text] * 3})
-    limits: dict[str, Any] = dict.fromkeys(("maxRecordBytes", "maxBatchBytes"), "200mb")
-    limits["maxBufferedBytes"] = "400mb"
+    limits = {"maxRecordBytes": "30mb", "maxBatchBytes": "30mb", "maxBufferedBytes": "60mb"}
     direct = replace(place, url=opensearch.url) if kind == "opensearch" else place
     opensearch.ask(
         "PUT", f"{place.index}/_mapping", {"properties": {"text": {"type": "object", "enabled": False}}}
@@ -219,18 +219,18 @@ def test_a_data_stream_takes_each_document_once(place: SearchPlace) -> None:
 @BOTH
 def test_a_service_that_does_not_answer_is_reported(kind: str, place: SearchPlace) -> None:
     nowhere = replace(place, url="http://127.0.0.1:1")
-    given: dict[str, Any] = {"username": "me", "password": "geheim"}
+    given = {"username": "me", "password": "geheim"}
     with pytest.raises(RetryableError, match="cannot be checked") as failure:
         nowhere.sink(**given).open_table().plan_batch(rows_of(0).schema, "append", 0)
     assert "geheim" not in str(failure.value)
-    with pytest.raises(PenstockError) as stopped:
+    with pytest.raises(PenstockError) as while_sending:
         nowhere.write(rows_of(1), retryFor="1s", **given)
-    assert "geheim" not in str(stopped.value)
+    assert "geheim" not in str(while_sending.value)
 
 
 @BOTH
 def test_refused_credentials_stop_the_writer(kind: str, place: SearchPlace, proxy: LossyProxy) -> None:
-    given: dict[str, Any] = {"username": "me", "password": "geheim"}
+    given = {"username": "me", "password": "geheim"}
     proxy.spend("denied", on="_bulk")
     with pytest.raises(AccessRefusedError, match="Check the permissions of these credentials") as failure:
         place.write(rows_of(1), **given)
