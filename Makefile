@@ -37,6 +37,10 @@ help: ## Print this list
 demo: .venv/.installed java ## Stream real flights into Delta and Iceberg, kill the driver, restart, prove every row
 	@$(BIN)/python notebooks/demo.py
 
+.PHONY: demo-fanout
+demo-fanout: .venv/.installed java ## Stream flights into Delta, OpenSearch and Kinesis at once, with an outage and kills
+	@$(BIN)/python notebooks/fanout_demo.py
+
 .PHONY: test
 test: .venv/.installed java ## The fast tests, about five minutes: units, protocol, real Spark, a kill of each format
 	@$(BIN)/pytest $(PARALLEL) -m "not slow" $(PYTEST_ARGS)

@@ -38,7 +38,7 @@ def plot_batches(streams: Streams) -> Figure:
     _draw_rows(rows, streams, restarts)
     _draw_commit_times(times, streams, restarts)
     for axes in (rows, times):
-        _clean(axes)
+        clean(axes)
         if len(streams) > 1:
             axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, labelcolor=GREY)
     batches, tables = next(iter(streams.values())), " and ".join(TABLES[name] for name in streams)
@@ -130,7 +130,7 @@ def _short(seconds: float) -> str:
     return f"{seconds * 1000:g} ms" if seconds < 1 else f"{seconds:g} s"
 
 
-def _clean(axes: Axes) -> None:
+def clean(axes: Axes) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color("#c8d0d6")
     axes.grid(axis="y", color="#e5e9ec", linewidth=0.8)

@@ -32,13 +32,23 @@ class Batch:
 
 def status(checkpoint: Path) -> dict[str, Any] | None:
     """Return the store's stream from `penstock status --json`; None if there is none."""
+    found = streams(checkpoint)
+    return found[0] if found else None
+
+
+def streams(checkpoint: Path) -> list[dict[str, Any]]:
+    """Return all streams of the store from `penstock status --json`."""
     ended = _run("status", "--checkpoint", str(checkpoint))
-    streams = json.loads(ended.stdout)["streams"] if ended.returncode == 0 else []
-    return streams[0] if streams else None
+    found: list[dict[str, Any]] = json.loads(ended.stdout)["streams"] if ended.returncode == 0 else []
+    return found
 
 
-def batches(checkpoint: Path) -> list[Batch]:
-    """Return all batches in the store, in ascending order."""
+def batches(checkpoint: Path, stream: str | None = None) -> list[Batch]:
+    """Return all batches of a stream in the store, in ascending order.
+
+    Args:
+        stream: name of the stream; None: the store has one
+    """
     return [
         Batch(
             batch_id=one["batch_id"],
@@ -50,7 +60,7 @@ def batches(checkpoint: Path) -> list[Batch]:
             finished_at=datetime.fromisoformat(one["finished_at"]) if one["finished_at"] else None,
             table_version=None if one["table_version"] is None else int(one["table_version"]),
         )
-        for one in reversed(_history(checkpoint)["batches"])
+        for one in reversed(_history(checkpoint, stream)["batches"])
     ]
 
 
@@ -73,10 +83,12 @@ def query_id(checkpoint: Path) -> str:
     return str(_history(checkpoint)["query_id"])
 
 
-def _history(checkpoint: Path) -> dict[str, Any]:
+def _history(checkpoint: Path, name: str | None = None) -> dict[str, Any]:
     stream = status(checkpoint)
     assert stream is not None, f"no stream has written a batch with the checkpoint {checkpoint}"
-    ended = _run("history", stream["query_id"], "--checkpoint", str(checkpoint), "--limit", str(BATCHES_MAX))
+    ended = _run(
+        "history", name or stream["query_id"], "--checkpoint", str(checkpoint), "--limit", str(BATCHES_MAX)
+    )
     ended.check_returncode()
     found: dict[str, Any] = json.loads(ended.stdout)
     return found

@@ -75,13 +75,16 @@ class OpenSearchServer:
 
 
 @contextmanager
-def opensearch_server(folder: Path) -> Iterator[OpenSearchServer]:
+def opensearch_server(folder: Path, port: int | None = None) -> Iterator[OpenSearchServer]:
     """Start a server with its data in this folder.
+
+    Args:
+        port: None: a free one
 
     Raises:
         MavenUnreachableError: its jars cannot be downloaded.
     """
-    jars, port = classpath(_FIXTURE / "pom.xml"), free_port()
+    jars, port = classpath(_FIXTURE / "pom.xml"), port or free_port()
     url = f"http://127.0.0.1:{port}"
     arguments = ["-cp", jars, str(_FIXTURE / "Server.java"), str(folder), str(port)]
     with java_server(arguments, folder, lambda: urlopen(url).close(), heap="512m"):

@@ -1,0 +1,87 @@
+"""Plots how many rows wait for their delivery to each destination, over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from notebooks.batch_plot import ALARM, DEEP, GREY, clean
+
+if TYPE_CHECKING:
+    from notebooks.store import Batch
+
+COLORS = ("#1f618d", "#b9770e", "#7d3c98")
+
+
+def plot_backlogs(
+    streams: Mapping[str, Sequence[Batch]],
+    outage: tuple[str, datetime, datetime],
+    kills: Mapping[str, datetime],
+) -> Figure:
+    """Plot the backlog of each stream, an outage and the moments of kills.
+
+    Args:
+        streams: COMMITTED batches by the name of the destination
+        outage: what was down, from when to when
+    """
+    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1, hspace=0.08)
+    figure = Figure(figsize=(11, 6.5), dpi=130, layout=layout, facecolor="white")
+    rows = figure.subplots(len(streams), 1, sharex=True)
+    start = min(batch.prepared_at for batches in streams.values() for batch in batches)
+
+    def second(moment: datetime) -> float:
+        return (moment - start) / timedelta(seconds=1)
+
+    down, from_, to = outage
+    for axes, color, (name, batches) in zip(rows, COLORS, streams.items(), strict=False):
+        times, waiting = _backlog(batches)
+        axes.fill_between(
+            [second(one) for one in times], waiting, step="post", color=color, alpha=0.85, linewidth=0
+        )
+        axes.set_title(f"{name}: rows that wait for their delivery", loc="left", fontsize=10.5, color=GREY)
+        axes.axvspan(second(from_), second(to), color=ALARM, alpha=0.1, linewidth=0)
+        for moment in kills.values():
+            axes.axvline(second(moment), color=ALARM, linewidth=1.2, linestyle="--")
+        axes.set_ylim(0)
+        axes.set_xlim(0)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+        clean(axes)
+    marks = [
+        (f"{down} is down", (second(from_) + second(to)) / 2),
+        *((what, second(at)) for what, at in kills.items()),
+    ]
+    for what, at in marks:
+        rows[0].annotate(
+            what,
+            (at, 1.02),
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            va="bottom",
+            color=ALARM,
+            fontsize=9,
+        )
+    rows[-1].set_xlabel("seconds", color=GREY)
+    figure.suptitle(
+        f"{sum(batch.rows for batch in next(iter(streams.values()))):,} flights into {', '.join(streams)}: "
+        "who is down holds up nobody else",
+        x=0.01,
+        ha="left",
+        fontsize=14,
+        fontweight="bold",
+        color=DEEP,
+    )
+    return figure
+
+
+def _backlog(batches: Sequence[Batch]) -> tuple[list[datetime], list[int]]:
+    """Return the moments at which the number of waiting rows changes, and that number."""
+    changes = [(batch.prepared_at, batch.rows) for batch in batches]
+    changes += [(batch.finished_at, -batch.rows) for batch in batches if batch.finished_at is not None]
+    changes.sort()
+    return [moment for moment, _ in changes], list(accumulate(change for _, change in changes))
