@@ -38,19 +38,19 @@ from servers.ports import free_port
 from penstock.testing import RunningJob
 
 PROGRAM = Path(__file__).with_name("fanout_stream.py")
-FILES_OF_YEAR = 73
+FILES_OF_YEAR = 365
 TARGETS = {"lake": "Delta", "search": "OpenSearch", "events": "Kinesis"}
 OUTAGE_S = 30
-WINDOW = 4 * 250
-"""Rows in flight to Kinesis: the options maxInFlightRequests and maxBatchSize of the program."""
+WINDOW = 4 * 250 + 500
+"""What a kill may repeat: maxInFlightRequests * maxBatchSize + maxBufferedRequests of the program."""
 TIMEOUT_S = 600
 POLL_S = 1.0
 
 
 def main(
     files: Annotated[
-        int, typer.Option(min=12, max=FILES_OF_YEAR, help="Files to stream, of five days each.")
-    ] = 24,
+        int, typer.Option(min=12, max=FILES_OF_YEAR, help="Files to stream, of one day each.")
+    ] = 31,
     directory: Annotated[
         Path, typer.Option(help="Working directory. Emptied at the start if an earlier demo created it.")
     ] = REPOSITORY / "demo-data",

@@ -45,6 +45,7 @@ def main(source: str, folder: str, search: str, aws: str) -> None:
         .option("target.events.endpointUrl", aws)
         .option("target.events.maxBatchSize", 250)
         .option("target.events.maxInFlightRequests", 4)
+        .option("target.events.maxBufferedRequests", 500)
         .option("target.events.progressEverySeconds", 0)
         .option("target.search.idColumn", "id")
         .option("target.events.idColumn", "id")

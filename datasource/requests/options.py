@@ -109,7 +109,8 @@ class RequestOptions(DeliveryOptions):
     buffered_entries_max: int = option(
         "maxBufferedRequests",
         count(1, 10_000_000),
-        "Rows that a task, or a delivery, holds until they can be sent.",
+        "Rows that a task, or a delivery, holds until they can be sent. It does not send further ahead of a "
+        "row that is not acknowledged, so that a crash repeats no more than these and those in flight.",
         default="10000",
     )
     buffered_bytes_max: int = option(

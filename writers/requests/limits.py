@@ -72,3 +72,8 @@ class Limits:
     @property
     def in_flight_entries_max(self) -> int:
         return self.in_flight_requests_max * self.batch_entries_max
+
+    @property
+    def repeated_entries_max(self) -> int:
+        """Entries from the first one that is not acknowledged. A crash repeats no more than these."""
+        return self.buffered_entries_max + self.in_flight_entries_max

@@ -214,7 +214,7 @@ class RequestSender(Generic[PayloadT]):
         limits, buffer = self._limits, self._buffer
         room_bytes = limits.buffered_bytes_max - buffer.bytes
         size_bytes = 0
-        end = min(len(entries), start + max(limits.buffered_entries_max - buffer.entries, 0))
+        end = min(len(entries), start + max(self._room(), 0))
         for number in range(start, end):
             entry_bytes = entries[number].size_bytes
             if entry_bytes > limits.record_bytes_max or size_bytes + entry_bytes > room_bytes:
@@ -273,9 +273,14 @@ class RequestSender(Generic[PayloadT]):
 
     def _is_full(self, entry_bytes: int) -> bool:
         """Return True if there is no room for an entry of this size."""
-        return (
-            self._buffer.entries >= self._limits.buffered_entries_max
-            or self._buffer.bytes + entry_bytes > self._limits.buffered_bytes_max
+        return self._room() <= 0 or self._buffer.bytes + entry_bytes > self._limits.buffered_bytes_max
+
+    def _room(self) -> int:
+        """For so many entries. Those that are done behind one that is not take room, too."""
+        limits = self._limits
+        return min(
+            limits.buffered_entries_max - self._buffer.entries,
+            limits.repeated_entries_max - self._progress.unrecorded,
         )
 
     def _set_timer(self, now: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -47,6 +48,21 @@ def test_the_observer_gets_entries_in_the_order_of_their_acknowledgment() -> Non
         (1, Dropped("old")),
         (2, DeadLetter("400", "Bad.")),
     ]
+
+
+def test_what_a_crash_would_repeat_is_bounded_while_one_request_gets_no_response() -> None:
+    """Without a bound, all others would be done behind it, and none of them recorded."""
+    service = ScriptedService(NEVER)
+
+    async def main() -> None:
+        writer = sender(service, in_flight_requests_max=2, buffered_entries_max=10, request_timeout_s=60.0)
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(writer.write(entries(100)), timeout=30)
+        assert writer.acknowledged_up_to is None
+        assert max(place for request in service.positions for place in request) == 10 + 2 * 3 - 1
+        await writer.abort()
+
+    run_virtually(main())
 
 
 def test_progress_is_the_prefix_of_what_is_done() -> None:
