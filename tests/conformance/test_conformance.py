@@ -1,4 +1,4 @@
-"""The destinations of this package pass the conformance suite."""
+"""The tables of this package pass the conformance suite."""
 
 from __future__ import annotations
 
@@ -6,27 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from servers.aws import AwsServer
-from servers.http_rows import HttpRows
-from servers.opensearch import OpenSearchServer, elasticsearch_proxy
-from servers.redis import RedisServer
 from tests.conformance.harnesses import (
-    AwsHarness,
-    DeduplicatingHttpHarness,
     DeltaHarness,
     DeltaLibraryHarness,
-    DynamoDbHarness,
-    ElasticsearchHarness,
-    FirehoseHarness,
-    HttpHarness,
     IcebergHarness,
-    KinesisHarness,
-    OpenSearchHarness,
     PostgresHarness,
-    RedisHarness,
-    RedisStreamHarness,
-    SqsFifoHarness,
-    SqsHarness,
 )
 
 from penstock.committers.delta.committer import DeltaTableCommitter
@@ -76,74 +60,3 @@ class TestPostgres(DestinationConformance):
     ) -> DestinationHarness:
         monkeypatch.setenv("PGUSER", "postgres")  # the store knows no user
         return PostgresHarness(new_postgres_url)
-
-
-class TestHttp(DestinationConformance):
-    """Rows arrive at least once."""
-
-    @pytest.fixture
-    def harness(self, tmp_path: Path, http_service: HttpRows) -> DestinationHarness:
-        return HttpHarness(tmp_path, http_service)
-
-
-@pytest.mark.slow
-class TestHttpWithKeys(DestinationConformance):
-    """Rows arrive exactly once, as the service takes each key once."""
-
-    @pytest.fixture
-    def harness(self, tmp_path: Path, http_service: HttpRows) -> DestinationHarness:
-        return DeduplicatingHttpHarness(tmp_path, http_service)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind", [KinesisHarness, FirehoseHarness, DynamoDbHarness, SqsHarness, SqsFifoHarness], scope="class"
-)
-class TestAws(DestinationConformance):
-    """Rows arrive at least once; exactly once where the service knows their keys or ids."""
-
-    @pytest.fixture
-    def harness(
-        self, tmp_path: Path, aws_service: AwsServer, kind: type[AwsHarness]
-    ) -> Iterator[DestinationHarness]:
-        with kind(tmp_path, aws_service).created() as harness:
-            yield harness
-
-
-@pytest.mark.slow
-class TestOpenSearch(DestinationConformance):
-    """Rows with an id are there once, however often they are sent."""
-
-    @pytest.fixture
-    def harness(self, tmp_path: Path, opensearch: OpenSearchServer) -> Iterator[DestinationHarness]:
-        harness = OpenSearchHarness(tmp_path, opensearch)
-        yield harness
-        harness.drop()  # a node has at most 1000 shards
-
-
-@pytest.mark.slow
-class TestElasticsearch(DestinationConformance):
-    """By the library of Elasticsearch."""
-
-    @pytest.fixture(scope="class")
-    def url(self, opensearch: OpenSearchServer) -> Iterator[str]:
-        with elasticsearch_proxy(opensearch.url) as proxy:
-            yield proxy.url
-
-    @pytest.fixture
-    def harness(self, tmp_path: Path, opensearch: OpenSearchServer, url: str) -> Iterator[DestinationHarness]:
-        harness = ElasticsearchHarness(tmp_path, opensearch, url)
-        yield harness
-        harness.drop()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [RedisHarness, RedisStreamHarness], scope="class")
-class TestRedis(DestinationConformance):
-    """Rows arrive exactly once by their key; in streams at least once."""
-
-    @pytest.fixture
-    def harness(
-        self, tmp_path: Path, redis_service: RedisServer, kind: type[RedisHarness]
-    ) -> DestinationHarness:
-        return kind(tmp_path, redis_service)

@@ -1,0 +1,34 @@
+"""The AWS services pass the conformance suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from servers.aws import AwsServer
+from tests.conformance.harnesses import (
+    AwsHarness,
+    DynamoDbHarness,
+    FirehoseHarness,
+    KinesisHarness,
+    SqsFifoHarness,
+    SqsHarness,
+)
+
+from penstock.testing.conformance import DestinationConformance, DestinationHarness
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind", [KinesisHarness, FirehoseHarness, DynamoDbHarness, SqsHarness, SqsFifoHarness], scope="class"
+)
+class TestAws(DestinationConformance):
+    """Rows arrive at least once; exactly once where the service knows their keys or ids."""
+
+    @pytest.fixture
+    def harness(
+        self, tmp_path: Path, aws_service: AwsServer, kind: type[AwsHarness]
+    ) -> Iterator[DestinationHarness]:
+        with kind(tmp_path, aws_service).created() as harness:
+            yield harness
