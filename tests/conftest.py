@@ -97,11 +97,13 @@ SLOW = (
     "test_packaging.py",
     "testing/test_checking.py",
     "testing/test_documentation.py",
+    "writers/aws/test_sending.py",
     "writers/iceberg/test_iceberg_tables.py",
+    "writers/redis/test_sending.py",
+    "writers/search/test_search_sending.py",
     "writers/test_compaction.py",
     "writers/test_memory.py",
     "writers/test_speed.py",
-    "writers/search/test_search_sending.py",
     "writers/test_uploads.py",
 )
 """Files and folders that `make test` leaves to `make test-all`, besides single tests marked `slow`."""

@@ -14,6 +14,7 @@ import penstock
 from penstock.cli.app import app
 from penstock.committers.store.sql import open_store
 from penstock.datasource.plug_ins import BUILT_IN
+from penstock.datasource.registration import DATA_SOURCES
 from penstock.testing.conformance import Query
 from penstock.testing.conformance.query import ids
 
@@ -31,7 +32,8 @@ def test_register_finds_it(plug_in: Path) -> None:
     penstock.register(cast(Any, spark), tune=False)
 
     names = [one.name() for one in registered]
-    assert names == [*(f"penstock.{kind}" for kind in BUILT_IN), "jsonlines"]
+    assert names == [*(one.name() for one in DATA_SOURCES), "jsonlines"]
+    assert {f"penstock.{kind}" for kind in BUILT_IN} < set(names)
 
 
 def test_commands_find_it_by_the_kind_that_the_store_knows(plug_in: Path, tmp_path: Path) -> None:
