@@ -30,7 +30,7 @@ class DynamoDbOptions(AwsOptions):
     SERVICE: ClassVar[str] = "dynamodb"
 
     table: str = named("table", "[a-zA-Z0-9_.-]{3,255}", "Name of the table.")
-    keys: tuple[str, ...] = field(
+    key_columns: tuple[str, ...] = field(
         metadata=declared(
             "keyColumns",
             _keys,
@@ -48,7 +48,7 @@ class DynamoDbOptions(AwsOptions):
 
 def _requests(options: DynamoDbOptions) -> DynamoDbRequests:
     settings = replace(options.writer_settings, order_by_key=True)
-    return DynamoDbRequests(options.address, settings, options.id_column, options.target, options.keys)
+    return DynamoDbRequests(options.address, settings, options.id_column, options.target, options.key_columns)
 
 
 SERVICE = RequestService(

@@ -66,6 +66,7 @@ class RequestTarget(RequestCommitter):
         self._options, self._name = options, sink.kind
         self._location = row_log_of(options.row_log, options.checkpoint_location)
         log = None if self._location is None else RowLog(self._location, dict(options.storage_options))
+        self._destination = sink.requests
         self._rows_to_requests = options.with_keys(sink.requests)
         super().__init__(
             sink.kind,
@@ -84,8 +85,8 @@ class RequestTarget(RequestCommitter):
                 "output mode append."
             )
         self._rows_to_requests.check_schema(rows)
-        if isinstance(self._rows_to_requests, ChecksDestination):
-            self._check_destination(self._rows_to_requests, rows)
+        if isinstance(self._destination, ChecksDestination):
+            self._check_destination(self._destination, rows)
         writers: TaskWriterFactory[RequestPayload]
         if not self._options.is_decoupled:
             writers = cast("TaskWriterFactory[RequestPayload]", DirectWriters(self._rows_to_requests))

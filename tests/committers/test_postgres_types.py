@@ -319,7 +319,11 @@ def test_a_text_that_is_no_json_is_refused_by_its_task(query: PostgresQuery, sto
 def test_the_documents_say_which_types_columns_get() -> None:
     page = (Path(__file__).parents[2] / "docs" / "types.md").read_text()
     rows = dict(
-        re.findall(r"^\| `(\w+(?:\(p,s\))?)` \| `([^`]+)` \|", page.split("## Postgres tables")[1], re.M)
+        re.findall(
+            r"^\| `(\w+(?:\(p,s\))?)` \| `([^`]+)` \|",
+            page.split("## Postgres tables")[1].split("\n## ")[0],
+            re.M,
+        )
     )
     kinds = {**ARROW_TYPES, "DecimalType(p,s)": pa.decimal128(7, 3)}
     spark = {"LongType": "bigint", "IntegerType": "int", "TimestampNTZType": "timestamp_ntz"}

@@ -9,11 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock import DeltaDataSource, HttpDataSource, IcebergDataSource, PostgresDataSource
 from penstock.datasource import coalescing
 from penstock.datasource.arrow_batches import BYTES_MAX, NO_BOUND, ROWS_MAX, ROWS_PER_GIB, cut_by_rows
 from penstock.datasource.coalescing import COALESCED_ROWS, coalesced
-from penstock.datasource.registration import register
+from penstock.datasource.registration import DATA_SOURCES, register
 
 
 class Conf(dict[str, str]):
@@ -66,7 +65,7 @@ def test_registering_sets_both_unless_tune_is_false(tune: bool, keys: set[str]) 
     register(session, tune=tune)
 
     assert set(session.conf) == keys
-    assert registered == [DeltaDataSource, IcebergDataSource, PostgresDataSource, HttpDataSource]
+    assert registered == list(DATA_SOURCES)
 
 
 def test_one_line_reports_the_settings_and_the_option_to_keep_them(caplog: pytest.LogCaptureFixture) -> None:

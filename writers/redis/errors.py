@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-
-from redis import exceptions
+from functools import cache
 
 from ...committers.errors import AccessRefusedError, ConfigurationError
 from ..requests.client import classify_error
@@ -30,26 +29,34 @@ _FATAL = {
         "The key already has another structure. Delete it, or choose another key or structure.",
     ),
 }
-_CODES: tuple[tuple[type[Exception], str], ...] = (
-    (exceptions.AuthenticationWrongNumberOfArgsError, "WRONGPASS"),
-    (exceptions.AuthenticationError, "NOAUTH"),
-    (exceptions.NoPermissionError, "NOPERM"),
-    (exceptions.BusyLoadingError, "LOADING"),
-    (exceptions.ReadOnlyError, "READONLY"),
-    (exceptions.OutOfMemoryError, "OOM"),
-    (exceptions.MovedError, "MOVED"),
-    (exceptions.AskError, "ASK"),
-    (exceptions.TryAgainError, "TRYAGAIN"),
-    (exceptions.ClusterDownError, "CLUSTERDOWN"),
-    (exceptions.ClusterCrossSlotError, "CROSSSLOT"),
-    (exceptions.MasterDownError, "MASTERDOWN"),
-)
-"""Errors from whose message the library removes the code."""
+
+
+@cache
+def _codes() -> tuple[tuple[type[Exception], str], ...]:
+    """Errors from whose message the library removes the code."""
+    from redis import exceptions
+
+    return (
+        (exceptions.AuthenticationWrongNumberOfArgsError, "WRONGPASS"),
+        (exceptions.AuthenticationError, "NOAUTH"),
+        (exceptions.NoPermissionError, "NOPERM"),
+        (exceptions.BusyLoadingError, "LOADING"),
+        (exceptions.ReadOnlyError, "READONLY"),
+        (exceptions.OutOfMemoryError, "OOM"),
+        (exceptions.MovedError, "MOVED"),
+        (exceptions.AskError, "ASK"),
+        (exceptions.TryAgainError, "TRYAGAIN"),
+        (exceptions.ClusterDownError, "CLUSTERDOWN"),
+        (exceptions.ClusterCrossSlotError, "CROSSSLOT"),
+        (exceptions.MasterDownError, "MASTERDOWN"),
+    )
 
 
 def classify(error: Exception) -> Result:
     """See `ErrorClassifier`."""
-    for kind, code in _CODES:
+    from redis import exceptions
+
+    for kind, code in _codes():
         if isinstance(error, kind):
             return result_of(code, str(error))
     if isinstance(error, (exceptions.ConnectionError, exceptions.TimeoutError, asyncio.TimeoutError)):
