@@ -30,6 +30,7 @@ NEEDS_EXTRA = {
     "penstock.committers.postgres.committer",
     "penstock.committers.postgres.connection",
     "penstock.datasource.postgres.sink",
+    "penstock.writers.redis.client",
     "penstock.writers.requests.http",
     *(
         f"penstock.testing.conformance.{path.stem}"
