@@ -62,10 +62,21 @@ def prefixes_of(layers: type) -> tuple[Prefix, ...]:
 
 
 def _declared(layer: type) -> list[Option | Prefix]:
-    """Options of a layer, its own first. What it declares again, with another default, is its own."""
+    """Options of a layer, its own first. What it declares again, with another default, is its own.
+
+    Raises:
+        TypeError: a field has the name of a base's field and is another option, which would be lost.
+    """
     bases = [base for base in layer.__bases__ if is_dataclass(base)]
     inherited = [one for base in bases for one in fields(base)]
     own = [one for one in fields(layer) if _KEY in one.metadata and one not in inherited]
     shown: list[Option | Prefix] = [replace(one.metadata[_KEY], field=one.name) for one in own]
-    names = {one.name for one in own}
-    return shown + [known for base in bases for known in _declared(base) if known.field not in names]
+    of_own = {one.field: one.name for one in shown}
+    of_bases = [known for base in bases for known in _declared(base)]
+    for known in of_bases:
+        if of_own.get(known.field, known.name) != known.name:
+            raise TypeError(
+                f"{layer.__name__}.{known.field} is the option {of_own[known.field]}, and in a base class "
+                f"the option {known.name}. Give the field another name."
+            )
+    return shown + [known for known in of_bases if known.field not in of_own]

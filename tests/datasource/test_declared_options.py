@@ -95,3 +95,14 @@ def test_the_default_in_the_documents_is_the_one_that_holds(kind: type) -> None:
 def test_the_documented_rows_of_a_row_group_are_those_of_the_writer() -> None:
     (rows,) = [one for one in options_of(DeltaOptions) if one.name == "rowGroupRows"]
     assert f"{ROW_GROUP_ROWS:,}" in rows.help
+
+
+def test_a_field_that_hides_another_option_is_refused() -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Hiding(DeliveryOptions):
+        deliver_after_s: int = option("keyColumns", count(1, 9), "Something else.", default="1")
+
+    with pytest.raises(
+        TypeError, match=r"Hiding\.deliver_after_s is the option keyColumns.*deliverAfterSeconds"
+    ):
+        options_of(Hiding)
