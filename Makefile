@@ -42,11 +42,11 @@ demo-fanout: .venv/.installed java ## Stream flights into Delta, OpenSearch and 
 	@$(BIN)/python notebooks/fanout_demo.py
 
 .PHONY: test
-test: .venv/.installed java ## The fast tests, about five minutes: units, protocol, real Spark, a kill of each format
+test: .venv/.installed java ## The fast tests, about six minutes: units, protocol, real Spark, a kill of each format
 	@$(BIN)/pytest $(PARALLEL) -m "not slow" $(PYTEST_ARGS)
 
 .PHONY: test-all
-test-all: .venv/.installed java ## All tests on the newest Spark, under half an hour
+test-all: .venv/.installed java ## All tests on the newest Spark, about 40 minutes
 	@$(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
 
 .PHONY: check

@@ -41,6 +41,7 @@ _unexpected: list[str] = []
 SLOW = (
     "bad_input",
     "chaos",
+    "cli/test_dead_letters.py",
     "committers/test_compaction.py",
     "committers/test_deletion.py",
     "committers/test_delta_azure.py",
@@ -58,7 +59,9 @@ SLOW = (
     "committers/test_postgres_types.py",
     "conformance/test_mutations.py",
     "datasource/test_cold_processes.py",
+    "datasource/test_dead_letters.py",
     "datasource/test_distribute.py",
+    "datasource/test_fanout.py",
     "datasource/test_iceberg_maintenance.py",
     "datasource/test_maintenance.py",
     "datasource/test_new_query.py",

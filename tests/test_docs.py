@@ -83,6 +83,7 @@ def test_the_page_has_all_options() -> None:
     wanted = OPTIONS_BLOCK.sub(lambda block: block[1] + options_table(block[2]) + block[3], page)
     if os.environ.get("PENSTOCK_UPDATE_DOCS"):
         OPTIONS_PAGE.write_text(wanted)
+    assert {block[2] for block in OPTIONS_BLOCK.finditer(page)} == set(OPTIONS)
     for name in ("path", "branch", "dbtable", "targetFileSize"):
         assert wanted.count(f"| `{name}` |") == 1
     assert wanted == OPTIONS_PAGE.read_text(), "run it with PENSTOCK_UPDATE_DOCS=1"
