@@ -52,17 +52,16 @@ def plot_backlogs(
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
         clean(axes)
-    marks = [
-        (f"{down} is down", (second(from_) + second(to)) / 2),
-        *((what, second(at)) for what, at in kills.items()),
-    ]
-    for what, at in marks:
-        rows[0].annotate(
+    marks = [(rows[0], what, moment) for what, moment in kills.items()]
+    for axes, what, moment in (*marks, (rows[list(streams).index(down)], f"{down} is down", from_)):
+        axes.set_ylim(0, axes.dataLim.ymax * 1.3)
+        axes.annotate(
             what,
-            (at, 1.02),
+            (second(moment), 1),
+            xytext=(4, -4),
             xycoords=("data", "axes fraction"),
-            ha="center",
-            va="bottom",
+            textcoords="offset points",
+            va="top",
             color=ALARM,
             fontsize=9,
         )
