@@ -1,8 +1,8 @@
 """Rows to an HTTP service: how near the writer comes to its limits and to those of the service.
 
 The service is a process on this machine, and answers after a time. The writer is given its rows by a
-synchronous caller, as in a Spark task. In turn with a loop that sends one request after the other with the
-same HTTP client.
+synchronous caller, as in a Spark task. In turn with the HTTP client alone: with as many requests in flight,
+which is the limit of this machine, and one after the other, as a simple foreachBatch does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 
 import aiohttp
 from benchmarks.http_service import Service, http_service
-from benchmarks.measure import Options, interleaved, machine, medians, say
+from benchmarks.measure import Options, interleaved, machine, medians, ratio, say
 from benchmarks.report import Report
 
 from penstock.writers.requests.async_sink_writer import AsyncSinkWriter
@@ -24,11 +24,11 @@ from penstock.writers.requests.http import HttpClient, HttpTarget
 from penstock.writers.requests.limits import Limits
 from penstock.writers.requests.sender import RequestSender
 
-OURS, LOOP = "penstock", "loop"
+OURS, CLIENT, LOOP = "penstock", "client", "loop"
 BATCH = 100
 CASES = {5: 4, 50: 32}
 """Milliseconds, and requests in flight."""
-SECONDS = 20
+SECONDS = 10
 """About, of each run of the writer."""
 QUICK_SECONDS = 3
 CALL_ROWS = 1000
@@ -56,9 +56,11 @@ def run(options: Options) -> Report:
         "Rows to an HTTP service",
         f"Requests of {BATCH} rows to a service on this machine that answers after 5 or 50 ms. `{OURS}` is "
         "the writer for request-based destinations, which a synchronous caller gives its rows. "
-        f"`{LOOP}` sends one request after the other with the same client, aiohttp. The limit is requests "
-        "in flight × rows of a request / latency. Then a service that admits a fixed number of rows a "
-        f"second, and rejects requests beyond. The figures are medians of {options.repeat}, all in turn.",
+        f"`{CLIENT}` is the same HTTP client, aiohttp, alone: with as many requests in flight, each awaited "
+        f"before the next, and nothing kept for a retry. `{LOOP}` has one request in flight, as a simple "
+        "`foreachBatch`. The limit is requests in flight × rows of a request / latency. Then a service that "
+        "admits a fixed number of rows a second, and rejects requests beyond. The figures are medians of "
+        f"{options.repeat}, all in turn.",
     )
     report.machine = machine("aiohttp")
     rows = []
@@ -81,15 +83,18 @@ def _unthrottled(
         samples = interleaved(
             {
                 OURS: partial(write, service, in_flight, count),
-                LOOP: partial(loop, service, max(count // in_flight, BATCH)),
+                CLIENT: partial(client_alone, service, in_flight, count),
+                LOOP: partial(client_alone, service, 1, max(count // in_flight, BATCH)),
             },
             options.repeat,
         )
     speeds = medians(samples)
     report.bound(f"{latency_ms} ms: {OURS}, of the limit", speeds[OURS] / limit, ">=", SHARE_MIN)
+    report.bound(f"{latency_ms} ms: {OURS} / {CLIENT}", ratio(samples, OURS, CLIENT), ">=", SHARE_MIN)
+    shown = {OURS: in_flight, CLIENT: in_flight, LOOP: 1}
     return [
-        (f"{latency_ms} ms, {in_flight} in flight: `{OURS}`", speeds[OURS], limit, speeds[OURS] / limit),
-        (f"{latency_ms} ms: `{LOOP}`", speeds[LOOP], limit / in_flight, speeds[LOOP] / limit * in_flight),
+        (f"{latency_ms} ms, {count} in flight: `{name}`", speeds[name], limit, speeds[name] / limit)
+        for name, count in shown.items()
     ]
 
 
@@ -146,17 +151,22 @@ def write(service: Service, in_flight: int, count: int) -> float:
     return count / seconds
 
 
-def loop(service: Service, count: int) -> float:
-    """Rows a second of one request after the other."""
+def client_alone(service: Service, in_flight: int, count: int) -> float:
+    """Rows a second of workers that each send one request after the other."""
 
     async def main() -> float:
-        async with aiohttp.ClientSession() as session:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=in_flight)) as session:
+
+            async def work(calls: Iterator[Sequence[Entry[bytes]]]) -> None:
+                for some in calls:
+                    for start in range(0, len(some), BATCH):
+                        body = b"\n".join(entry.payload for entry in some[start : start + BATCH]) + b"\n"
+                        async with session.post(service.url, data=body) as response:
+                            assert response.status == 200
+
+            calls = rows(count)
             started_at = time.perf_counter()
-            for some in rows(count):
-                for start in range(0, len(some), BATCH):
-                    body = b"\n".join(entry.payload for entry in some[start : start + BATCH]) + b"\n"
-                    async with session.post(service.url, data=body) as response:
-                        assert response.status == 200
+            await asyncio.gather(*(work(calls) for _ in range(in_flight)))
             return count / (time.perf_counter() - started_at)
 
     return asyncio.run(main())

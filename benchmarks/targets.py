@@ -102,6 +102,11 @@ REASONS = (
         "table statistics",
     ),
     (
+        r"5 ms: penstock, of the limit",
+        "At 5 ms, the client and the service need another 1 to 2 ms for a request: the HTTP client alone is "
+        "not faster",
+    ),
+    (
         r"200 partitions, as fast as one",
         "Rows are collected by partition, and each of 200 files has a footer and smaller row groups",
     ),

@@ -113,13 +113,15 @@ SLOW = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of slow files, and run these first, so that no process ends long after the others."""
+    """Mark the tests of slow files. These run first, then those with Spark, so that no process ends long
+    after the others.
+    """
     root = Path(__file__).parent
     for item in items:
         if any(item.path.is_relative_to(root / name) for name in SLOW):
             item.add_marker("slow")
     slow = {item.path for item in items if any(item.iter_markers("slow"))}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (item.path not in slow, "spark" not in item.path.parts))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

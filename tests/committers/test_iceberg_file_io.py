@@ -301,6 +301,7 @@ def test_a_file_io_of_the_users_own_stays(tmp_path: Path, monkeypatch: pytest.Mo
 # Azure --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # starts Azurite
 def test_files_in_azure_are_where_iceberg_says(azure: str) -> None:
     """`container@account`, which pyiceberg's file I/O takes for a container's name."""
     properties, path = azure_properties(azure), f"{uuid.uuid4()}/metadata/a b%20c.json"
