@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ...committers.errors import PenstockError, RetryableError
 from ..requests.results import Fatal
-from .template import Template
+from ..requests.template import Template
 
 if TYPE_CHECKING:
     import redis
