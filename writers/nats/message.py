@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,14 +27,6 @@ class Message:
         """What the server compares with `max_payload`: headers and data."""
         headers = sum(len(name) + len(value.encode()) + 4 for name, value in self.headers)
         return len("NATS/1.0\r\n\r\n") + headers + len(self.data)
-
-
-def derived_id(place: str, subject: str, data: bytes) -> str:
-    """Return an id from place and content of a row: a batch that runs again may have another row at a place,
-    which the stream must not take for the one that it has.
-    """
-    content = hashlib.blake2b(subject.encode() + b"\0" + data, digest_size=8).hexdigest()
-    return f"{place}-{content}"
 
 
 def check_token(option: str, column: str, values: Sequence[str]) -> None:

@@ -13,10 +13,10 @@ from ...committers.requests.contract import NOWHERE, RowPlace
 from ..requests.entry import Entry
 from ..requests.json_requests import JsonRequests, check_rows
 from ..requests.json_rows import json_objects
-from ..requests.row_ids import row_ids, texts_of
+from ..requests.row_ids import id_with_content, row_ids, texts_of
 from ..requests.template import Template
 from .checking import check_streams
-from .message import EXPECTED_STREAM, MESSAGE_ID, Message, check_header, check_ids, check_token, derived_id
+from .message import EXPECTED_STREAM, MESSAGE_ID, Message, check_header, check_ids, check_token
 from .target import NatsTarget
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class NatsRequests(JsonRequests):
             zip(json_objects(rows), ids, subjects, *headers, strict=True)
         ):
             if self.id_column is None:
-                row_id = derived_id(row_id, subject, row)
+                row_id = id_with_content(row_id, subject.encode(), row)
             of_row = ((MESSAGE_ID, row_id), *expected, *zip(names, values, strict=True))
             message = Message(subject, of_row, row)
             size_bytes = message.size_bytes + len(subject.encode()) + _OVERHEAD_BYTES
