@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import shutil
 import subprocess
@@ -39,6 +40,48 @@ authorization {{
 }}
 no_auth_user: tests
 """
+
+
+def signed_users() -> tuple[str, str]:
+    """Return the configuration of a server whose users have JWTs, and the credentials of one of them."""
+    operator, account, user = (
+        nkeys.from_seed(bytearray(nkeys.encode_seed(b"penstock" * 4, kind)))
+        for kind in (nkeys.PREFIX_BYTE_OPERATOR, nkeys.PREFIX_BYTE_ACCOUNT, nkeys.PREFIX_BYTE_USER)
+    )
+    anything = dict.fromkeys(("subs", "data", "payload", "conn", "leaf", "imports", "exports"), -1)
+    limits = {**anything, "mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}
+    of_operator = _jwt(operator, operator, {"type": "operator"})
+    of_account = _jwt(operator, account, {"type": "account", "limits": limits})
+    of_user = _jwt(account, user, {"type": "user", "subs": -1, "data": -1, "payload": -1})
+    system = nkeys.from_seed(bytearray(nkeys.encode_seed(b"system--" * 4, nkeys.PREFIX_BYTE_ACCOUNT)))
+    of_system = _jwt(operator, system, {"type": "account", "limits": anything})
+    config = (
+        f"operator: {of_operator}\nresolver: MEMORY\n"
+        f"resolver_preload: {{{account.public_key.decode()}: {of_account}, "
+        f"{system.public_key.decode()}: {of_system}}}\nsystem_account: {system.public_key.decode()}\n"
+    )
+    parts = (("NATS USER JWT", of_user), ("USER NKEY SEED", NKEY_SEED.decode()))
+    return config, "".join(
+        f"-----BEGIN {name}-----\n{part}\n------END {name}------\n\n" for name, part in parts
+    )
+
+
+def _jwt(issuer: Any, subject: Any, claims: dict[str, Any]) -> str:
+    payload = {
+        "jti": subject.public_key.decode(),
+        "iat": 1_760_000_000,
+        "iss": issuer.public_key.decode(),
+        "sub": subject.public_key.decode(),
+        "nats": {**claims, "version": 2},
+    }
+    head, body = (
+        _base64(json.dumps(one).encode()) for one in ({"typ": "JWT", "alg": "ed25519-nkey"}, payload)
+    )
+    return f"{head}.{body}.{_base64(issuer.sign(f'{head}.{body}'.encode()))}"
+
+
+def _base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pytest
 from nats import errors
 from nats.js.errors import APIError
 from servers.lossy_tcp import Fault, LossyTcp, lossy_tcp
-from servers.nats import MAX_PAYLOAD, NKEY_SEED, SECRET, NatsServer, nats_server
+from servers.nats import MAX_PAYLOAD, NKEY_SEED, SECRET, NatsServer, nats_server, signed_users
 
 from penstock.committers.errors import (
     AccessRefusedError,
@@ -365,6 +365,15 @@ def test_a_token_is_sent_with_tls_and_not_without(
     with pytest.raises(ConfigurationError, match="does not offer TLS"):
         checked(server, url=f"tls://127.0.0.1:{proxy.port}", **given)
     assert proxy.requests == 0
+
+
+def test_a_user_with_a_jwt_connects_with_credentials() -> None:
+    config, credentials = signed_users()
+    with nats_server(config) as signed:
+        with pytest.raises(ConfigurationError, match="No stream"):
+            checked(signed, credentials=credentials)
+        with pytest.raises(AccessRefusedError, match="Check the credentials"):
+            checked(signed)
 
 
 # Values -----------------------------------------------------------------------------------------------
