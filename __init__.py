@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .datasource.distribute import distribute
     from .datasource.http.source import HttpDataSource
     from .datasource.iceberg.source import IcebergDataSource
+    from .datasource.nats.source import NatsDataSource
     from .datasource.postgres.source import PostgresDataSource
     from .datasource.redis.source import RedisDataSource
     from .datasource.registration import register
@@ -62,6 +63,7 @@ __all__ = [
     "IcebergDataSource",
     "KinesisDataSource",
     "ManifestCorruptError",
+    "NatsDataSource",
     "OpenSearchDataSource",
     "PenstockError",
     "PostgresDataSource",
@@ -89,6 +91,7 @@ _HOME = {
     "OpenSearchDataSource": "datasource.search.sources",
     "PostgresDataSource": "datasource.postgres.source",
     "SqsDataSource": "datasource.aws.sources",
+    "NatsDataSource": "datasource.nats.source",
     "RedisDataSource": "datasource.redis.source",
     "distribute": "datasource.distribute",
     "register": "datasource.registration",

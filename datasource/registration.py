@@ -14,6 +14,7 @@ from .delta.source import DeltaDataSource
 from .fanout.source import FanoutDataSource
 from .http.source import HttpDataSource
 from .iceberg.source import IcebergDataSource
+from .nats.source import NatsDataSource
 from .plug_ins import BUILT_IN, load, plug_ins
 from .postgres.source import PostgresDataSource
 from .redis.source import RedisDataSource
@@ -37,6 +38,7 @@ DATA_SOURCES: tuple[type[PenstockDataSource], ...] = (
     FanoutDataSource,
     OpenSearchDataSource,
     ElasticsearchDataSource,
+    NatsDataSource,
     RedisDataSource,
 )
 

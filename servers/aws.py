@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.request import Request, urlopen
 
 import boto3
@@ -248,27 +248,32 @@ class Throttled:
         operation = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
         if operation not in self.WRITES:
             return self._app(environ, start)
-        with self._lock:
-            self._counts["writes"] += 1
-            is_refused, is_partial = self._requests > 0, not self._requests and self._entries_of > 0
-            self._requests -= is_refused
-            self._counts["requests"] += is_refused
-        if is_refused:
-            return _answer(start, "400 Bad Request", {"__type": self._error, "message": "Too fast."})
-        if not is_partial:
-            return self._app(environ, start)
         body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
         request = json.loads(body)
         count, fail = _without_last(operation, request)
-        if count == 1:
+        refused = self._take(count)
+        if refused == "request":
+            return _answer(start, "400 Bad Request", {"__type": self._error, "message": "Too fast."})
+        if refused is None:
             return self._app({**environ, "wsgi.input": io.BytesIO(body)}, start)
-        with self._lock:
-            self._entries_of -= 1
-            self._counts["entries"] += 1
         status, response = self._forward(environ, request)
         if status.startswith("200"):
             fail(response)
         return _answer(start, status, response)
+
+    def _take(self, entries: int) -> Literal["request", "entry"] | None:
+        """Count a write of so many entries, and return what is refused of it."""
+        with self._lock:  # one decision: requests that arrive together must not all be the last one
+            self._counts["writes"] += 1
+            if self._requests > 0:
+                self._requests -= 1
+                self._counts["requests"] += 1
+                return "request"
+            if self._entries_of > 0 and entries > 1:
+                self._entries_of -= 1
+                self._counts["entries"] += 1
+                return "entry"
+            return None
 
     def _forward(self, environ: dict[str, Any], request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         body, statuses = json.dumps(request).encode(), []

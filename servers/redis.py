@@ -61,10 +61,11 @@ class RedisServer:
             client.execute_command("ACL", "SETUSER", name, "on", f">{password}", *(rules or ("~*", "+@all")))
 
     def clear(self) -> None:
-        """Delete all keys and users, and reset the memory limit."""
+        """Delete all keys and users, and reset limit and policy of the memory."""
         with self.connect() as client:
             client.flushall()
             client.config_set("maxmemory", 0)
+            client.config_set("maxmemory-policy", "noeviction")
             for user in client.acl_users():
                 if user != "default":
                     client.acl_deluser(user)

@@ -19,6 +19,7 @@ import pytest
 if TYPE_CHECKING:
     from servers.glue import GlueServer
     from servers.hive_metastore import HiveMetastore
+    from servers.nats import NatsServer
     from servers.opensearch import OpenSearchServer
     from servers.redis import RedisServer
     from servers.rest_catalog import RestCatalogServer
@@ -102,6 +103,7 @@ SLOW = (
     "testing/test_documentation.py",
     "writers/aws/test_sending.py",
     "writers/iceberg/test_iceberg_tables.py",
+    "writers/nats/test_sending.py",
     "writers/redis/test_sending.py",
     "writers/search/test_search_sending.py",
     "writers/test_compaction.py",
@@ -169,6 +171,25 @@ def redis_service(redis_process: RedisServer) -> RedisServer:
     """The server without keys and users."""
     redis_process.clear()
     return redis_process
+
+
+@pytest.fixture(scope="session")
+def nats_process() -> Iterator[NatsServer]:
+    from servers.debian import DebianUnreachableError
+    from servers.nats import USERS, nats_server
+
+    try:
+        with nats_server(USERS) as server:
+            yield server
+    except DebianUnreachableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def nats_service(nats_process: NatsServer) -> NatsServer:
+    """The server without streams."""
+    nats_process.clear()
+    return nats_process
 
 
 # Databases for the manifest store -------------------------------------------------------------------

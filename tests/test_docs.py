@@ -18,6 +18,7 @@ from penstock.datasource.delta import options as delta
 from penstock.datasource.fanout import options as fanout
 from penstock.datasource.http.options import HttpOptions
 from penstock.datasource.iceberg import options as iceberg
+from penstock.datasource.nats.options import NatsOptions
 from penstock.datasource.options.declaring import options_of, prefixes_of
 from penstock.datasource.options.delivery import DeliveryOptions
 from penstock.datasource.options.file_tables import FileTableOptions
@@ -43,6 +44,7 @@ def _own(layer: type, base: type) -> tuple[Option, ...]:
 REQUESTS: dict[str, type[RequestOptions]] = {
     "http": HttpOptions,
     "redis": RedisOptions,
+    "nats": NatsOptions,
     "kinesis": KinesisOptions,
     "firehose": FirehoseOptions,
     "dynamodb": DynamoDbOptions,

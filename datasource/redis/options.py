@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from ...writers.redis.target import RedisTarget, Structure
-from ...writers.redis.template import Template
+from ...writers.requests.template import Template
 from ..options.declaring import declared, option, optional
 from ..options.parsing import count, flag, one_of, text
 from ..requests.options import RequestOptions, batch_entries

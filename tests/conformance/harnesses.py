@@ -8,13 +8,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import psycopg
 from deltalake import DeltaTable
+from nats.js.errors import NotFoundError
 from pyiceberg.catalog.sql import SqlCatalog
 from servers.aws import REGION, AwsServer
 from servers.http_rows import HttpRows
+from servers.nats import NatsServer
 from servers.opensearch import OpenSearchServer
 from servers.redis import RedisServer
 from tests.support.lakes import DeltaLake, IcebergLake, LakeTable
@@ -34,12 +36,17 @@ from penstock.datasource.aws.sources import (
 from penstock.datasource.base_source import PenstockDataSource
 from penstock.datasource.http.sink import DESTINATION
 from penstock.datasource.http.source import HttpDataSource
+from penstock.datasource.nats import sink as nats_sink
+from penstock.datasource.nats.source import NatsDataSource
 from penstock.datasource.redis import sink as redis_sink
 from penstock.datasource.redis.source import RedisDataSource
 from penstock.datasource.search import elasticsearch, opensearch
 from penstock.datasource.search.sources import ElasticsearchDataSource, OpenSearchDataSource
 from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promises
 from penstock.testing.faults import lossy
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 CRASH_POINTS = ("table.created", "write.file_open", "write.files_closed", "commit.start", "commit.landed")
 """The crash points that each built-in destination reaches."""
@@ -470,3 +477,68 @@ class RedisStreamHarness(RedisHarness):
     def append(self, row_id: int) -> None:
         with self.server.connect() as client:
             client.xadd("rows", {"row": json.dumps({"id": row_id})})
+
+
+class NatsHarness(RequestHarness):
+    """A stream of JetStream, read by its consumers."""
+
+    promises = replace(RequestHarness.promises, name="NATS JetStream")
+    data_source = NatsDataSource
+    destination = nats_sink.DESTINATION
+    stream = "ROWS"
+
+    def __init__(self, folder: Path, server: NatsServer, port: int | None = None) -> None:
+        """
+        Args:
+            port: of a proxy in front of the server
+        """
+        super().__init__(folder)
+        self.server = server
+        self._url = f"nats://127.0.0.1:{port or server.port}"
+
+    def created(self) -> Self:
+        self.server.create(self.stream, "rows.*")
+        return self
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"url": self._url, "subject": "rows.{id}", **self.row_log_options}
+
+    @property
+    def secret_options(self) -> dict[str, str]:
+        return {**self.options, "username": "writer", "password": SECRET}
+
+    @property
+    def unreachable_options(self) -> dict[str, str]:
+        return {**self.options, "url": "nats://127.0.0.1:1", "username": "writer", "password": SECRET}
+
+    @property
+    def row_bytes(self) -> int:
+        """A message has at most 1 MiB."""
+        return 256 * 1024
+
+    def ids(self) -> list[int]:
+        try:
+            return [int(row["id"]) for row in self.server.rows(self.stream)]
+        except NotFoundError:  # it was dropped
+            return []
+
+    def append(self, row_id: int) -> None:
+        self.server.publish(f"rows.{row_id}", json.dumps({"id": row_id}).encode())
+
+    def drop(self) -> None:
+        self.server.clear()
+
+
+class NatsIdHarness(NatsHarness):
+    """The stream takes each id once in its duplicate window; the rows have ids of their own."""
+
+    promises = replace(
+        RequestHarness.promises,
+        name="NATS JetStream with `idColumn`, within its duplicate window",
+        is_exactly_once=True,
+    )
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {**super().options, "idColumn": "id", "exactlyOnce": "true"}

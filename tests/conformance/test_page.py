@@ -8,6 +8,7 @@ from pathlib import Path
 
 from servers.aws import AwsServer
 from servers.http_rows import HttpRows
+from servers.nats import NatsServer
 from servers.opensearch import OpenSearchServer
 from servers.redis import RedisServer
 from tests.conformance.harnesses import (
@@ -19,6 +20,8 @@ from tests.conformance.harnesses import (
     HttpHarness,
     IcebergHarness,
     KinesisHarness,
+    NatsHarness,
+    NatsIdHarness,
     OpenSearchHarness,
     PostgresHarness,
     RedisHarness,
@@ -104,6 +107,7 @@ def _page(folder: Path) -> str:
         HttpHarness(folder, HttpRows("http://localhost")),
         *(of(folder, AwsServer("http://localhost")) for of in AWS),
         *(of(folder, RedisServer(1, 0)) for of in (RedisHarness, RedisStreamHarness)),
+        *(of(folder, NatsServer(1, 0)) for of in (NatsHarness, NatsIdHarness)),
         OpenSearchHarness(folder, OpenSearchServer("http://localhost")),
         ElasticsearchHarness(folder, OpenSearchServer("http://localhost")),
         JsonLinesHarness(folder),

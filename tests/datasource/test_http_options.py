@@ -138,6 +138,15 @@ def test_a_request_has_one_row_if_each_is_a_request_of_its_own() -> None:
     assert [one.target.body for one in requests] == ["json_array", "ndjson", "row"]
 
 
+def test_another_row_at_the_same_place_has_another_id() -> None:
+    """Spark may run a batch again with other rows, and an endpoint drops the ids that it has."""
+    requests = HttpDataSource(dict(GIVEN)).sink().requests
+    place = RowPlace("q", 0, 0, 0, 0)
+    first, again, other = (requests.entries(pa.record_batch({"id": [one]}), place)[0].id for one in (1, 1, 2))
+    assert first == again != other
+    assert first.startswith("q-0-0-0-")
+
+
 def test_an_id_can_be_sent_in_a_header() -> None:
     """Whatever the column contains: line breaks would add headers."""
     requests: Any = HttpDataSource({**GIVEN, "idColumn": "id"}).sink().requests

@@ -17,7 +17,7 @@ from ..requests.entry import Entry
 from ..requests.json_requests import JsonRequests, check_rows
 from ..requests.json_rows import json_objects
 from ..requests.results import DELIVERED, Result, Retry
-from ..requests.row_ids import check_text_column, row_ids, texts_of
+from ..requests.row_ids import check_text_column, id_with_content, row_ids, texts_of
 from .client import AwsClient
 from .errors import result_of_entry
 from .target import AwsTarget
@@ -65,7 +65,7 @@ class SqsRequests(JsonRequests):
         is_fifo = self.is_fifo
         return [
             Entry(
-                Message(_body(row), group, _deduplication_id(row_id) if is_fifo else None),
+                Message(_body(row), group, self._deduplication_id(row_id, group, row)),
                 len(row),
                 row_id,
                 place.position + number,
@@ -73,6 +73,13 @@ class SqsRequests(JsonRequests):
             )
             for number, (row, row_id, group) in enumerate(zip(json_objects(rows), ids, groups, strict=True))
         ]
+
+    def _deduplication_id(self, row_id: str, group: str | None, row: bytes) -> str | None:
+        if not self.is_fifo:
+            return None
+        if self.id_column is None:
+            row_id = id_with_content(row_id, (group or "").encode(), row)
+        return row_id if _ID.fullmatch(row_id) else hashlib.sha256(row_id.encode()).hexdigest()
 
 
 class SqsClient(AwsClient[Message]):
@@ -108,10 +115,6 @@ def _body(row: bytes) -> str:
         if character in body:
             body = body.replace(character, escaped)
     return body
-
-
-def _deduplication_id(row_id: str) -> str:
-    return row_id if _ID.fullmatch(row_id) else hashlib.sha256(row_id.encode()).hexdigest()
 
 
 def _groups(rows: pa.RecordBatch, column: str | None) -> Sequence[str | None]:

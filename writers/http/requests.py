@@ -12,6 +12,7 @@ import pyarrow as pa
 from ...committers.requests.contract import RowPlace
 from ..requests.entry import Entry
 from ..requests.json_requests import JsonRequests
+from ..requests.row_ids import id_with_content
 
 if TYPE_CHECKING:
     from ..requests.http import HttpClient, HttpTarget
@@ -32,5 +33,7 @@ class HttpRequests(JsonRequests):
         return HttpClient(self.target, self.settings.limits.in_flight_requests_max)
 
     def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[bytes]]:
-        entries = JsonRequests.entries(self, rows, place)
+        entries: Sequence[Entry[bytes]] = JsonRequests.entries(self, rows, place)
+        if self.id_column is None:
+            entries = [replace(entry, id=id_with_content(entry.id, entry.payload)) for entry in entries]
         return [replace(entry, id=quote(entry.id, _IN_HEADERS)) for entry in entries]

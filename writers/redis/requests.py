@@ -14,9 +14,9 @@ from ..requests.entry import Entry
 from ..requests.json_requests import JsonRequests, check_rows
 from ..requests.json_rows import json_objects
 from ..requests.row_ids import row_ids
+from ..requests.template import Template
 from .fence import SCRIPT, Fenced, fence_key, place_of, script_arguments
 from .target import RedisTarget
-from .template import Template
 
 if TYPE_CHECKING:
     from .client import Command, RedisClient

@@ -7,12 +7,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ...committers.errors import PenstockError, RetryableError
+from ...committers.errors import ConfigurationError, PenstockError, RetryableError
+from ...committers.safe_text import get_logger
 from ..requests.results import Fatal
-from .template import Template
+from ..requests.template import Template
 
 if TYPE_CHECKING:
     import redis
+
+logger = get_logger(__name__)
 
 Structure: TypeAlias = Literal["set", "hash", "stream", "list"]
 CONNECT_S = 10.0
@@ -70,7 +73,7 @@ class RedisTarget:
 
         Raises:
             AccessRefusedError: the user is unknown or lacks a permission.
-            ConfigurationError: it is a cluster.
+            ConfigurationError: it is a cluster, or may evict the fence.
             RetryableError: the server does not answer.
         """
         import redis
@@ -91,6 +94,10 @@ class RedisTarget:
                 for command in commands:
                     client.execute_command(*command)
                 client.execute_command("DISCARD")
+                if self.is_fenced:
+                    _check_eviction(client)
+        except PenstockError:
+            raise
         except Exception as error:
             raise self._refused(error) from error
 
@@ -102,6 +109,31 @@ class RedisTarget:
         if isinstance(result, Fatal):
             return result.error(f"{message}{result.code}. {result.message} Nothing was written.")
         return RetryableError(f"{message}{error}")
+
+
+def _check_eviction(client: redis.Redis) -> None:
+    """
+    Raises:
+        ConfigurationError: the server may evict the fence, so that rows that are sent again arrive twice.
+    """
+    import redis
+
+    try:
+        info: Any = client.info("memory")
+        limit, policy = int(info["maxmemory"]), str(info["maxmemory_policy"])
+    except (redis.ResponseError, KeyError) as error:  # users may lack the permission, services may hide it
+        logger.warning(
+            "The maxmemory-policy of Redis cannot be read (%s). With an allkeys policy, Redis may evict the "
+            "fence of exactlyOnce, and rows that are sent again arrive twice.",
+            error,
+        )
+        return
+    if limit and policy.startswith("allkeys-"):
+        raise ConfigurationError(
+            f"exactlyOnce cannot be kept with maxmemory-policy {policy}: Redis may evict the fence, and rows "
+            "that are sent again would arrive twice. Set another one, for example: CONFIG SET "
+            "maxmemory-policy noeviction. Nothing was written."
+        )
 
 
 def _is_cluster(client: redis.Redis) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -47,6 +48,16 @@ def row_ids(rows: pa.RecordBatch, place: RowPlace, column: str | None) -> Sequen
         prefix = f"{place.query_id}-{place.batch_id}-{place.partition}-"
         return [f"{prefix}{place.row + number}" for number in range(rows.num_rows)]
     return texts_of(rows, "idColumn", column)
+
+
+def id_with_content(row_id: str, *content: bytes) -> str:
+    """Return a derived id for destinations that recognize ids and drop what they have.
+
+    A batch that runs again may have another row at the same place, which must not be taken for the one that
+    has arrived.
+    """
+    digest = hashlib.blake2b(b"\0".join(content), digest_size=8).hexdigest()
+    return f"{row_id}-{digest}"
 
 
 def texts_of(rows: pa.RecordBatch, option: str, column: str) -> Sequence[str]:

@@ -277,6 +277,17 @@ def test_the_key_of_a_table_is_checked(server: AwsServer, keys: str, ids: pa.Dat
         place.sink(keyColumns=keys).open_table().plan_batch(rows, "append", 0)
 
 
+def test_another_row_at_the_same_place_is_another_message_of_a_fifo_queue(server: AwsServer) -> None:
+    """Spark may run a batch again with its rows in another order, or with other rows."""
+    place = AwsPlace.new(server, "sqs", suffix=".fifo")
+    for numbers in ([1, 2], [2, 1], [3, 2]):
+        place.write(pa.record_batch({"id": numbers}), messageGroupId="id")
+    client = server.client("sqs")
+    url = client.get_queue_url(QueueName=place.name)["QueueUrl"]
+    counted = client.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
+    assert counted["Attributes"]["ApproximateNumberOfMessages"] == "5", "only the last 2 is there already"
+
+
 def test_messages_of_a_group_arrive_in_their_order_and_once(server: AwsServer, proxy: LossyProxy) -> None:
     """A FIFO queue recognizes what is sent twice."""
     place = AwsPlace.new(server, "sqs", proxy.url, suffix=".fifo")

@@ -300,6 +300,38 @@ def test_a_missing_permission_is_said_before_any_row_moves(
     assert SECRET not in str(failure.value)
 
 
+@pytest.mark.parametrize(
+    ("policy", "limit", "options", "is_refused"),
+    [
+        ("allkeys-lru", "1gb", ONCE, True),
+        ("allkeys-random", "1gb", ONCE, True),
+        ("allkeys-lru", "0", ONCE, False),
+        ("volatile-lru", "1gb", ONCE, False),
+        ("noeviction", "1gb", ONCE, False),
+        ("allkeys-lru", "1gb", {}, False),
+    ],
+)
+def test_a_server_that_may_evict_the_fence_is_refused(
+    redis_service: RedisServer, policy: str, limit: str, options: dict[str, str], is_refused: bool
+) -> None:
+    with redis_service.connect() as client:
+        client.config_set("maxmemory-policy", policy)
+        client.config_set("maxmemory", limit)
+    if not is_refused:
+        checked(redis_service.port, **options)
+        return
+    with pytest.raises(ConfigurationError, match=f"maxmemory-policy {policy}: Redis may evict the fence"):
+        checked(redis_service.port, **options)
+
+
+def test_a_policy_that_cannot_be_read_is_a_warning(
+    redis_service: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    redis_service.add_user("writer", SECRET, "~*", "+@all", "-info")
+    checked(redis_service.port, username="writer", password=SECRET, **ONCE)
+    assert "maxmemory-policy of Redis cannot be read" in caplog.text
+
+
 def test_a_server_that_does_not_answer_is_named() -> None:
     with pytest.raises(RetryableError, match=r"Redis at 127.0.0.1:1 cannot be written"):
         checked(1)

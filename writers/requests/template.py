@@ -1,4 +1,4 @@
-"""Templates of Redis keys: `orders:{id}`."""
+"""Texts with columns in braces, such as keys of Redis and subjects of NATS: `orders:{id}`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from string import Formatter
 
 import pyarrow as pa
 
-from ..requests.row_ids import check_text_column, texts_of
+from .row_ids import check_text_column, texts_of
 
 
 @dataclass(frozen=True, slots=True)

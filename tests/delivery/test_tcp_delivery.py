@@ -1,18 +1,23 @@
-"""Decoupled streams to Redis: what a delivery process sends, and sends again after its death."""
+"""Decoupled streams to Redis and NATS: what a delivery process sends, and sends again after its death."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from servers.lossy_tcp import LossyTcp, lossy_tcp
+from servers.nats import NatsServer
 from servers.redis import RedisServer
 from tests.support.backlogs import start_cli, wait_until
 from tests.support.cli import Ended
 
 from penstock.committers.store.sql import SqlManifestStore, open_store
-from penstock.datasource.redis.sink import DESTINATION
+from penstock.datasource.nats import sink as nats_sink
+from penstock.datasource.nats.source import NatsDataSource
+from penstock.datasource.redis import sink as redis_sink
 from penstock.datasource.redis.source import RedisDataSource
 from penstock.testing.conformance import SECRET, Query
 from penstock.testing.conformance.query import ids
@@ -24,11 +29,54 @@ ALL = BATCHES * PARTS * ROWS
 SIZE = 5
 
 
+@dataclass(frozen=True)
+class RedisPlace:
+    server: RedisServer
+    data_source, destination = RedisDataSource, redis_sink.DESTINATION
+    word: ClassVar[bytes] = b"rows"
+    """In all requests with rows."""
+
+    def create(self) -> None:
+        self.server.add_user("writer", SECRET)
+
+    def url(self, port: int) -> str:
+        return f"redis://127.0.0.1:{port}/0"
+
+    def ids(self) -> list[int]:
+        return [row["id"] for row in self.server.rows("rows*")]
+
+
+@dataclass(frozen=True)
+class NatsPlace:
+    server: NatsServer
+    data_source, destination = NatsDataSource, nats_sink.DESTINATION
+    word: ClassVar[bytes] = b"HPUB rows."
+
+    def create(self) -> None:
+        self.server.create("ROWS", "rows.*")
+
+    def url(self, port: int) -> str:
+        return f"nats://127.0.0.1:{port}"
+
+    def ids(self) -> list[int]:
+        return [row["id"] for row in self.server.rows("ROWS")]
+
+
+Place = RedisPlace | NatsPlace
+
+
 @pytest.fixture
-def proxy(redis_service: RedisServer) -> Iterator[LossyTcp]:
+def place(request: pytest.FixtureRequest, kind: type[Place]) -> Place:
+    server = request.getfixturevalue("redis_service" if kind is RedisPlace else "nats_service")
+    made = kind(server)
+    made.create()
+    return made
+
+
+@pytest.fixture
+def proxy(place: Place) -> Iterator[LossyTcp]:
     """Slow enough to kill a delivery in the middle."""
-    redis_service.add_user("writer", SECRET)
-    with lossy_tcp(redis_service.port, delay_s=0.1) as started:
+    with lossy_tcp(place.server.port, delay_s=0.1) as started:
         yield started
 
 
@@ -41,12 +89,13 @@ def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
 class Stream:
     """A decoupled stream to the server behind the proxy."""
 
-    data_source, destination = RedisDataSource, DESTINATION
-
-    def __init__(self, proxy: LossyTcp, store: SqlManifestStore, folder: Path, **options: str) -> None:
+    def __init__(
+        self, place: Place, proxy: LossyTcp, store: SqlManifestStore, folder: Path, **options: str
+    ) -> None:
+        self.data_source, self.destination = place.data_source, place.destination
         self.store, self.store_url = store, f"sqlite:///{folder}/store.db"
         self.options = {
-            "url": f"redis://127.0.0.1:{proxy.port}/0",
+            "url": place.url(proxy.port),
             "delivery": "decoupled",
             "deliverAfterSeconds": "1",
             "maxBatchSize": str(SIZE),
@@ -69,41 +118,43 @@ ONCE = {"exactlyOnce": "true"}
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("kind", "options", "is_ordered"),
     [
-        {"structure": "set", "key": "rows:{id}", "maxInFlightRequests": "2"},
-        {"structure": "stream", "key": "rows", **ONCE},
-        {"structure": "list", "key": "rows", **ONCE},
+        (RedisPlace, {"structure": "set", "key": "rows:{id}", "maxInFlightRequests": "2"}, False),
+        (RedisPlace, {"structure": "stream", "key": "rows", **ONCE}, True),
+        (RedisPlace, {"structure": "list", "key": "rows", **ONCE}, True),
+        (NatsPlace, {"subject": "rows.{id}", "maxInFlightRequests": "2", **ONCE}, False),
     ],
-    ids=["set", "stream", "list"],
+    ids=["redis-set", "redis-stream", "redis-list", "nats"],
 )
 def test_a_delivery_process_that_is_killed_doubles_nothing(
-    redis_service: RedisServer,
+    place: Place,
     proxy: LossyTcp,
     store: SqlManifestStore,
     tmp_path: Path,
     options: dict[str, str],
+    is_ordered: bool,
 ) -> None:
     """It has not recorded its progress. The next one loses requests and responses, too."""
-    stream = Stream(proxy, store, tmp_path, **options)
+    stream = Stream(place, proxy, store, tmp_path, **options)
     stream.prepare()
-    assert redis_service.rows("rows*") == []
+    assert place.ids() == []
     killed = start_cli("deliver", "--store", stream.store_url, *stream.storage)
     try:
-        wait_until(lambda: len(redis_service.rows("rows*")) >= 6 * SIZE)
+        wait_until(lambda: len(place.ids()) >= 6 * SIZE)
     finally:
         killed.kill()
         killed.communicate()
-    assert len(redis_service.rows("rows*")) < ALL, "the process was killed too late"
+    assert len(place.ids()) < ALL, "the process was killed too late"
     assert store.progress.read(stream.query.stream).in_delivery is None
 
-    proxy.spend("request lost", "response lost", on=b"rows")
+    proxy.spend("request lost", "response lost", on=place.word)
     delivered = Ended("deliver", "--once", "--store", stream.store_url, *stream.storage)
 
     assert delivered.code == 0, delivered.err
     assert proxy.spent()
-    found = [row["id"] for row in redis_service.rows("rows*")]
-    assert (sorted(found) if options["structure"] == "set" else found) == list(range(ALL))
+    found = place.ids()
+    assert (found if is_ordered else sorted(found)) == list(range(ALL))
     assert not store.pending(stream.query.stream)
     assert SECRET not in delivered.out + delivered.err
     assert [path for path in tmp_path.glob("store.db*") if SECRET.encode() in path.read_bytes()] == []

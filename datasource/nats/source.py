@@ -1,0 +1,16 @@
+"""The data source `penstock.nats`."""
+
+from __future__ import annotations
+
+from ..requests.source import RequestDataSource
+
+
+class NatsDataSource(RequestDataSource):
+    """Messages of JetStream streams. See `PenstockDataSource`."""
+
+    readers = "a consumer of JetStream"
+    service = "penstock.datasource.nats.sink:SERVICE"
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock.nats"
