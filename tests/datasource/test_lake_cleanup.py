@@ -50,7 +50,7 @@ def remove_all(pair: LakePair) -> None:
     removed_at = int((datetime.now(UTC) - timedelta(days=30)).timestamp() * 1000)
     paths = pa.table(table.get_add_actions()).column("path").to_pylist()
     actions = [RemoveAction(path, False, removed_at, 1, {}) for path in paths]
-    table.create_write_transaction(actions, mode="append", schema=table.schema())
+    table.create_write_transaction([*actions], mode="append", schema=table.schema())
 
 
 def gc(pair: LakePair, *arguments: str) -> Ended:

@@ -60,6 +60,8 @@ def test_options_of_s3_are_given_once_and_never_shown() -> None:
     assert properties["s3.region"] == "mars", "what is given for Iceberg counts there"
     assert sink.pair.data_location == sink.pair.delta.table_uri == "s3://bucket/table"
     assert secret not in repr(sink)
+    both = sink.pair.delta.options, sink.pair.iceberg.options
+    assert [(one.compact_with, one.maintenance) for one in both] == [("none", False)] * 2
     assert all(secret not in str(one.options.given) for one in sink.target_sinks.values())
 
 
