@@ -139,7 +139,9 @@ def test_a_column_that_only_one_table_has_is_refused(pair: LakePair) -> None:
 
 @pytest.mark.parametrize("target", ["delta", "iceberg"])
 def test_a_table_of_others_is_refused(pair: LakePair, target: str) -> None:
-    getattr(pair, target).create(IDS)
+    table = getattr(pair, target)
+    table.create(IDS)
+    table.append(1)
     refused(pair, ids(1), TableNotSupportedError, "does not share its files with")
 
 
