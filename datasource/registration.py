@@ -14,6 +14,7 @@ from .delta.source import DeltaDataSource
 from .fanout.source import FanoutDataSource
 from .http.source import HttpDataSource
 from .iceberg.source import IcebergDataSource
+from .lake.source import LakeDataSource
 from .nats.source import NatsDataSource
 from .plug_ins import BUILT_IN, load, plug_ins
 from .postgres.source import PostgresDataSource
@@ -40,6 +41,7 @@ DATA_SOURCES: tuple[type[PenstockDataSource], ...] = (
     ElasticsearchDataSource,
     NatsDataSource,
     RedisDataSource,
+    LakeDataSource,
 )
 
 

@@ -21,6 +21,7 @@ from ..committers.contract import (
     PayloadT,
     StreamKey,
     Target,
+    TaskWriterFactory,
 )
 from ..committers.errors import TableChangedError
 from ..committers.progress import with_store
@@ -140,6 +141,19 @@ class FansOut(Protocol):
     @property
     def target_sinks(self) -> Mapping[str, Sink[Any, Any]]:
         """Return the sinks by the names of the targets."""
+        ...
+
+
+@runtime_checkable
+class WritesOnce(FansOut, Protocol):
+    """A sink of several targets, for all of which the tasks write the same files."""
+
+    def joined(self, writers: Mapping[str, TaskWriterFactory[Any]]) -> TaskWriterFactory[Any]:
+        """Return the writers of these files, whose payload is for all targets.
+
+        Args:
+            writers: of each target, by its name
+        """
         ...
 
 

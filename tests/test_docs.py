@@ -18,6 +18,7 @@ from penstock.datasource.delta import options as delta
 from penstock.datasource.fanout import options as fanout
 from penstock.datasource.http.options import HttpOptions
 from penstock.datasource.iceberg import options as iceberg
+from penstock.datasource.lake import options as lake
 from penstock.datasource.nats.options import NatsOptions
 from penstock.datasource.options.declaring import options_of, prefixes_of
 from penstock.datasource.options.delivery import DeliveryOptions
@@ -63,6 +64,10 @@ OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
     "requests": (_own(RequestOptions, DeliveryOptions), prefixes_of(RequestOptions)),
     "postgres": (postgres.OPTIONS, postgres.PREFIXES),
     "fanout": (_own(fanout.FanoutOptions, DeliveryOptions), fanout.PREFIXES),
+    "lake": (
+        tuple(one for one in lake.OPTIONS if one.name == "formats"),  # the others are Delta's and Iceberg's
+        lake.PREFIXES,
+    ),
     "all": (options_of(StreamOptions) + _own(DeliveryOptions, StreamOptions), prefixes_of(DeliveryOptions)),
     "files": (_own(FileTableOptions, DeliveryOptions), ()),
 }
@@ -75,7 +80,7 @@ def options_table(of: str) -> str:
     is_layer = of in ("all", "files", "requests")
     own = [one for one in options if is_layer or one not in options_of(FileTableOptions)]
     rows = [f"| `{option.name}` | {option.help} |" for option in own]
-    secret = "Secrets are never" if of == "fanout" else "Never"
+    secret = "Secrets are never" if of in ("fanout", "lake") else "Never"
     rows += [f"| `{prefix.name}*` | {prefix.help} {secret} shown or stored. |" for prefix in prefixes]
     return "\n".join(["| option | meaning |", "|---|---|", *rows]) + "\n"
 

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 
 from ..errors import RetryableError
+from ..file_tables.shared_files import shared_with
 from .checks import check_supported
 from .files import delta_files
 from .history import open_log
@@ -134,6 +135,8 @@ def vacuum(
         return 0
     check_supported(table, overwrite=False)
     configuration = table.metadata().configuration
+    if shared_with(configuration) is not None:  # the other table may still need them
+        return 0
     kept_for = retention(configuration, FILES)
     if kept_for is None:
         warn_kept(table_uri, FILES, configuration[FILES])

@@ -16,6 +16,7 @@ from ..cleanup import ListedFile
 from ..contract import Token
 from ..errors import PenstockError, RetryableError
 from ..file_tables.files import TableFiles
+from ..file_tables.shared_files import shared_with
 from .deletion_guard import table_deletion_guard
 from .expiry import ExpiryStore
 from .files import iceberg_files
@@ -63,9 +64,12 @@ class IcebergCleanableTable:
         return str(table.metadata.table_uuid), found
 
     def files(self) -> Iterator[ListedFile]:
-        """All files below the data location, except metadata and tables inside it."""
+        """All files below the data location, except metadata and tables inside it.
+
+        None if another table shares them: they are cleaned up with that one.
+        """
         table = self._load_table()
-        if table is None:
+        if table is None or shared_with(table.properties) is not None:
             return iter(())
         listed = [ListedFile(*file) for file in self._files(table).walk()]
         inner = {root for file in listed if (root := _root_of_metadata(file.path)) is not None}

@@ -12,6 +12,7 @@ from ..contract import Manifest
 from ..deletion import DeletionGuard, has_folder
 from ..errors import ManifestCorruptError
 from ..file_tables.manifest import LakeManifest
+from ..file_tables.shared_files import shared_with
 from .plan import data_location
 
 OWN_PATHS = ("penstock.data-path", "penstock.metadata-path")
@@ -30,7 +31,9 @@ def table_deletion_guard(table: Table) -> DeletionGuard:
     A location that is the root of a disk, a bucket or a container is not used either.
     """
     given: Mapping[str, str | None] = table.catalog.properties
-    folders = [table.location(), *(str(given[name]) for name in OWN_PATHS if given.get(name))]
+    is_shared = shared_with(table.properties) is not None  # its data files are those of another table, too
+    own = OWN_PATHS[1:] if is_shared else OWN_PATHS
+    folders = [table.location(), *(str(given[name]) for name in own if given.get(name))]
     return DeletionGuard([folder for folder in folders if has_folder(folder)], REMEDY)
 
 

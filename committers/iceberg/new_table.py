@@ -61,6 +61,8 @@ class NewIcebergTable:
     format_version: int | None = None
     """None: version 2 for a new table, and no requirement for an existing one."""
     properties: Mapping[str, str] = field(default_factory=dict)
+    own_properties: Mapping[str, str] = field(default_factory=dict)
+    """Set by the sink, and not checked as those of the user are."""
 
 
 def open_or_create(
@@ -164,7 +166,7 @@ def _properties(address: IcebergAddress, new: NewIcebergTable, schema: Schema) -
     parquet_settings(new.properties, schema)
     metrics_modes(schema, SortOrder(), new.properties)
     version = _format_version(new)
-    return {**DEFAULT_PROPERTIES, **new.properties, "format-version": version}
+    return {**DEFAULT_PROPERTIES, **new.properties, **new.own_properties, "format-version": version}
 
 
 def _format_version(new: NewIcebergTable) -> str:

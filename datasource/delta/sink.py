@@ -15,6 +15,7 @@ from ...committers.delta.snapshot_cache import SNAPSHOT_CACHE, SnapshotCache
 from ...committers.delta.table import KIND, load_if_there
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...committers.file_tables.merge import merge
+from ...committers.file_tables.shared_files import check_written_together, shared_with
 from ...committers.maintenance import MaintenancePolicy, Step
 from ...writers.delta.partitions import check_partition_columns, serialize
 from ...writers.delta.table_format import DeltaFormat
@@ -130,6 +131,8 @@ class DeltaTarget(FileTableTarget, DeltaTableCommitter):
         )
         self._table_uri = table_uri
         self._query = options
+        self._partner: str | None = None
+        """The table with the same files that the query writes too."""
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
         options = self._query
@@ -146,6 +149,7 @@ class DeltaTarget(FileTableTarget, DeltaTableCommitter):
             batch_id=batch_id,
         )
         check_partition_columns(layout.schema, layout.partition_by)
+        check_written_together(self._properties(), self._table_uri, self._partner)
         content = replace(layout.content((), mode), origins=origins_of(options))
         return PlannedBatch(self._write_config(layout, options.sort_within), content, content.table_id)
 
@@ -159,10 +163,15 @@ class DeltaTarget(FileTableTarget, DeltaTableCommitter):
     def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
         """See `Compactable`."""
         layout = self.target_of(content)
-        if layout is None:
+        if layout is None or shared_with(self._properties()) is not None:
             return None
         columns = [name for name in layout.schema.names if name not in layout.partition_by]
         return self._write_config(layout, leading(self._query.sort_within, columns))
+
+    def _properties(self) -> Mapping[str, str]:
+        """Of the table as it was just read."""
+        table = self._load_table()
+        return {} if table is None else table.metadata().configuration
 
     def _write_config(self, layout: DeltaTableLayout, sort_within: tuple[str, ...]) -> WriteConfig:
         options = self._query
@@ -200,6 +209,8 @@ class StoredDelta(CleanableFiles):
 
     uri: str
     storage: Mapping[str, str] = field(repr=False)
+    catalog: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Of an Iceberg table that shares its files."""
 
     def committer(self) -> DeltaTableCommitter:
         return DeltaTableCommitter(self.uri, self.storage)
@@ -217,7 +228,15 @@ class StoredDelta(CleanableFiles):
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         from ...committers.delta.cleanup import DeltaCleanableTable
 
-        return DeltaCleanableTable(self.uri, self.storage)
+        own = DeltaCleanableTable(self.uri, self.storage)
+        table = load_if_there(self.uri, self.storage)
+        partner = None if table is None else shared_with(table.metadata().configuration)
+        if partner is None:
+            return own
+        from ..lake.cleanup import shared_cleanable
+        from ..table_access import TableAccess
+
+        return shared_cleanable(own, partner, store, TableAccess(dict(self.storage), dict(self.catalog)))
 
 
 def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> DeltaSink:
@@ -229,6 +248,6 @@ DESTINATION = DestinationType(
     data_source="penstock.datasource.delta.source:DeltaDataSource",
     options=OPTIONS,
     sink=_sink_of,
-    stored_table=lambda stream, access: StoredDelta(stream.table_uri, access.storage),
+    stored_table=lambda stream, access: StoredDelta(stream.table_uri, access.storage, access.catalog),
     files_of=data_files_of,
 )

@@ -7,7 +7,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from ...committers.checkpoint_forks import DigestOf
-from ...committers.contract import Batch, PlannedBatch, TaskWriterFactory
+from ...committers.contract import Batch, Mode, PlannedBatch, TaskWriterFactory
 from ...committers.decoupled import DecoupledCommitter
 from ...committers.errors import CheckpointMismatchError
 from ...committers.safe_text import get_logger
@@ -20,7 +20,7 @@ from ..event_time import event_time_column
 from ..options.stream import NewQuery
 from ..plan_cache import PLANS, PlanCache, PlanKey
 from ..settings import register_stream
-from ..sink import FansOut, Sink, open_table
+from ..sink import FansOut, Sink, WritesOnce, mode_of, open_table
 from .content import FanoutContent, PlannedTarget, batch_of_target
 
 if TYPE_CHECKING:
@@ -64,7 +64,10 @@ def plan_fanout(
         register_stream(targets[name], store, batches[name].stream, one.target_id)
     if not planned:
         return BatchPlan(batch)
-    parts, content = _parts(planned)
+    if isinstance(sink, WritesOnce):
+        parts, content = _one_part(sink, planned, rows, mode_of(overwrite), batch.batch_id)
+    else:
+        parts, content = _parts(planned)
     before = digest_of(batch.batch_id - 1) if batch.batch_id > 0 else None
     return BatchPlan(batch, FanoutWriters(parts), content, event_time=event_time, digest_before=before)
 
@@ -104,6 +107,22 @@ def _parts(
         parts[part].append((name, writers))
         content.append(PlannedTarget(name, part, one.content))
     return tuple(map(_joined, parts)), tuple(content)
+
+
+def _one_part(
+    sink: WritesOnce,
+    planned: Mapping[str, PlannedBatch[Any, Any]],
+    rows: pa.Schema,
+    mode: Mode,
+    batch_id: int,
+) -> tuple[tuple[PartWriters, ...], FanoutContent]:
+    """Return what the tasks write once for all targets, also if some of these have the batch already."""
+    writers = {name: one.writers for name, one in planned.items()}
+    for name, target in sink.target_sinks.items():
+        if name not in writers:
+            writers[name] = target.open_table().plan_batch(rows, mode, batch_id).writers
+    part = PartWriters(", ".join(planned), sink.joined(writers))
+    return (part,), tuple(PlannedTarget(name, 0, one.content) for name, one in planned.items())
 
 
 def _joined(writers: Sequence[tuple[str, TaskWriterFactory[Any]]]) -> PartWriters:

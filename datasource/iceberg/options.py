@@ -16,7 +16,7 @@ from ..options.stream import problems_of
 NAME = "penstock.iceberg"
 
 
-def _table_name(name: str) -> str:
+def table_name(name: str) -> str:
     parse_table_name(name)
     return name
 
@@ -26,7 +26,7 @@ class IcebergOptions(FileTableOptions):
     """Options of `penstock.iceberg`."""
 
     table: str = field(
-        metadata=declared("table", _table_name, "Name of the table in the catalog: `namespace.name`.")
+        metadata=declared("table", table_name, "Name of the table in the catalog: `namespace.name`.")
     )
     catalog: str | None = optional(
         "catalog",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ...committers.contract import Batch, Mode, PartitionField, PlannedBatch, SortField
 from ...committers.dead_letters import BadRows
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
+from ...committers.file_tables.shared_files import check_written_together, shared_with
 from ...committers.iceberg.address import IcebergAddress, parse_table_name
 from ...committers.iceberg.catalog import CatalogConfig, check_address_given, known_properties, redacted
 from ...committers.iceberg.committer import IcebergTableCommitter
@@ -81,6 +82,10 @@ class IcebergSink:
     @property
     def address(self) -> IcebergAddress:
         return self._address
+
+    @property
+    def new(self) -> NewIcebergTable:
+        return self._new
 
     def open_table(self) -> IcebergTarget:
         return IcebergTarget(self._catalog, self._address, self._new, self.options)
@@ -156,6 +161,8 @@ class IcebergTarget(FileTableTarget, IcebergTableCommitter):
         super().__init__(catalog, address)
         self._new = new
         self._query = options
+        self._partner: str | None = None
+        """The table with the same files that the query writes too."""
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
         options = self._query
@@ -167,6 +174,7 @@ class IcebergTarget(FileTableTarget, IcebergTableCommitter):
             overwrite=mode == "overwrite",
             batch_id=batch_id,
         )
+        check_written_together(self._properties(), self._address.uri, self._partner)
         content = replace(layout.content((), mode), origins=origins_of(options))
         return PlannedBatch(self._write_config(layout, options.sort_within), content, content.table_id)
 
@@ -176,9 +184,14 @@ class IcebergTarget(FileTableTarget, IcebergTableCommitter):
     def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
         """See `Compactable`."""
         layout = self.target_of(content)
-        if layout is None:
+        if layout is None or shared_with(self._properties()) is not None:
             return None
         return self._write_config(layout, leading(self._query.sort_within, layout.schema.names))
+
+    def _properties(self) -> Mapping[str, str]:
+        """Of the table as it was just read."""
+        table = self._load_table()
+        return {} if table is None else table.properties
 
     def _write_config(self, layout: IcebergTableLayout, sort_within: tuple[str, ...]) -> WriteConfig:
         """Return how to write files: options of the query come before table properties, then defaults."""

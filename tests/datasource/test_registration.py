@@ -49,7 +49,7 @@ def test_a_plug_in_that_cannot_be_loaded_does_not_take_the_others_with_it(
     spark = session({}, SimpleNamespace(master="yarn"))
     spark.dataSource.register = registered.append
     penstock.register(spark, tune=False)
-    assert len(registered) == len(plug_ins.BUILT_IN) + 1  # and the fan-out
+    assert len(registered) == len(plug_ins.BUILT_IN) + 2  # and those of several tables
     assert "broken (no_such_package:DESTINATION) cannot be loaded" in caplog.text
     with pytest.raises(
         penstock.ConfigurationError, match="cannot be loaded from no_such_package:DESTINATION"

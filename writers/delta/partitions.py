@@ -73,7 +73,7 @@ def split(rows: pa.Table, partition_by: Sequence[str], where: str) -> Iterator[P
     keys = [_empty_as_null(rows.column(name).combine_chunks()) for name in partition_by]
     _check_required(rows.schema, partition_by, keys, where)
     for row, own in split_by(keys, rows.drop_columns(list(partition_by))):
-        yield PartitionSlice(_format_values(partition_by, keys, row, where), own)
+        yield PartitionSlice(format_values(partition_by, keys, row, where), own)
 
 
 def _empty_as_null(column: pa.Array) -> pa.Array:
@@ -96,7 +96,7 @@ def _check_required(schema: pa.Schema, names: Sequence[str], keys: Sequence[pa.A
         )
 
 
-def _format_values(names: Sequence[str], keys: Sequence[pa.Array], row: int, where: str) -> PartitionValues:
+def format_values(names: Sequence[str], keys: Sequence[pa.Array], row: int, where: str) -> PartitionValues:
     return tuple((name, _format_value(name, key, row, where)) for name, key in zip(names, keys, strict=True))
 
 

@@ -1,0 +1,91 @@
+"""Clean-up of the files that a Delta table and an Iceberg table share: none that one of them needs."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...committers.cleanup import CleanableTable, ListedFile
+from ...committers.contract import ManifestState, StreamKey, Token
+from ...committers.errors import ConfigurationError, shown
+from ...committers.file_tables.shared_files import SHARES_PROPERTY
+from ...committers.iceberg.target import KIND as ICEBERG
+from ..destinations import Cleanable, destination_type, paths_of
+
+if TYPE_CHECKING:
+    from ...committers.store.sql import SqlManifestStore
+    from ..table_access import TableAccess
+
+
+def shared_cleanable(
+    own: CleanableTable, partner: str, store: SqlManifestStore, access: TableAccess
+) -> CleanableTable:
+    """Return the table whose location the files are in, together with the one that shares them.
+
+    Args:
+        partner: from the property of the table
+
+    Raises:
+        ConfigurationError: the other table is missing, or cannot be opened with these options.
+    """
+    kind, _, uri = partner.partition(":")
+    stream = StreamKey("", uri)
+    stored = destination_type(stream, ICEBERG).stored_table(stream, access) if kind == ICEBERG else None
+    if stored is None or stored.now() is None or not isinstance(stored, Cleanable):
+        raise ConfigurationError(
+            f"The table that shares its files, {shown(partner)}, does not exist. Nothing was deleted, "
+            "because it is unknown which files it needs. Restore it; or, if it was dropped for good, remove "
+            f"the property {SHARES_PROPERTY} of this table."
+        )
+    pending = [key for key in (one.key for one in store.streams()) if key.table_uri == uri]
+    return SharedCleanable(own, stored.cleanable(store), store, pending)
+
+
+class SharedCleanable:
+    """See `CleanableTable`.
+
+    Args:
+        own: the table in whose location the files are
+        partner: the table that shares them
+        pending: the streams into the partner, whose prepared batches list files too
+    """
+
+    def __init__(
+        self,
+        own: CleanableTable,
+        partner: CleanableTable,
+        store: SqlManifestStore,
+        pending: Sequence[StreamKey],
+    ) -> None:
+        self._own = own
+        self._partner = partner
+        self._store = store
+        self._pending = pending
+
+    def id_and_tokens(self, query_ids: Iterable[str]) -> tuple[str | None, Mapping[str, Token]]:
+        """The last batch of each query that both tables have."""
+        query_ids = list(query_ids)
+        table_id, tokens = self._own.id_and_tokens(query_ids)
+        _, others = self._partner.id_and_tokens(query_ids)
+        both = {
+            query_id: replace(token, batch_id=min(token.batch_id, others[query_id].batch_id))
+            for query_id, token in tokens.items()
+            if query_id in others
+        }
+        return table_id, both
+
+    def files(self) -> Iterator[ListedFile]:
+        return self._own.files()
+
+    def names(self) -> Iterator[set[str]]:
+        """Those of prepared batches come first, so that none is missed that is committed meanwhile."""
+        for stream in self._pending:
+            for manifest in self._store.manifests(stream, ManifestState.PREPARED):
+                yield {posixpath.basename(path) for path in paths_of(manifest)}
+        yield from self._partner.names()
+        yield from self._own.names()
+
+    def delete_files(self, paths: Iterable[str]) -> int:
+        return self._own.delete_files(paths)

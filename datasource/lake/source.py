@@ -1,0 +1,35 @@
+"""The data source `penstock.lake`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...committers.errors import ConfigurationError
+from ..base_source import PenstockDataSource
+from ..worker_errors import message_first
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceWriter
+    from pyspark.sql.types import StructType
+
+    from .sink import LakeSink
+
+
+class LakeDataSource(PenstockDataSource):
+    """A Delta table and an Iceberg table with the same data files. See `PenstockDataSource`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock.lake"
+
+    def sink(self) -> LakeSink:
+        from .sink import LakeSink
+
+        return LakeSink.of(self.options)
+
+    @message_first()
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        raise ConfigurationError(
+            "penstock.lake is only for streams: its tables are delivered after the batch. Write a batch as a "
+            "stream with trigger(availableNow=True)."
+        )

@@ -1,0 +1,71 @@
+"""Options of `penstock.lake`."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.committers.errors import ConfigurationError
+from penstock.datasource.lake.options import LakeOptions
+from penstock.datasource.lake.sink import LakeSink
+from penstock.datasource.lake.source import LakeDataSource
+
+GIVEN = {"path": "/lake/ids", "warehouse": "/lake/warehouse", "table": "lake.ids"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delivery": "coupled"}, "delivery=coupled: penstock.lake is always decoupled"),
+        ({"formats": "delta"}, "formats=.*: must be delta,iceberg"),
+        ({"formats": "delta,hudi"}, "formats=.*: must be delta,iceberg"),
+        ({"compactWith": "local"}, "compactWith is not an option of penstock.lake"),
+        ({"maintenance": "true"}, "maintenance is not an option of penstock.lake"),
+        ({"partitionSpec": "day(ts)"}, "partitionSpec is not an option .* Delta has no hidden partitions"),
+        ({"branch": "audit"}, "branch is not an option"),
+        ({"badRows": "drop"}, "badRows: a row that does not fit"),
+        ({"tableProperties": "{}"}, "target.delta.tableProperties or"),
+        ({"target.hudi.x": "1"}, "target.hudi.x: the tables are target.delta and target.iceberg"),
+        ({"target.delta.path": "/x"}, "target.delta.path: an option of both"),
+        ({"catalog.penstock.data-path": "/x"}, "Iceberg must not delete them"),
+        ({"path": "s3://bucket/table"}, "which the embedded catalog in warehouse cannot open"),
+        ({"path": "/a%b"}, "readers of Iceberg tables interpret"),
+    ],
+)
+def test_options_that_do_not_fit_both_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        LakeSink.of({**GIVEN, **options})
+
+
+def test_all_that_is_missing_is_named_at_once() -> None:
+    with pytest.raises(ConfigurationError, match=r"path is missing.*\n?.*table is missing.*\n?.*Neither"):
+        LakeOptions.parse({})
+
+
+def test_options_of_s3_are_given_once_and_never_shown() -> None:
+    secret = "geheim-4711"
+    given = {
+        "path": "s3a://bucket/table",
+        "table": "lake.ids",
+        "catalog.type": "sql",
+        "catalog.uri": "sqlite:////none",
+        "storage.AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+        "storage.AWS_SECRET_ACCESS_KEY": secret,
+        "catalog.s3.region": "mars",
+        "storage.AWS_REGION": "venus",
+    }
+    sink = LakeSink.of(given)
+    properties = sink.pair.iceberg.catalog.properties
+    assert properties["s3.endpoint"] == "http://127.0.0.1:1"
+    assert properties["s3.secret-access-key"] == secret
+    assert properties["s3.region"] == "mars", "what is given for Iceberg counts there"
+    assert sink.pair.data_location == sink.pair.delta.table_uri == "s3://bucket/table"
+    assert secret not in repr(sink)
+    both = sink.pair.delta.options, sink.pair.iceberg.options
+    assert [(one.compact_with, one.maintenance) for one in both] == [("none", False)] * 2
+    assert all(secret not in str(one.options.given) for one in sink.target_sinks.values())
+
+
+def test_it_is_only_for_streams() -> None:
+    source = LakeDataSource(dict(GIVEN))
+    with pytest.raises(ConfigurationError, match=r"^penstock\.lake is only for streams"):
+        source.writer(None, False)  # type: ignore[arg-type]

@@ -1,0 +1,126 @@
+"""A query of `penstock.lake`: a Delta table and an Iceberg table with the same files, and its store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+from tests.support.cli import Ended
+from tests.support.lakes import DeltaLake, IcebergLake
+
+from penstock.committers.contract import ManifestState, StreamKey
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.datasource.delta.sink import DESTINATION
+from penstock.datasource.lake.source import LakeDataSource
+from penstock.testing.conformance import Query
+from penstock.testing.conformance.query import ids
+
+TARGETS = ("delta", "iceberg")
+
+
+@dataclass
+class LakePlace:
+    """See `Place`."""
+
+    options: dict[str, str]
+    data_source = LakeDataSource
+    destination = DESTINATION
+
+
+@dataclass
+class LakePair:
+    root: Path
+    store: SqlManifestStore
+    store_url: str
+
+    @cached_property
+    def delta(self) -> DeltaLake:
+        return DeltaLake(self.root / "delta" / "table")
+
+    @cached_property
+    def iceberg(self) -> IcebergLake:
+        return IcebergLake(self.root / "warehouse")
+
+    @property
+    def tables(self) -> tuple[DeltaLake, IcebergLake]:
+        return self.delta, self.iceberg
+
+    def options(self, **more: str) -> dict[str, str]:
+        return {
+            **self.delta.options,
+            **self.iceberg.options,
+            "checkpointLocation": str(self.root / "checkpoint"),
+            "deliverAfterSeconds": "1",
+            **more,
+        }
+
+    def query(self, query_id: str = "q1", **more: str) -> Query:
+        return Query(LakePlace(self.options(**more)), query_id)
+
+    def stream(self, target: str, query_id: str = "q1") -> StreamKey:
+        sink: Any = self.query().sink()
+        return StreamKey(query_id, sink.target_sinks[target].table_uri)
+
+    def states(self, batch_id: int) -> list[ManifestState | None]:
+        records = [self.store.record(self.stream(target), batch_id) for target in TARGETS]
+        return [None if record is None else record.state for record in records]
+
+    def deliver(self, target: str | None = None) -> Ended:
+        """`penstock deliver --once`, of one table or both."""
+        chosen = () if target is None else (str(self.stream(target)),)
+        return Ended("deliver", "--once", "--store", self.store_url, *chosen)
+
+    def files(self) -> set[str]:
+        """Data files below the Delta table, named by a version or not."""
+        return self.delta.data_files()
+
+    def named(self) -> list[set[str]]:
+        """Names of the files that the newest version of each table has."""
+        uris = DeltaLake.load(self.delta).file_uris()
+        tasks = self.iceberg.load().scan().plan_files()
+        paths = (uris, [task.file.file_path for task in tasks])
+        return [{Path(one).name for one in some} for some in paths]
+
+    def ids(self) -> list[list[int]]:
+        """What duckdb reads of each table."""
+        return [table.ids() for table in self.tables]
+
+
+@contextmanager
+def lake_pair(root: Path, store_url: str | None = None) -> Iterator[LakePair]:
+    """Two tables in a folder, and a store."""
+    url = store_url or f"sqlite:///{root}/store.db"
+    with open_store(url) as store:
+        yield LakePair(root, store, url)
+
+
+def run(
+    pair: LakePair,
+    query: Query,
+    batch_id: int,
+    *rows: pa.Table,
+    offsets: str = "",
+    run_id: str = "r1",
+    overwrite: bool = False,
+) -> None:
+    """A batch with a task for each of `rows`, by default two tasks with one row each."""
+    parts = rows or (ids(batch_id * 2), ids(batch_id * 2 + 1))
+    query.run(pair.store, query.batch(batch_id, offsets), *parts, run_id=run_id, overwrite=overwrite)
+
+
+def by_all_readers(pair: LakePair) -> dict[str, pa.Table]:
+    """The rows of both tables as their libraries and polars read them."""
+    delta, iceberg = pair.delta.load(), pair.iceberg.load()
+    return {
+        "deltalake": delta.to_pyarrow_table(),
+        "deltalake dataset": delta.to_pyarrow_dataset().to_table(),
+        "polars of Delta": pl.scan_delta(str(pair.delta.path)).collect().to_arrow(),
+        "pyiceberg": iceberg.scan().to_arrow(),
+        "polars of Iceberg": pair.iceberg.scan().collect().to_arrow(),
+    }
