@@ -182,8 +182,8 @@ class FilesCommitter:
             return None
         if not Path(self.folder).is_dir():
             raise TableChangedError(
-                f"The folder {self.folder} no longer exists: it was dropped or moved while the stream used it. "
-                "Nothing was committed. Restore it, or start the query with a new checkpoint and delete "
+                f"The folder {self.folder} no longer exists: it was dropped or moved while the stream used "
+                "it. Nothing was committed. Restore it, or start the query with a new checkpoint and delete "
                 f"{staging_of(self.folder)}."
             )
         if journal.is_published:
@@ -204,7 +204,8 @@ class FilesCommitter:
         if staged.exists() == final.exists():
             what = "is the file of another writer" if final.exists() else f"is missing, as is {staged}"
             raise TableChangedError(
-                f"A file of a committed batch cannot be published: {final} {what}. Move it away, or restore it."
+                f"A file of a committed batch cannot be published: {final} {what}. "
+                "Move it away, or restore it."
             )
         if final.exists():
             return

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ...writers.local_path import local_path
 from ..options.declaring import declared, option, optional, options_of, prefixes_of
@@ -21,7 +21,7 @@ def _folder(path: str) -> str:
     local = local_path(path)
     if not path.strip() or local is None:
         raise ValueError("must be a folder of the local disk; other file systems are not supported")
-    folder = os.path.abspath(local)
+    folder = str(Path(local).resolve())
     if folder == "/":
         raise ValueError("must not be the root of the file system")
     return folder
