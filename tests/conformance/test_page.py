@@ -29,6 +29,7 @@ from tests.conformance.harnesses import (
     SqsFifoHarness,
     SqsHarness,
 )
+from tests.support.files import FilesHarness
 
 from penstock.committers.deliveries.contract import Mergeable
 from penstock.datasource.destinations import Cleanable
@@ -106,6 +107,7 @@ def _page(folder: Path) -> str:
     harnesses = [
         DeltaHarness(folder),
         IcebergHarness(folder),
+        FilesHarness(folder),
         PostgresHarness(lambda: nowhere),
         HttpHarness(folder, HttpRows("http://localhost")),
         *(of(folder, AwsServer("http://localhost")) for of in AWS),

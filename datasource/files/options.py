@@ -1,0 +1,73 @@
+"""Options of `penstock.files`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...writers.local_path import local_path
+from ..options.declaring import declared, option, optional, options_of, prefixes_of
+from ..options.delivery import TARGET_FILE_SIZE, DeliveryOptions
+from ..options.parsing import MIB, check, columns, one_of, parse_options, size, storable
+from ..options.stream import problems_of
+
+NAME = "penstock.files"
+
+_CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "uncompressed": "none"}
+
+
+def _folder(path: str) -> str:
+    local = local_path(path)
+    if not path.strip() or local is None:
+        raise ValueError("must be a folder of the local disk; other file systems are not supported")
+    folder = str(Path(local).resolve())
+    if folder == "/":
+        raise ValueError("must not be the root of the file system")
+    return folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesOptions(DeliveryOptions):
+    """Options of `penstock.files`."""
+
+    path: str = field(metadata=declared("path", _folder, "The folder: an absolute path on the local disk."))
+    partition_by: tuple[str, ...] | None = optional(
+        "partitionBy",
+        columns,
+        "Partition columns, for folders `column=value`: `a, b`, or a JSON array. Each query needs it.",
+    )
+    target_file_bytes: int = option(
+        "targetFileSize",
+        size(MIB // 16, 64 * 1024 * MIB),
+        "Approximate size of a file.",
+        default=TARGET_FILE_SIZE,
+    )
+    buffer_bytes_max: int = option(
+        "bufferSize",
+        size(MIB, 64 * 1024 * MIB),
+        "Size of the rows that one task buffers for all its open partitions, as Arrow data.",
+        default="128mb",
+    )
+    compression: str = option(
+        "compression", one_of(_CODECS), f"Codec of the files: {', '.join(_CODECS)}.", default="zstd"
+    )
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> FilesOptions:
+        """Parse the options that Spark passes.
+
+        Raises:
+            ConfigurationError: lists all problems, one sentence each.
+        """
+        values, problems = parse_options(OPTIONS, PREFIXES, options)
+        if not values.get("path"):
+            problems.append('path is missing: give the folder with .option("path", ...) or .start(path).')
+        stored = storable(OPTIONS, options)
+        problems += problems_of(values, stored, PREFIXES)
+        check(NAME, problems)
+        return cls(**values, given=stored)
+
+
+OPTIONS = options_of(FilesOptions)
+PREFIXES = prefixes_of(FilesOptions)

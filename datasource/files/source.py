@@ -1,0 +1,26 @@
+"""The data source `penstock.files`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..base_source import PenstockDataSource
+
+if TYPE_CHECKING:
+    from .sink import FilesSink
+
+
+class FilesDataSource(PenstockDataSource):
+    """Folders of Parquet files. See `PenstockDataSource`."""
+
+    readers = "any reader of Parquet files, such as spark.read.parquet, DuckDB or polars"
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock.files"
+
+    def sink(self) -> FilesSink:
+        from .options import FilesOptions
+        from .sink import sink_of
+
+        return sink_of(FilesOptions.parse(self.options))

@@ -1,0 +1,164 @@
+"""What a folder of files refuses, and what a process leaves that dies while it publishes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.support.files import FilesHarness
+
+from penstock.committers.contract import AttemptId, Batch, Committed, Manifest, StreamKey
+from penstock.committers.errors import (
+    CommitStateUnknownError,
+    ConfigurationError,
+    PenstockError,
+    SchemaMismatchError,
+    TableChangedError,
+    TableNotSupportedError,
+)
+from penstock.committers.files.committer import FilesCommitter
+from penstock.datasource.files.options import FilesOptions
+from penstock.datasource.files.sink import FilesTarget, sink_of
+from penstock.destination import is_committed
+
+ROWS = pa.schema([("id", pa.int64()), ("day", pa.string())])
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> FilesHarness:
+    return FilesHarness(tmp_path)
+
+
+def target_of(harness: FilesHarness, **options: str) -> FilesTarget:
+    target = sink_of(FilesOptions.parse({**harness.options, **options})).open_table()
+    assert isinstance(target, FilesTarget)
+    return target
+
+
+def staged(harness: FilesHarness, batch_id: int = 0, *, digest: str = "a") -> Manifest:
+    """A batch of two files, in two partitions."""
+    target = target_of(harness, partitionBy="day")
+    planned = target.plan_batch(ROWS, "append", batch_id)
+    writer = planned.writers.open(AttemptId("q1", "run", batch_id, 0, 0))
+    writer.write(pa.record_batch({"id": [2 * batch_id, 2 * batch_id + 1], "day": ["x", "y"]}, schema=ROWS))
+    batch = Batch(StreamKey("q1", str(harness.folder)), batch_id, digest * 64)
+    return target.manifest(batch, planned.content, [writer.finish()])
+
+
+def test_files_that_a_dead_process_has_not_renamed_are_published_with_the_token(
+    harness: FilesHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, rename = staged(harness), Path.rename
+    renamed: list[Path] = []
+
+    def dies_after_one(path: Path, to: Path) -> Path:
+        if renamed:
+            raise OSError("no more")
+        renamed.append(to)
+        return rename(path, to)
+
+    committer = FilesCommitter(str(harness.folder))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", dies_after_one)
+        with pytest.raises(CommitStateUnknownError, match="no more"):
+            committer.commit(manifest)
+    assert len(harness.ids()) == 1
+
+    token = FilesCommitter(str(harness.folder)).token("q1")
+    assert is_committed(manifest, token, "folder")
+    assert sorted(harness.ids()) == [0, 1]
+    assert not harness.uncommitted()
+
+
+def test_a_journal_that_lists_a_lost_file_is_an_error(
+    harness: FilesHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(path: Path, to: Path) -> Path:
+        raise OSError(f"no {to} for {path}")
+
+    manifest, committer = staged(harness), FilesCommitter(str(harness.folder))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fails)
+        with pytest.raises(CommitStateUnknownError):
+            committer.commit(manifest)
+    harness.delete_uncommitted()
+    with pytest.raises(TableChangedError, match="is missing"):
+        FilesCommitter(str(harness.folder)).token("q1")
+
+
+def test_the_file_of_another_writer_is_not_overwritten(harness: FilesHarness) -> None:
+    manifest = staged(harness)
+    (name, *_) = sorted(harness.uncommitted())
+    other = harness.folder / name
+    other.parent.mkdir(parents=True)
+    other.write_bytes(b"others")
+    committer = FilesCommitter(str(harness.folder))
+    with pytest.raises(TableChangedError, match="exists already"):
+        committer.commit(manifest)
+    assert other.read_bytes() == b"others"
+
+
+def test_published_files_may_be_deleted(harness: FilesHarness) -> None:
+    committer = FilesCommitter(str(harness.folder))
+    committer.commit(staged(harness))
+    for path in harness.folder.rglob("*.parquet"):
+        path.unlink()
+    assert isinstance(committer.commit(staged(harness, 1)), Committed)
+    assert sorted(harness.ids()) == [2, 3]
+
+
+def test_a_damaged_journal_and_a_missing_folder_are_errors(harness: FilesHarness) -> None:
+    committer = FilesCommitter(str(harness.folder))
+    committer.commit(staged(harness))
+    harness.folder.rename(harness.folder.with_name("moved"))
+    with pytest.raises(TableChangedError, match="no longer exists"):
+        committer.token("q1")
+    (harness.staging / "q1.json").write_text("{}")
+    with pytest.raises(TableChangedError, match="journal"):
+        committer.token("q1")
+
+
+@pytest.mark.parametrize("path", ["_delta_log", "metadata/v1.metadata.json", ".hoodie"])
+def test_tables_of_other_formats_are_refused(harness: FilesHarness, path: str) -> None:
+    (harness.folder / path).mkdir(parents=True)
+    with pytest.raises(TableNotSupportedError, match="is a table of"):
+        target_of(harness).plan_batch(ROWS, "append", 0)
+
+
+@pytest.mark.parametrize(
+    ("stored", "options", "message"),
+    [
+        ({"id": ["a"], "day": ["x"]}, {}, "id: .* has string, the rows have int64"),
+        ({"id": [1]}, {}, "day: .* has no such column"),
+        ({"id": [1], "day": ["x"]}, {"partitionBy": "day"}, "is partitioned by nothing"),
+    ],
+)
+def test_rows_that_do_not_fit_the_files_are_refused(
+    harness: FilesHarness, stored: dict[str, list[object]], options: dict[str, str], message: str
+) -> None:
+    harness.folder.mkdir()
+    pq.write_table(pa.table(stored), harness.folder / "others.parquet")
+    with pytest.raises(SchemaMismatchError, match=message):
+        target_of(harness, **options).plan_batch(ROWS, "append", 0)
+    assert not harness.staging.exists()
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.decimal128(9, 2), pa.float64()])
+def test_partitions_that_readers_do_not_read_back_are_refused(
+    harness: FilesHarness, kind: pa.DataType
+) -> None:
+    with pytest.raises(SchemaMismatchError, match="day"):
+        target_of(harness, partitionBy="day").plan_batch(pa.schema([ROWS[0], ("day", kind)]), "append", 0)
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/rows", "/", ""])
+def test_other_paths_are_refused(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="path"):
+        FilesOptions.parse({"path": path})
+
+
+def test_an_overwrite_is_refused(harness: FilesHarness) -> None:
+    with pytest.raises(PenstockError, match="cannot overwrite"):
+        target_of(harness).plan_batch(ROWS, "overwrite", 0)

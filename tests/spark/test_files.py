@@ -1,0 +1,52 @@
+"""Streams of a real Spark into a folder of Parquet files, read back by Spark, DuckDB and polars."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark import killed_stream
+from tests.spark.killed_stream import KilledStream
+from tests.support.files import FilesHarness
+from tests.support.id_stream import write_ids
+
+pytestmark = pytest.mark.spark
+
+FILES, ROWS = 3, 100
+
+
+@pytest.mark.kills
+def test_a_driver_that_is_killed_between_the_phases_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """SIGKILL once written, once prepared, once committed, before the files are renamed."""
+    harness = FilesHarness(tmp_path)
+    kills = ("write.files_closed", "prepare.done", "commit.landed")
+    KilledStream(tmp_path, "penstock.files", harness.options, kills).run()
+
+    assert sorted(harness.ids()) == list(range(killed_stream.ROWS))
+
+
+def test_readers_of_folders_find_the_rows_and_their_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    harness, source, checkpoint = FilesHarness(tmp_path), tmp_path / "source", tmp_path / "checkpoint"
+    source.mkdir()
+    for number in range(FILES):
+        write_ids(source / f"{number:05}.parquet", range(number * ROWS, (number + 1) * ROWS), number)
+    rows = spark.readStream.schema("id LONG").option("maxFilesPerTrigger", 1).parquet(str(source))
+    frame = rows.selectExpr("id", "id % 2 AS odd", "array(id) AS ids")
+    for _ in range(2):
+        writer = frame.writeStream.format("penstock.files").trigger(availableNow=True)
+        writer.options(**harness.options, partitionBy="odd", checkpointLocation=str(checkpoint))
+        writer.start().awaitTermination()
+        for name in (str(FILES - 1), f".{FILES - 1}.crc"):
+            (checkpoint / "commits" / name).unlink(missing_ok=True)
+
+    total = FILES * ROWS
+    found = spark.read.parquet(str(harness.folder)).selectExpr("count(*)", "sum(id)", "sum(odd)").first()
+    assert found is not None
+    assert tuple(found) == (total, sum(range(total)), total // 2)
+    files = f"read_parquet('{harness.folder}/**/*.parquet', hive_partitioning = true)"
+    assert duckdb.sql(f"SELECT count(*), sum(id), sum(odd) FROM {files}").fetchall() == [tuple(found)]
+    frames = pl.read_parquet(harness.folder, hive_partitioning=True)
+    assert (frames.height, frames["id"].sum(), frames["odd"].sum()) == tuple(found)
