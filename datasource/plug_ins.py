@@ -25,6 +25,7 @@ BUILT_IN = {
     "opensearch": "penstock.datasource.search.opensearch:DESTINATION",
     "elasticsearch": "penstock.datasource.search.elasticsearch:DESTINATION",
     "redis": "penstock.datasource.redis.sink:DESTINATION",
+    "lance": "penstock.datasource.lance.sink:DESTINATION",
 }
 """Built-in destinations. They are no entry points, because a zip of `--py-files` has none."""
 
