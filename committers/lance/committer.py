@@ -115,7 +115,7 @@ class LanceTableCommitter:
 
     def missing(self, manifest: Manifest) -> Sequence[str]:
         """Paths of data files that are missing."""
-        return delta_files(self._uri, self._options).missing([file.path for file in decode(manifest).files])
+        return delta_files(self._uri, self._options).missing([file.path for file in decode(manifest, KIND).files])
 
     def discard(self, payloads: Iterable[DataFiles]) -> int:
         """Delete uncommitted data files; return the number deleted."""
@@ -207,6 +207,7 @@ class LanceTableCommitter:
             )
         except Exception as error:  # noqa: BLE001  the table shows whether the batch was committed
             return self._outcome_after(error, table.version, manifest, content)
+        self._loaded = committed
         crash_points.reach("commit.landed", manifest.batch.batch_id)
         return Committed(committed.version)
 

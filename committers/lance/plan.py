@@ -158,6 +158,9 @@ def _identified(uri: str, storage_options: Mapping[str, str], new: Mapping[str, 
         except CommitConflictError:
             continue
         except Exception as error:
+            table = load_if_there(uri, storage_options)
+            if table is not None and table_id_of(table):
+                return table
             raise retryable(error)(
                 f"The Lance table {uri} cannot be given an id: {in_short(error)}. Nothing was written. "
                 f"{NEXT_TRY}"

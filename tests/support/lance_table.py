@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import lance
 import pyarrow as pa
@@ -104,7 +106,7 @@ class LanceHarness(DestinationHarness):
         return [f"listed twice: {name}" for name in twice] + [f"missing: {name}" for name in missing]
 
     def losing(self, lost: Lost) -> AbstractContextManager[None]:
-        return lossy(lance.LanceDataset, "commit", lost, OSError("the connection was lost"))
+        return _lossy_commit(lost)
 
     def delete_uncommitted(self) -> None:
         for name in self.uncommitted():
@@ -130,3 +132,22 @@ class LanceHarness(DestinationHarness):
     def roll_back(self) -> None:
         table = self.table()
         table.checkout_version(table.version - 1).restore()
+
+
+@contextmanager
+def _lossy_commit(lost: Lost) -> Iterator[None]:
+    """Lose a commit of rows. The commit that gives a new table its id passes."""
+    real = lance.LanceDataset.commit
+
+    class Rows:
+        commit = staticmethod(real)
+
+    def commit(table: lance.LanceDataset, transaction: lance.Transaction, **options: Any) -> Any:
+        is_config = isinstance(transaction.operation, lance.LanceOperation.UpdateConfig)
+        return (real if is_config else Rows.commit)(table, transaction, **options)
+
+    with (
+        mock.patch.object(lance.LanceDataset, "commit", commit),
+        lossy(Rows, "commit", lost, OSError("the connection was lost")),
+    ):
+        yield
