@@ -38,7 +38,7 @@ def compact(table_uri: str, storage_options: Mapping[str, str], target_bytes: in
         size_bytes += sum(file.file_size_bytes or 0 for file in fragment.metadata.files)
     if not rows:
         return ""
-    target_rows = max(1, min(_ROWS_MAX, target_bytes * rows // max(size_bytes, 1)))
+    target_rows = _power_of_two(min(_ROWS_MAX, target_bytes * rows // max(size_bytes, 1)))
     try:
         done = table.optimize.compact_files(target_rows_per_fragment=target_rows)
     except Exception as error:
@@ -49,6 +49,14 @@ def compact(table_uri: str, storage_options: Mapping[str, str], target_bytes: in
     if not done.fragments_removed:
         return ""
     return f"compacted {done.fragments_removed:,} fragments to {done.fragments_added:,}"
+
+
+def _power_of_two(number: int) -> int:
+    """Return the largest power of two that is not larger, at least 1.
+
+    The mean size of a row changes a little all the time. Full fragments must not become small ones by that.
+    """
+    return 1 << max(number.bit_length() - 1, 0)
 
 
 def clean_up(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ..contract import Mode
-from ..errors import ConfigurationError, SchemaMismatchError, TableNotSupportedError
+from ..errors import (
+    ConfigurationError,
+    ManifestCorruptError,
+    SchemaMismatchError,
+    TableNotSupportedError,
+)
 from ..file_tables.manifest import LakeManifest
 from .table import KIND
 
@@ -49,9 +55,8 @@ class LanceLayout:
     new_columns: tuple[str, ...] = ()
 
     def content(self, mode: Mode, origins: tuple[str, ...]) -> LakeManifest:
-        from lance.schema import schema_to_json
-
-        files = {"file_version": self.file_version, "schema": schema_to_json(self.schema)}
+        schema = base64.b64encode(self.schema.serialize()).decode()
+        files = {"file_version": self.file_version, "schema": schema}
         return LakeManifest(
             kind=KIND,
             mode=mode,
@@ -66,11 +71,20 @@ class LanceLayout:
 
 
 def files_of(content: LakeManifest) -> tuple[pa.Schema, str]:
-    """Return the schema of the files in a manifest, and their version."""
-    from lance.schema import json_to_schema
+    """Return the schema of the files in a manifest, and their version.
 
-    files = json.loads(content.schema_json)
-    return json_to_schema(files["schema"]), str(files["file_version"])
+    Raises:
+        ManifestCorruptError: the manifest has another content.
+    """
+    try:
+        files = json.loads(content.schema_json)
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(files["schema"])))
+        return schema, str(files["file_version"])
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ManifestCorruptError(
+            f"A manifest has no schema of Lance files ({error}). Nothing was committed. Restore the store from a "
+            "backup, or use the version of Penstock that prepared the batch."
+        ) from error
 
 
 # Types ------------------------------------------------------------------------------------------------
