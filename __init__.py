@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .datasource.distribute import distribute
     from .datasource.http.source import HttpDataSource
     from .datasource.iceberg.source import IcebergDataSource
+    from .datasource.lance.source import LanceDataSource
     from .datasource.postgres.source import PostgresDataSource
     from .datasource.redis.source import RedisDataSource
     from .datasource.registration import register
@@ -61,6 +62,7 @@ __all__ = [
     "HttpDataSource",
     "IcebergDataSource",
     "KinesisDataSource",
+    "LanceDataSource",
     "ManifestCorruptError",
     "OpenSearchDataSource",
     "PenstockError",
@@ -86,6 +88,7 @@ _HOME = {
     "HttpDataSource": "datasource.http.source",
     "IcebergDataSource": "datasource.iceberg.source",
     "KinesisDataSource": "datasource.aws.sources",
+    "LanceDataSource": "datasource.lance.source",
     "OpenSearchDataSource": "datasource.search.sources",
     "PostgresDataSource": "datasource.postgres.source",
     "SqsDataSource": "datasource.aws.sources",

@@ -14,6 +14,7 @@ from .delta.source import DeltaDataSource
 from .fanout.source import FanoutDataSource
 from .http.source import HttpDataSource
 from .iceberg.source import IcebergDataSource
+from .lance.source import LanceDataSource
 from .plug_ins import BUILT_IN, load, plug_ins
 from .postgres.source import PostgresDataSource
 from .redis.source import RedisDataSource
@@ -38,6 +39,7 @@ DATA_SOURCES: tuple[type[PenstockDataSource], ...] = (
     OpenSearchDataSource,
     ElasticsearchDataSource,
     RedisDataSource,
+    LanceDataSource,
 )
 
 

@@ -9,9 +9,10 @@ from typing import Any
 from ...committers.lance.schema import FILE_VERSIONS, FLOATS, Vector
 from ...committers.maintenance import MaintenancePolicy
 from ..delta.options import parse_location
-from ..options.declaring import declared, option, optional, options_of, passed_on, prefixes_of
-from ..options.delivery import TARGET_FILE_BYTES, TARGET_FILE_SIZE, DeliveryOptions
-from ..options.parsing import MIB, check, count, flag, one_of, parse_options, properties, size, storable
+from ..options.declaring import declared, option, option_of, optional, options_of, passed_on, prefixes_of
+from ..options.delivery import TARGET_FILE_BYTES, DeliveryOptions
+from ..options.file_tables import FileTableOptions
+from ..options.parsing import check, flag, one_of, parse_options, storable
 from ..options.stream import problems_of
 
 NAME = "penstock.lance"
@@ -72,44 +73,12 @@ class LanceOptions(DeliveryOptions):
         "The rows of a new table keep their ids when they are compacted or updated.",
         default="false",
     )
-    table_properties: Mapping[str, str] = field(
-        default_factory=dict,
-        metadata=declared(
-            "tableProperties", properties, "Configuration of a new table, as a JSON object of strings."
-        ),
-    )
-    target_file_bytes: int | None = optional(
-        "targetFileSize",
-        size(MIB // 16, 64 * 1024 * MIB),
-        "Size of the rows in one data file, as Arrow data.",
-        default=f"`{TARGET_FILE_SIZE}`",
-    )
-    buffer_bytes_max: int = option(
-        "bufferSize",
-        size(MIB, 64 * 1024 * MIB),
-        "Size of the rows that the Lance library buffers in one task, as Arrow data.",
-        default="128mb",
-    )
-    maintenance: bool | None = optional(
-        "maintenance",
-        flag,
-        "The delivery process maintains the table: it compacts small files, deletes old versions, and deletes "
-        "orphan files.",
-        default="`true` if the table's configuration `penstock.maintenance` is, as in tables that Penstock "
-        "created",
-    )
-    compact_every_s: int = option(
-        "compactEverySeconds",
-        count(0, 365 * 86_400),
-        "Seconds between two compactions of small files in the table; 0 turns them off.",
-        default="600",
-    )
-    vacuum_every_s: int = option(
-        "vacuumEverySeconds",
-        count(0, 365 * 86_400),
-        "Seconds between two clean-ups of versions that are older than 7 days; 0 turns them off.",
-        default="86400",
-    )
+    table_properties: Mapping[str, str] = option_of(FileTableOptions, "table_properties")
+    target_file_bytes: int | None = option_of(FileTableOptions, "target_file_bytes")
+    buffer_bytes_max: int = option_of(FileTableOptions, "buffer_bytes_max")
+    maintenance: bool | None = option_of(FileTableOptions, "maintenance")
+    compact_every_s: int = option_of(FileTableOptions, "compact_every_s")
+    vacuum_every_s: int = option_of(FileTableOptions, "vacuum_every_s")
     storage_options: Mapping[str, str] = passed_on(
         "storage.",
         str.upper,

@@ -14,6 +14,7 @@ from ...committers.crash_points import reach
 from ...committers.deletion import local_root
 from ...committers.errors import NEXT_TRY, PenstockError, RetryableError
 from ...committers.safe_text import get_logger
+from ..background import Background
 from ..local_path import local_path
 from ..parquet.schema_projection import SchemaProjector
 from .names import file_name
@@ -46,7 +47,9 @@ class LanceWriters:
 
 
 class LanceWriter:
-    """See `TaskWriter`. The library encodes rows in threads of its own, and holds at most `buffer_bytes_max`."""
+    """See `TaskWriter`. The library encodes one batch while the task prepares the next, and holds at most
+    `buffer_bytes_max`. So its errors are raised by the next `write` or by `finish`.
+    """
 
     def __init__(self, plan: LanceWriters, attempt: AttemptId) -> None:
         self._plan = plan
@@ -57,6 +60,7 @@ class LanceWriter:
             [one.with_nullable(True) if pa.types.is_fixed_size_list(one.type) else one for one in plan.schema]
         )
         self._project = SchemaProjector(nullable_vectors, where, narrows=plan.narrows)
+        self._background = Background("penstock-lance")
         self._files: list[DataFile] = []
         self._paths: list[str] = []
         self._file: LanceFileWriter | None = None
@@ -74,7 +78,9 @@ class LanceWriter:
         checked, self._checked = self._checked, None
         is_checked = checked is not None and checked[0] is batch
         rows = checked[1] if checked is not None and is_checked else self._project(self._convert(batch))
-        rows = pa.RecordBatch.from_arrays(rows.columns, schema=self._plan.schema)
+        self._background.start(self._append, pa.RecordBatch.from_arrays(rows.columns, schema=self._plan.schema))
+
+    def _append(self, rows: pa.RecordBatch) -> None:
         try:
             file = self._file or self._open()
             file.write_batch(rows)
@@ -86,6 +92,8 @@ class LanceWriter:
             self._close()
 
     def finish(self) -> DataFiles:
+        self._background.wait()
+        self._background.stop()
         if self._file is not None:
             self._close()
         if self._files:
@@ -94,6 +102,7 @@ class LanceWriter:
 
     def abort(self) -> None:
         """Delete the files of this attempt."""
+        self._background.stop()
         self._file = None
         for path in self._paths:
             try:
