@@ -91,7 +91,7 @@ class LanceTableCommitter:
         return None if table is None else token_of(table, query_id)
 
     def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
-        """See `SupportsTableIdentity`. A restore also removes the tokens of the batches whose rows it removes."""
+        """See `SupportsTableIdentity`. A restore removes tokens together with their rows."""
         table = self._table()
         if table is None:
             if table_id is not None:
@@ -115,7 +115,9 @@ class LanceTableCommitter:
 
     def missing(self, manifest: Manifest) -> Sequence[str]:
         """Paths of data files that are missing."""
-        return delta_files(self._uri, self._options).missing([file.path for file in decode(manifest, KIND).files])
+        return delta_files(self._uri, self._options).missing(
+            [file.path for file in decode(manifest, KIND).files]
+        )
 
     def discard(self, payloads: Iterable[DataFiles]) -> int:
         """Delete uncommitted data files; return the number deleted."""
@@ -214,7 +216,7 @@ class LanceTableCommitter:
     def _outcome_after(
         self, error: Exception, read_version: int, manifest: Manifest, content: LakeManifest
     ) -> Outcome:
-        """Interpret an error of the commit call. A request for a version that exists can no longer succeed."""
+        """Interpret an error of the commit. A request for a version that exists can no longer succeed."""
         from lance.commit import CommitConflictError
 
         failed = failed_batch(

@@ -43,8 +43,8 @@ def compact(table_uri: str, storage_options: Mapping[str, str], target_bytes: in
         done = table.optimize.compact_files(target_rows_per_fragment=target_rows)
     except Exception as error:
         raise RetryableError(
-            f"The Lance table {table_uri} could not be compacted: {in_short(error)}. Nothing was changed. The "
-            "next run tries again."
+            f"The Lance table {table_uri} could not be compacted: {in_short(error)}. Nothing was changed. "
+            "The next run tries again."
         ) from error
     if not done.fragments_removed:
         return ""

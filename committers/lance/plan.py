@@ -19,7 +19,7 @@ from ..errors import (
     TableNotSupportedError,
 )
 from .library import in_short, load_if_there
-from .schema import FILE_VERSIONS, LanceLayout, Vector, check_types, nullable, with_vectors
+from .schema import FILE_VERSIONS, FileVersion, LanceLayout, Vector, check_types, nullable, with_vectors
 from .table import MAINTENANCE, TABLE_ID, dropped, table_id_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class PlanOptions:
     create: bool = True
     evolve: bool = False
     vectors: Mapping[str, Vector] | None = None
-    file_version: str | None = None
+    file_version: FileVersion | None = None
     """Of a new table."""
     stable_row_ids: bool = False
     """Of a new table."""
@@ -72,7 +72,8 @@ def plan(
     if file_version not in FILE_VERSIONS:
         raise TableNotSupportedError(
             f"The Lance table {uri} has data files of version {file_version}. Penstock writes the versions "
-            f"{', '.join(FILE_VERSIONS)}. Copy the table with lance.write_dataset(..., data_storage_version=...)."
+            f"{', '.join(FILE_VERSIONS)}. Copy the table with lance.write_dataset, which takes a "
+            "data_storage_version."
         )
     check_types(table.schema, file_version, uri)
     given = with_vectors(rows, options.vectors or {}, table.schema)
@@ -90,8 +91,8 @@ def _create(uri: str, storage_options: Mapping[str, str], columns: pa.Schema, op
 
     if not options.create:
         raise ConfigurationError(
-            f"There is no Lance table at {uri}, and createTable=false. Create the table, correct the path, or "
-            "set createTable=true."
+            f"There is no Lance table at {uri}, and createTable=false. Create the table, correct the path, "
+            "or set createTable=true."
         )
     file_version = options.file_version or FILE_VERSIONS[-1]
     check_types(columns, file_version, uri)
@@ -114,8 +115,8 @@ def _create(uri: str, storage_options: Mapping[str, str], columns: pa.Schema, op
                 f"options and that the storage is reachable. {NEXT_TRY}"
             ) from error
         raise ConfigurationError(
-            f"The Lance table {uri} cannot be created: {in_short(error)}. Fix the path, the storage.* options "
-            "or the names of the columns."
+            f"The Lance table {uri} cannot be created: {in_short(error)}. Fix the path, the storage.* "
+            "options or the names of the columns."
         ) from error
 
 
@@ -123,8 +124,8 @@ def _check_names(columns: pa.Schema, uri: str) -> None:
     refused = [name for name in columns.names if "." in name or name.startswith("_row")]
     if refused:
         raise SchemaMismatchError(
-            f"The Lance table {uri} cannot have the columns {', '.join(map(repr, refused))}: Lance reads a dot "
-            "as a nested field, and _row... as its own columns. Rename them in the query."
+            f"The Lance table {uri} cannot have the columns {', '.join(map(repr, refused))}: Lance reads a "
+            "dot as a nested field, and _row... as its own columns. Rename them in the query."
         )
 
 

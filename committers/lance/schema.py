@@ -1,4 +1,4 @@
-"""The schema of a Lance table: which columns its files can have, in which types, and under which field ids."""
+"""The schema of a Lance table: the columns of its files, their types and field ids."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -22,9 +22,11 @@ from .table import KIND
 
 if TYPE_CHECKING:
     from lance import LanceDataset
+    from lance.lance.schema import LanceField
     from lance.schema import LanceSchema
 
-FILE_VERSIONS = ("2.0", "2.1", "2.2")
+FileVersion: TypeAlias = Literal["2.0", "2.1", "2.2"]
+FILE_VERSIONS: tuple[FileVersion, ...] = ("2.0", "2.1", "2.2")
 """Versions of Lance's data files that Penstock writes."""
 FLOATS = {"float16": pa.float16(), "float32": pa.float32(), "float64": pa.float64()}
 
@@ -82,8 +84,8 @@ def files_of(content: LakeManifest) -> tuple[pa.Schema, str]:
         return schema, str(files["file_version"])
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise ManifestCorruptError(
-            f"A manifest has no schema of Lance files ({error}). Nothing was committed. Restore the store from a "
-            "backup, or use the version of Penstock that prepared the batch."
+            f"A manifest has no schema of Lance files ({error}). Nothing was committed. Restore the store "
+            "from a backup, or use the version of Penstock that prepared the batch."
         ) from error
 
 
@@ -105,8 +107,8 @@ def with_vectors(rows: pa.Schema, vectors: Mapping[str, Vector], table: pa.Schem
     unknown = [name for name, _ in asked.values() if name.lower() not in {one.lower() for one in rows.names}]
     if unknown:
         raise ConfigurationError(
-            f"vectors names {', '.join(unknown)}, but the query has the columns {', '.join(rows.names)}. Only "
-            "columns at the top level can be vectors."
+            f"vectors names {', '.join(unknown)}, but the query has the columns {', '.join(rows.names)}. "
+            "Only columns at the top level can be vectors."
         )
     problems, fields = [], []
     for field in rows:
@@ -114,7 +116,9 @@ def with_vectors(rows: pa.Schema, vectors: Mapping[str, Vector], table: pa.Schem
         wanted = asked[field.name.lower()][1].data_type if field.name.lower() in asked else None
         is_floats = is_array_of_floats(field.type)
         if wanted is not None and not is_floats:
-            problems.append(f"{field.name}: vectors are made of array<float> or array<double>, not {field.type}.")
+            problems.append(
+                f"{field.name}: vectors are made of array<float> or array<double>, not {field.type}."
+            )
         elif wanted is not None and has not in (None, wanted):
             problems.append(f"{field.name}: vectors asks for {wanted}, and the table has {has}.")
         target = wanted or (has if has is not None and is_vector(has) and is_floats else field.type)
@@ -154,9 +158,9 @@ def _problems(field: pa.Field, path: str, file_version: str) -> Iterator[str]:
     elif types.is_dictionary(data_type):
         yield f"{path}: it is dictionary-encoded in the schema."
     elif types.is_struct(data_type) and file_version == "2.0":
-        yield f"{path}: files of version 2.0 do not store whether a struct is NULL. Use a table of version 2.1."
+        yield f"{path}: files of version 2.0 do not store whether a struct is NULL. Use version 2.1."
     elif types.is_map(data_type) and file_version < "2.2":
-        yield f"{path}: files of version {file_version} have no maps. Use a table of version 2.2."
+        yield f"{path}: files of version {file_version} have no maps. Use version 2.2."
     if not types.is_fixed_size_list(data_type):
         for child in _children(data_type):
             yield from _problems(child, f"{path}.{child.name}", file_version)
@@ -169,7 +173,7 @@ def _children(data_type: pa.DataType) -> Sequence[pa.Field]:
 
 
 def nullable(field: pa.Field) -> pa.Field:
-    """Return the field as a column of a new table: nullable on each level, as Spark's NOT NULL is no promise."""
+    """Return the field as a column of a new table, nullable on each level: Spark's NOT NULL may change."""
     return pa.field(field.name, _nullable_type(field.type))
 
 
@@ -200,11 +204,13 @@ def check_files_fit(table: LanceDataset, content: LakeManifest, what: str) -> li
     if table.data_storage_version != file_version:
         raise TableNotSupportedError(
             f"The files of {what} have Lance's version {file_version}, and the table {table.uri} now has "
-            f"{table.data_storage_version}. Nothing was committed. The replay of the batch writes other files."
+            f"{table.data_storage_version}. Nothing was committed. A replay of the batch writes new files."
         )
     stored = {field.name: field for field in table.schema}
     missing = [field for field in files if field.name not in stored]
-    problems = [f"{field.name}: it was removed." for field in missing if field.name not in content.new_columns]
+    problems = [
+        f"{field.name}: it was removed." for field in missing if field.name not in content.new_columns
+    ]
     problems += [
         f"{field.name}: it is {stored[field.name].type} now, and was {field.type}."
         for field in files
@@ -231,7 +237,7 @@ def field_ids(table: LanceDataset, files: pa.Schema) -> list[int]:
     columns = {field.name(): field for field in table.lance_schema.fields()}
     has_levels = table.data_storage_version == "2.0"
 
-    def below(field: LanceSchema) -> Iterator[int]:
+    def below(field: LanceField) -> Iterator[int]:
         children = field.children()
         if has_levels or not children:
             yield field.id()
@@ -246,8 +252,12 @@ def with_metadata(table: LanceDataset, changes: Mapping[str, str | None]) -> Lan
 
     The library's public constructor numbers the fields anew, so this uses the one with which it pickles.
     """
-    rebuild, (metadata, *fields) = table.lance_schema.__reduce__()
-    changed = {**json.loads(metadata), **{key: value and list(value.encode()) for key, value in changes.items()}}
+    pickled: Any = table.lance_schema.__reduce__()
+    rebuild, (metadata, *fields) = pickled
+    changed = {
+        **json.loads(metadata),
+        **{key: value and list(value.encode()) for key, value in changes.items()},
+    }
     kept = {key: value for key, value in changed.items() if value is not None}
     schema: LanceSchema = rebuild(json.dumps(kept), *fields)
     return schema

@@ -120,7 +120,7 @@ def committed_batch(table: LanceDataset, query_id: str) -> CommittedBatch | None
     except (ValueError, KeyError, TypeError) as error:
         raise TableChangedError(
             f"The metadata {TOKEN_PREFIX}{query_id} in the schema of the Lance table {table.uri} is not what "
-            f"Penstock has written ({error!r}). Nothing was committed. Restore an earlier version of the table."
+            f"Penstock has written ({error!r}). Nothing was committed. Restore an earlier version."
         ) from error
 
 
@@ -140,7 +140,8 @@ def changes_for_token(
     changes: dict[str, str | None] = {
         TOKEN_PREFIX + other: None
         for other, committed in _committed(table)
-        if other.startswith(BATCH_WRITE_PREFIX) and committed.timestamp_ms < now_ms - _BATCH_WRITE_TOKEN_KEPT_MS
+        if other.startswith(BATCH_WRITE_PREFIX)
+        and committed.timestamp_ms < now_ms - _BATCH_WRITE_TOKEN_KEPT_MS
     }
     return {**changes, TOKEN_PREFIX + batch.stream.query_id: str(token)}
 

@@ -26,7 +26,9 @@ class DeltaOptions(FileTableOptions):
 
     path: str = field(
         metadata=declared(
-            "path", parse_location, "Location of the table: a local path, or a URL such as `s3://bucket/table`."
+            "path",
+            parse_location,
+            "Location of the table: a local path, or a URL such as `s3://bucket/table`.",
         )
     )
     partition_by: tuple[str, ...] | None = optional(

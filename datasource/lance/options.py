@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...committers.lance.schema import FILE_VERSIONS, FLOATS, Vector
+from ...committers.lance.schema import FILE_VERSIONS, FLOATS, FileVersion, Vector
 from ...committers.maintenance import MaintenancePolicy
 from ..delta.options import parse_location
 from ..options.declaring import declared, option, option_of, optional, options_of, passed_on, prefixes_of
@@ -61,10 +61,10 @@ class LanceOptions(DeliveryOptions):
             "Vectors of an existing table need no option.",
         ),
     )
-    file_version: str | None = optional(
+    file_version: FileVersion | None = optional(  # noqa: RUF009  it returns a field
         "fileVersion",
         one_of({version: version for version in FILE_VERSIONS}),
-        f"Version of the data files of a new table: {', '.join(FILE_VERSIONS)}. An existing table has its own.",
+        f"Version of the data files of a new table: {', '.join(FILE_VERSIONS)}.",
         default=f"`{FILE_VERSIONS[-1]}`",
     )
     stable_row_ids: bool = option(

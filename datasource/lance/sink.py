@@ -137,8 +137,8 @@ class LanceTarget(FileTableTarget, LanceTableCommitter):
         others = sorted(entry.base_name for entry in entries if entry.base_name not in _OF_LANCE)
         if others:
             raise ConfigurationError(
-                f"There is no Lance table at {self._uri}, and the location is not empty: it has {others[0]!r}. "
-                "Give another path for a new table."
+                f"There is no Lance table at {self._uri}, and the location is not empty: it has "
+                f"{others[0]!r}. Give another path for a new table."
             )
 
 

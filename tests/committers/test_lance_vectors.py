@@ -57,8 +57,7 @@ def test_a_search_with_an_index_finds_rows_before_and_after_it(
     query = Query(harness, options={"vectors": f"embedding:{LENGTH}"}, store=store)
     old, new = documents(range(ROWS), 1), documents(range(ROWS, 2 * ROWS), 2)
     query.run(store, query.batch(0), old)
-    options = {"num_partitions": 4, "num_sub_vectors": 4, "metric": "L2"}
-    harness.table().create_index("embedding", "IVF_PQ", **options)
+    harness.table().create_index("embedding", "IVF_PQ", num_partitions=4, num_sub_vectors=4)
     query.run(store, query.batch(1), new)
 
     for rows in (old, new):
@@ -127,8 +126,18 @@ def test_vectors_that_do_not_fit_become_dead_letters(harness: LanceHarness, stor
 @pytest.mark.parametrize(
     ("options", "data_type", "error", "problem"),
     [
-        ({"vectors": "f:2"}, FLOATS, ConfigurationError, "vectors names f, but the query has the columns id, e"),
-        ({"vectors": "e:2"}, pa.list_(pa.int32()), SchemaMismatchError, "e: vectors are made of array<float>"),
+        (
+            {"vectors": "f:2"},
+            FLOATS,
+            ConfigurationError,
+            "vectors names f, but the query has the columns id, e",
+        ),
+        (
+            {"vectors": "e:2"},
+            pa.list_(pa.int32()),
+            SchemaMismatchError,
+            "e: vectors are made of array<float>",
+        ),
         ({"vectors": "e:2"}, pa.string(), SchemaMismatchError, "e: vectors are made of array<float>"),
         ({"vectors": "e:3"}, FLOATS, SchemaMismatchError, "e: vectors asks for .*3.*, and the table has .*2"),
         ({"vectors": "e:2:float16"}, FLOATS, SchemaMismatchError, "e: vectors asks for .*halffloat"),
@@ -175,7 +184,7 @@ def test_a_required_vector_must_not_be_null(harness: LanceHarness, store: SqlMan
 
 # Other types --------------------------------------------------------------------------------------------
 
-NOW = datetime(1900, 1, 2, 3, 4, 5, 678901)
+NOW = datetime(1900, 1, 2, 3, 4, 5, 678901, timezone.utc)
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "boolean": (pa.bool_(), [True, None]),
     "byte": (pa.int8(), [-128, None]),
@@ -187,8 +196,8 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "string": (pa.string(), ["ä", None, ""]),
     "binary": (pa.binary(), [b"\xff", None, b""]),
     "date": (pa.date32(), [date(1, 1, 1), None, date(9999, 12, 31)]),
-    "timestamp": (pa.timestamp("us", "UTC"), [NOW.replace(tzinfo=timezone.utc), None]),
-    "timestamp_ntz": (pa.timestamp("us"), [NOW, None]),
+    "timestamp": (pa.timestamp("us", "UTC"), [NOW, None]),
+    "timestamp_ntz": (pa.timestamp("us"), [NOW.replace(tzinfo=None), None]),
     "decimal": (pa.decimal128(38, 10), [Decimal("-12345678901234567890.0123456789"), None]),
     "array": (pa.list_(pa.string()), [["a", None], None, []]),
     "array of arrays": (pa.list_(pa.list_(pa.int64())), [[[1, None], None, []], None, []]),

@@ -26,6 +26,7 @@ from tests.conformance.harnesses import (
     SqsFifoHarness,
     SqsHarness,
 )
+from tests.support.lance_table import LanceHarness
 
 from penstock.committers.deliveries.contract import Mergeable
 from penstock.datasource.destinations import Cleanable
@@ -100,6 +101,7 @@ def _page(folder: Path) -> str:
     harnesses = [
         DeltaHarness(folder),
         IcebergHarness(folder),
+        LanceHarness(folder),
         PostgresHarness(lambda: nowhere),
         HttpHarness(folder, HttpRows("http://localhost")),
         *(of(folder, AwsServer("http://localhost")) for of in AWS),

@@ -67,7 +67,9 @@ def test_a_decoupled_stream_of_vectors_is_delivered_and_skips_its_replays(
     def run() -> None:
         rows = spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", 1)
         vector = "if(id = 7, array(1f), array(id / 2, 1, -1)) AS embedding"
-        frame = rows.parquet(str(source)).repartition(2).selectExpr("id", "named_struct('day', day) AS s", vector)
+        frame = (
+            rows.parquet(str(source)).repartition(2).selectExpr("id", "named_struct('day', day) AS s", vector)
+        )
         writer = frame.writeStream.format("penstock.lance").trigger(availableNow=True)
         writer.options(**options, checkpointLocation=str(checkpoint)).start().awaitTermination()
 

@@ -25,9 +25,7 @@ def race(uri: str, options: Mapping[str, str], manifests: Sequence[Manifest]) ->
         assert racer.exitcode == 0
 
 
-def commit_all(
-    uri: str, options: Mapping[str, str], manifests: Sequence[Manifest], barrier: Barrier
-) -> None:
+def commit_all(uri: str, options: Mapping[str, str], manifests: Sequence[Manifest], barrier: Barrier) -> None:
     for manifest in manifests:
         barrier.wait(TIMEOUT_S)
         while isinstance(LanceTableCommitter(uri, options).commit(manifest), Conflict):

@@ -100,7 +100,7 @@ class LanceHarness(DestinationHarness):
         if not self.exists:
             return []
         names, table = self.committed(), self.table()
-        table.validate()
+        table.validate()  # type: ignore[no-untyped-call]
         twice = {name for name in names if names.count(name) > 1}
         missing = {name for name in names if not (self.path / "data" / name).exists()}
         return [f"listed twice: {name}" for name in twice] + [f"missing: {name}" for name in missing]
@@ -131,7 +131,7 @@ class LanceHarness(DestinationHarness):
 
     def roll_back(self) -> None:
         table = self.table()
-        table.checkout_version(table.version - 1).restore()
+        table.checkout_version(table.version - 1).restore()  # type: ignore[no-untyped-call]
 
 
 @contextmanager

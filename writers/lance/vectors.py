@@ -47,7 +47,9 @@ class VectorConverter:
     def _vectors_of(self, arrays: pa.ListArray, vector: pa.Field) -> pa.FixedSizeListArray:
         length, element = vector.type.list_size, vector.type.value_type
         if arrays.null_count and not vector.nullable:
-            raise self._error(vector, "there is a NULL, and the table declares it NOT NULL", "Filter these rows.")
+            raise self._error(
+                vector, "there is a NULL, and the table declares it NOT NULL", "Filter these rows."
+            )
         lengths = pc.list_value_length(arrays)
         wrong = pc.unique(lengths.filter(pc.not_equal(lengths, length))).to_pylist()
         if wrong:
@@ -67,9 +69,7 @@ class VectorConverter:
         return self._with_nulls(arrays, narrow, vector.type)
 
     @staticmethod
-    def _with_nulls(
-        arrays: pa.ListArray, values: pa.Array, data_type: pa.DataType
-    ) -> pa.FixedSizeListArray:
+    def _with_nulls(arrays: pa.ListArray, values: pa.Array, data_type: pa.DataType) -> pa.FixedSizeListArray:
         """Spread the values of the arrays that are not NULL."""
         is_there = arrays.is_valid()
         places = pc.subtract(pc.cumulative_sum(is_there.cast(pa.int64())), 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from ...committers.deletion import local_root
 from ...committers.errors import NEXT_TRY, PenstockError, RetryableError
 from ...committers.safe_text import get_logger
 from ..background import Background
-from ..local_path import local_path
+from ..delta.filesystem import open_filesystem
 from ..parquet.schema_projection import SchemaProjector
 from .names import file_name
 from .vectors import VectorConverter
@@ -78,7 +79,9 @@ class LanceWriter:
         checked, self._checked = self._checked, None
         is_checked = checked is not None and checked[0] is batch
         rows = checked[1] if checked is not None and is_checked else self._project(self._convert(batch))
-        self._background.start(self._append, pa.RecordBatch.from_arrays(rows.columns, schema=self._plan.schema))
+        self._background.start(
+            self._append, pa.RecordBatch.from_arrays(rows.columns, schema=self._plan.schema)
+        )
 
     def _append(self, rows: pa.RecordBatch) -> None:
         try:
@@ -130,7 +133,7 @@ class LanceWriter:
         path = self._paths[-1]
         try:
             self._file.close()
-            size = self._file.size_bytes
+            size = self._file.size_bytes or 0
             _sync(f"{self._plan.location}/{path}")
         except Exception as error:
             raise self._failed(error) from error
@@ -138,17 +141,9 @@ class LanceWriter:
         self._file, self._rows, self._bytes = None, 0, 0
 
     def _delete(self, path: str) -> None:
-        location = f"{self._plan.location}/{path}"
-        local = local_path(location)
-        if local is not None:
-            with suppress(FileNotFoundError):
-                os.unlink(local)
-            return
-        from ..delta.filesystem import open_filesystem
-
-        filesystem, folder = open_filesystem(self._plan.location, dict(self._plan.storage_options))
+        filesystem, root = open_filesystem(self._plan.location, dict(self._plan.storage_options))
         with suppress(FileNotFoundError):
-            filesystem.delete_file(f"{folder}/{path}" if folder else path)
+            filesystem.delete_file(f"{root}/{path}" if root else path)
 
     def _failed(self, error: Exception) -> PenstockError:
         if isinstance(error, PenstockError):
@@ -163,7 +158,7 @@ def _sync(location: str) -> None:
     local = local_root(location)
     if local is None:
         return
-    for path in (local, os.path.dirname(local)):
+    for path in (local, posixpath.dirname(local)):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
