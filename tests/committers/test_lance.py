@@ -25,7 +25,7 @@ from penstock.committers.errors import (
     TableNotSupportedError,
 )
 from penstock.committers.file_tables.manifest import build_manifest, decode
-from penstock.committers.lance import maintenance, plan
+from penstock.committers.lance import library, maintenance, plan
 from penstock.committers.lance.cleanup import LanceCleanableTable
 from penstock.committers.lance.committer import LanceTableCommitter
 from penstock.committers.lance.maintenance import clean_up, compact
@@ -153,7 +153,7 @@ def test_two_drivers_agree_on_the_id_of_a_table(
     if has_table:
         harness.create(IDS.empty_table())
     others: list[str] = []
-    real = plan.load_if_there
+    real = library.load_if_there
 
     def load(uri: str, options: Mapping[str, str]) -> lance.LanceDataset | None:
         table = real(uri, options)
