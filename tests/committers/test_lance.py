@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -31,8 +33,9 @@ from penstock.committers.lance.committer import LanceTableCommitter
 from penstock.committers.lance.maintenance import clean_up, compact
 from penstock.committers.lance.table import TOKEN_PREFIX, table_id_of
 from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.datasource.lance.source import LanceDataSource
 from penstock.testing.conformance.query import Query, ids
-from penstock.testing.faults import at_point
+from penstock.testing.faults import at_point, crash_at
 
 TEXTS = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
@@ -141,6 +144,18 @@ def test_a_late_batch_that_overwrites_does_not_remove_what_came_after_it(
     assert harness.ids() == [0, 1]
 
 
+def test_a_batch_that_overwrites_is_based_on_the_newest_version(
+    query: Query, store: SqlManifestStore, harness: LanceHarness
+) -> None:
+    manifest = query.manifest(query.write(query.plan(store, query.batch(0), overwrite=True), [ids(0)]))
+    with at_point("commit.start", lambda: harness.append(100)):
+        assert isinstance(query.target().commit(manifest), Conflict)
+    assert harness.ids() == [100]
+
+    assert isinstance(query.target().commit(manifest), Committed)
+    assert harness.ids() == [0]
+
+
 @pytest.mark.parametrize("has_table", [False, True], ids=["new", "of others"])
 def test_two_drivers_agree_on_the_id_of_a_table(
     query: Query,
@@ -153,13 +168,16 @@ def test_two_drivers_agree_on_the_id_of_a_table(
     if has_table:
         harness.create(IDS.empty_table())
     others: list[str] = []
+    found: list[lance.LanceDataset] = []
     real = library.load_if_there
 
     def load(uri: str, options: Mapping[str, str]) -> lance.LanceDataset | None:
         table = real(uri, options)
-        if not others and (table is None or not table_id_of(table)):
-            others.append("")
-            others[0] = query.plan(store, query.batch(0)).content.table_id  # type: ignore[union-attr]
+        if table is not None and not table_id_of(table):
+            found.append(table)
+        if len(found) == (2 if has_table else 1) and not others:  # the one that is about to get an id
+            monkeypatch.setattr(plan, "load_if_there", real)
+            others.append(query.plan(store, query.batch(0)).content.table_id)  # type: ignore[union-attr]
         return table
 
     monkeypatch.setattr(plan, "load_if_there", load)
@@ -242,6 +260,23 @@ def test_a_table_that_was_restored_from_a_backup_is_not_written(
 
     with pytest.raises(TableChangedError, match="restored from a backup"):
         query.target().commit(manifest)
+
+
+def test_another_table_with_more_versions_is_not_written(
+    query: Query, store: SqlManifestStore, harness: LanceHarness
+) -> None:
+    manifest = prepared(query, store, 0, ids(0))
+    files = {path.name: path.read_bytes() for path in harness.path.glob("data/*.lance")}
+    harness.recreate()
+    for row_id in range(100, 105):
+        harness.append(row_id)
+    for name, content in files.items():
+        (harness.path / "data" / name).write_bytes(content)
+
+    with pytest.raises(TableChangedError, match="dropped and re-created"):
+        query.target().commit(manifest)
+    with pytest.raises(TableChangedError, match="dropped and re-created"):
+        query.target().check_unchanged("q1", decode(manifest).table_id, None)  # type: ignore[attr-defined]
 
 
 def test_a_token_that_was_changed_by_hand_is_reported(
@@ -378,6 +413,26 @@ def test_columns_that_change_before_the_commit_are_named(
     harness.table().add_columns(pa.schema([("text", pa.int32())]))
     with pytest.raises(SchemaMismatchError, match="text: it is int32 now, and was string"):
         query.target().commit(manifest)
+
+
+def test_a_crash_between_the_new_columns_and_their_batch_is_recovered(
+    query: Query, store: SqlManifestStore, harness: LanceHarness
+) -> None:
+    query.run(store, query.batch(0), ids(0))
+    wider = query.with_options(schemaEvolution="addColumns")
+    rows = pa.table({"id": [1], "text": ["a"]}, schema=TEXTS)
+    with crash_at("evolve.done"):
+        wider.run(store, wider.batch(1), rows)
+    assert harness.table().to_table().to_pydict() == {"id": [0], "text": [None]}
+
+    assert wider.plan(store, wider.batch(1), TEXTS).writers is None, "the prepared files are committed"
+    assert harness.table().to_table().to_pydict() == {"id": [0, 1], "text": [None, "a"]}
+
+
+def test_a_missing_library_is_named(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lance", None)
+    with pytest.raises(ConfigurationError, match=re.escape('pip install "penstock[lance]"')):
+        LanceDataSource(query.harness.options).sink()
 
 
 def test_a_damaged_schema_of_files_is_reported(query: Query, store: SqlManifestStore) -> None:
