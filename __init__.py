@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .datasource.http.source import HttpDataSource
     from .datasource.iceberg.source import IcebergDataSource
     from .datasource.nats.source import NatsDataSource
+    from .datasource.lance.source import LanceDataSource
     from .datasource.postgres.source import PostgresDataSource
     from .datasource.redis.source import RedisDataSource
     from .datasource.registration import register
@@ -62,6 +63,7 @@ __all__ = [
     "HttpDataSource",
     "IcebergDataSource",
     "KinesisDataSource",
+    "LanceDataSource",
     "ManifestCorruptError",
     "NatsDataSource",
     "OpenSearchDataSource",
@@ -88,6 +90,7 @@ _HOME = {
     "HttpDataSource": "datasource.http.source",
     "IcebergDataSource": "datasource.iceberg.source",
     "KinesisDataSource": "datasource.aws.sources",
+    "LanceDataSource": "datasource.lance.source",
     "OpenSearchDataSource": "datasource.search.sources",
     "PostgresDataSource": "datasource.postgres.source",
     "SqsDataSource": "datasource.aws.sources",

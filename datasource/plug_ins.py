@@ -27,6 +27,7 @@ BUILT_IN = {
     "redis": "penstock.datasource.redis.sink:DESTINATION",
     "nats": "penstock.datasource.nats.sink:DESTINATION",
     "files": "penstock.datasource.files.sink:DESTINATION",
+    "lance": "penstock.datasource.lance.sink:DESTINATION",
 }
 """Built-in destinations. They are no entry points, because a zip of `--py-files` has none."""
 

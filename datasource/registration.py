@@ -17,6 +17,7 @@ from .http.source import HttpDataSource
 from .iceberg.source import IcebergDataSource
 from .lake.source import LakeDataSource
 from .nats.source import NatsDataSource
+from .lance.source import LanceDataSource
 from .plug_ins import BUILT_IN, load, plug_ins
 from .postgres.source import PostgresDataSource
 from .redis.source import RedisDataSource
@@ -44,6 +45,7 @@ DATA_SOURCES: tuple[type[PenstockDataSource], ...] = (
     RedisDataSource,
     LakeDataSource,
     FilesDataSource,
+    LanceDataSource,
 )
 
 

@@ -21,6 +21,7 @@ from penstock.datasource.http.options import HttpOptions
 from penstock.datasource.iceberg import options as iceberg
 from penstock.datasource.lake import options as lake
 from penstock.datasource.nats.options import NatsOptions
+from penstock.datasource.lance import options as lance
 from penstock.datasource.options.declaring import options_of, prefixes_of
 from penstock.datasource.options.delivery import DeliveryOptions
 from penstock.datasource.options.file_tables import FileTableOptions
@@ -58,6 +59,7 @@ REQUESTS: dict[str, type[RequestOptions]] = {
 OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
     "delta": (delta.OPTIONS, delta.PREFIXES),
     "iceberg": (iceberg.OPTIONS, iceberg.PREFIXES),
+    "lance": (lance.OPTIONS, lance.PREFIXES),
     **{
         kind: (_own(of, RequestOptions), tuple(set(prefixes_of(of)) - set(prefixes_of(RequestOptions))))
         for kind, of in REQUESTS.items()
@@ -94,6 +96,7 @@ def test_the_page_has_all_options() -> None:
         OPTIONS_PAGE.write_text(wanted)
     assert {block[2] for block in OPTIONS_BLOCK.finditer(page)} == set(OPTIONS)
     for name in ("branch", "dbtable"):
+    for name in ("branch", "dbtable", "targetFileSize"):
         assert wanted.count(f"| `{name}` |") == 1
     assert wanted == OPTIONS_PAGE.read_text(), "run it with PENSTOCK_UPDATE_DOCS=1"
 

@@ -14,7 +14,7 @@ from ..options.stream import problems_of
 NAME = "penstock.delta"
 
 
-def _location(path: str) -> str:
+def parse_location(path: str) -> str:
     if re.search(r"[\x00-\x1f\x7f\\]", path):
         raise ValueError("must not contain control characters or backslashes")
     return text(path)
@@ -26,7 +26,9 @@ class DeltaOptions(FileTableOptions):
 
     path: str = field(
         metadata=declared(
-            "path", _location, "Location of the table: a local path, or a URL such as `s3://bucket/table`."
+            "path",
+            parse_location,
+            "Location of the table: a local path, or a URL such as `s3://bucket/table`.",
         )
     )
     partition_by: tuple[str, ...] | None = optional(

@@ -9,7 +9,7 @@ options are base classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, fields, is_dataclass, replace
+from dataclasses import MISSING, field, fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
 from .parsing import Option, Prefix
@@ -43,6 +43,14 @@ def declared(
 ) -> Mapping[str, Any]:
     """Return metadata for the `field` of an option that is required, or whose default is not a text."""
     return {_KEY: Option(name, "", parse, meaning, is_secret)}
+
+
+def option_of(layer: type, name: str) -> Any:
+    """Declare a field that is the same option as a field of another class, with its default."""
+    (other,) = [one for one in fields(layer) if one.name == name]
+    if other.default is MISSING:
+        return field(default_factory=other.default_factory, metadata=other.metadata)
+    return field(default=other.default, metadata=other.metadata)
 
 
 def passed_on(prefix: str, spell: Callable[[str], str], meaning: str) -> Mapping[str, str]:

@@ -30,6 +30,7 @@ from tests.conformance.harnesses import (
     SqsHarness,
 )
 from tests.support.files import FilesHarness
+from tests.support.lance_table import LanceHarness
 
 from penstock.committers.deliveries.contract import Mergeable
 from penstock.datasource.destinations import Cleanable
@@ -108,6 +109,7 @@ def _page(folder: Path) -> str:
         DeltaHarness(folder),
         IcebergHarness(folder),
         FilesHarness(folder),
+        LanceHarness(folder),
         PostgresHarness(lambda: nowhere),
         HttpHarness(folder, HttpRows("http://localhost")),
         *(of(folder, AwsServer("http://localhost")) for of in AWS),

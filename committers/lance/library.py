@@ -1,0 +1,65 @@
+"""Calls of the Lance library that every module needs, and the texts of its errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..deletion import local_root
+from ..error_causes import retryable
+from ..errors import NEXT_TRY, ConfigurationError, RetryableError
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
+_SOURCE_LINES = re.compile(r",? /\S+\.rs:\d+:\d+")
+_SHORT_MAX = 400
+
+
+def require_library() -> None:
+    """Check that pylance is installed.
+
+    Raises:
+        ConfigurationError: pylance is not installed.
+    """
+    try:
+        import lance  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(
+            f"penstock.lance needs pylance, which is not installed here ({error}). On the driver and the "
+            'executors, run: pip install "penstock[lance]"'
+        ) from error
+
+
+def in_short(error: BaseException) -> str:
+    """Return the message of the library without the places in its source code."""
+    return _SOURCE_LINES.sub("", str(error)).strip()[:_SHORT_MAX]
+
+
+def is_local(table_uri: str) -> bool:
+    return local_root(table_uri) is not None
+
+
+def load_if_there(table_uri: str, storage_options: Mapping[str, str]) -> LanceDataset | None:
+    """Load the table at its latest version; None if it does not exist.
+
+    Raises:
+        RetryableError: it cannot be read now.
+    """
+    require_library()
+    import lance
+
+    try:
+        return lance.dataset(table_uri, storage_options=dict(storage_options) or None)
+    except Exception as error:
+        if isinstance(error, ValueError) and "was not found" in str(error):
+            return None
+        raise unreadable(table_uri, error) from error
+
+
+def unreadable(table_uri: str, error: Exception) -> RetryableError:
+    return retryable(error)(
+        f"The Lance table {table_uri} cannot be read: {in_short(error)}. Nothing was committed. Check the "
+        f"path, the storage.* options and that the storage is reachable. {NEXT_TRY}"
+    )

@@ -1,0 +1,185 @@
+"""The sink for Lance tables."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ...committers.contract import Batch, Mode, PlannedBatch
+from ...committers.dead_letters import BadRows
+from ...committers.errors import ConfigurationError
+from ...committers.file_tables.manifest import PlannedFiles
+from ...committers.lance.committer import LanceTableCommitter
+from ...committers.lance.library import load_if_there, require_library
+from ...committers.lance.plan import PlanOptions, plan
+from ...committers.lance.table import KIND, MAINTENANCE, table_id_of
+from ...committers.maintenance import MaintenancePolicy, Step
+from ...writers.delta.table_format import DeltaFormat
+from ...writers.lance.names import parse_lance_name
+from ...writers.lance.writer import LanceWriters
+from ...writers.local_path import local_path
+from ...writers.parquet.schema_projection import check_fits
+from ..destinations import DestinationType, TableNow, with_prefix
+from ..file_table import FileTableTarget, data_files_of
+from ..options.delivery import TARGET_FILE_BYTES
+from ..options.stream import origins_of
+from .options import OPTIONS, LanceOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem
+
+    from ...committers.cleanup import CleanableTable, NameParser
+    from ...committers.contract import StreamKey
+    from ...committers.store.sql import SqlManifestStore
+    from ..sink import MaintenanceContext
+    from ..table_access import TableAccess
+
+_OF_LANCE = {"data", "_deletions", "_indices", "_refs", "_transactions", "_versions", "tree"}
+"""Folders of a Lance table. A table that was dropped may have left some."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanceSink:
+    """See `Sink`."""
+
+    options: LanceOptions
+    kind: str = KIND
+
+    def __post_init__(self) -> None:
+        require_library()
+
+    @property
+    def table_uri(self) -> str:
+        """The normalized location: an absolute path on the local disk, or a URL without a trailing slash."""
+        local = local_path(self.options.path)
+        if local is not None:
+            return posixpath.normpath(local)
+        return self.options.path.replace("s3a://", "s3://", 1).rstrip("/")
+
+    def open_table(self) -> LanceTarget:
+        return LanceTarget(self.table_uri, self.options)
+
+    def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
+        """Open a location, a remote one with the options `storage.*`."""
+        return DeltaFormat(()).open_filesystem(location, dict(self.options.storage_options))
+
+    def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
+        """Do nothing: the delivery process maintains the table."""
+
+    def maintenance_policy(self) -> MaintenancePolicy:
+        return self.options.maintenance_policy
+
+    def maintenance_steps(self, context: MaintenanceContext) -> list[Step]:
+        from ...committers.lance.maintenance import clean_up, compact
+
+        uri, storage = self.table_uri, self.options.storage_options
+        target_bytes = self.options.target_file_bytes or TARGET_FILE_BYTES
+
+        def remove() -> str:
+            return clean_up(uri, storage, context.now(), context.pending_names())
+
+        return [
+            Step("compact", context.policy.compact_s, lambda: compact(uri, storage, target_bytes)),
+            Step("vacuum", context.policy.vacuum_s, remove),
+            context.orphans(StoredLance(uri, storage)),
+        ]
+
+    def is_maintained(self) -> bool:
+        table = load_if_there(self.table_uri, self.options.storage_options)
+        return table is not None and str(table.config().get(MAINTENANCE, "")).strip().lower() == "true"
+
+
+class LanceTarget(FileTableTarget, LanceTableCommitter):
+    """The target of a stream into a Lance table, with the options of its query. See `Target`."""
+
+    def __init__(self, table_uri: str, options: LanceOptions) -> None:
+        super().__init__(table_uri, options.storage_options)
+        self._query = options
+
+    def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
+        options = self._query
+        wanted = PlanOptions(
+            create=options.create_table,
+            evolve=options.add_columns,
+            vectors=options.vectors,
+            file_version=options.file_version,
+            stable_row_ids=options.stable_row_ids,
+            properties=options.table_properties,
+        )
+        narrows = options.bad_rows is not BadRows.FAIL
+        storage = options.storage_options
+        layout, given = plan(self._uri, storage, rows, wanted, batch_id, self._check_place)
+        check_fits(given, layout.schema, narrows=narrows)
+        writers = LanceWriters(
+            location=self._uri,
+            storage_options=dict(storage),
+            schema=layout.schema,
+            file_version=layout.file_version,
+            target_file_bytes=options.target_file_bytes or TARGET_FILE_BYTES,
+            buffer_bytes_max=options.buffer_bytes_max,
+            narrows=narrows,
+        )
+        return PlannedBatch(writers, layout.content(mode, origins_of(options)), layout.table_id)
+
+    def _check_place(self) -> None:
+        """Check that the location of a new table is free.
+
+        Raises:
+            ConfigurationError: there is something else, for example a Delta table.
+        """
+        from pyarrow.fs import FileSelector
+
+        filesystem, root = DeltaFormat(()).open_filesystem(self._uri, dict(self._query.storage_options))
+        entries = filesystem.get_file_info(FileSelector(root, allow_not_found=True))
+        others = sorted(entry.base_name for entry in entries if entry.base_name not in _OF_LANCE)
+        if others:
+            raise ConfigurationError(
+                f"There is no Lance table at {self._uri}, and the location is not empty: it has "
+                f"{others[0]!r}. Give another path for a new table."
+            )
+
+
+# For the command line and the delivery process ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLance:
+    """See `StoredTable`."""
+
+    uri: str
+    storage: Mapping[str, str] = field(repr=False)
+
+    def committer(self) -> LanceTableCommitter:
+        return LanceTableCommitter(self.uri, self.storage)
+
+    def now(self) -> TableNow | None:
+        table = load_if_there(self.uri, self.storage)
+        return None if table is None else TableNow(table_id_of(table), table.version)
+
+    def cleanable(self, store: SqlManifestStore) -> CleanableTable:
+        from ...committers.lance.cleanup import LanceCleanableTable
+
+        return LanceCleanableTable(self.uri, self.storage)
+
+    def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
+        return parse_lance_name
+
+    def moves_rows(self) -> bool:
+        return False
+
+
+def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> LanceSink:
+    return LanceSink(LanceOptions.parse(with_prefix("storage.", options, access.storage)))
+
+
+DESTINATION = DestinationType(
+    kind=KIND,
+    data_source="penstock.datasource.lance.source:LanceDataSource",
+    options=OPTIONS,
+    sink=_sink_of,
+    stored_table=lambda stream, access: StoredLance(stream.table_uri, access.storage),
+    files_of=data_files_of,
+)

@@ -1,0 +1,28 @@
+"""The data source `penstock.lance`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..base_source import PenstockDataSource
+
+if TYPE_CHECKING:
+    from .sink import LanceSink
+
+
+class LanceDataSource(PenstockDataSource):
+    """Lance tables, by their path. See `PenstockDataSource`."""
+
+    readers = "lance.dataset, LanceDB, or from Spark with the connector of Lance"
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock.lance"
+
+    def sink(self) -> LanceSink:
+        from .options import LanceOptions
+
+        options = LanceOptions.parse(self.options)
+        from .sink import LanceSink
+
+        return LanceSink(options)
