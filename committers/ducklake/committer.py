@@ -2,7 +2,7 @@
 
 The transaction reads the query's row in the fence table, registers the files of the batch, and updates the
 row. DuckLake keeps the whole transaction to one snapshot, and lets only one of two transactions commit that
-have read the same row (see `fence`). If the response is lost, the row tells whether the batch is in the table.
+have read the same row (see `fence`). If the response is lost, the row tells whether the table has the batch.
 """
 
 from __future__ import annotations
@@ -189,10 +189,7 @@ class DuckLakeCommitter:
                 return done
             error_at_end = connection.commit(lake)
             version = -1 if error_at_end else lake.snapshot()
-        if error_at_end:
-            outcome = self._outcome_after(error_at_end, manifest)
-        else:
-            outcome = Committed(version)
+        outcome = self._outcome_after(error_at_end, manifest) if error_at_end else Committed(version)
         if isinstance(outcome, Committed):
             crash_points.reach("commit.landed", manifest.batch.batch_id)
         return outcome
@@ -253,7 +250,7 @@ class DuckLakeCommitter:
             )
 
     def _outcome_after(self, error: DatabaseError, manifest: Manifest) -> Outcome:
-        """Interpret an error of COMMIT. A request to Postgres may be executed after its connection is lost."""
+        """Interpret an error of COMMIT. Postgres may still execute it after the connection is lost."""
         text = self._server.in_short(error)
         failed = failed_batch(
             manifest.batch,
@@ -266,7 +263,7 @@ class DuckLakeCommitter:
                 raise self._no_fence("catalog")
             row = fence.read(lake, self._address, manifest.batch.stream.query_id)
             version = lake.snapshot()
-        if is_committed(manifest, row and row.token, f"DuckLake table {self._address.uri}"):
+        if is_committed(manifest, None if row is None else row.token, f"DuckLake table {self._address.uri}"):
             return Committed(version)
         if is_conflict(error):
             return Conflict(text)

@@ -1,7 +1,7 @@
 """Connections to a DuckLake through duckdb, and interpretation of its errors. Driver and delivery process.
 
-Only this module handles exceptions of duckdb. Each block attaches the catalog under a name of its own, since a
-catalog in a DuckDB file can be open in one process at a time.
+Each block attaches the catalog under a name of its own and detaches it at the end: only one process at a time
+can open a catalog in a DuckDB file.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -31,7 +32,11 @@ _POLL_S = 0.05
 
 DatabaseError = duckdb.Error
 
-_BUSY = re.compile(r"Could not set lock|Conflicting lock|[Uu]nique file handle|database is locked")
+_BUSY = re.compile(
+    r"Could not set lock|Conflicting lock|[Uu]nique file handle|database is locked"
+    r"|__ducklake_metadata_\w+\W+does not exist"
+)
+"""The last one: an ATTACH at the same time as another thread's, seen once in hundreds."""
 _CONFLICT = re.compile(
     r"Transaction conflict|database is locked|could not serialize|deadlock detected|maximum retry count"
     r"|Could not set lock",
@@ -40,6 +45,7 @@ _CONFLICT = re.compile(
 _NO_LAKE = "creating a new DuckLake is explicitly disabled"
 _EXTENSIONS = {"sqlite": ("sqlite-scanner",), "duckdb": (), "postgresql": ("postgres-scanner",)}
 _NAMES = itertools.count()
+_ATTACHING = threading.Lock()
 
 
 def literal(text: str) -> str:
@@ -96,38 +102,43 @@ class LakeServer:
             yield None
             return
         cursor = _database(os.getpid(), catalog.kind).cursor()
-        name = f"penstock_{next(_NAMES)}"
+        lake = None
         try:
-            is_there = self._attach(cursor, name, data_path, create=create)
-            yield Lake(cursor, name) if is_there else None
+            lake = self._attach(cursor, data_path, create=create)
+            yield lake
         except duckdb.Error as error:
             raise self.failed(error, so) from None  # its context may contain the settings
         finally:
             with suppress(duckdb.Error):
                 cursor.execute("ROLLBACK")
-            with suppress(duckdb.Error):
-                cursor.execute(f"DETACH {name}")
+            if lake is not None:
+                _detach(lake)
             cursor.close()
 
-    def _attach(self, cursor: duckdb.DuckDBPyConnection, name: str, data_path: str, *, create: bool) -> bool:
+    def _attach(self, cursor: duckdb.DuckDBPyConnection, data_path: str, *, create: bool) -> Lake | None:
         options = [f"CREATE_IF_NOT_EXISTS {str(create).lower()}"]
         if data_path:
             options.append(f"DATA_PATH {literal(data_path)}")
         if self.address.catalog.kind == "sqlite":
             options += ["META_JOURNAL_MODE 'WAL'", "META_BUSY_TIMEOUT 5000"]
-        statement = f"ATTACH {literal(_source(self.address.catalog))} AS {name} ({', '.join(options)})"
         deadline = time.monotonic() + LOCK_WAIT_S
         while True:
+            lake = Lake(cursor, f"penstock_{next(_NAMES)}")
             try:
-                cursor.execute(statement)
+                with _ATTACHING:
+                    cursor.execute(
+                        f"ATTACH {literal(_source(self.address.catalog))} AS {lake.name} ({', '.join(options)})"
+                    )
+                lake.rows(f"SELECT 1 FROM {lake.metadata('ducklake_metadata')} LIMIT 1")
             except duckdb.Error as error:
+                _detach(lake)
                 if _NO_LAKE in str(error):
-                    return False
+                    return None
                 if not _BUSY.search(str(error)) or time.monotonic() > deadline:
                     raise
                 time.sleep(_POLL_S)
             else:
-                return True
+                return lake
 
     def in_short(self, error: Exception) -> str:
         """One line without the password and without the connection string."""
@@ -156,6 +167,11 @@ class LakeServer:
             f"The catalog of the DuckLake table {uri} failed: {text}. {so}. Check that it can be reached. "
             f"{NEXT_TRY}"
         )
+
+
+def _detach(lake: Lake) -> None:
+    with suppress(duckdb.Error), _ATTACHING:
+        lake.cursor.execute(f"DETACH DATABASE IF EXISTS {lake.name}")
 
 
 def is_conflict(error: Exception) -> bool:

@@ -59,7 +59,7 @@ class DuckLakeCleanableTable:
         return iter(()) if location is None else (ListedFile(*one) for one in files_of(location).walk())
 
     def names(self) -> Iterator[set[str]]:
-        """Names of all files of the catalog: of every snapshot, and those that DuckLake is about to delete."""
+        """Names of all files of every snapshot, and of those that DuckLake is about to delete."""
         with self._server.attached("Nothing was deleted") as lake:
             if lake is None:
                 raise RetryableError(

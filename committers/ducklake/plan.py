@@ -98,7 +98,8 @@ def _no_lake(address: DuckLakeAddress, options: PlanOptions) -> ConfigurationErr
 def _create(lake: Lake, address: DuckLakeAddress, rows: pa.Schema, options: PlanOptions) -> None:
     if not options.create:
         raise ConfigurationError(
-            f"There is no DuckLake table {address.uri}, and createTable=false. Create it, or fix dbtable."
+            f"There is no DuckLake table {address.uri}, and createTable=false. Create it, or fix the option "
+            "table."
         )
     problem = unsupported(settings_of(lake))
     if problem:

@@ -60,9 +60,7 @@ class DuckLakeOptions(FileTableOptions):
         ),
     )
     table: tuple[str, str] = field(
-        metadata=declared(
-            "dbtable", _table_name, "The table: `table` in the schema `main`, or `schema.table`."
-        )
+        metadata=declared("table", _table_name, "The table: `table` in the schema `main`, or `schema.table`.")
     )
     """(schema, name)"""
     data_path: str | None = optional(
@@ -79,14 +77,12 @@ class DuckLakeOptions(FileTableOptions):
         given = {key: value for key, value in options.items() if key.lower() != "path"}
         values, problems = parse_options(OPTIONS, PREFIXES, given)
         if len(given) < len(options):
-            problems.append(
-                'path is not an option: give .option("dbtable", ...) and .start() without a path.'
-            )
+            problems.append('path is not an option: give .option("table", ...) and .start() without a path.')
         keys = {key.lower() for key in given}
         if "catalog" not in keys:
             problems.append('catalog is missing: .option("catalog", "sqlite:/path/catalog.sqlite").')
-        if "dbtable" not in keys:
-            problems.append('dbtable is missing: name the table with .option("dbtable", "schema.table").')
+        if "table" not in keys:
+            problems.append('table is missing: name it with .option("table", "schema.table").')
         if values.get("table_properties"):
             problems.append("tableProperties: DuckLake tables have no properties. Remove the option.")
         stored = storable(OPTIONS, given)

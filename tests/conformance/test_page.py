@@ -13,6 +13,7 @@ from servers.redis import RedisServer
 from tests.conformance.harnesses import (
     AwsHarness,
     DeltaHarness,
+    DuckLakeHarness,
     DynamoDbHarness,
     ElasticsearchHarness,
     FirehoseHarness,
@@ -100,6 +101,7 @@ def _page(folder: Path) -> str:
     harnesses = [
         DeltaHarness(folder),
         IcebergHarness(folder),
+        DuckLakeHarness(folder, f"sqlite:{folder}/catalog.sqlite"),
         PostgresHarness(lambda: nowhere),
         HttpHarness(folder, HttpRows("http://localhost")),
         *(of(folder, AwsServer("http://localhost")) for of in AWS),

@@ -1,4 +1,4 @@
-"""A table of a DuckLake that a query writes, as others see it: through duckdb in a connection of their own."""
+"""A table of a DuckLake that a query writes, as others see it: through a duckdb of their own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.testing.duckdb_reader import load_extensions
 
 
 @cache
-def _reader() -> duckdb.DuckDBPyConnection:
+def reader() -> duckdb.DuckDBPyConnection:
     """A duckdb that shares nothing with the writer's. Loading its extensions takes a second."""
     reader = duckdb.connect()
     load_extensions(reader, "sqlite-scanner", "postgres-scanner", "ducklake")
@@ -48,7 +48,7 @@ class DuckLake:
 
     @property
     def options(self) -> dict[str, str]:
-        return {"catalog": self.catalog, "dbtable": "main.events", "dataPath": str(self.folder / "data")}
+        return {"catalog": self.catalog, "table": "main.events", "dataPath": str(self.folder / "data")}
 
     @property
     def files(self) -> Path:
@@ -61,13 +61,15 @@ class DuckLake:
         kind, _, path = self.catalog.partition(":")
         if kind != "postgresql" and not Path(path).exists():
             return False
-        found = self.sql("SELECT 1 FROM duckdb_tables() WHERE database_name = 'lake' AND table_name = 'events'")
+        found = self.sql(
+            "SELECT 1 FROM duckdb_tables() WHERE database_name = 'lake' AND table_name = 'events'"
+        )
         return bool(found)
 
     def sql(self, *statements: str) -> list[tuple[Any, ...]]:
         """Run statements in one connection; return the rows of the last. The table is `events`."""
-        with _reader().cursor() as other:
-            other.execute(f"ATTACH '{self._source}' AS lake (DATA_PATH '{self.folder}/data/')")
+        with reader().cursor() as other:
+            other.execute(f"ATTACH '{self.source}' AS lake (DATA_PATH '{self.folder}/data/')")
             try:
                 other.execute("USE lake")
                 for statement in statements:
@@ -78,10 +80,10 @@ class DuckLake:
                 other.execute("DETACH lake")
 
     @property
-    def _source(self) -> str:
+    def source(self) -> str:
         kind, _, path = self.catalog.partition(":")
         if kind == "postgresql":
-            return f"ducklake:postgres:{make_conninfo(**conninfo_to_dict(self.catalog))}"
+            return f"ducklake:postgres:{make_conninfo(self.catalog)}"
         return f"ducklake:{'sqlite:' if kind == 'sqlite' else ''}{path}"
 
     def named(self) -> set[str]:
@@ -100,12 +102,11 @@ def duckdb_lake(folder: Path) -> DuckLake:
 
 def postgres_lake(folder: Path, new_url: Callable[[], str]) -> DuckLake:
     """In a new database of the server: a DuckLake takes the schema `public`."""
-    settings = conninfo_to_dict(new_url().replace("+psycopg", ""))
-    settings.pop("options", None)
+    url = new_url().replace("+psycopg", "")
     name = f"lake_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(make_conninfo(**settings), autocommit=True) as server:
+    with psycopg.connect(url, autocommit=True) as server:
         server.execute(f"CREATE DATABASE {name}")
-    return DuckLake(folder, f"postgresql://postgres:@/{name}?host={settings['host']}")
+    return DuckLake(folder, f"postgresql://postgres:@/{name}?host={conninfo_to_dict(url)['host']}")
 
 
 @contextmanager
