@@ -121,14 +121,13 @@ class LakeServer:
             options.append(f"DATA_PATH {literal(data_path)}")
         if self.address.catalog.kind == "sqlite":
             options += ["META_JOURNAL_MODE 'WAL'", "META_BUSY_TIMEOUT 5000"]
+        source = literal(_source(self.address.catalog))
         deadline = time.monotonic() + LOCK_WAIT_S
         while True:
             lake = Lake(cursor, f"penstock_{next(_NAMES)}")
             try:
                 with _ATTACHING:
-                    cursor.execute(
-                        f"ATTACH {literal(_source(self.address.catalog))} AS {lake.name} ({', '.join(options)})"
-                    )
+                    lake.rows(f"ATTACH {source} AS {lake.name} ({', '.join(options)})")
                 lake.rows(f"SELECT 1 FROM {lake.metadata('ducklake_metadata')} LIMIT 1")
             except duckdb.Error as error:
                 _detach(lake)
