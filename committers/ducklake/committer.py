@@ -264,7 +264,7 @@ class DuckLakeCommitter:
             row = fence.read(lake, self._address, manifest.batch.stream.query_id)
             version = lake.snapshot()
         if is_committed(manifest, None if row is None else row.token, f"DuckLake table {self._address.uri}"):
-            return Committed(version)
+            return AlreadyCommitted(version) if is_conflict(error) else Committed(version)
         if is_conflict(error):
             return Conflict(text)
         raise failed.not_found()

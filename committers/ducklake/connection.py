@@ -159,7 +159,7 @@ class LakeServer:
                 f"The DuckLake of {uri} has another data path than the option dataPath: {text}. {so}. Remove "
                 "the option: the catalog knows the path."
             )
-        if "Parquet file" in text or isinstance(error, (duckdb.BinderException, duckdb.CatalogException)):
+        if not _BUSY.search(text) and isinstance(error, (duckdb.BinderException, duckdb.CatalogException)):
             return RetryableError(f"DuckLake rejected the files for {uri}: {text}. {so}. {NEXT_TRY}")
         kind = retryable(Exception(text))
         return kind(

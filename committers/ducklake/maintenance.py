@@ -30,7 +30,7 @@ def delete_removed_files(server: LakeServer) -> int:
     with server.attached("It is unknown which removed files were deleted") as lake:
         if lake is None:
             return 0
-        older_than = f"now()::TIMESTAMP - INTERVAL {RETENTION_DAYS} DAYS"
+        older_than = f"now()::TIMESTAMP - INTERVAL '{RETENTION_DAYS} days'"
         deleted = lake.rows(
             f"CALL ducklake_cleanup_old_files({literal(lake.name)}, older_than => {older_than})"
         )

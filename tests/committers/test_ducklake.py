@@ -16,7 +16,7 @@ from tests.support.ducklakes import DuckLake, duckdb_lake, postgres_lake, sqlite
 from tests.support.lakes import ids
 
 from penstock.committers.cleanup import ListedFile
-from penstock.committers.contract import AlreadyCommitted, Committed, Conflict, Manifest, Token
+from penstock.committers.contract import AlreadyCommitted, Committed, Manifest, Token
 from penstock.committers.ducklake.address import DuckLakeAddress, DuckLakeCatalog
 from penstock.committers.ducklake.connection import LakeServer
 from penstock.committers.ducklake.maintenance import delete_removed_files, merge_files
@@ -46,8 +46,9 @@ def lake(tmp_path: Path) -> DuckLake:
 
 
 @pytest.fixture(params=["sqlite", "duckdb", "postgresql"])
-def any_lake(request: pytest.FixtureRequest, tmp_path: Path) -> DuckLake:
+def any_lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DuckLake:
     if request.param == "postgresql":
+        monkeypatch.setenv("PGUSER", "postgres")  # the store knows no user
         new_url: Callable[[], str] = request.getfixturevalue("new_postgres_url")
         return postgres_lake(tmp_path, new_url)
     return sqlite_lake(tmp_path) if request.param == "sqlite" else duckdb_lake(tmp_path)
@@ -82,8 +83,7 @@ def test_of_two_transactions_that_read_the_same_token_one_commits(
     def commit_first(_: Token | None) -> None:
         assert isinstance(query.target().commit(manifest), Committed)
 
-    assert isinstance(query.target().commit(manifest, commit_first), Conflict)
-    assert isinstance(query.target().commit(manifest), AlreadyCommitted)
+    assert isinstance(query.target().commit(manifest, commit_first), AlreadyCommitted)
     assert lake.sql("SELECT id FROM events ORDER BY id") == [(number,) for number in range(batch_id + 1)]
 
 
@@ -96,7 +96,7 @@ def test_the_token_survives_a_fence_that_is_not_inlined(lake: DuckLake, store: S
     def commit_first(_: Token | None) -> None:
         query.target().commit(manifest)
 
-    assert isinstance(query.target().commit(manifest, commit_first), Conflict)
+    assert isinstance(query.target().commit(manifest, commit_first), AlreadyCommitted)
     token = query.target().token("q1")
     assert token is not None
     assert token.batch_id == 1
@@ -155,7 +155,7 @@ def test_every_type_is_read_back_by_duckdb_and_from_the_files(
     query.run(store, query.batch(0), rows)
 
     names = ", ".join(f'"{name}"' for name in TYPES if name != "at")
-    read, nulls = any_lake.sql(f"SELECT {names}, epoch_us(at) FROM events ORDER BY id NULLS LAST")
+    read, nulls = any_lake.sql(f'SELECT {names}, epoch_us("at") FROM events ORDER BY id NULLS LAST')
     expected = [value for name, (_, value) in TYPES.items() if name != "at"]
     assert list(read[:-1]) == expected
     assert read[-1] == int(TYPES["at"][1].timestamp()) * 1_000_000 + 1
@@ -278,7 +278,6 @@ def test_another_data_path_is_refused(lake: DuckLake, store: SqlManifestStore) -
     ("statement", "error", "names"),
     [
         ("ALTER TABLE events DROP COLUMN more", SchemaMismatchError, "'more' was removed"),
-        ("ALTER TABLE events ALTER more SET NOT NULL", SchemaMismatchError, "now NOT NULL"),
         ("ALTER TABLE events ADD COLUMN s VARCHAR DEFAULT 'x'", SchemaMismatchError, "now has a default"),
         ("ALTER TABLE events SET PARTITIONED BY (id)", TableNotSupportedError, "partitioned"),
         ("DROP TABLE penstock_fence", TableChangedError, "penstock_fence"),
