@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,11 +31,7 @@ _POLL_S = 0.05
 
 DatabaseError = duckdb.Error
 
-_BUSY = re.compile(
-    r"Could not set lock|Conflicting lock|[Uu]nique file handle|database is locked"
-    r"|__ducklake_metadata_\w+\W+does not exist"
-)
-"""The last one: an ATTACH at the same time as another thread's, seen once in hundreds."""
+_BUSY = re.compile(r"Could not set lock|Conflicting lock|[Uu]nique file handle|database is locked")
 _CONFLICT = re.compile(
     r"Transaction conflict|database is locked|could not serialize|deadlock detected|maximum retry count"
     r"|Could not set lock",
@@ -44,8 +39,14 @@ _CONFLICT = re.compile(
 )
 _NO_LAKE = "creating a new DuckLake is explicitly disabled"
 _EXTENSIONS = {"sqlite": ("sqlite-scanner",), "duckdb": (), "postgresql": ("postgres-scanner",)}
+_TABLE = """
+SELECT t.table_uuid::VARCHAR, EXISTS (
+    SELECT 1 FROM {partitions} p WHERE p.table_id = t.table_id AND p.end_snapshot IS NULL
+)
+FROM {tables} t JOIN {schemas} s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
+WHERE t.end_snapshot IS NULL AND s.schema_name = ? AND t.table_name = ?
+"""
 _NAMES = itertools.count()
-_ATTACHING = threading.Lock()
 
 
 def literal(text: str) -> str:
@@ -72,6 +73,20 @@ class Lake:
     def metadata(self, table: str) -> str:
         """A table of the catalog itself, in the same transaction."""
         return f"__ducklake_metadata_{self.name}.{table}"
+
+    def find_table(self, schema: str, table: str) -> list[tuple[Any, ...]]:
+        """(UUID, True if it is partitioned) of a committed table. Not from `duckdb_tables()`, which also reads the
+        catalogs that other threads are detaching.
+        """
+        return self.rows(
+            _TABLE.format(
+                tables=self.metadata("ducklake_table"),
+                schemas=self.metadata("ducklake_schema"),
+                partitions=self.metadata("ducklake_partition_info"),
+            ),
+            schema,
+            table,
+        )
 
     def snapshot(self) -> int:
         """The newest snapshot."""
@@ -126,9 +141,7 @@ class LakeServer:
         while True:
             lake = Lake(cursor, f"penstock_{next(_NAMES)}")
             try:
-                with _ATTACHING:
-                    lake.rows(f"ATTACH {source} AS {lake.name} ({', '.join(options)})")
-                lake.rows(f"SELECT 1 FROM {lake.metadata('ducklake_metadata')} LIMIT 1")
+                lake.rows(f"ATTACH {source} AS {lake.name} ({', '.join(options)})")
             except duckdb.Error as error:
                 _detach(lake)
                 if _NO_LAKE in str(error):
@@ -169,7 +182,7 @@ class LakeServer:
 
 
 def _detach(lake: Lake) -> None:
-    with suppress(duckdb.Error), _ATTACHING:
+    with suppress(duckdb.Error):
         lake.cursor.execute(f"DETACH DATABASE IF EXISTS {lake.name}")
 
 

@@ -46,14 +46,8 @@ def create(lake: Lake, address: DuckLakeAddress) -> None:
 
 
 def is_there(lake: Lake, address: DuckLakeAddress) -> bool:
-    return bool(
-        lake.rows(
-            "SELECT 1 FROM duckdb_tables() WHERE database_name = ? AND schema_name = ? AND table_name = ?",
-            lake.name,
-            address.schema,
-            FENCE_TABLE,
-        )
-    )
+    """Return True if a committed snapshot has the fence."""
+    return bool(lake.find_table(address.schema, FENCE_TABLE))
 
 
 def read(lake: Lake, address: DuckLakeAddress, query_id: str) -> FenceRow | None:

@@ -46,15 +46,6 @@ class LakeTable:
     """Why files cannot be added; empty if they can."""
 
 
-_TABLE = """
-SELECT t.table_uuid::VARCHAR, EXISTS (
-    SELECT 1 FROM {partitions} p WHERE p.table_id = t.table_id AND p.end_snapshot IS NULL
-)
-FROM {tables} t JOIN {schemas} s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
-WHERE t.end_snapshot IS NULL AND s.schema_name = ? AND t.table_name = ?
-"""
-
-
 _PARTITIONED = "it is partitioned: run ALTER TABLE ... RESET PARTITIONED BY, or write it with duckdb"
 
 
@@ -74,32 +65,18 @@ def settings_of(lake: Lake) -> dict[str, str]:
 
 def load_if_there(lake: Lake, address: DuckLakeAddress) -> LakeTable | None:
     """Load the table; None if it does not exist."""
-    found = lake.rows(
-        _TABLE.format(
-            tables=lake.metadata("ducklake_table"),
-            schemas=lake.metadata("ducklake_schema"),
-            partitions=lake.metadata("ducklake_partition_info"),
-        ),
-        address.schema,
-        address.table,
-    )
+    found = lake.find_table(address.schema, address.table)
     if not found:
         return None
-    columns = lake.rows(
-        "SELECT column_name, data_type, is_nullable, column_default FROM duckdb_columns() "
-        "WHERE database_name = ? AND schema_name = ? AND table_name = ? ORDER BY column_index",
-        lake.name,
-        address.schema,
-        address.table,
-    )
+    columns = lake.rows(f"DESCRIBE {lake.table(address.schema, address.table)}")
     settings = settings_of(lake)
     ((table_id, is_partitioned),) = found
     return LakeTable(
         table_id=table_id,
         snapshot=lake.snapshot(),
         data_path=settings["data_path"],
-        columns=tuple(SchemaColumn(name, kind, not nullable) for name, kind, nullable, _ in columns),
-        defaults=frozenset(name for name, *_, default in columns if default not in (None, "NULL")),
+        columns=tuple(SchemaColumn(name, kind, null == "NO") for name, kind, null, *_ in columns),
+        defaults=frozenset(name for name, _, _, _, default, _ in columns if default not in (None, "NULL")),
         unsupported=_PARTITIONED if is_partitioned else unsupported(settings),
     )
 
