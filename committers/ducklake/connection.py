@@ -75,8 +75,8 @@ class Lake:
         return f"__ducklake_metadata_{self.name}.{table}"
 
     def find_table(self, schema: str, table: str) -> list[tuple[Any, ...]]:
-        """(UUID, True if it is partitioned) of a committed table. Not from `duckdb_tables()`, which also reads
-        the catalogs that other threads are detaching.
+        """(UUID, True if it is partitioned) of a committed table. Not from `duckdb_tables()`, which also
+        reads the catalogs that other threads are detaching.
         """
         return self.rows(
             _TABLE.format(
