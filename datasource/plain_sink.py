@@ -29,13 +29,18 @@ class PlainSink(Generic[PayloadT, ContentT]):
 
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
         """Open a location. Arrow takes the credentials of object stores from the environment."""
-        from pyarrow.fs import FileSystem, LocalFileSystem
-
-        local = local_path(location)
-        if local is not None:
-            return LocalFileSystem(), local
-        filesystem, path = FileSystem.from_uri(location.replace("s3a://", "s3://", 1))
-        return filesystem, path
+        return open_from_environment(location)
 
     def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
         """Do nothing."""
+
+
+def open_from_environment(location: str) -> tuple[FileSystem, str]:
+    """Open a location. Arrow takes the credentials of object stores from the environment."""
+    from pyarrow.fs import FileSystem, LocalFileSystem
+
+    local = local_path(location)
+    if local is not None:
+        return LocalFileSystem(), local
+    filesystem, path = FileSystem.from_uri(location.replace("s3a://", "s3://", 1))
+    return filesystem, path

@@ -17,6 +17,7 @@ BUILT_IN = {
     "delta": "penstock.datasource.delta.sink:DESTINATION",
     "iceberg": "penstock.datasource.iceberg.sink:DESTINATION",
     "postgres": "penstock.datasource.postgres.stored:DESTINATION",
+    "ducklake": "penstock.datasource.ducklake.sink:DESTINATION",
     "dynamodb": "penstock.datasource.aws.dynamodb:DESTINATION",
     "firehose": "penstock.datasource.aws.firehose:DESTINATION",
     "kinesis": "penstock.datasource.aws.kinesis:DESTINATION",

@@ -11,6 +11,7 @@ from .arrow_batches import cut_by_rows
 from .aws.sources import DynamoDbDataSource, FirehoseDataSource, KinesisDataSource, SqsDataSource
 from .base_source import PenstockDataSource
 from .delta.source import DeltaDataSource
+from .ducklake.source import DuckLakeDataSource
 from .fanout.source import FanoutDataSource
 from .files.source import FilesDataSource
 from .http.source import HttpDataSource
@@ -33,6 +34,7 @@ DATA_SOURCES: tuple[type[PenstockDataSource], ...] = (
     DeltaDataSource,
     IcebergDataSource,
     PostgresDataSource,
+    DuckLakeDataSource,
     HttpDataSource,
     KinesisDataSource,
     FirehoseDataSource,

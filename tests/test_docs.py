@@ -15,6 +15,7 @@ from penstock.datasource.aws.firehose import FirehoseOptions
 from penstock.datasource.aws.kinesis import KinesisOptions
 from penstock.datasource.aws.sqs import SqsOptions
 from penstock.datasource.delta import options as delta
+from penstock.datasource.ducklake import options as ducklake
 from penstock.datasource.fanout import options as fanout
 from penstock.datasource.files import options as files
 from penstock.datasource.http.options import HttpOptions
@@ -66,6 +67,7 @@ OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
     },
     "requests": (_own(RequestOptions, DeliveryOptions), prefixes_of(RequestOptions)),
     "folders": (files.OPTIONS, files.PREFIXES),
+    "ducklake": (ducklake.OPTIONS, ducklake.PREFIXES),
     "postgres": (postgres.OPTIONS, postgres.PREFIXES),
     "fanout": (_own(fanout.FanoutOptions, DeliveryOptions), fanout.PREFIXES),
     "lake": (

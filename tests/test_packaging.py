@@ -26,7 +26,15 @@ LOCKS = ("dev.txt", "spark40.txt", "spark41.txt")
 ROWS = 1000
 
 NEEDS_EXTRA = {
+    "penstock.committers.ducklake.committer",
+    "penstock.committers.ducklake.connection",
+    "penstock.committers.ducklake.fence",
+    "penstock.committers.ducklake.files",
+    "penstock.committers.ducklake.maintenance",
+    "penstock.committers.ducklake.plan",
+    "penstock.committers.ducklake.table",
     "penstock.committers.iceberg.library.hive",
+    "penstock.datasource.ducklake.target",
     "penstock.committers.postgres.committer",
     "penstock.committers.postgres.connection",
     "penstock.datasource.postgres.sink",

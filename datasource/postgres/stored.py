@@ -62,11 +62,11 @@ class StoredPostgres:
         from ...committers.postgres.connection import PostgresServer
 
         address = PostgresAddress.parse(self.stream.table_uri)
-        _check_password_is_for(address)
+        check_password_is_for(address)
         return PostgresServer(address.settings, address.uri), address
 
 
-def _check_password_is_for(address: PostgresAddress) -> None:
+def check_password_is_for(address: PostgresAddress) -> None:
     """Refuse to send PGPASSWORD to a server that only the store names: it may ask for the password in clear
     text.
 
@@ -92,7 +92,7 @@ def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess)
     from .sink import PostgresSink
 
     address = PostgresAddress.parse(stream.table_uri)
-    _check_password_is_for(address)
+    check_password_is_for(address)
     given = with_prefix("storage.", options, access.storage)
     return PostgresSink(PostgresOptions.parse({**given, "url": make_conninfo(**address.settings)}))
 

@@ -19,6 +19,7 @@ from servers.http_rows import HttpRows
 from servers.nats import NatsServer
 from servers.opensearch import OpenSearchServer
 from servers.redis import RedisServer
+from tests.support.ducklakes import DuckLake, losing_commit
 from tests.support.lakes import DeltaLake, IcebergLake, LakeTable
 from tests.support.postgres import PostgresTable, commit_answers
 
@@ -190,6 +191,61 @@ class PostgresHarness(PostgresTable, DestinationHarness):
     def roll_back(self) -> None:
         """After a restore, only the fence says which batches the table has."""
         self.sql("UPDATE penstock_fence SET batch_id = batch_id - 1")
+
+
+class DuckLakeHarness(DuckLake, DestinationHarness):
+    """Read by duckdb in a connection of its own, which knows nothing of the writer's."""
+
+    promises = Promises(
+        name="DuckLake tables",
+        payload="Parquet files beside the data path, which the catalog does not list",
+        commit="one transaction of the catalog that registers the files",
+        token="a row of the table `penstock_fence` in the DuckLake, changed in the same transaction",
+        crash_points=CRASH_POINTS,
+    )
+
+    @property
+    def secret_options(self) -> dict[str, str]:
+        if not self.catalog.startswith("postgresql"):
+            return {}
+        return {**self.options, "catalog": self.catalog.replace("//postgres:@", f"//postgres:{SECRET}@", 1)}
+
+    @property
+    def unreachable_options(self) -> dict[str, str]:
+        if not self.secret_options:
+            return {}
+        return {**self.options, "catalog": f"postgresql://me:{SECRET}@localhost:1/db"}
+
+    @property
+    def small_buffer(self) -> Mapping[str, str]:
+        return {"bufferSize": "4mb"}
+
+    def ids(self) -> list[int]:
+        return [row[0] for row in self.sql("SELECT id FROM events")] if self.exists else []
+
+    def uncommitted(self) -> Collection[str]:
+        written = {path.name for path in self.files.glob("*.parquet")}
+        return written - self.named()
+
+    def losing(self, lost: Lost) -> AbstractContextManager[None]:
+        return losing_commit(lost)
+
+    def delete_uncommitted(self) -> None:
+        for name in self.uncommitted():
+            (self.files / name).unlink()
+
+    def append(self, row_id: int) -> None:
+        self.sql(f"INSERT INTO events (id) VALUES ({row_id})")
+
+    def drop(self) -> None:
+        self.sql("DROP TABLE events", "DROP TABLE penstock_fence")
+
+    def recreate(self) -> None:
+        self.sql("DROP TABLE events", "CREATE TABLE events (id BIGINT)")
+
+    def roll_back(self) -> None:
+        """After a restore, only the fence says which batches the table has."""
+        self.sql("UPDATE penstock_fence SET batch_id = batch_id - 1 WHERE batch_id >= 0")
 
 
 class RequestHarness(DestinationHarness):

@@ -14,6 +14,7 @@ from servers.redis import RedisServer
 from tests.conformance.harnesses import (
     AwsHarness,
     DeltaHarness,
+    DuckLakeHarness,
     DynamoDbHarness,
     ElasticsearchHarness,
     FirehoseHarness,
@@ -110,6 +111,7 @@ def _page(folder: Path) -> str:
         IcebergHarness(folder),
         FilesHarness(folder),
         LanceHarness(folder),
+        DuckLakeHarness(folder, f"sqlite:{folder}/catalog.sqlite"),
         PostgresHarness(lambda: nowhere),
         HttpHarness(folder, HttpRows("http://localhost")),
         *(of(folder, AwsServer("http://localhost")) for of in AWS),

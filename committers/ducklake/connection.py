@@ -1,0 +1,241 @@
+"""Connections to a DuckLake through duckdb, and interpretation of its errors. Driver and delivery process.
+
+Each block attaches the catalog under a name of its own and detaches it at the end: only one process at a time
+can open a catalog in a DuckDB file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from typing import Any
+
+import duckdb
+
+from ..error_causes import retryable
+from ..errors import NEXT_TRY, ConfigurationError, PenstockError, RetryableError
+from ..postgres.address import quoted
+from ..safe_text import one_line
+from .address import DuckLakeAddress, DuckLakeCatalog
+
+LOCK_WAIT_S = 10.0
+"""How long to wait for another process that has the catalog's file open."""
+_POLL_S = 0.05
+
+DatabaseError = duckdb.Error
+
+_BUSY = re.compile(r"Could not set lock|Conflicting lock|[Uu]nique file handle|database is locked")
+_CONFLICT = re.compile(
+    r"Transaction conflict|database is locked|could not serialize|deadlock detected|maximum retry count"
+    r"|Could not set lock",
+    re.IGNORECASE,
+)
+_NO_LAKE = "creating a new DuckLake is explicitly disabled"
+_EXTENSIONS = {"sqlite": ("sqlite-scanner",), "duckdb": (), "postgresql": ("postgres-scanner",)}
+_TABLE = """
+SELECT t.table_uuid::VARCHAR, EXISTS (
+    SELECT 1 FROM {partitions} p WHERE p.table_id = t.table_id AND p.end_snapshot IS NULL
+)
+FROM {tables} t JOIN {schemas} s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
+WHERE t.end_snapshot IS NULL AND s.schema_name = ? AND t.table_name = ?
+"""
+_NAMES = itertools.count()
+
+
+def literal(text: str) -> str:
+    """Quote a string for SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """An attached DuckLake. Statements are in one transaction after `begin`."""
+
+    cursor: duckdb.DuckDBPyConnection
+    name: str
+
+    def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self.cursor.execute(statement, list(values)).fetchall()
+
+    def begin(self) -> None:
+        self.cursor.execute("BEGIN")
+
+    def table(self, schema: str, table: str) -> str:
+        return f"{self.name}.{quoted(schema)}.{quoted(table)}"
+
+    def metadata(self, table: str) -> str:
+        """A table of the catalog itself, in the same transaction."""
+        return f"__ducklake_metadata_{self.name}.{table}"
+
+    def find_table(self, schema: str, table: str) -> list[tuple[Any, ...]]:
+        """(UUID, True if it is partitioned) of a committed table. Not from `duckdb_tables()`, which also
+        reads the catalogs that other threads are detaching.
+        """
+        return self.rows(
+            _TABLE.format(
+                tables=self.metadata("ducklake_table"),
+                schemas=self.metadata("ducklake_schema"),
+                partitions=self.metadata("ducklake_partition_info"),
+            ),
+            schema,
+            table,
+        )
+
+    def snapshot(self) -> int:
+        """The newest snapshot."""
+        return int(self.rows(f"FROM ducklake_current_snapshot({literal(self.name)})")[0][0])
+
+
+@dataclass(frozen=True, slots=True)
+class LakeServer:
+    """Opens the DuckLake of a table."""
+
+    address: DuckLakeAddress
+
+    @contextmanager
+    def attached(self, so: str, *, data_path: str = "", create: bool = False) -> Iterator[Lake | None]:
+        """Attach the DuckLake for the block; None if it does not exist. What is not committed is rolled back.
+
+        Args:
+            so: see `failed`
+            data_path: where a new DuckLake has its files, or an existing one must have them
+            create: create the DuckLake if it does not exist
+
+        Raises:
+            RetryableError: the catalog cannot be reached now.
+            ConfigurationError: the DuckLake has another data path, or an extension is missing.
+        """
+        catalog = self.address.catalog
+        if catalog.is_local and not create and not os.path.exists(catalog.path):  # noqa: PTH110
+            yield None
+            return
+        cursor = _database(os.getpid(), catalog.kind).cursor()
+        lake = None
+        try:
+            lake = self._attach(cursor, data_path, create=create)
+            yield lake
+        except duckdb.Error as error:
+            raise self.failed(error, so) from None  # its context may contain the settings
+        finally:
+            with suppress(duckdb.Error):
+                cursor.execute("ROLLBACK")
+            if lake is not None:
+                _detach(lake)
+            cursor.close()
+
+    def _attach(self, cursor: duckdb.DuckDBPyConnection, data_path: str, *, create: bool) -> Lake | None:
+        options = [f"CREATE_IF_NOT_EXISTS {str(create).lower()}"]
+        if data_path:
+            options.append(f"DATA_PATH {literal(data_path)}")
+        if self.address.catalog.kind == "sqlite":
+            options += ["META_JOURNAL_MODE 'WAL'", "META_BUSY_TIMEOUT 5000"]
+        source = literal(_source(self.address.catalog))
+        deadline = time.monotonic() + LOCK_WAIT_S
+        while True:
+            lake = Lake(cursor, f"penstock_{next(_NAMES)}")
+            try:
+                lake.rows(f"ATTACH {source} AS {lake.name} ({', '.join(options)})")
+            except duckdb.Error as error:
+                _detach(lake)
+                if _NO_LAKE in str(error):
+                    return None
+                if not _BUSY.search(str(error)) or time.monotonic() > deadline:
+                    raise
+                time.sleep(_POLL_S)
+            else:
+                return lake
+
+    def in_short(self, error: Exception) -> str:
+        """One line without the password and without the connection string."""
+        text = str(error)
+        for key in ("password", "passfile", "sslpassword"):
+            if secret := self.address.catalog.settings.get(key):
+                text = text.replace(secret, "***")
+        return one_line(Exception(text.partition("\n\n")[0]))
+
+    def failed(self, error: duckdb.Error, so: str) -> PenstockError:
+        """The error to raise if nothing was changed.
+
+        Args:
+            so: the consequence for the user, as a sentence without a full stop
+        """
+        text, uri = self.in_short(error), self.address.uri
+        if "DATA_PATH parameter" in text:
+            return ConfigurationError(
+                f"The DuckLake of {uri} has another data path than the option dataPath: {text}. {so}. Remove "
+                "the option: the catalog knows the path."
+            )
+        if not _BUSY.search(text) and isinstance(error, (duckdb.BinderException, duckdb.CatalogException)):
+            return RetryableError(f"DuckLake rejected the files for {uri}: {text}. {so}. {NEXT_TRY}")
+        kind = retryable(Exception(text))
+        return kind(
+            f"The catalog of the DuckLake table {uri} failed: {text}. {so}. Check that it can be reached. "
+            f"{NEXT_TRY}"
+        )
+
+
+def _detach(lake: Lake) -> None:
+    with suppress(duckdb.Error):
+        lake.cursor.execute(f"DETACH DATABASE IF EXISTS {lake.name}")
+
+
+def is_conflict(error: Exception) -> bool:
+    """Return True if another transaction was in the way and this one was rolled back."""
+    return _CONFLICT.search(str(error)) is not None
+
+
+def _source(catalog: DuckLakeCatalog) -> str:
+    if catalog.kind == "postgresql":
+        from psycopg.conninfo import make_conninfo
+
+        return f"ducklake:postgres:{make_conninfo(**catalog.settings)}"
+    return f"ducklake:{'sqlite:' if catalog.kind == 'sqlite' else ''}{catalog.path}"
+
+
+@cache
+def _database(pid: int, kind: str) -> duckdb.DuckDBPyConnection:
+    """This process's duckdb with the extensions for a kind of catalog. Loading takes half a second.
+
+    No setting or extension is downloaded. A forked process opens its own.
+    """
+    settings = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+    database = duckdb.connect(config={**settings, "enable_external_file_cache": "false"})
+    for extension in (*_EXTENSIONS[kind], "ducklake"):
+        try:
+            package = distribution(f"duckdb-extension-{extension}")
+        except PackageNotFoundError:
+            raise ConfigurationError(
+                f"penstock.ducklake needs duckdb's extension {extension}, which is not installed here. Run: "
+                "pip install 'penstock[ducklake]'"
+            ) from None
+        (binary,) = (file for file in package.files or [] if file.suffix == ".duckdb_extension")
+        try:
+            database.execute(f"LOAD {literal(str(package.locate_file(binary)))}")
+        except duckdb.Error as error:
+            raise ConfigurationError(
+                f"duckdb cannot load its extension {extension}: {one_line(error)}. Both must have the same "
+                "version. Run: pip install 'penstock[ducklake]'"
+            ) from None
+    return database
+
+
+def commit(lake: Lake) -> duckdb.Error | None:
+    """Commit the transaction; return the error, whose meaning only the catalog knows."""
+    try:
+        lake.cursor.execute("COMMIT")
+    except duckdb.Error as error:
+        return error
+    return None
+
+
+def column_types(lake: Lake, types: Sequence[str]) -> list[str]:
+    """Return SQL types as duckdb itself writes them."""
+    casts = ", ".join(f"typeof(CAST(NULL AS {one}))" for one in types)
+    return [str(one) for one in lake.rows(f"SELECT {casts}")[0]]

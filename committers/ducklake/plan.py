@@ -1,0 +1,131 @@
+"""Checks made before any row is written: the DuckLake, the table, its columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from ..contract import Mode
+from ..errors import ConfigurationError, RetryableError, TableNotSupportedError
+from ..file_tables.manifest import LakeManifest
+from ..postgres.address import quoted
+from . import fence
+from .address import DuckLakeAddress
+from .connection import Lake, LakeServer, commit, is_conflict
+from .table import (
+    KIND,
+    LakeTable,
+    arrow_schema,
+    check_supported,
+    columns_of,
+    data_path_problem,
+    encode_schema,
+    files_location,
+    load_if_there,
+    match,
+    settings_of,
+    unsupported,
+)
+
+_ATTEMPTS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What the query asks for."""
+
+    data_path: str = ""
+    create: bool = True
+    evolve: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LakePlan:
+    content: LakeManifest
+    """Without mode, origins and files."""
+    schema: pa.Schema
+    location: str
+    created: bool = False
+
+
+def plan(server: LakeServer, rows: pa.Schema, mode: Mode, options: PlanOptions) -> LakePlan:
+    """Plan a batch. Create DuckLake, table and fence table if they do not exist.
+
+    Raises:
+        ConfigurationError: something does not exist and may not be created.
+        SchemaMismatchError: the columns do not fit.
+        TableNotSupportedError: files cannot be added to the table.
+        RetryableError: the catalog cannot be reached now.
+    """
+    if problem := data_path_problem(options.data_path or "/"):
+        raise TableNotSupportedError(
+            f"The DuckLake table {server.address.uri} cannot be written: {problem}. Nothing was written."
+        )
+    so, address = "Nothing was written", server.address
+    create = options.create and bool(options.data_path)
+    created = False
+    for _ in range(_ATTEMPTS_MAX):
+        with server.attached(so, data_path=options.data_path, create=create) as lake:
+            if lake is None:
+                raise _no_lake(address, options)
+            lake.begin()
+            table = load_if_there(lake, address)
+            if table is not None and fence.is_there(lake, address):
+                return replace(_plan(lake, address, table, rows, mode, options), created=created)
+            if table is not None:
+                _plan(lake, address, table, rows, mode, options)  # its errors come before any change
+            else:
+                _create(lake, address, rows, options)
+            fence.create(lake, address)
+            error = commit(lake)
+            if error is None:
+                created = created or table is None
+            elif not is_conflict(error) and "already exists" not in str(error):
+                raise server.failed(error, so)
+    raise RetryableError(
+        f"The DuckLake table {address.uri} was not created, because other processes changed the catalog each "
+        "time. Nothing was written. Start the query again."
+    )
+
+
+def _no_lake(address: DuckLakeAddress, options: PlanOptions) -> ConfigurationError:
+    remedy = "Fix the option catalog" if options.create else "Create it, or fix the option catalog"
+    more = "" if options.data_path or not options.create else ", or give dataPath to create a DuckLake"
+    return ConfigurationError(f"There is no DuckLake for {address.uri}. Nothing was written. {remedy}{more}.")
+
+
+def _create(lake: Lake, address: DuckLakeAddress, rows: pa.Schema, options: PlanOptions) -> None:
+    if not options.create:
+        raise ConfigurationError(
+            f"There is no DuckLake table {address.uri}, and createTable=false. Create it, or fix the option "
+            "table."
+        )
+    problem = unsupported(settings_of(lake))
+    if problem:
+        raise TableNotSupportedError(
+            f"The DuckLake table {address.uri} cannot be created: {problem}. Nothing was written."
+        )
+    columns = ", ".join(f"{quoted(one.name)} {one.type}" for one in columns_of(lake, rows, address))
+    lake.rows(f"CREATE SCHEMA IF NOT EXISTS {lake.name}.{quoted(address.schema)}")
+    lake.rows(f"CREATE TABLE {lake.table(address.schema, address.table)} ({columns})")
+
+
+def _plan(
+    lake: Lake, address: DuckLakeAddress, table: LakeTable, rows: pa.Schema, mode: Mode, options: PlanOptions
+) -> LakePlan:
+    check_supported(table, address)
+    given = columns_of(lake, rows, address)
+    matched = match(given, table, address, evolve=options.evolve)
+    schema = arrow_schema(lake, rows, matched, address)
+    content = LakeManifest(
+        kind=KIND,
+        mode=mode,
+        table_id=table.table_id,
+        table_version=table.snapshot,
+        schema_json=encode_schema(schema),
+        new_columns=tuple([one.name for one, column in zip(given, matched, strict=True) if column is None]),
+        partition_by=(),
+        files=(),
+    )
+    return LakePlan(content, schema, files_location(table.data_path, address))

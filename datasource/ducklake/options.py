@@ -1,0 +1,109 @@
+"""Options of `penstock.ducklake`."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...committers.ducklake.address import DuckLakeCatalog
+from ...committers.errors import ConfigurationError
+from ..options.declaring import declared, optional, options_of, prefixes_of
+from ..options.file_tables import FileTableOptions
+from ..options.parsing import check, parse_options, storable, text
+from ..options.stream import problems_of
+
+NAME = "penstock.ducklake"
+
+_PART = r'("(?:[^"]|"")+"|[^\W\d]\w*)'
+_TABLE_NAME = re.compile(rf"(?:{_PART}\.)?{_PART}")
+
+
+def _catalog(given: str) -> str:
+    DuckLakeCatalog.parse(text(given))
+    return given
+
+
+def _data_path(given: str) -> str:
+    if "://" in given:
+        raise ValueError(
+            "must be a path on a disk that driver and executors share: penstock.ducklake does not support "
+            "data paths in object stores"
+        )
+    if not posixpath.isabs(text(given)):
+        raise ValueError("must be an absolute path")
+    return f"{posixpath.normpath(given)}/"
+
+
+def _table_name(given: str) -> tuple[str, str]:
+    found = _TABLE_NAME.fullmatch(given.strip())
+    if found is None:
+        raise ValueError('must be table, schema.table or "schema"."table"')
+    schema, table = (part.strip('"').replace('""', '"') for part in (found[1] or "main", found[2]))
+    return schema, table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DuckLakeOptions(FileTableOptions):
+    """Options of `penstock.ducklake`."""
+
+    catalog: str = field(
+        repr=False,
+        metadata=declared(
+            "catalog",
+            _catalog,
+            "Database of the DuckLake's catalog: `sqlite:/path/catalog.sqlite`, "
+            "`duckdb:/path/catalog.ducklake`, or `postgresql://user@host:5432/database`; user and password "
+            "may come from libpq's environment instead.",
+            is_secret=True,
+        ),
+    )
+    table: tuple[str, str] = field(
+        metadata=declared("table", _table_name, "The table: `table` in the schema `main`, or `schema.table`.")
+    )
+    """(schema, name)"""
+    data_path: str | None = optional(
+        "dataPath", _data_path, "Data path of a new DuckLake, on a disk that driver and executors share."
+    )
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> DuckLakeOptions:
+        """Parse the options that Spark passes.
+
+        Raises:
+            ConfigurationError: lists all problems, one sentence each.
+        """
+        given = {key: value for key, value in options.items() if key.lower() != "path"}
+        values, problems = parse_options(OPTIONS, PREFIXES, given)
+        if len(given) < len(options):
+            problems.append('path is not an option: give .option("table", ...) and .start() without a path.')
+        keys = {key.lower() for key in given}
+        if "catalog" not in keys:
+            problems.append('catalog is missing: .option("catalog", "sqlite:/path/catalog.sqlite").')
+        if "table" not in keys:
+            problems.append('table is missing: name it with .option("table", "schema.table").')
+        if values.get("table_properties"):
+            problems.append("tableProperties: DuckLake tables have no properties. Remove the option.")
+        stored = storable(OPTIONS, given)
+        problems += problems_of(values, stored, PREFIXES)
+        check(NAME, problems)
+        return cls(**values, given=stored)
+
+
+def require_duckdb() -> None:
+    """
+    Raises:
+        ConfigurationError: duckdb is not installed.
+    """
+    try:
+        import duckdb  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(
+            f"penstock.ducklake needs duckdb, which is not installed here ({error}). On the driver, run: pip "
+            "install 'penstock[ducklake]'"
+        ) from error
+
+
+OPTIONS = options_of(DuckLakeOptions)
+PREFIXES = prefixes_of(DuckLakeOptions)

@@ -1,0 +1,137 @@
+"""The sink for DuckLake tables, and the tables for commands and the delivery process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ...committers.contract import Batch
+from ...committers.ducklake.address import DuckLakeAddress, DuckLakeCatalog
+from ...committers.maintenance import MaintenancePolicy, Step
+from ..destinations import DestinationType, TableNow
+from ..file_table import CleanableFiles, data_files_of
+from ..plain_sink import open_from_environment
+from .options import OPTIONS, DuckLakeOptions, require_duckdb
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+    from ...committers.cleanup import CleanableTable
+    from ...committers.contract import StreamKey
+    from ...committers.ducklake.committer import DuckLakeCommitter
+    from ...committers.ducklake.connection import LakeServer
+    from ...committers.store.sql import SqlManifestStore
+    from ..sink import MaintenanceContext
+    from ..table_access import TableAccess
+    from .target import DuckLakeTarget
+
+
+def _server(address: DuckLakeAddress) -> LakeServer:
+    require_duckdb()
+    from ...committers.ducklake.connection import LakeServer
+
+    return LakeServer(address)
+
+
+@dataclass(frozen=True, slots=True)
+class DuckLakeSink:
+    """See `Sink`."""
+
+    options: DuckLakeOptions
+    kind: str = "ducklake"
+    _address: DuckLakeAddress = field(init=False)
+
+    def __post_init__(self) -> None:
+        catalog = DuckLakeCatalog.parse(self.options.catalog)
+        object.__setattr__(self, "_address", DuckLakeAddress(catalog, *self.options.table))
+
+    @property
+    def table_uri(self) -> str:
+        return self._address.uri
+
+    def open_table(self) -> DuckLakeTarget:
+        from .target import DuckLakeTarget
+
+        return DuckLakeTarget(_server(self._address), self.options)
+
+    def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
+        """Open a checkpoint. Arrow takes the credentials of object stores from the environment."""
+        return open_from_environment(location)
+
+    def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
+        """Do nothing: the delivery process maintains the table."""
+
+    def maintenance_policy(self) -> MaintenancePolicy:
+        return self.options.maintenance_policy
+
+    def maintenance_steps(self, context: MaintenanceContext) -> list[Step]:
+        from ...committers.ducklake.maintenance import delete_removed_files, merge_files
+
+        server = _server(self._address)
+
+        def merge() -> str:
+            count = merge_files(server)
+            return f"merged {count:,} files" if count else ""
+
+        def remove() -> str:
+            count = delete_removed_files(server)
+            return f"deleted {count:,} files that the DuckLake has removed" if count else ""
+
+        return [
+            Step("compact", context.policy.compact_s, merge),
+            Step("vacuum", context.policy.vacuum_s, remove),
+            context.orphans(StoredDuckLake(self._address)),
+        ]
+
+    def is_maintained(self) -> bool:
+        """False: the files of other tables are affected, so the option `maintenance` has to ask for it."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDuckLake(CleanableFiles):
+    """See `StoredTable`."""
+
+    address: DuckLakeAddress
+
+    def committer(self) -> DuckLakeCommitter:
+        server = _server(self.address)
+        from ...committers.ducklake.committer import DuckLakeCommitter
+
+        return DuckLakeCommitter(server)
+
+    def now(self) -> TableNow | None:
+        table = self.committer().table()
+        return None if table is None else TableNow(table.table_id, table.snapshot)
+
+    def cleanable(self, store: SqlManifestStore) -> CleanableTable:
+        server = _server(self.address)
+        from ...committers.ducklake.files import DuckLakeCleanableTable
+
+        return DuckLakeCleanableTable(server)
+
+
+def _address_of(stream: StreamKey) -> DuckLakeAddress:
+    """Parse the address in the store. User and password of Postgres come from libpq's environment."""
+    address = DuckLakeAddress.parse(stream.table_uri)
+    if not address.catalog.is_local:
+        from ..postgres.stored import check_password_is_for
+
+        check_password_is_for(address.postgres)
+    return address
+
+
+def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> DuckLakeSink:
+    catalog = _address_of(stream).catalog
+    return DuckLakeSink(DuckLakeOptions.parse({**options, "catalog": catalog.text}))
+
+
+DESTINATION = DestinationType(
+    kind="ducklake",
+    data_source="penstock.datasource.ducklake.source:DuckLakeDataSource",
+    options=OPTIONS,
+    sink=_sink_of,
+    stored_table=lambda stream, access: StoredDuckLake(_address_of(stream)),
+    files_of=data_files_of,
+)

@@ -1,0 +1,69 @@
+"""The target of a stream into a DuckLake table, with the options of its query."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from ...committers import crash_points
+from ...committers.contract import Mode, PlannedBatch, SortField
+from ...committers.dead_letters import BadRows
+from ...committers.ducklake.committer import DuckLakeCommitter
+from ...committers.ducklake.connection import LakeServer
+from ...committers.ducklake.files import location_of
+from ...committers.ducklake.plan import PlanOptions, plan
+from ...committers.ducklake.table import decode_schema
+from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
+from ...writers.ducklake.table_format import DuckLakeFormat
+from ...writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
+from ..file_table import CompactWith, FileTableTarget, leading
+from ..options.delivery import TARGET_FILE_BYTES
+from ..options.file_tables import COMPRESSION
+from ..options.stream import origins_of
+from .options import DuckLakeOptions
+
+
+class DuckLakeTarget(FileTableTarget, DuckLakeCommitter):
+    """See `Target`."""
+
+    def __init__(self, server: LakeServer, options: DuckLakeOptions) -> None:
+        super().__init__(server)
+        self._query = options
+
+    def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
+        options = self._query
+        wanted = PlanOptions(options.data_path or "", options.create_table, options.add_columns)
+        planned = plan(self._server, rows, mode, wanted)
+        if planned.created:
+            crash_points.reach("table.created", batch_id)
+        content = replace(planned.content, origins=origins_of(options))
+        config = self._write_config(planned.location, planned.schema, options.sort_within)
+        return PlannedBatch(config, content, content.table_id)
+
+    def compact_with(self) -> CompactWith:
+        return self._query.compact_with
+
+    def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
+        """See `Compactable`."""
+        location, schema = location_of(self._server), decode_schema(content)
+        if location is None:
+            return None
+        return self._write_config(location, schema, leading(self._query.sort_within, schema.names))
+
+    def _write_config(self, location: str, schema: pa.Schema, sort_within: tuple[str, ...]) -> WriteConfig:
+        options = self._query
+        names = {name.lower(): name for name in schema.names}
+        return WriteConfig(
+            location=location,
+            storage_options={},
+            schema=schema,
+            table_format=DuckLakeFormat(),
+            target_file_bytes=options.target_file_bytes or TARGET_FILE_BYTES,
+            row_group_rows=options.row_group_rows or ROW_GROUP_ROWS,
+            compression=options.compression or COMPRESSION,
+            max_open_partitions=options.max_open_partitions,
+            buffer_bytes_max=options.buffer_bytes_max,
+            sort=tuple([SortField((names.get(name.lower(), name),)) for name in sort_within]),
+            narrows=options.bad_rows is not BadRows.FAIL,
+        )

@@ -1,0 +1,130 @@
+"""A table of a DuckLake that a query writes, as others see it: through a duckdb of their own."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import duckdb
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from penstock.committers.ducklake import connection
+from penstock.committers.ducklake.connection import Lake
+from penstock.datasource.base_source import PenstockDataSource
+from penstock.datasource.destinations import DestinationType
+from penstock.datasource.ducklake.sink import DESTINATION
+from penstock.datasource.ducklake.source import DuckLakeDataSource
+from penstock.testing.conformance import Lost
+from penstock.testing.duckdb_reader import load_extensions
+
+
+@cache
+def reader() -> duckdb.DuckDBPyConnection:
+    """A duckdb that shares nothing with the writer's. Loading its extensions takes a second."""
+    reader = duckdb.connect()
+    load_extensions(reader, "sqlite-scanner", "postgres-scanner", "ducklake")
+    return reader
+
+
+@dataclass(frozen=True)
+class DuckLake:
+    """The table `main.events` of a DuckLake below a folder.
+
+    Args:
+        folder: of the data path and of a catalog in a file
+        catalog: the option `catalog`
+    """
+
+    folder: Path
+    catalog: str
+    data_source: ClassVar[type[PenstockDataSource]] = DuckLakeDataSource
+    destination: ClassVar[DestinationType] = DESTINATION
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"catalog": self.catalog, "table": "main.events", "dataPath": str(self.folder / "data")}
+
+    @property
+    def files(self) -> Path:
+        """Where the files of tasks are."""
+        return self.folder / "data.penstock" / "main.events"
+
+    @property
+    def exists(self) -> bool:
+        """Return True if there is the DuckLake and the table."""
+        kind, _, path = self.catalog.partition(":")
+        if kind != "postgresql" and not Path(path).exists():
+            return False
+        found = self.sql(
+            "SELECT 1 FROM duckdb_tables() WHERE database_name = 'lake' AND table_name = 'events'"
+        )
+        return bool(found)
+
+    def sql(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run statements in one connection; return the rows of the last. The table is `events`."""
+        with reader().cursor() as other:
+            other.execute(f"ATTACH '{self.source}' AS lake (DATA_PATH '{self.folder}/data/')")
+            try:
+                other.execute("USE lake")
+                for statement in statements:
+                    rows = other.execute(statement).fetchall()
+                return rows
+            finally:
+                other.execute("USE memory")
+                other.execute("DETACH lake")
+
+    @property
+    def source(self) -> str:
+        kind, _, path = self.catalog.partition(":")
+        if kind == "postgresql":
+            return f"ducklake:postgres:{make_conninfo(self.catalog)}"
+        return f"ducklake:{'sqlite:' if kind == 'sqlite' else ''}{path}"
+
+    def named(self) -> set[str]:
+        """Names of the files of tasks that the newest snapshot lists."""
+        rows = self.sql("SELECT data_file FROM ducklake_list_files('lake', 'events')") if self.exists else []
+        return {Path(path).name for (path,) in rows}
+
+
+def sqlite_lake(folder: Path) -> DuckLake:
+    return DuckLake(folder, f"sqlite:{folder}/catalog.sqlite")
+
+
+def duckdb_lake(folder: Path) -> DuckLake:
+    return DuckLake(folder, f"duckdb:{folder}/catalog.ducklake")
+
+
+def postgres_lake(folder: Path, new_url: Callable[[], str]) -> DuckLake:
+    """In a new database of the server: a DuckLake takes the schema `public`."""
+    url = new_url().replace("+psycopg", "")
+    name = f"lake_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(url, autocommit=True) as server:
+        server.execute(f"CREATE DATABASE {name}")
+    return DuckLake(folder, f"postgresql://postgres:@/{name}?host={conninfo_to_dict(url)['host']}")
+
+
+@contextmanager
+def losing_commit(lost: Lost) -> Iterator[None]:
+    """Inside the block the next COMMIT is lost, or its response."""
+    real, left = connection.commit, [lost]
+
+    def commit(lake: Lake) -> duckdb.Error | None:
+        if not left:
+            return real(lake)
+        if left.pop() == "response":
+            assert real(lake) is None
+        else:
+            lake.cursor.execute("ROLLBACK")
+        return duckdb.IOException("the connection was lost")
+
+    connection.commit = commit
+    try:
+        yield
+    finally:
+        connection.commit = real
