@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
 from ..contract import Batch, Token
-from .names import claims_folder
+from .commit_metadata import extra_metadata, token_in
+from .names import CLAIMS, claims_folder
 from .storage import HudiStorage
-from .timeline import Timeline
+from .timeline import Timeline, completed
 
 TAKE_OVER_AFTER = timedelta(minutes=10)
 """Age at which a claim of other files for the same batch counts as abandoned."""
@@ -50,6 +51,7 @@ class Claims:
 
     def __init__(self, storage: HudiStorage, query_id: str) -> None:
         self._storage = storage
+        self._query_id = query_id
         self._folder = claims_folder(query_id)
 
     def all(self) -> list[Claim]:
@@ -101,8 +103,13 @@ class Claims:
 
     def is_committed(self, claim: Claim, timeline: Timeline) -> bool:
         if timeline.has(claim.instant):
-            return True
+            return claim.is_done or self._is_own(claim)
         return timeline.is_archived(claim.instant) and (claim.is_done or self._storage.exists(claim.witness))
+
+    def _is_own(self, claim: Claim) -> bool:
+        """Return False if another writer has completed the same instant."""
+        found = token_in(extra_metadata(self._storage.read(completed(claim.instant)) or b""))
+        return found is not None and (found.query_id, found.token) == (self._query_id, claim.token)
 
     def _read(self, name: str) -> Claim | None:
         match = _NAME.fullmatch(name)
@@ -122,6 +129,22 @@ class Claims:
             is_done=fields["is_done"],
             origins=tuple(fields["origins"]),
         )
+
+
+def recorded_origin(
+    storage: HudiStorage, timeline: Timeline, query_id: str, origins: Sequence[str]
+) -> str | None:
+    """See `SupportsOrigins`."""
+    if not origins:
+        return None
+    queries = {path.split("/")[-2] for path in storage.paths_below(CLAIMS)}
+    last: dict[str, tuple[str, str]] = {}
+    for query in queries:
+        claim = Claims(storage, query).committed(timeline)
+        if claim is not None:
+            now = (claim.instant, query)
+            last.update({one: max(last.get(one, now), now) for one in claim.origins})
+    return next((one for one in origins if one in last and last[one][1] != query_id), None)
 
 
 def _encode(claim: Claim) -> bytes:

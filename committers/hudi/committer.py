@@ -34,9 +34,9 @@ from ..failed_commit import failed_batch
 from ..file_tables.manifest import LakeManifest, decode
 from ..safe_text import get_logger
 from ..token_check import is_committed
-from .claims import Claim, Claims
+from .claims import Claim, Claims, recorded_origin
 from .commit_metadata import commit_metadata, inflight_metadata
-from .names import STAGED, instant_of, reservation, visible_path
+from .names import STAGED, instant_of, query_id_of, reservation, visible_path
 from .properties import HudiTable
 from .publishing import Publishing, withdraw
 from .schema import merged, parse_record
@@ -118,6 +118,16 @@ class HudiTableCommitter:
             newest = next(iter(claims.all()), None)
             if newest is not None and timeline.commits and not claims.is_committed(newest, timeline):
                 claims.move(newest, timeline.commits[-1][0])
+
+    def recorded_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
+        """See `SupportsOrigins`."""
+        timeline = self._files.timeline()
+        with self._files.errors():
+            return recorded_origin(self._files.storage, timeline, query_id, origins)
+
+    def has_rows(self) -> bool:
+        """See `SupportsOrigins`. The first commit of a table that Penstock has created has no files."""
+        return len(self._files.timeline().commits) > 1
 
     # Commit ---------------------------------------------------------------------------------------
 
@@ -286,7 +296,9 @@ class HudiTableCommitter:
             cause=error,
         )
         with failed.reading_table():
-            is_there = self._files.timeline().has(claim.instant)
+            timeline = self._files.timeline()
+        with failed.reading_table(), self._files.errors():
+            is_there = claims.is_committed(claim, timeline)
         if is_there:
             crash_points.reach("commit.landed", batch.batch_id)
             self._finish(publishing, claims, claim)
@@ -317,18 +329,22 @@ class HudiTableCommitter:
         ]
 
     def discard(self, payloads: Iterable[DataFiles]) -> int:
-        """See `Target`. Also withdraws a pending instant that an attempt to commit them has left."""
-        files = [file for files in payloads for file in files]
+        """See `Target`. Also withdraws the pending instant and the claim of an attempt to commit them."""
+        files = [file for files in payloads for file in files if _is_staged(file)]
         if not files or self._files.load() is None:
             return 0
         timeline = self._files.timeline()
+        storage = self._files.storage
         with self._files.errors():
-            instants = {instant_of(file.path) for file in files} - {None}
-            for instant in sorted(filter(None, instants)):
+            for instant, file in {str(instant_of(one.path)): one for one in files}.items():
+                if timeline.has(instant):
+                    continue
                 if instant in timeline.pending:
-                    withdraw(self._files.storage, instant)
-                self._files.storage.delete_all([reservation(instant)])
-            return self._files.storage.delete_all([file.path for file in files if _is_staged(file)])
+                    withdraw(storage, instant)
+                claims = self._claims(query_id_of(file.path))
+                claims.release([claim for claim in claims.all() if claim.instant == instant])
+                storage.delete_all([reservation(instant)])
+            return storage.delete_all([file.path for file in files])
 
 
 def _is_staged(file: DataFile) -> bool:

@@ -22,6 +22,7 @@ META_COLUMNS = (
 META = ".hoodie"
 OWN = f"{META}/.penstock"
 STAGED = f"{OWN}/staged"
+CLAIMS = f"{OWN}/claims"
 RESERVATIONS = f"{OWN}/instants"
 PARTITION_METADATA = ".hoodie_partition_metadata"
 
@@ -61,6 +62,11 @@ def penstock_name(path: str) -> str | None:
     return None if match is None else f"{match['file_id']}.zstd.parquet"
 
 
+def query_id_of(path: str) -> str:
+    """Return the query that has written a file."""
+    return file_id_of(path).removeprefix("penstock-").rsplit("-", 5)[0]
+
+
 def reservation(instant: str) -> str:
     """An object that reserves an instant for one batch of all streams."""
     return f"{RESERVATIONS}/{instant}"
@@ -68,12 +74,17 @@ def reservation(instant: str) -> str:
 
 def claims_folder(query_id: str) -> str:
     """The folder of a query's claims. See `claims`."""
-    return f"{OWN}/claims/{query_id}"
+    return f"{CLAIMS}/{query_id}"
+
+
+def markers_folder(instant: str) -> str:
+    """The folder of an instant's markers."""
+    return f"{META}/.temp/{instant}"
 
 
 def marker_path(visible: str) -> str:
     """The marker with which Hudi's rollback finds a file of an instant."""
-    return f"{META}/.temp/{instant_of(visible)}/{visible}.marker.CREATE"
+    return f"{markers_folder(str(instant_of(visible)))}/{visible}.marker.CREATE"
 
 
 def heartbeat_path(instant: str) -> str:

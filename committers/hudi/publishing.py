@@ -11,12 +11,13 @@ import posixpath
 from collections.abc import Iterable, Sequence
 
 from ..contract import DataFile
+from .commit_metadata import extra_metadata, token_in
 from .names import (
-    META,
     PARTITION_METADATA,
     RESERVATIONS,
     heartbeat_path,
     marker_path,
+    markers_folder,
     reservation,
     visible_path,
 )
@@ -82,20 +83,25 @@ class Publishing:
                 *map(reservation, old),
             ]
         )
+        self._storage.remove_empty_folders(markers_folder(self._instant))
 
 
 def withdraw(storage: HudiStorage, instant: str) -> None:
     """Remove a pending instant of ours, and the files that its markers name. The staged files stay.
 
-    The instant must not be completed, and nobody may be committing it.
+    The instant must not be completed, and nobody may be committing it. Does nothing if it is of another
+    writer.
     """
-    folder = f"{META}/.temp/{instant}/"
-    markers = storage.paths_below(folder.rstrip("/"))
-    visible = [marker.removeprefix(folder).removesuffix(".marker.CREATE") for marker in markers]
+    if token_in(extra_metadata(storage.read(requested(instant)) or b"")) is None:
+        return
+    folder = markers_folder(instant)
+    markers = storage.paths_below(folder)
+    visible = [marker.removeprefix(f"{folder}/").removesuffix(".marker.CREATE") for marker in markers]
     storage.delete_all(_files_of(instant, visible))
     storage.delete_all([*markers, heartbeat_path(instant)])
     storage.delete_all([inflight(instant)])
     storage.delete_all([requested(instant)])
+    storage.remove_empty_folders(folder)
 
 
 def _files_of(instant: str, paths: Iterable[str]) -> list[str]:

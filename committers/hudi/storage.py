@@ -118,6 +118,13 @@ class HudiStorage:
 
         return sum(_in_threads(delete, paths))
 
+    def remove_empty_folders(self, folder: str) -> None:
+        """Remove a folder of a local disk with the folders in it, if there is no file. Others have none."""
+        if self._root is not None:
+            for name, _, _ in os.walk(Path(self._root, folder), topdown=False):
+                with suppress(OSError):
+                    Path(name).rmdir()
+
     def existing(self, paths: Iterable[str]) -> set[str]:
         paths = list(paths)
         found = _in_threads(self.exists, paths)
