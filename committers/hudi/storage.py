@@ -38,14 +38,26 @@ class HudiStorage:
 
     def __init__(self, table_uri: str, storage_options: Mapping[str, str]) -> None:
         self._root = local_root(table_uri)
-        store = open_object_store(table_uri, storage_options) if self._root is None else _disk(self._root)
-        if store is None:
+        self._remote = open_object_store(table_uri, storage_options) if self._root is None else None
+        if self._root is None and self._remote is None:
             raise ConfigurationError(
                 f"The Hudi table {table_uri} cannot be opened. penstock.hudi writes to local disks, S3 "
                 "(s3://) and Azure (abfss://), with an access key, a web identity or a container's role. "
                 "Give storage.AWS_ACCESS_KEY_ID and storage.AWS_SECRET_ACCESS_KEY, or their counterparts."
             )
-        self._store: ObjectStore = store
+
+    @property
+    def _store(self) -> ObjectStore:
+        """
+        Raises:
+            FileNotFoundError: the folder of the table does not exist.
+        """
+        if self._remote is not None:
+            return self._remote
+        assert self._root is not None
+        if not Path(self._root).is_dir():
+            raise FileNotFoundError(self._root)
+        return _disk(self._root)
 
     @property
     def is_local(self) -> bool:
@@ -74,6 +86,8 @@ class HudiStorage:
         """
         from obstore.exceptions import AlreadyExistsError
 
+        if self._root is not None:
+            Path(self._root).mkdir(parents=True, exist_ok=True)
         with errors_of_the_system():
             try:
                 self._store.put(path, content, mode="create")
@@ -141,8 +155,9 @@ class HudiStorage:
         return [one["path"].rpartition("/")[2] for one in listed["objects"]]
 
     def paths_below(self, folder: str) -> list[str]:
-        with errors_of_the_system():
+        with errors_of_the_system(), suppress(FileNotFoundError):
             return [one["path"] for batch in self._store.list(f"{folder}/") for one in batch]
+        return []
 
     def _sync(self, paths: Sequence[str]) -> None:
         """Make new files of a local disk survive a power failure."""
@@ -169,4 +184,4 @@ def _in_threads(do: Callable[[T], bool | None], items: Iterable[T]) -> list[bool
 def _disk(root: str) -> ObjectStore:
     from obstore.store import LocalStore
 
-    return LocalStore(root, mkdir=True)
+    return LocalStore(root)

@@ -16,7 +16,7 @@ from .names import META, reservation
 from .properties import PATH, HudiTable, NewHudiTable, parse, render, table_of
 from .schema import Record, avro_record, parse_record
 from .storage import HudiStorage
-from .timeline import Timeline, completed, next_instant
+from .timeline import FIRST_INSTANT, Timeline, completed, next_instant
 
 KIND = "hudi"
 
@@ -47,14 +47,14 @@ class HudiTableFiles:
             ) from error
 
     def load(self) -> HudiTable | None:
-        """None if it does not exist.
+        """None if it does not exist. Hudi's writers replace the properties, and leave a backup meanwhile.
 
         Raises:
             TableNotSupportedError: names what direct commits would violate.
             RetryableError: it cannot be read now.
         """
         with self.errors():
-            content = self.storage.read(PATH)
+            content = self.storage.read(PATH) or self.storage.read(f"{PATH}.backup")
         return None if content is None else table_of(parse(content.decode()), self.uri)
 
     def load_same(self, table_id: str) -> HudiTable:
@@ -84,6 +84,11 @@ class HudiTableFiles:
             raise ConfigurationError(
                 f"There is no Hudi table at {self.uri}, and createTable=false. Create the table, correct the "
                 "path, or set createTable=true."
+            )
+        if self.timeline().latest != FIRST_INSTANT:
+            raise ConfigurationError(
+                f"The Hudi table {self.uri} has a timeline, but no hoodie.properties. Nothing was written. "
+                "Restore the file, or write another table."
             )
         with self.errors():
             self.storage.create(PATH, render(new, avro_record(rows, new.name, meta=True)).encode())

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from ...writers.local_path import local_path
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions
-from ..options.parsing import check, columns, flag, parse_options, storable, text
+from ..options.parsing import MIB, check, columns, flag, parse_options, storable, text
 from ..options.stream import problems_of
 
 NAME = "penstock.hudi"
+
+_FILE_BYTES_MAX = 4 * 1024 * MIB
 
 _NOT_HERE = {
     "tableproperties": "tableProperties",
@@ -105,6 +107,11 @@ class HudiOptions(FileTableOptions):
         ]
         stored = storable(OPTIONS, given)
         problems += problems_of(values, stored, PREFIXES)
+        if (values.get("target_file_bytes") or 0) > _FILE_BYTES_MAX:
+            problems.append(
+                "targetFileSize must be at most 4gb: the commit copies the files of an object store, which "
+                "copies up to 5 GB."
+            )
         both = set(values.get("partition_by") or ()) & set(values.get("sort_within") or ())
         if both:
             problems.append(

@@ -20,7 +20,7 @@ from penstock.committers.hudi.publishing import Publishing
 from penstock.committers.hudi.timeline import Timeline
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.testing.conformance import Query
-from penstock.testing.conformance.query import ids, task
+from penstock.testing.conformance.query import ids, payloads, task
 from penstock.testing.faults import Crash, lossy
 
 DAYS = pa.schema([("id", pa.int64()), ("day", pa.string())])
@@ -208,6 +208,46 @@ def test_an_instant_that_another_writer_has_taken_is_not_used(
     query.run(store, query.batch(0), ids(1), run_id="r2")
 
     assert lake.ids() == [1, 100]
+
+
+def test_a_pending_instant_of_another_writer_is_not_withdrawn(
+    lake: HudiLake, query: Query, store: SqlManifestStore
+) -> None:
+    messages = query.write(query.plan(store, query.batch(0)), [ids(1)])
+    pending = [lake.meta / f"{_instant(lake)}.{end}" for end in ("commit.requested", "inflight")]
+    for path in pending:
+        path.touch()
+    query.target().discard(payloads(messages))
+
+    assert all(path.exists() for path in pending)
+    assert not lake.uncommitted()
+
+
+def test_a_batch_that_is_planned_before_the_first_rows_of_another_stream_is_committed(
+    lake: HudiLake, query: Query, store: SqlManifestStore
+) -> None:
+    """Readers take files that are older than the first commit as committed, so a table begins with one."""
+    manifest = query.prepare(store, query.batch(0), ids(1))
+    other = Query(lake, "q2", store=store)
+    other.run(store, other.batch(0), ids(2))
+    query.target().commit(manifest)
+
+    assert lake.ids() == [1, 2]
+
+
+def test_a_table_whose_properties_are_being_replaced_is_not_created_again(
+    lake: HudiLake, query: Query, store: SqlManifestStore
+) -> None:
+    """Hudi's writers delete them for a moment, and leave a backup."""
+    query.run(store, query.batch(0), ids(0))
+    properties = lake.meta / "hoodie.properties"
+    backup = properties.rename(lake.meta / "hoodie.properties.backup")
+    query.run(store, query.batch(1), ids(1))
+    backup.unlink()
+    with pytest.raises(PenstockError, match=r"no hoodie\.properties"):
+        Query(lake, "q2", store=store).plan(store, Query(lake, "q2").batch(0))
+
+    assert not properties.exists()
 
 
 def _instant(lake: HudiLake) -> int:

@@ -137,6 +137,7 @@ def test_options_that_contradict_the_table_are_refused(
     query = Query(lake, options=options, store=store)
     with pytest.raises(ConfigurationError, match=message):
         query.plan(store, query.batch(0), TEXTS)
+    assert not (lake.folder.parent / "nowhere").exists()
 
 
 @pytest.mark.parametrize(
@@ -167,6 +168,7 @@ def test_keys_and_partitions_that_hudi_spells_differently_are_refused(
         ({"tableProperties": "{}"}, "tableProperties is not an option"),
         ({"tableName": "a b"}, "tableName='a b'"),
         ({"sortWithin": "day", "partitionBy": "day"}, "constant within a file"),
+        ({"targetFileSize": "5g"}, "at most 4gb"),
         ({"recordKeys": "id"}, "Did you mean recordKey"),
     ],
 )

@@ -17,6 +17,7 @@ from tests.conformance.harnesses import (
     ElasticsearchHarness,
     FirehoseHarness,
     HttpHarness,
+    HudiHarness,
     IcebergHarness,
     KinesisHarness,
     OpenSearchHarness,
@@ -100,6 +101,7 @@ def _page(folder: Path) -> str:
     harnesses = [
         DeltaHarness(folder),
         IcebergHarness(folder),
+        HudiHarness(folder),
         PostgresHarness(lambda: nowhere),
         HttpHarness(folder, HttpRows("http://localhost")),
         *(of(folder, AwsServer("http://localhost")) for of in AWS),
