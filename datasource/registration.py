@@ -13,6 +13,7 @@ from .base_source import PenstockDataSource
 from .delta.source import DeltaDataSource
 from .fanout.source import FanoutDataSource
 from .http.source import HttpDataSource
+from .hudi.source import HudiDataSource
 from .iceberg.source import IcebergDataSource
 from .plug_ins import BUILT_IN, load, plug_ins
 from .postgres.source import PostgresDataSource
@@ -28,6 +29,7 @@ logger = get_logger(__name__)
 DATA_SOURCES: tuple[type[PenstockDataSource], ...] = (
     DeltaDataSource,
     IcebergDataSource,
+    HudiDataSource,
     PostgresDataSource,
     HttpDataSource,
     KinesisDataSource,

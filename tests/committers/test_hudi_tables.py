@@ -20,6 +20,7 @@ from penstock.testing.conformance import Query
 from penstock.testing.conformance.query import ids
 
 KEYGEN = "org.apache.hudi.keygen."
+BY_DAY = {"hoodie.table.partition.fields": "day"}
 TEXTS = pa.schema([("id", pa.int64()), ("day", pa.string())])
 
 
@@ -66,7 +67,7 @@ def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
 def test_a_table_that_direct_commits_would_damage_is_refused_by_name(
     lake: HudiLake, store: SqlManifestStore, properties: dict[str, str], message: str
 ) -> None:
-    lake.create(**{name.replace(".", "__"): value for name, value in properties.items()})
+    lake.create(properties=properties)
     before = sorted(lake.meta.iterdir())
     query = Query(lake, store=store)
     with pytest.raises(TableNotSupportedError, match=f"(?s){message}"):
@@ -95,10 +96,12 @@ def test_a_table_of_another_writer_is_appended_to(
 ) -> None:
     lake.create(
         {"id": "long", "day": "string"},
-        hoodie__table__timeline__timezone=timezone,
-        hoodie__table__recordkey__fields="id",
-        hoodie__table__partition__fields="day",
-        hoodie__table__keygenerator__class=f"{KEYGEN}SimpleKeyGenerator",
+        {
+            "hoodie.table.timeline.timezone": timezone,
+            "hoodie.table.recordkey.fields": "id",
+            "hoodie.table.keygenerator.class": f"{KEYGEN}SimpleKeyGenerator",
+            **BY_DAY,
+        },
     )
     query = Query(lake, store=store)
     query.run(store, query.batch(0), pa.table({"id": [7], "day": ["x y"]}, schema=TEXTS))
@@ -111,7 +114,7 @@ def test_a_table_of_another_writer_is_appended_to(
 def test_a_table_without_encoded_paths_refuses_special_characters(
     lake: HudiLake, store: SqlManifestStore
 ) -> None:
-    lake.create({"id": "long", "day": "string"}, hoodie__table__partition__fields="day")
+    lake.create({"id": "long", "day": "string"}, BY_DAY)
     query = Query(lake, store=store)
     with pytest.raises(SchemaMismatchError, match="does not encode special characters"):
         query.run(store, query.batch(0), pa.table({"id": [7], "day": ["2026/1"]}, schema=TEXTS))
@@ -131,7 +134,7 @@ def test_a_table_without_encoded_paths_refuses_special_characters(
 def test_options_that_contradict_the_table_are_refused(
     lake: HudiLake, store: SqlManifestStore, options: dict[str, str], message: str
 ) -> None:
-    lake.create({"id": "long", "day": "string"}, hoodie__table__partition__fields="day")
+    lake.create({"id": "long", "day": "string"}, BY_DAY)
     if "path" in options:
         options = {**options, "path": str(lake.folder.parent / options["path"])}
     query = Query(lake, options=options, store=store)

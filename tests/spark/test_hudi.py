@@ -29,7 +29,7 @@ def test_a_driver_that_is_killed_between_the_phases_loses_and_doubles_nothing(tm
     KilledStream(tmp_path, "penstock.hudi", options, kills).run()
 
     assert lake.ids() == list(range(killed_stream.ROWS))
-    assert {path.partition("/")[0] for path in lake.visible_files()} == {"day=0", "day=1", "day=2"}
+    assert {path.partition("/")[0] for path in lake.visible_files()} == {"day=d0", "day=d1", "day=d2"}
     assert not lake.pending()
 
 

@@ -97,7 +97,9 @@ class HudiLake:
 
     # What others do -----------------------------------------------------------------------------------
 
-    def create(self, schema: Mapping[str, str] | None = None, **properties: str) -> None:
+    def create(
+        self, schema: Mapping[str, str] | None = None, properties: Mapping[str, str] | None = None
+    ) -> None:
         """As Hudi creates a table of version 6; `schema` has the Avro type of each column."""
         self.meta.mkdir(parents=True)
         types = schema or {"id": "long"}
@@ -113,7 +115,7 @@ class HudiLake:
             "hoodie.archivelog.folder": "archived",
             "hoodie.populate.meta.fields": "true",
             "hoodie.table.create.schema": json.dumps(record).replace(":", "\\:"),
-            **{name.replace("__", "."): value for name, value in properties.items()},
+            **(properties or {}),
         }
         text = "".join(f"{name}={value}\n" for name, value in values.items())
         (self.meta / "hoodie.properties").write_text(text)
