@@ -47,6 +47,7 @@ SLOW = (
     "committers/test_delta_azure.py",
     "committers/test_delta_lost_responses.py",
     "committers/test_delta_object_store.py",
+    "committers/test_hudi_java.py",
     "committers/test_hudi_s3.py",
     "committers/test_iceberg_catalogs.py",
     "committers/test_iceberg_concurrency.py",

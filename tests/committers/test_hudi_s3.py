@@ -47,7 +47,7 @@ class HudiOnS3:
         builder = HudiTableBuilder.from_base_uri(self.uri).with_options(self.storage)
         return sorted(row for one in builder.build().read() for row in one.column("id").to_pylist())
 
-    def keys(self) -> list[str]:
+    def objects(self) -> list[str]:
         listed = s3_client(self.storage).list_objects_v2(Bucket=BUCKET, Prefix=f"{self.folder}/")
         return [one["Key"].removeprefix(f"{self.folder}/") for one in listed["Contents"]]
 
@@ -107,12 +107,12 @@ def test_a_fault_in_a_step_of_the_commit_adds_the_batch_once(
     if step == "complete" and fault == "request lost":
         assert isinstance(first, CommitStateUnknownError)
     assert table.ids() == [0, 1]
-    left = [key for key in table.keys() if "/staged/" in key or "/.temp/" in key or "heartbeat" in key]
+    left = [key for key in table.objects() if "/staged/" in key or "/.temp/" in key or "heartbeat" in key]
     assert left == []
 
 
 def test_a_commit_on_s3_leaves_only_what_readers_and_the_token_need(table: HudiOnS3, query: Query) -> None:
-    kinds = sorted({key.rpartition("/")[0] for key in table.keys()})
+    kinds = sorted({key.rpartition("/")[0] for key in table.objects()})
 
     assert kinds == [".hoodie", ".hoodie/.penstock/claims/q1", "id=0"]
     token = query.target().token("q1")
