@@ -70,22 +70,29 @@ class FileTableTarget(MergeableFiles):
         return decode(manifest).table_id
 
     def check_follows(self, content: LakeManifest, pending: Iterable[Manifest]) -> None:
-        """See `SupportsOrdering`. Two batches that both add columns must add the same ones.
+        """See `SupportsOrdering`."""
+        check_new_columns(content, pending)
 
-        Formats number columns, so the second batch would give the number of the first one's column to
-        another.
-        """
-        if not content.new_columns:
-            return
-        for manifest in pending:
-            waiting = decode(manifest)
-            if waiting.new_columns and waiting.schema_json != content.schema_json:
-                raise RetryableError(
-                    f"Batch {manifest.batch.batch_id} of {manifest.batch.stream} adds the column(s) "
-                    f"{', '.join(waiting.new_columns)} to the table and is not delivered yet, but now the "
-                    f"query adds {', '.join(content.new_columns)}. First deliver that batch (`penstock "
-                    "deliver --once`), then start the query again."
-                )
+
+def check_new_columns(content: LakeManifest, pending: Iterable[Manifest]) -> None:
+    """Check that two batches which both add columns add the same ones.
+
+    Formats number columns, so the second batch would give the number of the first one's column to another.
+
+    Raises:
+        RetryableError: a pending batch adds other columns.
+    """
+    if not content.new_columns:
+        return
+    for manifest in pending:
+        waiting = decode(manifest)
+        if waiting.new_columns and waiting.schema_json != content.schema_json:
+            raise RetryableError(
+                f"Batch {manifest.batch.batch_id} of {manifest.batch.stream} adds the column(s) "
+                f"{', '.join(waiting.new_columns)} to the table and is not delivered yet, but now the "
+                f"query adds {', '.join(content.new_columns)}. First deliver that batch (`penstock "
+                "deliver --once`), then start the query again."
+            )
 
 
 class CleanableFiles:

@@ -16,6 +16,7 @@ GROUP = "penstock.destinations"
 BUILT_IN = {
     "delta": "penstock.datasource.delta.sink:DESTINATION",
     "iceberg": "penstock.datasource.iceberg.sink:DESTINATION",
+    "hudi": "penstock.datasource.hudi.sink:DESTINATION",
     "postgres": "penstock.datasource.postgres.stored:DESTINATION",
     "ducklake": "penstock.datasource.ducklake.sink:DESTINATION",
     "dynamodb": "penstock.datasource.aws.dynamodb:DESTINATION",

@@ -15,6 +15,7 @@ from .ducklake.source import DuckLakeDataSource
 from .fanout.source import FanoutDataSource
 from .files.source import FilesDataSource
 from .http.source import HttpDataSource
+from .hudi.source import HudiDataSource
 from .iceberg.source import IcebergDataSource
 from .lake.source import LakeDataSource
 from .nats.source import NatsDataSource
@@ -33,6 +34,7 @@ logger = get_logger(__name__)
 DATA_SOURCES: tuple[type[PenstockDataSource], ...] = (
     DeltaDataSource,
     IcebergDataSource,
+    HudiDataSource,
     PostgresDataSource,
     DuckLakeDataSource,
     HttpDataSource,

@@ -19,6 +19,7 @@ from penstock.datasource.ducklake import options as ducklake
 from penstock.datasource.fanout import options as fanout
 from penstock.datasource.files import options as files
 from penstock.datasource.http.options import HttpOptions
+from penstock.datasource.hudi import options as hudi
 from penstock.datasource.iceberg import options as iceberg
 from penstock.datasource.lake import options as lake
 from penstock.datasource.nats.options import NatsOptions
@@ -68,6 +69,7 @@ OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
     "requests": (_own(RequestOptions, DeliveryOptions), prefixes_of(RequestOptions)),
     "folders": (files.OPTIONS, files.PREFIXES),
     "ducklake": (ducklake.OPTIONS, ducklake.PREFIXES),
+    "hudi": (hudi.OPTIONS, hudi.PREFIXES),
     "postgres": (postgres.OPTIONS, postgres.PREFIXES),
     "fanout": (_own(fanout.FanoutOptions, DeliveryOptions), fanout.PREFIXES),
     "lake": (

@@ -20,12 +20,14 @@ from servers.nats import NatsServer
 from servers.opensearch import OpenSearchServer
 from servers.redis import RedisServer
 from tests.support.ducklakes import DuckLake, losing_commit
+from tests.support.hudi import HudiLake
 from tests.support.lakes import DeltaLake, IcebergLake, LakeTable
 from tests.support.postgres import PostgresTable, commit_answers
 
 from penstock import testing
 from penstock.committers.delta.log_files import LocalLogFiles
 from penstock.committers.errors import CommitStateUnknownError
+from penstock.committers.hudi.publishing import Publishing
 from penstock.committers.store.progress import SqlProgress
 from penstock.datasource.aws import dynamodb, firehose, kinesis, sqs
 from penstock.datasource.aws.sources import (
@@ -132,6 +134,35 @@ class IcebergHarness(IcebergLake, LakeHarness):
 
     def losing(self, lost: Lost) -> AbstractContextManager[None]:
         return lossy(SqlCatalog, "commit_table", lost, ConnectionError("the connection was lost"))
+
+
+class HudiHarness(HudiLake, DestinationHarness):
+    """A table of version 6 on the local disk, read by the package hudi."""
+
+    promises = Promises(
+        name="Hudi tables",
+        payload="Parquet files in a folder of the table that no reader lists",
+        commit="the completed instant, created if it is not there; before it, the files go to their places",
+        token="the claim of the batch, which names the instant; also `extraMetadata` of the commit",
+        overwrites=False,
+        shows_secrets_to_tasks=True,
+        crash_points=CRASH_POINTS,
+    )
+
+    @property
+    def secret_options(self) -> dict[str, str]:
+        return {**self.options, "storage.AWS_SECRET_ACCESS_KEY": SECRET}
+
+    @property
+    def small_buffer(self) -> Mapping[str, str]:
+        return {"bufferSize": "4mb"}
+
+    def losing(self, lost: Lost) -> AbstractContextManager[None]:
+        return lossy(Publishing, "complete", lost, OSError("the connection was lost"))
+
+    def delete_uncommitted(self) -> None:
+        for name in self.uncommitted():
+            (self.folder / name).unlink()
 
 
 class PostgresHarness(PostgresTable, DestinationHarness):

@@ -137,5 +137,6 @@ class DataFileWriter:
         if self._encodings is None or not fits(self._encodings, rows.num_rows):
             others = self._buffers.some_rows(SAMPLE_ROWS - rows.num_rows)
             known = pa.Table.from_batches([*rows.to_batches(), *others])
+            known = self._files.stored(known, str(self._names.name(0, self._config.compression)), 0)
             self._encodings = choose_encodings(self._config, known, rows.num_rows)
         return self._encodings

@@ -14,7 +14,7 @@ from ...committers.crash_points import reach
 from .buffers import RowGroup
 from .file import Encodings, OpenParquetFile
 from .new_files import LocalFiles, NewFiles
-from .table_format import FileStatistics, PartitionValues
+from .table_format import FileStatistics, PartitionValues, StoresFileNames
 from .uploads import Uploads
 from .write_config import FileNames, WriteConfig
 
@@ -49,6 +49,8 @@ class OpenFiles:
         self._names = names
         self._schema = config.file_schema
         self._new_statistics = config.table_format.file_statistics(config.row_schema)
+        table_format = config.table_format
+        self._stored_rows = table_format.stored_rows if isinstance(table_format, StoresFileNames) else None
         self._new_files: NewFiles
         if isinstance(filesystem, LocalFileSystem):
             self._new_files = LocalFiles(root)
@@ -83,6 +85,10 @@ class OpenFiles:
             start += count
             if file.parquet.size_bytes >= self._config.target_file_bytes * FULL:
                 self.close(group.values)
+
+    def stored(self, rows: pa.Table, path: str, first: int) -> pa.Table:
+        """Return the rows with all columns of the file. See `StoresFileNames`."""
+        return rows if self._stored_rows is None else self._stored_rows(rows, path, first)
 
     def close(self, values: PartitionValues) -> None:
         """Close the file of one table partition, if one is open."""
@@ -122,6 +128,7 @@ class OpenFiles:
 
     def _write_row_group(self, file: _OpenFile, rows: pa.Table, row_bytes: float) -> None:
         before, memory_before = file.parquet.size_bytes, self._memory_of(file)
+        rows = self.stored(rows, file.path, file.rows)
         file.statistics.add(rows)
         file.parquet.write_row_group(rows)
         file.rows += rows.num_rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -78,4 +78,20 @@ class TableFormat(Protocol):
 
     def file_statistics(self, schema: pa.Schema) -> Callable[[], FileStatistics]:
         """Collects the statistics of one new data file of a table whose rows have `schema`."""
+        ...
+
+
+@runtime_checkable
+class StoresFileNames(Protocol):
+    """A format whose files have columns that depend on the file, in addition to those of its rows."""
+
+    def stored_rows(self, rows: pa.Table, path: str, first: int) -> pa.Table:
+        """Return the rows as they are stored in the file at `path`.
+
+        Args:
+            first: number of the first row in the file
+
+        Raises:
+            SchemaMismatchError: a value is not allowed.
+        """
         ...

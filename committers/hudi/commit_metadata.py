@@ -1,0 +1,111 @@
+"""The metadata of a commit: JSON, as Hudi's writers of table version 6 store it. Pure."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..contract import DataFile, Manifest, Token
+from .names import file_id_of, visible_path
+from .schema import Record
+
+TOKEN_KEY = "penstock"  # noqa: S105  a key in `extraMetadata`
+SCHEMA_KEY = "schema"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitToken:
+    """The batch of a commit by Penstock."""
+
+    query_id: str
+    token: Token
+    origins: tuple[str, ...] = ()
+
+
+def inflight_metadata(manifest: Manifest, origins: Sequence[str]) -> bytes:
+    """Return what the requested and the inflight instant say: whose they are."""
+    return _json({}, {TOKEN_KEY: _token_json(manifest, origins)})
+
+
+def commit_metadata(
+    manifest: Manifest, files: Sequence[DataFile], origins: Sequence[str], schema: Record
+) -> bytes:
+    """Return the content of the completed instant."""
+    partitions: dict[str, list[Mapping[str, Any]]] = {}
+    for file in files:
+        path = visible_path(file.path)
+        partitions.setdefault(posixpath.dirname(path), []).append(_write_stat(file, path))
+    schema_json = json.dumps(schema, separators=(",", ":"))
+    extra = {SCHEMA_KEY: schema_json, TOKEN_KEY: _token_json(manifest, origins)}
+    return _json(partitions, extra)
+
+
+def _json(partitions: Mapping[str, Any], extra: Mapping[str, str]) -> bytes:
+    metadata = {
+        "partitionToWriteStats": partitions,
+        "compacted": False,
+        "extraMetadata": extra,
+        "operationType": "INSERT",
+    }
+    return json.dumps(metadata, indent=2).encode()
+
+
+def _write_stat(file: DataFile, path: str) -> Mapping[str, Any]:
+    return {
+        "fileId": file_id_of(path),
+        "path": path,
+        "cdcStats": None,
+        "prevCommit": "null",
+        "numWrites": file.rows,
+        "numDeletes": 0,
+        "numUpdateWrites": 0,
+        "numInserts": file.rows,
+        "totalWriteBytes": file.size_bytes,
+        "totalWriteErrors": 0,
+        "tempPath": None,
+        "partitionPath": posixpath.dirname(path),
+        "totalLogRecords": 0,
+        "totalLogFilesCompacted": 0,
+        "totalLogSizeCompacted": 0,
+        "totalUpdatedRecordsCompacted": 0,
+        "totalLogBlocks": 0,
+        "totalCorruptLogBlock": 0,
+        "totalRollbackBlocks": 0,
+        "fileSizeInBytes": file.size_bytes,
+        "minEventTime": None,
+        "maxEventTime": None,
+        "runtimeStats": None,
+    }
+
+
+def _token_json(manifest: Manifest, origins: Sequence[str]) -> str:
+    batch = manifest.batch
+    fields = {"query_id": batch.stream.query_id, "batch_id": batch.batch_id, "digest": batch.digest}
+    return json.dumps({**fields, "origins": list(origins)})
+
+
+def extra_metadata(content: bytes) -> Mapping[str, str]:
+    """Return the extra metadata of a commit by any writer; empty if it has none, or is no JSON."""
+    try:
+        extra = json.loads(content)["extraMetadata"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return extra if isinstance(extra, dict) else {}
+
+
+def token_in(extra: Mapping[str, str]) -> CommitToken | None:
+    """Return the token in the extra metadata; None if another program has made the commit."""
+    try:
+        fields = json.loads(extra[TOKEN_KEY])
+        token = Token(int(fields["batch_id"]), str(fields["digest"]))
+        return CommitToken(str(fields["query_id"]), token, tuple(map(str, fields["origins"])))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def empty_commit(schema: Record) -> bytes:
+    """Return the content of a commit without files."""
+    return _json({}, {SCHEMA_KEY: json.dumps(schema, separators=(",", ":"))})

@@ -1,0 +1,368 @@
+"""The Hudi table committer: one completed instant for each batch, with the batch's token in it.
+
+    claim       the claim of the batch is created for the manifest's instant (`claims`)
+    request     the instant becomes pending
+    place       the files are copied to where readers look
+    complete    `<instant>.commit` is created: the commit
+
+The instant is chosen when the batch is planned, because the rows contain it, and is part of the names of
+the manifest's files. So every attempt to commit a manifest uses the same instant and creates the same
+objects. The token is the newest claim of the query whose instant is completed; the commit's `extraMetadata`
+has it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+
+from .. import crash_points
+from ..contract import (
+    AlreadyCommitted,
+    CheckToken,
+    Committed,
+    Conflict,
+    DataFile,
+    DataFiles,
+    Manifest,
+    Outcome,
+    Token,
+)
+from ..deletion import is_relative
+from ..errors import NEXT_TRY, CommitStateUnknownError, RetryableError, SchemaMismatchError, TableChangedError
+from ..failed_commit import failed_batch
+from ..file_tables.manifest import LakeManifest, decode
+from ..safe_text import get_logger
+from ..token_check import is_committed
+from .claims import Claim, Claims, recorded_origin
+from .commit_metadata import commit_metadata, inflight_metadata
+from .names import STAGED, instant_of, query_id_of, reservation, visible_path
+from .properties import HudiTable
+from .publishing import Publishing, withdraw
+from .schema import merged, parse_record
+from .table import KIND, HudiTableFiles
+from .timeline import Timeline
+
+logger = get_logger(__name__)
+
+
+def _utc_now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+class HudiTableCommitter:
+    """Commits manifests to one Hudi table. See `Committer`. Runs on the driver and in the delivery process.
+
+    Args:
+        table_uri: location of the table
+        storage_options: as in the Delta library
+        now: clock, in UTC
+    """
+
+    def __init__(
+        self,
+        table_uri: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        now: Callable[[], datetime] = _utc_now,
+    ) -> None:
+        self._uri = table_uri
+        self._storage_options = dict(storage_options or {})
+        self._now = now
+        self._opened: HudiTableFiles | None = None
+
+    @property
+    def _files(self) -> HudiTableFiles:
+        if self._opened is None:
+            self._opened = HudiTableFiles(self._uri, self._storage_options)
+        return self._opened
+
+    def _claims(self, query_id: str) -> Claims:
+        return Claims(self._files.storage, query_id)
+
+    # What the table has ---------------------------------------------------------------------------
+
+    def token(self, query_id: str) -> Token | None:
+        """See `Committer`."""
+        claim = self._committed(query_id)
+        return None if claim is None else claim.token
+
+    def _committed(self, query_id: str) -> Claim | None:
+        timeline = self._files.timeline()
+        with self._files.errors():
+            return self._claims(query_id).committed(timeline)
+
+    def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
+        """See `SupportsTableIdentity`. The version of a table is its latest instant."""
+        if table_id is None:
+            if last_version is None or self._files.load() is None:
+                return
+        else:
+            self._files.load_same(table_id)
+        timeline = self._files.timeline()
+        last = str(last_version) if last_version else None  # 0: a table without commits
+        if last is None or timeline.has(last) or timeline.is_archived(last):
+            return
+        raise TableChangedError(
+            f"The Hudi table {self._uri} no longer has the commit {last} of query {query_id}: it was rolled "
+            "back, or restored to a savepoint. Nothing was committed. Accept the table without these rows:\n"
+            "    penstock recover --accept-table\n"
+            "or start the query with a new checkpoint to write the table from the beginning."
+        )
+
+    def accept(self, query_id: str) -> None:
+        """See `SupportsTableIdentity`. The newest claim of the query then names the latest commit."""
+        timeline = self._files.timeline()
+        with self._files.errors():
+            claims = self._claims(query_id)
+            newest = next(iter(claims.all()), None)
+            if newest is not None and timeline.commits and not claims.is_committed(newest, timeline):
+                claims.move(newest, timeline.commits[-1][0])
+
+    def recorded_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
+        """See `SupportsOrigins`."""
+        timeline = self._files.timeline()
+        with self._files.errors():
+            return recorded_origin(self._files.storage, timeline, query_id, origins)
+
+    def has_rows(self) -> bool:
+        """See `SupportsOrigins`. The first commit of a table that Penstock has created has no files."""
+        return len(self._files.timeline().commits) > 1
+
+    # Commit ---------------------------------------------------------------------------------------
+
+    def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
+        """See `Committer`.
+
+        Raises:
+            SchemaMismatchError, TableNotSupportedError: the table no longer accepts these files.
+            TableChangedError: the table was dropped or re-created.
+            CheckpointMismatchError: the table has the batch id with other offsets.
+            RetryableError: the table cannot be reached; the batch was not committed.
+            CommitStateUnknownError: the batch may have been committed. Do not delete anything.
+        """
+        batch, content = manifest.batch, decode(manifest, KIND)
+        table = self._files.load_same(content.table_id)
+        claims = self._claims(batch.stream.query_id)
+        crash_points.reach("commit.start", batch.batch_id)
+        claim = self._claim(claims, manifest, content)
+        timeline = self._files.timeline()
+        with self._files.errors():
+            committed = claims.committed(timeline)
+        token = None if committed is None else committed.token
+        instant = _instant(manifest, content)
+        publishing = Publishing(self._files.storage, instant, content.files)
+        try:
+            if is_committed(manifest, token, f"Hudi table {self._uri}"):
+                return self._already(publishing, claims, committed, instant, claim)
+            check_token(token)
+            if claim is None:
+                return Conflict(f"another process commits batch {batch.batch_id} with other files")
+            metadata = self._metadata(manifest, content, table, timeline, instant)
+        except BaseException:
+            self._release(claims, claim, timeline)
+            raise
+        self._withdraw_earlier(claims, claim, timeline)
+        return self._publish(manifest, content, publishing, claims, claim, metadata)
+
+    def _claim(self, claims: Claims, manifest: Manifest, content: LakeManifest) -> Claim | None:
+        instant = _instant(manifest, content)
+        witness = visible_path(content.files[0].path)
+        with self._files.errors():
+            return claims.claim(manifest.batch, instant, witness, content.origins, self._now())
+
+    def _release(self, claims: Claims, claim: Claim | None, timeline: Timeline) -> None:
+        """Give up a claim whose instant was not requested, so that the batch can be written again."""
+        if claim is None or claim.instant in timeline.pending or claims.is_committed(claim, timeline):
+            return
+        with self._files.errors():
+            claims.release([claim])
+
+    def _already(
+        self,
+        publishing: Publishing,
+        claims: Claims,
+        committed: Claim | None,
+        instant: str,
+        claim: Claim | None,
+    ) -> AlreadyCommitted:
+        """Finish what a crash after the commit has left."""
+        assert committed is not None
+        with self._files.errors():
+            if committed.instant == instant:
+                publishing.heal()
+                claims.mark_done(committed)
+                publishing.clean_up()
+                return AlreadyCommitted(int(instant))
+            if claim is not None and claim.instant == instant:
+                claims.release([claim])
+        return AlreadyCommitted()
+
+    def _metadata(
+        self, manifest: Manifest, content: LakeManifest, table: HudiTable, timeline: Timeline, instant: str
+    ) -> bytes:
+        """Check that the table accepts the files, and return the content of the completed instant.
+
+        Raises:
+            SchemaMismatchError: it does not.
+        """
+        name = f"batch {manifest.batch.batch_id} of query {manifest.batch.stream.query_id}"
+        if table.partition_by != content.partition_by:
+            has, had = (", ".join(names) or "nothing" for names in (table.partition_by, content.partition_by))
+            raise SchemaMismatchError(
+                f"The Hudi table {self._uri} is now partitioned by {has}, and the files of {name} by {had}. "
+                "The batch was not committed. The next start of a coupled query writes it again."
+            )
+        if timeline.commits and instant < timeline.first:
+            raise SchemaMismatchError(
+                f"The Hudi table {self._uri} has archived its timeline up to {timeline.first}, and the files "
+                f"of {name} have the older instant {instant}: they would be visible before their commit. The "
+                "batch was not committed. The next start of a coupled query writes it again. Deliver more "
+                "often, or keep more commits (hoodie.keep.min.commits)."
+            )
+        if timeline.latest > instant and timeline.commits and timeline.commits[-1][0] > instant:
+            logger.warning(
+                "Another writer has committed %s to the Hudi table %s since %s was planned with the instant "
+                "%s. Incremental queries that have read up to %s do not see its rows.",
+                *(timeline.commits[-1][0], self._uri, name, instant, timeline.commits[-1][0]),
+            )
+        written = parse_record(content.schema_json, self._uri)
+        current = self._files.schema(table, timeline) or written
+        schema = merged(written, content.new_columns, current, self._uri, name)
+        return commit_metadata(manifest, content.files, content.origins, schema)
+
+    def _withdraw_earlier(self, claims: Claims, claim: Claim, timeline: Timeline) -> None:
+        """Remove what attempts of abandoned batches have left of their instants."""
+        with self._files.errors():
+            for other in claims.all():
+                is_left = other.path != claim.path and other.batch_id <= claim.batch_id
+                if is_left and not claims.is_committed(other, timeline):
+                    withdraw(self._files.storage, other.instant)
+                    claims.release([other])
+
+    def _publish(
+        self,
+        manifest: Manifest,
+        content: LakeManifest,
+        publishing: Publishing,
+        claims: Claims,
+        claim: Claim,
+        metadata: bytes,
+    ) -> Outcome:
+        batch = manifest.batch
+        is_completing = False
+        try:
+            if not publishing.request(inflight_metadata(manifest, content.origins)):
+                raise _taken(self._uri, claim.instant)
+            publishing.place_files()
+            is_completing = True
+            is_first = publishing.complete(metadata)
+        except SchemaMismatchError:
+            claims.release([claim])
+            raise
+        except OSError as error:
+            return self._outcome_after(error, manifest, publishing, claims, claim, is_completing)
+        crash_points.reach("commit.landed", batch.batch_id)
+        self._finish(publishing, claims, claim)
+        version = int(claim.instant)
+        return Committed(version) if is_first else AlreadyCommitted(version)
+
+    def _finish(self, publishing: Publishing, claims: Claims, claim: Claim) -> None:
+        """What is left if this fails is done by the next commit, or found by clean-up."""
+        try:
+            publishing.heal()
+            claims.mark_done(claim)
+            publishing.clean_up()
+            claims.release([one for one in claims.all() if one.batch_id < claim.batch_id])
+        except OSError as error:
+            logger.warning("Clean-up after the commit %s failed: %s", claim.instant, error)
+
+    def _outcome_after(
+        self,
+        error: OSError,
+        manifest: Manifest,
+        publishing: Publishing,
+        claims: Claims,
+        claim: Claim,
+        is_completing: bool,
+    ) -> Outcome:
+        """Find out whether the instant was completed, by this attempt or by another process."""
+        batch = manifest.batch
+        failed = failed_batch(
+            batch,
+            f"the Hudi table {self._uri}",
+            str(error),
+            can_commit_later=is_completing and not self._files.storage.is_local,
+            cause=error,
+        )
+        with failed.reading_table():
+            timeline = self._files.timeline()
+        with failed.reading_table(), self._files.errors():
+            is_there = claims.is_committed(claim, timeline)
+        if is_there:
+            crash_points.reach("commit.landed", batch.batch_id)
+            self._finish(publishing, claims, claim)
+            return Committed(int(claim.instant))
+        not_found = failed.not_found()
+        if not isinstance(not_found, CommitStateUnknownError):
+            with failed.reading_table(), self._files.errors():
+                withdraw(self._files.storage, claim.instant)
+                claims.release([claim])
+        if isinstance(error, FileNotFoundError):
+            raise RetryableError(
+                f"Files of batch {batch.batch_id} of query {batch.stream.query_id} are missing in the Hudi "
+                f"table {self._uri}: {error}. The batch was not committed. {NEXT_TRY}"
+            ) from error
+        raise not_found from error
+
+    # Files ----------------------------------------------------------------------------------------
+
+    def missing(self, manifest: Manifest) -> Sequence[str]:
+        """See `Committer`. A file is there if it is staged, or already in its place."""
+        files = decode(manifest, KIND).files
+        storage = self._files.storage
+        with self._files.errors():
+            there = storage.existing(file.path for file in files)
+            placed = storage.existing(visible_path(file.path) for file in files if file.path not in there)
+        return [
+            file.path for file in files if file.path not in there and visible_path(file.path) not in placed
+        ]
+
+    def discard(self, payloads: Iterable[DataFiles]) -> int:
+        """See `Target`. Also withdraws the pending instant and the claim of an attempt to commit them."""
+        files = [file for files in payloads for file in files if _is_staged(file)]
+        if not files or self._files.load() is None:
+            return 0
+        timeline = self._files.timeline()
+        storage = self._files.storage
+        with self._files.errors():
+            for instant, file in {str(instant_of(one.path)): one for one in files}.items():
+                if timeline.has(instant):
+                    continue
+                if instant in timeline.pending:
+                    withdraw(storage, instant)
+                claims = self._claims(query_id_of(file.path))
+                claims.release([claim for claim in claims.all() if claim.instant == instant])
+                storage.delete_all([reservation(instant)])
+            return storage.delete_all([file.path for file in files])
+
+
+def _is_staged(file: DataFile) -> bool:
+    return is_relative(file.path) and file.path.startswith(f"{STAGED}/")
+
+
+def _instant(manifest: Manifest, content: LakeManifest) -> str:
+    instants = {instant_of(file.path) for file in content.files}
+    if len(instants) != 1 or None in instants or not all(map(_is_staged, content.files)):
+        raise SchemaMismatchError(
+            f"The files of batch {manifest.batch.batch_id} of {manifest.batch.stream} have the instants "
+            f"{sorted(map(str, instants))}. A commit of a Hudi table has one. Nothing was committed."
+        )
+    return str(instants.pop())
+
+
+def _taken(table_uri: str, instant: str) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        f"Another writer has used the instant {instant} of the Hudi table {table_uri}: the clocks of the "
+        "machines differ. The batch was not committed. The next start of a coupled query writes it again."
+    )

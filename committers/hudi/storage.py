@@ -1,0 +1,187 @@
+"""The objects below a Hudi table: local disk, S3 and Azure, through `obstore`.
+
+Runs on the driver and in the delivery process. Paths are relative to the table.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from ..deletion import local_root
+from ..delta.object_store import errors_of_the_system, open_object_store
+from ..errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+T = TypeVar("T")
+
+_THREADS = 16
+
+
+class HudiStorage:
+    """Raises the errors of the operating system.
+
+    Args:
+        table_uri: a local path, or a URL
+        storage_options: as in the Delta library
+
+    Raises:
+        ConfigurationError: the storage, or its credentials, are not supported.
+    """
+
+    def __init__(self, table_uri: str, storage_options: Mapping[str, str]) -> None:
+        self._root = local_root(table_uri)
+        self._remote = open_object_store(table_uri, storage_options) if self._root is None else None
+        if self._root is None and self._remote is None:
+            raise ConfigurationError(
+                f"The Hudi table {table_uri} cannot be opened. penstock.hudi writes to local disks, S3 "
+                "(s3://) and Azure (abfss://), with an access key, a web identity or a container's role. "
+                "Give storage.AWS_ACCESS_KEY_ID and storage.AWS_SECRET_ACCESS_KEY, or their counterparts."
+            )
+
+    @property
+    def _store(self) -> ObjectStore:
+        """
+        Raises:
+            FileNotFoundError: the folder of the table does not exist.
+        """
+        if self._remote is not None:
+            return self._remote
+        assert self._root is not None
+        if not Path(self._root).is_dir():
+            raise FileNotFoundError(self._root)
+        return _disk(self._root)
+
+    @property
+    def is_local(self) -> bool:
+        return self._root is not None
+
+    def read(self, path: str) -> bytes | None:
+        """None if it does not exist."""
+        with errors_of_the_system():
+            try:
+                return bytes(self._store.get(path).bytes())
+            except FileNotFoundError:
+                return None
+
+    def exists(self, path: str) -> bool:
+        with errors_of_the_system():
+            try:
+                self._store.head(path)
+            except FileNotFoundError:
+                return False
+            return True
+
+    def create(self, path: str, content: bytes = b"") -> bool:
+        """Create an object, durably and atomically; return False if there is one already.
+
+        It may be this one: a client repeats a request if the response is lost.
+        """
+        from obstore.exceptions import AlreadyExistsError
+
+        if self._root is not None:
+            Path(self._root).mkdir(parents=True, exist_ok=True)
+        with errors_of_the_system():
+            try:
+                self._store.put(path, content, mode="create")
+            except AlreadyExistsError:
+                return False
+        self._sync([path])
+        return True
+
+    def replace(self, path: str, content: bytes = b"") -> None:
+        with errors_of_the_system():
+            self._store.put(path, content)
+
+    def copy_all(self, copies: Mapping[str, str]) -> None:
+        """Copy objects, replacing those that exist: hard links on a local disk.
+
+        Raises:
+            FileNotFoundError: one of them does not exist.
+        """
+
+        def copy(pair: tuple[str, str]) -> None:
+            with errors_of_the_system():
+                self._store.copy(*pair)
+
+        _in_threads(copy, copies.items())
+        self._sync(list(copies.values()))
+
+    def create_all(self, paths: Iterable[str], content: bytes = b"") -> None:
+        """Create objects that may exist already."""
+        _in_threads(lambda path: self.create(path, content), paths)
+
+    def delete_all(self, paths: Iterable[str]) -> int:
+        """Delete objects; return how many there were."""
+
+        def delete(path: str) -> bool:
+            with errors_of_the_system():
+                try:
+                    self._store.head(path)
+                    self._store.delete(path)
+                except FileNotFoundError:
+                    return False
+            return True
+
+        return sum(_in_threads(delete, paths))
+
+    def remove_empty_folders(self, folder: str) -> None:
+        """Remove a folder of a local disk with the folders in it, if there is no file. Others have none."""
+        if self._root is not None:
+            for name, _, _ in os.walk(Path(self._root, folder), topdown=False):
+                with suppress(OSError):
+                    Path(name).rmdir()
+
+    def existing(self, paths: Iterable[str]) -> set[str]:
+        paths = list(paths)
+        found = _in_threads(self.exists, paths)
+        return {path for path, is_there in zip(paths, found, strict=True) if is_there}
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the objects in a folder, not of those below it."""
+        if self._root is not None:
+            with suppress(FileNotFoundError), os.scandir(Path(self._root, folder)) as entries:
+                return [entry.name for entry in entries if entry.is_file()]
+            return []
+        with errors_of_the_system():
+            listed = self._store.list_with_delimiter(f"{folder}/")
+        return [one["path"].rpartition("/")[2] for one in listed["objects"]]
+
+    def paths_below(self, folder: str) -> list[str]:
+        with errors_of_the_system(), suppress(FileNotFoundError):
+            return [one["path"] for batch in self._store.list(f"{folder}/") for one in batch]
+        return []
+
+    def _sync(self, paths: Sequence[str]) -> None:
+        """Make new files of a local disk survive a power failure."""
+        if self._root is None:
+            return
+        folders = {str(Path(path).parent) for path in paths}
+        for name in (*paths, *folders):
+            descriptor = os.open(Path(self._root, name), os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def _in_threads(do: Callable[[T], bool | None], items: Iterable[T]) -> list[bool]:
+    items = list(items)
+    if len(items) < 2:
+        return [bool(do(item)) for item in items]
+    with ThreadPoolExecutor(min(_THREADS, len(items))) as threads:
+        return [bool(done) for done in threads.map(do, items)]
+
+
+@lru_cache(maxsize=16)
+def _disk(root: str) -> ObjectStore:
+    from obstore.store import LocalStore
+
+    return LocalStore(root)

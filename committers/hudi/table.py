@@ -1,0 +1,148 @@
+"""Loads a Hudi table: its properties, its timeline, its schema. Creates it if it does not exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timezone
+
+import pyarrow as pa
+
+from .. import crash_points
+from ..error_causes import retryable
+from ..errors import NEXT_TRY, ConfigurationError, TableChangedError
+from .commit_metadata import SCHEMA_KEY, empty_commit, extra_metadata
+from .names import META, reservation
+from .properties import PATH, HudiTable, NewHudiTable, parse, render, table_of
+from .schema import Record, avro_record, parse_record
+from .storage import HudiStorage
+from .timeline import FIRST_INSTANT, Timeline, completed, next_instant
+
+KIND = "hudi"
+
+_RESERVATIONS_MAX = 1000
+_COMMITS_READ = 100
+"""Commits that are searched for a schema; only commits by Hudi's tools may have none."""
+
+
+class HudiTableFiles:
+    """The table at one address. Runs on the driver and in the delivery process."""
+
+    def __init__(self, table_uri: str, storage_options: Mapping[str, str]) -> None:
+        self.uri = table_uri
+        self.storage = HudiStorage(table_uri, storage_options)
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """
+        Raises:
+            RetryableError: the storage cannot be reached now.
+        """
+        try:
+            yield
+        except OSError as error:
+            raise retryable(error)(
+                f"The Hudi table {self.uri} cannot be read: {error}. Nothing was committed. Check the path, "
+                f"the storage.* options and that the storage is reachable. {NEXT_TRY}"
+            ) from error
+
+    def load(self) -> HudiTable | None:
+        """None if it does not exist. Hudi's writers replace the properties, and leave a backup meanwhile.
+
+        Raises:
+            TableNotSupportedError: names what direct commits would violate.
+            RetryableError: it cannot be read now.
+        """
+        with self.errors():
+            content = self.storage.read(PATH) or self.storage.read(f"{PATH}.backup")
+        return None if content is None else table_of(parse(content.decode()), self.uri)
+
+    def load_same(self, table_id: str) -> HudiTable:
+        """
+        Raises:
+            TableChangedError: it was dropped or re-created.
+        """
+        table = self.load()
+        if table is None:
+            raise dropped(self.uri)
+        if table.table_id != table_id:
+            raise TableChangedError(
+                f"The Hudi table {self.uri} was dropped and re-created: its id is "
+                f"{table.table_id or 'missing'}, but the stream wrote to {table_id or 'a table without id'}. "
+                "Nothing was committed. Start the query with a new checkpoint to write the new table from "
+                "the beginning, or restore the old table."
+            )
+        return table
+
+    def create(self, rows: pa.Schema, new: NewHudiTable, *, allowed: bool, batch_id: int) -> None:
+        """Create the table, unless another process has created it in the meantime.
+
+        Raises:
+            ConfigurationError: creation is disabled.
+        """
+        if not allowed:
+            raise ConfigurationError(
+                f"There is no Hudi table at {self.uri}, and createTable=false. Create the table, correct the "
+                "path, or set createTable=true."
+            )
+        if self.timeline().latest != FIRST_INSTANT:
+            raise ConfigurationError(
+                f"The Hudi table {self.uri} has a timeline, but no hoodie.properties. Nothing was written. "
+                "Restore the file, or write another table."
+            )
+        with self.errors():
+            self.storage.create(PATH, render(new, avro_record(rows, new.name, meta=True)).encode())
+        crash_points.reach("table.created", batch_id)
+
+    def timeline(self) -> Timeline:
+        with self.errors():
+            return Timeline.of(self.storage.names(META))
+
+    def begin_timeline(self, table: HudiTable, schema: Record) -> None:
+        """Make a first commit without files.
+
+        Readers take files that are older than the first commit as committed. So a batch must not be the
+        first one.
+        """
+        with self.errors():
+            instant = next_instant(Timeline.of(()).latest, table_now(table))
+            self.storage.create(completed(instant), empty_commit(schema))
+
+    def reserve_instant(self, table: HudiTable, timeline: Timeline) -> str:
+        """Return an instant that no other batch of any stream gets."""
+        instant = next_instant(timeline.latest, table_now(table))
+        with self.errors():
+            for _ in range(_RESERVATIONS_MAX):
+                if self.storage.create(reservation(instant)):
+                    return instant
+                instant = next_instant(instant, table_now(table))
+        raise ConfigurationError(
+            f"No free instant was found for the Hudi table {self.uri} after {instant}. Check the clocks of "
+            "the machines that write it."
+        )
+
+    def schema(self, table: HudiTable, timeline: Timeline) -> Record | None:
+        """Return the table's columns, without Hudi's own; None if it has no schema yet.
+
+        Raises:
+            TableNotSupportedError: a column has a type that Penstock does not write.
+        """
+        for _, name in reversed(timeline.commits[-_COMMITS_READ:]):
+            with self.errors():
+                content = self.storage.read(f"{META}/{name}") or b""
+            if text := extra_metadata(content).get(SCHEMA_KEY):
+                return parse_record(text, self.uri)
+        return parse_record(table.create_schema, self.uri) if table.create_schema else None
+
+
+def table_now(table: HudiTable) -> datetime:
+    """The time in the time zone of the table's instants."""
+    return datetime.now(timezone.utc) if table.is_utc else datetime.now().astimezone()
+
+
+def dropped(table_uri: str) -> TableChangedError:
+    return TableChangedError(
+        f"The Hudi table {table_uri} no longer exists: it was dropped or moved while the stream used it. "
+        "Nothing was committed. Restore the table, or start the query with a new checkpoint to write a new "
+        "table from the beginning."
+    )

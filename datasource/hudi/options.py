@@ -1,0 +1,126 @@
+"""Options of `penstock.hudi`."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...writers.local_path import local_path
+from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
+from ..options.file_tables import FileTableOptions
+from ..options.parsing import MIB, check, columns, flag, parse_options, storable, text
+from ..options.stream import problems_of
+
+NAME = "penstock.hudi"
+
+_FILE_BYTES_MAX = 4 * 1024 * MIB
+
+_NOT_HERE = {
+    "tableproperties": "tableProperties",
+    "compactwith": "compactWith",
+    "maintenance": "maintenance",
+    "compacteveryseconds": "compactEverySeconds",
+    "vacuumeveryseconds": "vacuumEverySeconds",
+}
+"""Options of other file tables. Hudi's own services compact and clean a table."""
+
+
+def _location(path: str) -> str:
+    if re.search(r"[\x00-\x1f\x7f\\]", path):
+        raise ValueError("must not contain control characters or backslashes")
+    return text(path)
+
+
+def _table_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name):
+        raise ValueError("must start with a letter and have letters, digits, '_' and '-' only")
+    return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HudiOptions(FileTableOptions):
+    """Options of `penstock.hudi`."""
+
+    path: str = field(
+        metadata=declared(
+            "path", _location, "Location of the table: a local path, or a URL such as `s3://bucket/table`."
+        )
+    )
+    record_key: tuple[str, ...] | None = optional(
+        "recordKey",
+        columns,
+        "Columns of the record key of a new table: `a, b`, or a JSON array. They must not be NULL. Rows are "
+        "appended, whether their key is in the table or not.",
+        default="generated keys",
+    )
+    partition_by: tuple[str, ...] | None = optional(
+        "partitionBy", columns, "Partition columns of a new table: `a, b`, or a JSON array."
+    )
+    is_hive_style: bool | None = optional(
+        "hiveStylePartitions",
+        flag,
+        "Partition folders of a new table are `column=value`; `false`: `value`.",
+        default="`true`",
+    )
+    table_name: str | None = optional(
+        "tableName", _table_name, "Name of a new table.", default="the last part of the path"
+    )
+    storage_options: Mapping[str, str] = passed_on(
+        "storage.",
+        str.upper,
+        "Options of the object store, named as in the Delta library, such as `storage.AWS_REGION`.",
+    )
+
+    @property
+    def table_uri(self) -> str:
+        """The normalized location: an absolute path on the local disk, or a URL without a trailing slash."""
+        local = local_path(self.path)
+        if local is not None:
+            return posixpath.normpath(local)
+        return self.path.replace("s3a://", "s3://", 1).rstrip("/")
+
+    @property
+    def name_when_new(self) -> str:
+        last = self.table_uri.rstrip("/").rpartition("/")[2]
+        return self.table_name or re.sub(r"^(?=[^A-Za-z_])", "_", re.sub(r"[^A-Za-z0-9_-]", "_", last))
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> HudiOptions:
+        """Parse the options that Spark passes.
+
+        Raises:
+            ConfigurationError: lists all problems, one sentence each.
+        """
+        given = {key: value for key, value in options.items() if key.lower() not in _NOT_HERE}
+        values, problems = parse_options(OPTIONS, PREFIXES, given)
+        if not values.get("path"):
+            problems.append(
+                'path is missing: say where the table is with .option("path", ...) or .start(path).'
+            )
+        problems += [
+            f"{_NOT_HERE[key.lower()]} is not an option of {NAME}: Hudi's own services maintain its tables. "
+            "Remove the option."
+            for key in options
+            if key.lower() in _NOT_HERE
+        ]
+        stored = storable(OPTIONS, given)
+        problems += problems_of(values, stored, PREFIXES)
+        if (values.get("target_file_bytes") or 0) > _FILE_BYTES_MAX:
+            problems.append(
+                "targetFileSize must be at most 4gb: the commit copies the files of an object store, which "
+                "copies up to 5 GB."
+            )
+        both = set(values.get("partition_by") or ()) & set(values.get("sort_within") or ())
+        if both:
+            problems.append(
+                f"sortWithin contains the partition column(s) {', '.join(sorted(both))}, which are constant "
+                "within a file."
+            )
+        check(NAME, problems)
+        return cls(**values, given=stored)
+
+
+OPTIONS = tuple(option for option in options_of(HudiOptions) if option.name.lower() not in _NOT_HERE)
+PREFIXES = prefixes_of(HudiOptions)

@@ -1,0 +1,181 @@
+"""The sink for Hudi tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ...committers.contract import Batch, DataFiles, Manifest, Mode, PartitionField, PlannedBatch, SortField
+from ...committers.dead_letters import BadRows
+from ...committers.errors import ConfigurationError
+from ...committers.file_tables.manifest import LakeManifest, PlannedFiles, decode, manifest_of
+from ...committers.hudi.committer import HudiTableCommitter
+from ...committers.hudi.plan import HudiPlan, Wanted, plan
+from ...committers.hudi.table import KIND, HudiTableFiles
+from ...writers.hudi.names import parse_name
+from ...writers.hudi.table_format import HudiFormat
+from ...writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
+from ..destinations import DestinationType, TableNow, with_prefix
+from ..file_table import check_new_columns, data_files_of
+from ..options.delivery import TARGET_FILE_BYTES
+from ..options.file_tables import COMPRESSION
+from ..options.stream import origins_of
+from .options import OPTIONS, HudiOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem
+
+    from ...committers.cleanup import CleanableTable, NameParser
+    from ...committers.contract import StreamKey
+    from ...committers.store.sql import SqlManifestStore
+    from ..table_access import TableAccess
+
+
+@dataclass(frozen=True, slots=True)
+class HudiSink:
+    """See `Sink`."""
+
+    options: HudiOptions
+    kind: str = KIND
+
+    @property
+    def table_uri(self) -> str:
+        return self.options.table_uri
+
+    def open_table(self) -> HudiTarget:
+        return HudiTarget(self.options)
+
+    def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
+        """Open a location, a remote one with the options `storage.*`."""
+        return HudiFormat("").open_filesystem(location, dict(self.options.storage_options))
+
+    def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
+        """Do nothing: Hudi's own services archive the timeline, and compact and clean the files."""
+
+    def partitioning(self) -> tuple[PartitionField, ...]:
+        """See `Partitioned`."""
+        table = HudiTableFiles(self.table_uri, self.options.storage_options).load()
+        names = self.options.partition_by or () if table is None else table.partition_by
+        return tuple([PartitionField(name, (name,), "identity") for name in names])
+
+
+class HudiTarget(HudiTableCommitter):
+    """The target of a stream into a Hudi table, with the options of its query. See `Target`."""
+
+    def __init__(self, options: HudiOptions) -> None:
+        super().__init__(options.table_uri, options.storage_options)
+        self._query = options
+
+    def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
+        if mode != "append":
+            raise ConfigurationError(
+                "penstock.hudi appends rows and cannot overwrite a table. Use the output mode append, or "
+                "overwrite it with Hudi's own writer."
+            )
+        options = self._query
+        wanted = Wanted(
+            may_create=options.create_table,
+            evolve=options.add_columns,
+            narrows=options.bad_rows is not BadRows.FAIL,
+            name=options.name_when_new,
+            partition_by=options.partition_by,
+            record_key=options.record_key,
+            is_hive_style=options.is_hive_style,
+        )
+        planned = plan(self._files, rows, wanted, batch_id)
+        content = LakeManifest(
+            kind=KIND,
+            mode=mode,
+            table_id=planned.table.table_id,
+            table_version=int(planned.instant),
+            schema_json=planned.schema_json,
+            new_columns=planned.new_columns,
+            partition_by=planned.table.partition_by,
+            files=(),
+            origins=origins_of(options),
+        )
+        return PlannedBatch(self._write_config(planned), content, content.table_id, is_lasting=False)
+
+    def manifest(self, batch: Batch, content: LakeManifest, payloads: Sequence[DataFiles]) -> Manifest:
+        """See `Target`."""
+        return manifest_of(batch, content, payloads)
+
+    def target_id_of(self, manifest: Manifest) -> str:
+        """See `SupportsTableIdentity`."""
+        return decode(manifest).table_id
+
+    def check_follows(self, content: LakeManifest, pending: Iterable[Manifest]) -> None:
+        """See `SupportsOrdering`."""
+        check_new_columns(content, pending)
+
+    def _write_config(self, planned: HudiPlan) -> WriteConfig:
+        options, table = self._query, planned.table
+        by_lower = {name.lower(): name for name in planned.schema.names}
+        return WriteConfig(
+            location=self._uri,
+            storage_options=dict(options.storage_options),
+            schema=planned.schema,
+            table_format=HudiFormat(
+                planned.instant,
+                table.partition_by,
+                table.record_key,
+                table.is_hive_style,
+                table.encodes_paths,
+            ),
+            target_file_bytes=options.target_file_bytes or TARGET_FILE_BYTES,
+            row_group_rows=options.row_group_rows or ROW_GROUP_ROWS,
+            compression=options.compression or COMPRESSION,
+            max_open_partitions=options.max_open_partitions,
+            buffer_bytes_max=options.buffer_bytes_max,
+            sort=tuple([SortField((by_lower.get(one.lower(), one),)) for one in options.sort_within]),
+            narrows=options.bad_rows is not BadRows.FAIL,
+        )
+
+
+# For the command line and the delivery process ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHudi:
+    """See `StoredTable` and `Cleanable`."""
+
+    uri: str
+    storage: Mapping[str, str] = field(repr=False)
+
+    def committer(self) -> HudiTableCommitter:
+        return HudiTableCommitter(self.uri, self.storage)
+
+    def now(self) -> TableNow | None:
+        files = HudiTableFiles(self.uri, self.storage)
+        table = files.load()
+        if table is None:
+            return None
+        commits = files.timeline().commits
+        return TableNow(table.table_id, int(commits[-1][0]) if commits else 0)
+
+    def cleanable(self, store: SqlManifestStore) -> CleanableTable:
+        from ...committers.hudi.cleanup import HudiCleanableTable
+
+        return HudiCleanableTable(self.uri, self.storage)
+
+    def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
+        return parse_name
+
+    def moves_rows(self) -> bool:
+        return False
+
+
+def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> HudiSink:
+    return HudiSink(HudiOptions.parse(with_prefix("storage.", options, access.storage)))
+
+
+DESTINATION = DestinationType(
+    kind=KIND,
+    data_source="penstock.datasource.hudi.source:HudiDataSource",
+    options=OPTIONS,
+    sink=_sink_of,
+    stored_table=lambda stream, access: StoredHudi(stream.table_uri, access.storage),
+    files_of=data_files_of,
+)

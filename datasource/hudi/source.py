@@ -1,0 +1,26 @@
+"""The data source `penstock.hudi`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..base_source import PenstockDataSource
+
+if TYPE_CHECKING:
+    from .sink import HudiSink
+
+
+class HudiDataSource(PenstockDataSource):
+    """Hudi tables, by their path. See `PenstockDataSource`."""
+
+    readers = "a reader of the format, such as Hudi's Spark bundle, Trino or the package hudi"
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock.hudi"
+
+    def sink(self) -> HudiSink:
+        from .options import HudiOptions
+        from .sink import HudiSink
+
+        return HudiSink(HudiOptions.parse(self.options))

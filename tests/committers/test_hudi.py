@@ -1,0 +1,437 @@
+"""Commits to Hudi tables: what readers see at each moment, and what other writers do in between."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.support.hudi import META, HudiLake
+
+from penstock.committers.contract import AlreadyCommitted, Committed, Conflict
+from penstock.committers.errors import PenstockError, RetryableError, SchemaMismatchError, TableChangedError
+from penstock.committers.hudi import table as hudi_table
+from penstock.committers.hudi.committer import HudiTableCommitter
+from penstock.committers.hudi.publishing import Publishing
+from penstock.committers.hudi.timeline import Timeline
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.testing.conformance import Query
+from penstock.testing.conformance.query import ids, payloads, task
+from penstock.testing.faults import Crash, lossy
+
+DAYS = pa.schema([("id", pa.int64()), ("day", pa.string())])
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> HudiLake:
+    return HudiLake(tmp_path)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
+    with open_store(f"sqlite:///{tmp_path}/store.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def query(lake: HudiLake, store: SqlManifestStore) -> Query:
+    return Query(lake, store=store)
+
+
+def crash_in(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """The process dies at the start of a step of the next commit."""
+
+    def die(*_: object) -> None:
+        monkeypatch.undo()
+        raise Crash(step)
+
+    monkeypatch.setattr(Publishing, step, die)
+
+
+def days(**values: str | None) -> pa.Table:
+    """Rows by their partition value; the ids are counted from 0."""
+    return pa.table({"id": range(len(values)), "day": list(values.values())}, schema=DAYS)
+
+
+# What a commit makes visible ------------------------------------------------------------------------
+
+
+def test_the_columns_of_hudi_name_instant_key_partition_and_file(
+    lake: HudiLake, store: SqlManifestStore
+) -> None:
+    query = Query(lake, options={"recordKey": "id", "partitionBy": "day"}, store=store)
+    query.run(store, query.batch(0), days(a="2026/1", b="b c", c=None))
+
+    (instant,) = lake.commits()
+    paths = sorted(lake.visible_files())
+    assert [path.rpartition("/")[0] for path in paths] == [
+        "day=2026%2F1",
+        "day=__HIVE_DEFAULT_PARTITION__",
+        "day=b c",
+    ]
+    stored = {path: pq.read_table(lake.folder / path, partitioning=None).to_pylist() for path in paths}
+    for path, rows in stored.items():
+        partition, _, name = path.rpartition("/")
+        (row,) = rows
+        assert list(row)[: len(META)] == META
+        assert (row["_hoodie_commit_time"], row["_hoodie_record_key"]) == (instant, str(row["id"]))
+        assert (row["_hoodie_partition_path"], row["_hoodie_file_name"]) == (partition, name)
+        assert name.endswith(f"_0-0-0_{instant}.parquet")
+        assert "partitionDepth=1" in (lake.folder / partition / ".hoodie_partition_metadata").read_text()
+    assert len({row["_hoodie_commit_seqno"] for rows in stored.values() for row in rows}) == 3
+    stats = lake.commit(instant)["partitionToWriteStats"]
+    assert {stat["path"]: stat["numWrites"] for (stat,) in stats.values()} == dict.fromkeys(paths, 1)
+    assert sorted((row["id"], row["day"]) for row in lake.rows()) == [(0, "2026/1"), (1, "b c"), (2, None)]
+
+
+def test_several_key_columns_and_plain_partition_folders(lake: HudiLake, store: SqlManifestStore) -> None:
+    options = {"recordKey": "id, day", "partitionBy": "day", "hiveStylePartitions": "false"}
+    query = Query(lake, options=options, store=store)
+    query.run(store, query.batch(0), days(a="x"))
+
+    (path,) = lake.visible_files()
+    assert path.startswith("x/penstock-q1-")
+    assert lake.read()["_hoodie_record_key"].to_pylist() == ["id:0,day:x"]
+
+
+def test_generated_keys_are_unique(lake: HudiLake, query: Query, store: SqlManifestStore) -> None:
+    for batch_id in range(2):
+        query.run(store, query.batch(batch_id), ids(*range(10)), ids(*range(10)))
+
+    assert len(set(lake.read()["_hoodie_record_key"].to_pylist())) == 40
+
+
+def test_readers_follow_the_timeline(lake: HudiLake, query: Query, store: SqlManifestStore) -> None:
+    for batch_id in range(3):
+        query.run(store, query.batch(batch_id), ids(batch_id))
+
+    first, second, _ = lake.commits()
+    assert [row["id"] for row in lake.rows(as_of=first)] == [0]
+    assert sorted(row["id"] for row in lake.rows(as_of=second)) == [0, 1]
+    assert sorted(row["id"] for row in lake.rows(after=first)) == [1, 2]
+
+
+def test_files_of_a_failed_attempt_never_become_visible(
+    lake: HudiLake, query: Query, store: SqlManifestStore
+) -> None:
+    """They have the instant of the commit in their names, and a reader would take them for its files."""
+    plan = query.plan(store, query.batch(0))
+    query.write_and_die(plan, ids(1))
+    lost = plan.write(ids(1).to_batches(), task(plan.batch, 7))  # its answer did not arrive
+    query.commit(store, query.write(plan, [ids(1)]))
+
+    assert lost.committable.payload
+    assert lake.ids() == [1]
+    assert len(lake.visible_files()) == 1
+
+
+def test_a_crash_before_the_commit_shows_nothing_and_is_finished_by_the_next_start(
+    lake: HudiLake, query: Query, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query.run(store, query.batch(0), ids(0))
+    crash_in(monkeypatch, "complete")
+    with pytest.raises(Crash):
+        query.run(store, query.batch(1), ids(1))
+    assert (lake.ids(), len(lake.visible_files()), len(lake.pending())) == ([0], 2, 1)
+
+    query.recover(store)
+    assert lake.ids() == [0, 1]
+    assert not lake.pending()
+    assert not list(lake.meta.rglob("*.marker.CREATE"))
+    assert not list((lake.meta / ".temp").iterdir())
+
+
+def test_what_an_abandoned_batch_has_left_is_withdrawn(
+    lake: HudiLake, query: Query, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are in the places of readers, who would take them as committed after an archival."""
+    query.run(store, query.batch(0), ids(0))
+    crash_in(monkeypatch, "complete")
+    with pytest.raises(Crash):
+        query.run(store, query.batch(1), ids(1))
+    assert store.deliveries.skip(query.stream, 1, "me", "bad rows")
+    query.run(store, query.batch(2), ids(2), run_id="r2")
+
+    assert lake.ids() == [0, 2]
+    assert len(lake.visible_files()) == 2
+    assert not lake.pending()
+
+
+# Other writers --------------------------------------------------------------------------------------
+
+
+def test_files_that_a_rollback_deletes_before_the_commit_are_put_back(
+    lake: HudiLake, query: Query, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer of Hudi that cleans eagerly rolls back the pending instants of others."""
+    complete = Publishing.complete
+
+    def after_rollback(self: Publishing, metadata: bytes) -> bool:
+        for path in lake.visible_files():
+            (lake.folder / path).unlink()
+        return complete(self, metadata)
+
+    monkeypatch.setattr(Publishing, "complete", after_rollback)
+    query.run(store, query.batch(0), ids(1))
+
+    assert lake.ids() == [1]
+
+
+def test_two_streams_that_plan_in_one_millisecond_get_different_instants(
+    lake: HudiLake, query: Query, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query.run(store, query.batch(0), ids(0))
+    now = datetime.now(timezone.utc) + timedelta(minutes=1)
+    monkeypatch.setattr(hudi_table, "table_now", lambda _: now)
+    other = Query(lake, "q2", store=store)
+    messages = [(one, one.write(one.plan(store, one.batch(1)), [ids(1)])) for one in (query, other)]
+    for one, written in messages:
+        one.commit(store, written)
+
+    assert lake.ids() == [0, 1, 1]
+    assert len(lake.commits()) == 3
+    assert not list((lake.meta / ".penstock" / "instants").iterdir())
+
+
+def test_an_instant_that_another_writer_has_taken_is_not_used(
+    lake: HudiLake, query: Query, store: SqlManifestStore
+) -> None:
+    """Its clock is ahead. The next start writes the batch with another instant."""
+    manifest = query.prepare(store, query.batch(0), ids(1))
+    lake.append(100, instant=str(_instant(lake)))
+    with pytest.raises(SchemaMismatchError, match="has used the instant"):
+        query.target().commit(manifest)
+    query.run(store, query.batch(0), ids(1), run_id="r2")
+
+    assert lake.ids() == [1, 100]
+
+
+def test_a_pending_instant_of_another_writer_is_not_withdrawn(
+    lake: HudiLake, query: Query, store: SqlManifestStore
+) -> None:
+    messages = query.write(query.plan(store, query.batch(0)), [ids(1)])
+    pending = [lake.meta / f"{_instant(lake)}.{end}" for end in ("commit.requested", "inflight")]
+    for path in pending:
+        path.touch()
+    query.target().discard(payloads(messages))
+
+    assert all(path.exists() for path in pending)
+    assert not lake.uncommitted()
+
+
+def test_a_batch_that_is_planned_before_the_first_rows_of_another_stream_is_committed(
+    lake: HudiLake, query: Query, store: SqlManifestStore
+) -> None:
+    """Readers take files that are older than the first commit as committed, so a table begins with one."""
+    manifest = query.prepare(store, query.batch(0), ids(1))
+    other = Query(lake, "q2", store=store)
+    other.run(store, other.batch(0), ids(2))
+    query.target().commit(manifest)
+
+    assert lake.ids() == [1, 2]
+
+
+def test_a_table_whose_properties_are_being_replaced_is_not_created_again(
+    lake: HudiLake, query: Query, store: SqlManifestStore
+) -> None:
+    """Hudi's writers delete them for a moment, and leave a backup."""
+    query.run(store, query.batch(0), ids(0))
+    properties = lake.meta / "hoodie.properties"
+    backup = properties.rename(lake.meta / "hoodie.properties.backup")
+    query.run(store, query.batch(1), ids(1))
+    backup.unlink()
+    with pytest.raises(PenstockError, match=r"no hoodie\.properties"):
+        Query(lake, "q2", store=store).plan(store, Query(lake, "q2").batch(0))
+
+    assert not properties.exists()
+
+
+def _instant(lake: HudiLake) -> int:
+    (path,) = lake.uncommitted()
+    return int(path.removesuffix(".parquet").rpartition("_")[2])
+
+
+def test_a_later_commit_of_another_writer_is_reported(
+    lake: HudiLake, query: Query, store: SqlManifestStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = query.prepare(store, query.batch(0), ids(1))
+    lake.append(100)
+    with caplog.at_level(logging.WARNING):
+        query.target().commit(manifest)
+
+    assert "Incremental queries that have read up to" in caplog.text
+    assert lake.ids() == [1, 100]
+
+
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_a_commit_that_hudi_has_archived_is_not_made_again(
+    lake: HudiLake, query: Query, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch, is_marked: bool
+) -> None:
+    """Without the mark, because the process has died right after the commit, its files prove it."""
+    if not is_marked:
+        crash_in(monkeypatch, "heal")
+    manifest = query.prepare(store, query.batch(0), ids(1))
+    if is_marked:
+        query.target().commit(manifest)
+    else:
+        with pytest.raises(Crash):
+            query.target().commit(manifest)
+    lake.append(100)
+    _archive(lake)
+
+    assert query.target().token("q1") is not None
+    assert isinstance(query.target().commit(manifest), AlreadyCommitted)
+    assert lake.commits() == [lake.commits()[-1]]
+
+
+def test_a_batch_that_was_not_committed_is_not_taken_for_an_archived_one(
+    lake: HudiLake, query: Query, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its instant is older than the timeline: the process died after its claim, then Hudi archived."""
+    manifest = query.prepare(store, query.batch(0), ids(1))
+    crash_in(monkeypatch, "request")
+    with pytest.raises(Crash):
+        query.target().commit(manifest)
+    lake.append(100)
+    _archive(lake)
+
+    assert query.target().token("q1") is None
+    with pytest.raises(SchemaMismatchError, match="has archived its timeline"):
+        query.target().commit(manifest)
+    query.run(store, query.batch(0), ids(1), run_id="r2")
+    assert lake.ids() == [1, 100]
+
+
+def _archive(lake: HudiLake) -> None:
+    """Hudi moves all instants but the last ones into an archive."""
+    last = lake.commits()[-1]
+    for path in lake.meta.glob("2*"):
+        if not path.name.startswith(last):
+            path.unlink()
+
+
+def test_a_rollback_of_a_batch_stops_the_stream(
+    lake: HudiLake, query: Query, store: SqlManifestStore
+) -> None:
+    for batch_id in range(2):
+        query.run(store, query.batch(batch_id), ids(batch_id))
+    lake.roll_back()
+    with pytest.raises(TableChangedError, match="rolled back"):
+        query.run(store, query.batch(2), ids(2))
+
+    assert lake.ids() == [0]
+
+
+# Two drivers ----------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_another_driver_commits_is_not_committed_with_other_files(
+    lake: HudiLake, query: Query, store: SqlManifestStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its claim both would complete an instant of their own."""
+    first = query.prepare(store, query.batch(0), ids(1))
+    with open_store(f"sqlite:///{tmp_path}/copy.db") as other_store:
+        second = query.prepare(other_store, query.batch(0), ids(1), run_id="r2")
+    crash_in(monkeypatch, "complete")
+    with pytest.raises(Crash):
+        query.target().commit(first)
+
+    assert isinstance(query.target().commit(second), Conflict)
+    assert isinstance(query.target().commit(first), Committed)
+    assert isinstance(query.target().commit(second), AlreadyCommitted)
+    assert lake.ids() == [1]
+
+
+def test_the_claim_of_a_dead_driver_is_taken_over_after_a_while(
+    lake: HudiLake, query: Query, store: SqlManifestStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = query.prepare(store, query.batch(0), ids(1))
+    with open_store(f"sqlite:///{tmp_path}/copy.db") as other_store:
+        second = query.prepare(other_store, query.batch(0), ids(1), run_id="r2")
+    crash_in(monkeypatch, "complete")
+    with pytest.raises(Crash):
+        query.target().commit(first)
+
+    later = HudiTableCommitter(str(lake.folder), now=_in(timedelta(minutes=11)))
+    assert isinstance(later.commit(second), Committed)
+    assert lake.ids() == [1]
+    assert not lake.pending()
+    assert isinstance(query.target().commit(first), AlreadyCommitted)
+    assert len(lake.visible_files()) == 1
+
+
+def _in(wait: timedelta) -> Callable[[], datetime]:
+    return lambda: datetime.now(timezone.utc) + wait
+
+
+def test_a_request_that_failed_leaves_no_claim(lake: HudiLake, query: Query, store: SqlManifestStore) -> None:
+    """The batch may then be written again with other files at once."""
+    manifest = query.prepare(store, query.batch(0), ids(1))
+    with lossy(Publishing, "complete", "request", OSError("the disk is full")), pytest.raises(RetryableError):
+        query.target().commit(manifest)
+
+    assert lake.ids() == []
+    assert not lake.visible_files()
+    assert not lake.pending()
+    assert not list((lake.meta / ".penstock" / "claims").rglob("*.0"))
+    assert isinstance(query.target().commit(manifest), Committed)
+
+
+# Columns --------------------------------------------------------------------------------------------
+
+
+def test_a_new_column_is_null_in_earlier_rows(lake: HudiLake, query: Query, store: SqlManifestStore) -> None:
+    query.run(store, query.batch(0), ids(0))
+    wider = Query(lake, options={"schemaEvolution": "addColumns"}, store=store)
+    wider.run(store, wider.batch(1), pa.table({"id": [1], "day": ["x"]}, schema=DAYS))
+    query.run(store, query.batch(2), ids(2), run_id="r3")
+
+    assert sorted((row["id"], row["day"]) for row in lake.rows()) == [(0, None), (1, "x"), (2, None)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        (days(a=None), {"recordKey": "day"}, "NULL in day"),
+        (days(a=""), {"recordKey": "day"}, "'day' is NULL or empty"),
+        (days(a="__HIVE_DEFAULT_PARTITION__"), {"partitionBy": "day"}, "readers interpret as NULL"),
+        (days(a="x" * 300), {"partitionBy": "day"}, "longer than a directory name"),
+        (days(a=".x"), {"partitionBy": "day", "hiveStylePartitions": "false"}, "readers skip folders"),
+    ],
+)
+def test_values_that_hudi_cannot_store_are_refused(
+    lake: HudiLake, store: SqlManifestStore, rows: pa.Table, options: dict[str, str], message: str
+) -> None:
+    query = Query(lake, options=options, store=store)
+    with pytest.raises(PenstockError, match=message):
+        query.run(store, query.batch(0), rows)
+
+    assert lake.ids() == []
+
+
+# The timeline ---------------------------------------------------------------------------------------
+
+
+def test_a_timeline_has_completed_and_pending_instants() -> None:
+    timeline = Timeline.of(
+        [
+            "20260101000000001.commit",
+            "20260101000000002.commit.requested",
+            "20260101000000002.inflight",
+            "20260101000000003.replacecommit",
+            "20260101000000003.replacecommit.inflight",
+            "20260101000000004.clean.requested",
+            "20260101000000005.rollback",
+            "20260101000000005.rollback.requested",
+            "hoodie.properties",
+            ".20260101000000009.commit.crc",
+        ]
+    )
+
+    assert [instant[-1] for instant, _ in timeline.commits] == ["1", "3"]
+    assert sorted(instant[-1] for instant in timeline.pending) == ["2", "4"]
+    assert (timeline.first[-1], timeline.latest[-1]) == ("1", "5")

@@ -1,0 +1,120 @@
+"""Hudi tables on S3: lost requests and responses in the steps of a commit."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from hudi import HudiTableBuilder
+from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
+from servers.s3 import BUCKET, s3_client
+
+from penstock.committers.contract import AlreadyCommitted, Committed
+from penstock.committers.errors import CommitStateUnknownError
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.datasource.base_source import PenstockDataSource
+from penstock.datasource.destinations import DestinationType
+from penstock.datasource.hudi.sink import DESTINATION
+from penstock.datasource.hudi.source import HudiDataSource
+from penstock.testing.conformance import Query
+from penstock.testing.conformance.query import ids
+
+
+@dataclass
+class HudiOnS3:
+    """A table in a bucket, reached through the proxy."""
+
+    storage: dict[str, str]
+    proxy: LossyProxy
+    folder: str
+    data_source: ClassVar[type[PenstockDataSource]] = HudiDataSource
+    destination: ClassVar[DestinationType] = DESTINATION
+
+    @property
+    def options(self) -> dict[str, str]:
+        storage = {**self.storage, "AWS_ENDPOINT_URL": self.proxy.url, "max_retries": "0"}
+        return {"path": self.uri, **{f"storage.{key}": value for key, value in storage.items()}}
+
+    @property
+    def uri(self) -> str:
+        return f"s3://{BUCKET}/{self.folder}"
+
+    def ids(self) -> list[int]:
+        builder = HudiTableBuilder.from_base_uri(self.uri).with_options(self.storage)
+        return sorted(row for one in builder.build().read() for row in one.column("id").to_pylist())
+
+    def objects(self) -> list[str]:
+        listed = s3_client(self.storage).list_objects_v2(Bucket=BUCKET, Prefix=f"{self.folder}/")
+        return [one["Key"].removeprefix(f"{self.folder}/") for one in listed["Contents"]]
+
+
+@pytest.fixture(scope="module")
+def s3_proxy(s3: dict[str, str]) -> Iterator[LossyProxy]:
+    with lossy_proxy(s3["AWS_ENDPOINT_URL"]) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def table(s3: dict[str, str], s3_proxy: LossyProxy) -> HudiOnS3:
+    s3_proxy.spend()
+    return HudiOnS3(s3, s3_proxy, f"tables/{uuid.uuid4()}")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
+    with open_store(f"sqlite:///{tmp_path}/store.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def query(table: HudiOnS3, store: SqlManifestStore) -> Query:
+    """With one committed batch."""
+    query = Query(table, options={"partitionBy": "id"}, store=store)
+    query.run(store, query.batch(0), ids(0))
+    return query
+
+
+STEPS: dict[str, tuple[str, list[Fault]]] = {
+    "claim": ("PUT claims", []),
+    "request": ("PUT requested", []),
+    "marker": ("PUT marker", []),
+    "copy": ("PUT id%3D1 parquet", ["sent twice"]),  # the marker comes first
+    "complete": ("PUT .commit", ["sent twice"]),  # the request comes first
+}
+"""Words of the request, and harmless faults of the requests with these words before it."""
+
+
+@pytest.mark.parametrize("fault", ["request lost", "response lost", "committed, answered 503"])
+@pytest.mark.parametrize("step", sorted(STEPS))
+def test_a_fault_in_a_step_of_the_commit_adds_the_batch_once(
+    table: HudiOnS3, query: Query, store: SqlManifestStore, step: str, fault: Fault
+) -> None:
+    manifest = query.prepare(store, query.batch(1), ids(1))
+    words, before = STEPS[step]
+    table.proxy.spend(*before, fault, on=f"{words} {table.folder}")
+    try:
+        first: object = query.target().commit(manifest)
+    except Exception as error:  # noqa: BLE001  looked at below
+        first = error
+    assert len(table.proxy.spent()) == len(before) + 1
+    table.proxy.spend()
+    assert isinstance(query.target().commit(manifest), Committed | AlreadyCommitted)
+
+    if step == "complete" and fault == "request lost":
+        assert isinstance(first, CommitStateUnknownError)
+    assert table.ids() == [0, 1]
+    left = [key for key in table.objects() if "/staged/" in key or "/.temp/" in key or "heartbeat" in key]
+    assert left == []
+
+
+def test_a_commit_on_s3_leaves_only_what_readers_and_the_token_need(table: HudiOnS3, query: Query) -> None:
+    kinds = sorted({key.rpartition("/")[0] for key in table.objects()})
+
+    assert kinds == [".hoodie", ".hoodie/.penstock/claims/q1", "id=0"]
+    token = query.target().token("q1")
+    assert token is not None
+    assert token.batch_id == 0

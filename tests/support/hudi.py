@@ -1,0 +1,156 @@
+"""A Hudi table on the local disk: its rows as the package hudi reads them, and changes by other writers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Collection, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hudi import HudiQueryType, HudiReadOptions, HudiTableBuilder
+
+from penstock.datasource.base_source import PenstockDataSource
+from penstock.datasource.destinations import DestinationType
+from penstock.datasource.hudi.sink import DESTINATION
+from penstock.datasource.hudi.source import HudiDataSource
+
+META = [
+    "_hoodie_commit_time",
+    "_hoodie_commit_seqno",
+    "_hoodie_record_key",
+    "_hoodie_partition_path",
+    "_hoodie_file_name",
+]
+
+
+class HudiLake:
+    """The table `events`. Others write it as Hudi's writers of version 6 do: one file for each commit."""
+
+    data_source: ClassVar[type[PenstockDataSource]] = HudiDataSource
+    destination: ClassVar[DestinationType] = DESTINATION
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "events"
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"path": str(self.folder)}
+
+    @property
+    def meta(self) -> Path:
+        return self.folder / ".hoodie"
+
+    @property
+    def exists(self) -> bool:
+        return (self.meta / "hoodie.properties").exists()
+
+    # As readers see it ------------------------------------------------------------------------------
+
+    def read(self, **options: str) -> pa.Table:
+        """A snapshot, or as of the instant `as_of`, or the changes after the instant `after`."""
+        reading = HudiReadOptions()
+        if "as_of" in options:
+            reading = reading.with_as_of_timestamp(options["as_of"])
+        if "after" in options:
+            query = reading.with_query_type(HudiQueryType.Incremental)
+            reading = query.with_start_timestamp(options["after"])
+        batches = HudiTableBuilder.from_base_uri(str(self.folder)).build().read(reading)
+        return (
+            pa.concat_tables([pa.Table.from_batches([one]) for one in batches]) if batches else pa.table({})
+        )
+
+    def rows(self, **options: str) -> list[dict[str, Any]]:
+        return list(self.read(**options).to_pylist())
+
+    def ids(self) -> list[int]:
+        return sorted(row["id"] for row in self.rows()) if self.exists else []
+
+    # The timeline -----------------------------------------------------------------------------------
+
+    def commits(self) -> list[str]:
+        """The completed instants, without the first one, which has no files."""
+        found = [path.name.removesuffix(".commit") for path in self.meta.glob("*.commit")]
+        return sorted(one for one in found if self.commit(one)["partitionToWriteStats"])
+
+    def commit(self, instant: str) -> dict[str, Any]:
+        metadata: dict[str, Any] = json.loads((self.meta / f"{instant}.commit").read_text())
+        return metadata
+
+    def pending(self) -> set[str]:
+        requested = {path.name.split(".")[0] for path in self.meta.glob("*.requested")}
+        return requested - {path.name.removesuffix(".commit") for path in self.meta.glob("*.commit")}
+
+    def visible_files(self) -> set[str]:
+        """Data files that a reader lists, by their paths below the table, whatever their instants."""
+        paths = {str(path.relative_to(self.folder)) for path in self.folder.rglob("*.parquet")}
+        return {path for path in paths if not path.startswith(".hoodie/")}
+
+    def uncommitted(self) -> Collection[str]:
+        """Staged files, and files in the places of readers whose instant is not completed."""
+        staged = {str(path.relative_to(self.folder)) for path in self.meta.rglob("*.parquet")}
+        done = {path.name.removesuffix(".commit") for path in self.meta.glob("*.commit")}
+        return staged | {path for path in self.visible_files() if path[:-8].rpartition("_")[2] not in done}
+
+    # What others do -----------------------------------------------------------------------------------
+
+    def create(
+        self, schema: Mapping[str, str] | None = None, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """As Hudi creates a table of version 6; `schema` has the Avro type of each column."""
+        self.meta.mkdir(parents=True)
+        types = schema or {"id": "long"}
+        fields = [{"name": name, "type": ["null", kind], "default": None} for name, kind in types.items()]
+        record = {"type": "record", "name": "events_record", "fields": fields}
+        values = {
+            "hoodie.table.name": "events",
+            "hoodie.table.type": "COPY_ON_WRITE",
+            "hoodie.table.version": "6",
+            "hoodie.timeline.layout.version": "1",
+            "hoodie.table.timeline.timezone": "UTC",
+            "hoodie.table.base.file.format": "PARQUET",
+            "hoodie.archivelog.folder": "archived",
+            "hoodie.populate.meta.fields": "true",
+            "hoodie.table.create.schema": json.dumps(record).replace(":", "\\:"),
+            **(properties or {}),
+        }
+        text = "".join(f"{name}={value}\n" for name, value in values.items())
+        (self.meta / "hoodie.properties").write_text(text)
+
+    def append(self, row_id: int, instant: str = "") -> None:
+        """A commit with one row; all other columns are NULL."""
+        instant = instant or self._later(0)
+        name = f"other-{row_id}-0_0-0-0_{instant}.parquet"
+        rows = pa.table(
+            {**{key: [""] for key in META}, "_hoodie_commit_time": [instant], "_hoodie_file_name": [name]}
+            | {"id": pa.array([row_id], pa.int64())}
+        )
+        pq.write_table(rows, self.folder / name)
+        (self.folder / ".hoodie_partition_metadata").write_text("commitTime=0\npartitionDepth=0\n")
+        stat = {"fileId": f"other-{row_id}-0", "path": name, "partitionPath": "", "numWrites": 1}
+        for end in ("commit.requested", "inflight"):
+            (self.meta / f"{instant}.{end}").touch()
+        metadata = {"partitionToWriteStats": {"": [stat]}, "compacted": False, "extraMetadata": {}}
+        (self.meta / f"{instant}.commit").write_text(json.dumps({**metadata, "operationType": "INSERT"}))
+
+    def _later(self, milliseconds: int) -> str:
+        now = datetime.now(timezone.utc)
+        wanted = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}"
+        taken = [path.name[:17] for path in self.meta.glob("2*")]
+        return str(max([int(wanted), *(int(one) + 1 for one in taken)]) + milliseconds)
+
+    def drop(self) -> None:
+        shutil.rmtree(self.folder)
+
+    def recreate(self) -> None:
+        self.drop()
+        self.create()
+
+    def roll_back(self) -> None:
+        """Undo the last commit, as Hudi's rollback does."""
+        instant = self.commits()[-1]
+        for path in [*self.meta.glob(f"{instant}.*"), *self.folder.rglob(f"*_{instant}.parquet")]:
+            path.unlink()

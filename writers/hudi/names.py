@@ -1,0 +1,12 @@
+"""Parses the names of data files of Hudi tables."""
+
+from __future__ import annotations
+
+from ...committers.hudi.names import penstock_name
+from ..parquet.write_config import FileName, parse_file_name
+
+
+def parse_name(path: str) -> FileName | None:
+    """Parse the name of a file that Penstock has written for a Hudi table; None for others."""
+    name = penstock_name(path)
+    return None if name is None else parse_file_name(name)
