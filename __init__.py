@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from .datasource.distribute import distribute
     from .datasource.http.source import HttpDataSource
     from .datasource.iceberg.source import IcebergDataSource
-    from .datasource.nats.source import NatsDataSource
     from .datasource.lance.source import LanceDataSource
+    from .datasource.nats.source import NatsDataSource
     from .datasource.postgres.source import PostgresDataSource
     from .datasource.redis.source import RedisDataSource
     from .datasource.registration import register

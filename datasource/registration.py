@@ -18,8 +18,8 @@ from .http.source import HttpDataSource
 from .hudi.source import HudiDataSource
 from .iceberg.source import IcebergDataSource
 from .lake.source import LakeDataSource
-from .nats.source import NatsDataSource
 from .lance.source import LanceDataSource
+from .nats.source import NatsDataSource
 from .plug_ins import BUILT_IN, load, plug_ins
 from .postgres.source import PostgresDataSource
 from .redis.source import RedisDataSource

@@ -59,6 +59,8 @@ checks it; do not edit by hand. [write-a-destination.md](write-a-destination.md)
 *Exactly once* is per (query, batch id), if the source replays the same rows under the same offsets
 ([guarantees.md](guarantees.md)). *At least once* means that a row may be there more often.
 
+A folder of files has no version: who lists it while a commit renames the files of a batch sees some of them.
+
 [`penstock.fanout`](destinations/fanout.md) writes several of them in one query, and
 [`penstock.lake`](destinations/lake.md) a Delta table and an Iceberg table with the same files.
 
