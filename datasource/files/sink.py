@@ -116,11 +116,17 @@ def _is_same(one: pa.DataType, other: pa.DataType) -> bool:
 class StoredFolder(FilesCommitter):
     """The folder without the options of a query, for commands. See `StoredTable`."""
 
+    query_id: str
+
     def committer(self) -> FilesCommitter:
         return self
 
-    def now(self) -> TableNow:
-        return TableNow("", sum(1 for _ in Path(self.folder).rglob("*.parquet")))
+    def now(self) -> TableNow | None:
+        """The version is the last batch of the query: a folder has none."""
+        if not Path(self.folder).is_dir():
+            return None
+        token = self.token(self.query_id)
+        return TableNow("", -1 if token is None else token.batch_id)
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         """See `Cleanable`."""
@@ -143,6 +149,6 @@ DESTINATION = DestinationType(
     data_source="penstock.datasource.files.source:FilesDataSource",
     options=OPTIONS,
     sink=lambda stream, options, access: sink_of(FilesOptions.parse(options)),
-    stored_table=lambda stream, access: StoredFolder(stream.table_uri),
+    stored_table=lambda stream, access: StoredFolder(stream.table_uri, stream.query_id),
     files_of=MANIFESTS.decode,
 )

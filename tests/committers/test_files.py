@@ -20,7 +20,7 @@ from penstock.committers.errors import (
 )
 from penstock.committers.files.committer import FilesCommitter
 from penstock.datasource.files.options import FilesOptions
-from penstock.datasource.files.sink import FilesTarget, sink_of
+from penstock.datasource.files.sink import FilesTarget, StoredFolder, sink_of
 from penstock.destination import is_committed
 
 ROWS = pa.schema([("id", pa.int64()), ("day", pa.string())])
@@ -162,3 +162,11 @@ def test_other_paths_are_refused(path: str) -> None:
 def test_an_overwrite_is_refused(harness: FilesHarness) -> None:
     with pytest.raises(PenstockError, match="cannot overwrite"):
         target_of(harness).plan_batch(ROWS, "overwrite", 0)
+
+
+def test_the_version_that_commands_show_is_the_last_batch_of_the_query(harness: FilesHarness) -> None:
+    committed = FilesCommitter(str(harness.folder)).commit(staged(harness, 3))
+    assert isinstance(committed, Committed)
+    versions = [StoredFolder(str(harness.folder), query_id).now() for query_id in ("q1", "other")]
+    assert [now and now.version for now in versions] == [committed.table_version, -1] == [3, -1]
+    assert StoredFolder(f"{harness.folder}-2", "q1").now() is None
