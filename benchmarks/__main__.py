@@ -19,6 +19,7 @@ NAMES = (
     "partitions",
     "postgres_sink",
     "requests",
+    "tables",
     "arrow_batches",
     "start_settings",
     "small_batches",
