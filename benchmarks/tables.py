@@ -67,8 +67,8 @@ def run(options: Options) -> Report:
         "Tables of each format",
         f"{count:,} rows of lineitem, in Arrow batches of {ARROW_ROWS:,} rows, by one task into a new table, "
         "with its commit; `library` is the Python library of the format, with its defaults, which is given "
-        f"all rows at once. Medians of {options.repeat} interleaved runs. Hudi has no library that writes. Then "
-        f"{commits:,} batches of one row into one table; a commit is the driver's part, without a task.",
+        f"all rows at once. Medians of {options.repeat} interleaved runs. Hudi has no library that writes. "
+        f"Then {commits:,} batches of one row into one table; a commit is the driver's part, without a task.",
     )
     report.machine = machine("deltalake", "pyiceberg", "pylance", "duckdb", "pyarrow")
     kinds = [kind for kind in OPTIONS if options.wants(kind)]
