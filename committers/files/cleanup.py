@@ -37,9 +37,4 @@ class CleanableFolder:
         yield {path.rpartition("/")[2] for path in self.committer.unpublished()}
 
     def delete_files(self, paths: Iterable[str]) -> int:
-        deleted = 0
-        for path in paths:
-            with suppress(FileNotFoundError):
-                Path(staging_of(self.committer.folder), path).unlink()
-                deleted += 1
-        return deleted
+        return self.committer.delete_staged(paths)

@@ -27,6 +27,7 @@ from ..contract import (
     Token,
 )
 from ..crash_points import reach
+from ..deletion import DeletionGuard
 from ..errors import CommitStateUnknownError, RetryableError, TableChangedError
 from ..file_manifests import FileManifests
 from ..token_check import is_committed
@@ -107,9 +108,13 @@ class FilesCommitter:
         return replace(whole, merged=batches, oldest_event_at=min(events, default=None))
 
     def discard(self, payloads: Iterable[DataFiles]) -> int:
-        """Delete staged files. Published ones are elsewhere."""
+        return self.delete_staged(file.path for files in payloads for file in files)
+
+    def delete_staged(self, paths: Iterable[str]) -> int:
+        """Delete staged files; return how many there were. Published ones are elsewhere."""
+        staging = staging_of(self.folder)
         deleted = 0
-        for path in (file.path for files in payloads for file in files):
+        for path in DeletionGuard([staging]).allowed_below(staging, paths):
             with suppress(FileNotFoundError):
                 self._staged(path).unlink()
                 deleted += 1

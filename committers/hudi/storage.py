@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ..deletion import local_root
+from ..deletion import DeletionGuard, local_root
 from ..delta.object_store import errors_of_the_system, open_object_store
 from ..errors import ConfigurationError
 
@@ -45,6 +45,8 @@ class HudiStorage:
                 "(s3://) and Azure (abfss://), with an access key, a web identity or a container's role. "
                 "Give storage.AWS_ACCESS_KEY_ID and storage.AWS_SECRET_ACCESS_KEY, or their counterparts."
             )
+        self._folder = self._root or table_uri
+        self._guard = DeletionGuard([self._folder])
 
     @property
     def _store(self) -> ObjectStore:
@@ -119,7 +121,7 @@ class HudiStorage:
         _in_threads(lambda path: self.create(path, content), paths)
 
     def delete_all(self, paths: Iterable[str]) -> int:
-        """Delete objects; return how many there were."""
+        """Delete objects of the table; return how many there were."""
 
         def delete(path: str) -> bool:
             with errors_of_the_system():
@@ -130,7 +132,7 @@ class HudiStorage:
                     return False
             return True
 
-        return sum(_in_threads(delete, paths))
+        return sum(_in_threads(delete, self._guard.allowed_below(self._folder, paths)))
 
     def remove_empty_folders(self, folder: str) -> None:
         """Remove a folder of a local disk with the folders in it, if there is no file. Others have none."""

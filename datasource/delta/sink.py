@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -19,13 +18,12 @@ from ...committers.file_tables.shared_files import check_written_together, share
 from ...committers.maintenance import MaintenancePolicy, Step
 from ...writers.delta.partitions import check_partition_columns, serialize
 from ...writers.delta.table_format import DeltaFormat
-from ...writers.local_path import local_path
 from ...writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
 from ..destinations import DestinationType, TableNow, with_prefix
 from ..file_table import CleanableFiles, CompactWith, FileTableTarget, data_files_of, leading
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.file_tables import COMPRESSION
-from ..options.stream import origins_of
+from ..options.stream import normalized_location, origins_of
 from .options import OPTIONS, DeltaOptions
 
 if TYPE_CHECKING:
@@ -52,10 +50,7 @@ class DeltaSink:
     @property
     def table_uri(self) -> str:
         """The normalized location: an absolute path on the local disk, or a URL without a trailing slash."""
-        local = local_path(self.options.path)
-        if local is not None:
-            return posixpath.normpath(local)
-        return self.options.path.replace("s3a://", "s3://", 1).rstrip("/")
+        return normalized_location(self.options.path)
 
     def open_table(self) -> DeltaTarget:
         return DeltaTarget(self.table_uri, self.options)

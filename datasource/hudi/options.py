@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ...writers.local_path import local_path
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions
 from ..options.parsing import MIB, check, columns, flag, parse_options, storable, text
-from ..options.stream import problems_of
+from ..options.stream import normalized_location, problems_of
 
 NAME = "penstock.hudi"
 
@@ -76,10 +74,7 @@ class HudiOptions(FileTableOptions):
     @property
     def table_uri(self) -> str:
         """The normalized location: an absolute path on the local disk, or a URL without a trailing slash."""
-        local = local_path(self.path)
-        if local is not None:
-            return posixpath.normpath(local)
-        return self.path.replace("s3a://", "s3://", 1).rstrip("/")
+        return normalized_location(self.path)
 
     @property
     def name_when_new(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -19,12 +18,11 @@ from ...committers.maintenance import MaintenancePolicy, Step
 from ...writers.delta.table_format import DeltaFormat
 from ...writers.lance.names import parse_lance_name
 from ...writers.lance.writer import LanceWriters
-from ...writers.local_path import local_path
 from ...writers.parquet.schema_projection import check_fits
 from ..destinations import DestinationType, TableNow, with_prefix
 from ..file_table import FileTableTarget, data_files_of
 from ..options.delivery import TARGET_FILE_BYTES
-from ..options.stream import origins_of
+from ..options.stream import normalized_location, origins_of
 from .options import OPTIONS, LanceOptions
 
 if TYPE_CHECKING:
@@ -54,10 +52,7 @@ class LanceSink:
     @property
     def table_uri(self) -> str:
         """The normalized location: an absolute path on the local disk, or a URL without a trailing slash."""
-        local = local_path(self.options.path)
-        if local is not None:
-            return posixpath.normpath(local)
-        return self.options.path.replace("s3a://", "s3://", 1).rstrip("/")
+        return normalized_location(self.options.path)
 
     def open_table(self) -> LanceTarget:
         return LanceTarget(self.table_uri, self.options)

@@ -127,6 +127,6 @@ def origins_of(options: StreamOptions) -> tuple[str, ...]:
 
 
 def normalized_location(location: str) -> str:
-    """Return the normalized location of a directory."""
+    """Return the normalized location: an absolute local path, or a URL without a trailing slash."""
     local = local_path(location) if location else None
     return posixpath.normpath(local) if local else location.replace("s3a://", "s3://", 1).rstrip("/")

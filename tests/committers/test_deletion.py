@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from penstock.committers.deletion import DeletionGuard, has_folder, is_relative
 from penstock.committers.delta.files import delta_files
 from penstock.committers.delta.object_store import open_object_store
 from penstock.committers.file_tables.files import TableFiles
+from penstock.committers.files.committer import FilesCommitter
+from penstock.committers.hudi.storage import HudiStorage
 from penstock.committers.iceberg.files import iceberg_files
 from penstock.writers.parquet.compaction import delete_files
 from penstock.writers.parquet.write_config import WriteConfig
@@ -151,6 +154,24 @@ def test_a_compaction_takes_back_only_files_of_the_table(tmp_path: Path) -> None
     lake.store.close()
 
 
+def test_folders_of_files_and_hudi_tables_delete_only_their_own(tmp_path: Path) -> None:
+    (tmp_path / "v1").touch()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "v2").touch()
+    deletions: dict[Path, Callable[[list[str]], int]] = {
+        tmp_path / ".rows.penstock": FilesCommitter(f"{tmp_path}/rows").delete_staged,
+        tmp_path / "table": HudiStorage(f"{tmp_path}/table", {}).delete_all,
+    }
+    for folder, delete in deletions.items():
+        folder.mkdir()
+        (folder / "link").symlink_to(tmp_path / "elsewhere")
+        (folder / "own").touch()
+        assert delete(["../v1", f"{tmp_path}/v1", "link/v2", "own"]) == 1
+        assert not (folder / "own").exists()
+    assert (tmp_path / "v1").exists()
+    assert (tmp_path / "elsewhere" / "v2").exists()
+
+
 # All of them --------------------------------------------------------------------------------------
 
 PRIMITIVES = ("delete_file", "delete_dir", "unlink", "os.remove", "rmtree", "rmdir", "vacuum", "purge_table")
@@ -160,6 +181,8 @@ CALLERS = {
     "committers/delta/files.py": "behind the gate of `TableFiles`",
     "committers/delta/log_files.py": "its own temporary file",
     "committers/delta/maintenance.py": "only asks the library for a list",
+    "committers/files/committer.py": "behind the gate",
+    "committers/hudi/storage.py": "behind the gate; and folders that are empty",
     "committers/iceberg/files.py": "behind the gate of `TableFiles`",
     "committers/iceberg/expiry.py": "`delete_files`, whose callers ask the gate",
     "committers/iceberg/file_io.py": "called by `delete_files`, and by pyiceberg for files of its own",
@@ -170,6 +193,7 @@ CALLERS = {
     "writers/parquet/objects.py": "called by `Uploads`",
     "writers/parquet/uploads.py": "files that this task attempt has written",
     "writers/delta/filesystem.py": "called by `Uploads`",
+    "writers/lance/writer.py": "files that this task attempt has written",
     "cli/reset_query_id.py": "the checksum of a checkpoint's file",
     "datasource/pickling.py": "its own temporary file",
     "datasource/delta/sink.py": "calls Penstock's own `vacuum`",
