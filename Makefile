@@ -46,7 +46,7 @@ test: .venv/.installed java ## The fast tests, about five minutes: units, protoc
 	@$(BIN)/pytest $(PARALLEL) -m "not slow" $(PYTEST_ARGS)
 
 .PHONY: test-all
-test-all: .venv/.installed java ## All tests on the newest Spark, about 40 minutes
+test-all: .venv/.installed java ## All tests on the newest Spark, about 45 minutes
 	@$(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
 
 .PHONY: check
