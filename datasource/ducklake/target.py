@@ -15,7 +15,7 @@ from ...committers.ducklake.files import location_of
 from ...committers.ducklake.plan import PlanOptions, plan
 from ...committers.ducklake.table import decode_schema
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
-from ...writers.ducklake.table_format import DuckLakeFormat
+from ...writers.delta.table_format import DeltaFormat
 from ...writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
 from ..file_table import CompactWith, FileTableTarget, leading
 from ..options.delivery import TARGET_FILE_BYTES
@@ -58,7 +58,7 @@ class DuckLakeTarget(FileTableTarget, DuckLakeCommitter):
             location=location,
             storage_options={},
             schema=schema,
-            table_format=DuckLakeFormat(),
+            table_format=DeltaFormat(statistics_columns=()),  # DuckLake reads the statistics itself
             target_file_bytes=options.target_file_bytes or TARGET_FILE_BYTES,
             row_group_rows=options.row_group_rows or ROW_GROUP_ROWS,
             compression=options.compression or COMPRESSION,
