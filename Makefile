@@ -42,7 +42,7 @@ demo-fanout: .venv/.installed java ## Stream flights into Delta, OpenSearch and 
 	@$(BIN)/python notebooks/fanout_demo.py
 
 .PHONY: test
-test: .venv/.installed java ## The fast tests, about five minutes: units, protocol, real Spark, a kill of each format
+test: .venv/.installed java ## The fast tests, about five minutes: units, protocol, real Spark, kills of Delta and Iceberg streams
 	@$(BIN)/pytest $(PARALLEL) -m "not slow" $(PYTEST_ARGS)
 
 .PHONY: test-all

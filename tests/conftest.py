@@ -98,6 +98,8 @@ SLOW = (
     "spark/test_ducklake.py",
     "spark/test_errors.py",
     "spark/test_executor_secrets.py",
+    "spark/test_files.py",
+    "spark/test_lance.py",
     "spark/test_new_query.py",
     "spark/test_object_store.py",
     "spark/test_old_store.py",
