@@ -30,7 +30,8 @@ def url_of_store(checkpoint: str | None, store: str | None) -> str:
         raise ConfigurationError(
             ("No manifest store is given. " if store is None else "Two manifest stores are given. ")
             + "Give either --checkpoint DIR (the checkpoint directory of the query, if the store is in it) "
-            "or --store URL (the query's option `store`)."
+            "or --store URL (the query's option `store`). A URL with a password can also be in "
+            "$PENSTOCK_STORE or in the file of --options-file."
         )
     return store or _store_in(checkpoint or "")
 

@@ -107,6 +107,14 @@ def title(stream: StreamStatus) -> str:
     return one_line(f"{name} {short_id(stream.key.query_id)}")
 
 
+def table(*headings: str, left: Sequence[str] = ()) -> Table:
+    """A table with one line for each row; columns of numbers, unless named in `left`."""
+    made = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for heading in headings:
+        made.add_column(heading, justify="left" if heading in left else "right", no_wrap=True)
+    return made
+
+
 def time_text(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat()
 
@@ -328,17 +336,14 @@ def print_files(files: Sequence[DataFile], *, everything: bool) -> None:
 
 
 def recovered_table(batches: Iterable[Recovered]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    table.add_column("Batch", justify="right", no_wrap=True)
-    table.add_column("Rows", justify="right", no_wrap=True)
-    table.add_column("Now", no_wrap=True)
-    table.add_column("How", overflow="fold")
+    found = table("Batch", "Rows", "Now", left=("Now",))
+    found.add_column("How", overflow="fold")
     for batch in batches:
         record = batch.record
-        table.add_row(
+        found.add_row(
             str(record.batch.batch_id), f"{record.rows:,}", batch.state.value, one_line(batch.reason)
         )
-    return table
+    return found
 
 
 def recovered_json(batch: Recovered) -> dict[str, Any]:

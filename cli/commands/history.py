@@ -24,9 +24,6 @@ def history(
 
     Example: `penstock history flights --checkpoint /checkpoints/flights`
     """
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from ...committers.store.selection import select_one
     from .. import output
 
@@ -43,19 +40,19 @@ def history(
             }
         )
         return
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for heading in ("Batch", "State", "Rows", "Files", "Size", "Prepared", "Finished"):
-        table.add_column(heading, justify="left" if heading == "State" else "right")
+    table = output.table("Batch", "State", "Rows", "Files", "Size", "Prepared", "Finished", left=("State",))
     for batch in batches:
         times = (_second(output.time_text(moment)) for moment in (batch.prepared_at, batch.finished_at))
         row = (str(batch.batch.batch_id), batch.state.value, f"{batch.rows:,}", f"{batch.files:,}")
         table.add_row(*row, output.size(batch.size_bytes), *times)
     output.console().print(table)
     for delivery in deliveries:
+        version = "" if delivery.table_version is None else f"version {delivery.table_version}, "
         output.print_line(
             f"Delivery of batches {delivery.first_batch_id} to {delivery.last_batch_id}: "
             f"{delivery.phase.value}, {delivery.rows:,} rows, "
-            f"{delivery.source_files:,} -> {delivery.files:,} files, by {delivery.trigger}"
+            f"{delivery.source_files:,} -> {delivery.files:,} files, by {delivery.trigger}, {version}"
+            f"{_second(output.time_text(delivery.finished_at or delivery.prepared_at))}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Operator actions on a stream's deliveries: park, retry, skip, abort. The store keeps a record of each.
+"""Operator actions on a stream: park, retry, skip, abort, of which the store keeps a record, and forget.
 
 Runs in the command line.
 """
@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 
 from ..contract import AbortedBy, Batch, ManifestRecord, ManifestState, StreamKey
 from ..errors import RetryableError
-from . import delivery_queries, queries
+from . import delivery_queries, pruning, queries
 from .database import Clock, Database
 from .tables import IS_PREPARED, manifests, operator_actions, streams
 
@@ -129,6 +129,27 @@ class SqlOperatorActions:
             delivery_queries.put_operator_actions(connection, stream_id, now, who, "abort", why, ids)
         aborted = {"state": ManifestState.ABORTED, "aborted_by": AbortedBy.ABORT, "finished_at": now}
         return [replace(one, **aborted, reason=str(values["reason"])) for one in records]  # type: ignore[arg-type]
+
+    def forget(self, stream: StreamKey, holder: str) -> None:
+        """Delete all records of the stream.
+
+        Args:
+            holder: the caller's name, which may hold the lease of the stream
+
+        Raises:
+            RetryableError: something of the stream is not finished. Nothing was deleted.
+        """
+        with self._database.write() as connection:
+            stream_id, now = self._lock(connection, stream), self._clock()
+            lease = delivery_queries.find_lease(connection, stream_id)
+            is_held = delivery_queries.is_held_by_another(lease, holder, now)
+            left = ["its lease is held by a delivery process"] if is_held else []
+            left += pruning.unfinished(connection, stream_id)
+            if left:
+                raise RetryableError(
+                    f"The store still needs {stream}: {', '.join(left)}. Nothing was deleted."
+                )
+            pruning.delete_stream(connection, stream_id)
 
     def operator_actions(self, stream: StreamKey) -> Sequence[OperatorAction]:
         """All operator actions of the stream, oldest first."""

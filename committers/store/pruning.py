@@ -1,4 +1,4 @@
-"""Deletes old records of batches, deliveries and runs.
+"""Deletes old records of batches, deliveries and runs, and all records of a stream that has ended for good.
 
 Runs in the delivery process. For coupled queries it also runs after some commits. Without pruning the store
 would grow for as long as the query runs. Pruned records are no longer needed to decide about rows: the
@@ -16,7 +16,7 @@ from ..contract import ManifestState, StreamKey
 from . import queries
 from .database import Database
 from .delivery_queries import DeliveryPhase
-from .tables import contents, dead_letters, deliveries, manifests, runs, streams
+from .tables import IS_PREPARED, contents, dead_letters, deliveries, manifests, metadata, runs, streams
 
 BATCHES_AT_ONCE = 1000
 """Batches deleted in one transaction. A query that prepares a batch at the same time waits for it."""
@@ -114,3 +114,26 @@ def _delete_runs(connection: Connection, stream_id: int, older_than: datetime) -
     is_old = (runs.c.stream_id == stream_id, runs.c.claimed_at < older_than)
     successor = sa.select(sa.func.max(runs.c.fence)).where(*is_old).scalar_subquery()
     connection.execute(sa.delete(runs).where(runs.c.stream_id == stream_id, runs.c.fence < successor))
+
+
+def unfinished(connection: Connection, stream_id: int) -> list[str]:
+    """Return what of the stream is not finished, each with its number, such as `3 undelivered batches`."""
+    joined = manifests.outerjoin(deliveries, deliveries.c.id == manifests.c.delivery_id)
+    batches = sa.select(sa.func.count()).select_from(joined).where(manifests.c.stream_id == stream_id)
+    is_committed = manifests.c.state == ManifestState.COMMITTED.value
+    counts = {
+        "undelivered batches": batches.where(IS_PREPARED),
+        "batches with dead letters that are not in their table": batches.where(_has_letters()),
+        "batches whose merged files are not deleted yet (the delivery process does so after an hour)": (
+            batches.where(is_committed, sa.not_(_is_unneeded()))
+        ),
+    }
+    found = ((connection.scalar(query) or 0, what) for what, query in counts.items())
+    return [f"{number} {what}" for number, what in found if number]
+
+
+def delete_stream(connection: Connection, stream_id: int) -> None:
+    for table in reversed(metadata.sorted_tables):
+        if "stream_id" in table.c:
+            connection.execute(sa.delete(table).where(table.c.stream_id == stream_id))
+    connection.execute(sa.delete(streams).where(streams.c.id == stream_id))

@@ -372,6 +372,50 @@ def test_abort_waits_for_the_delivery_process(delta: DecoupledLake, monkeypatch:
     assert delta.left == 3
 
 
+def test_history_shows_version_and_time_of_deliveries(lake: DecoupledLake) -> None:
+    assert Ended("deliver", "--once").code == 0
+    record = lake.store.deliveries.recent(lake.stream, 1)[0]
+    assert record.finished_at is not None
+    (line,) = [line for line in Ended("history", "ids").out.splitlines() if "Delivery" in line]
+    assert "batches 0 to 2: COMMITTED, 6 rows" in line
+    assert line.endswith(f"version {record.table_version}, {record.finished_at:%m-%d %H:%M:%S}")
+
+
+# forget ---------------------------------------------------------------------------------------------
+
+
+def test_forget_removes_a_stream_that_has_ended_and_nothing_else(lake: DecoupledLake, tmp_path: Path) -> None:
+    assert Ended("deliver", "--once").code == 0
+    checkpoint = checkpoint_of(lake, tmp_path)
+    ended = Ended("forget", "ids", "--yes")
+    assert (ended.code, "still exists" in ended.err) == (2, True)
+    (checkpoint / "metadata").unlink()
+    rows, others = lake.rows(), StreamKey(OTHER_QUERY, lake.stream.table_uri)
+    lake.store.register_stream(others, lake.kind, "others", lake.table_id, "")
+    assert Ended("forget", "ids", answer="n\n").code == 1
+    assert len(lake.store.streams()) == 2
+    ended = Ended("forget", "ids", "--yes")
+    assert (ended.code, "3 batches whose merged files" in ended.err) == (3, True)
+
+    for delivery in lake.store.deliveries.with_sources(lake.stream):
+        lake.store.deliveries.sources_removed(delivery.delivery_id)
+    ended = Ended("forget", "ids", "--yes")
+    assert ended.code == 0, ended.err
+    assert [one.key for one in lake.store.streams()] == [others]
+    assert lake.store.history(lake.stream, 9) == []
+    assert lake.rows() == rows
+
+
+def test_forget_is_refused_while_something_is_left_to_do(delta: DecoupledLake) -> None:
+    ended = Ended("forget", "ids", "--yes")
+    assert (ended.code, "3 undelivered batches" in ended.err) == (3, True)
+    assert Ended("deliver", "--once").code == 0
+    assert delta.store.deliveries.acquire(delta.stream, "deliverer", 30) is not None
+    ended = Ended("forget", "ids", "--yes")
+    assert (ended.code, "its lease is held" in ended.err) == (3, True)
+    assert len(delta.store.history(delta.stream, 9)) == 3
+
+
 def paths_named(lake: DecoupledLake, batch_id: int) -> set[str]:
     manifest = lake.store.manifest(lake.stream, batch_id)
     assert manifest is not None

@@ -1,0 +1,51 @@
+"""`penstock forget`: remove a stream that has ended for good from the store."""
+
+from __future__ import annotations
+
+from . import options
+from .common import confirm, opened_store
+
+
+def forget(
+    stream: options.Stream,
+    yes: options.Yes = False,
+    checkpoint: options.Checkpoint = None,
+    store: options.Store = None,
+    storage: options.Storage = None,
+    catalog: options.Catalog = None,
+    as_json: options.Json = False,
+) -> None:
+    """Remove a stream that has ended for good from the store: its batches, deliveries and decisions.
+
+    The table and its data files stay as they are. Refused while the checkpoint exists, and while batches are
+    undelivered. First run `penstock gc --delete`: afterwards, leftover files of the stream are not found.
+
+    Example: `penstock forget flights --store $URL`
+    """
+    from ...committers.store.selection import select_one
+    from ...datasource.table_access import TableAccess
+    from ...delivery.context import new_holder
+    from ..admin import check_checkpoint_gone
+    from ..output import count, print_json, print_line, stream_json, title
+
+    access = TableAccess.parse(storage, catalog)
+    with opened_store(checkpoint, store) as opened:
+        found = select_one(opened.streams(), stream)
+        location = check_checkpoint_gone(found, access)
+        batches = count(found.committed_batches, "batch", "es")
+        known = (
+            f"Its checkpoint {location} does not exist."
+            if location
+            else "The store does not know its checkpoint."
+        )
+        print_line(
+            f"{title(found)} has committed {batches} with {found.committed_rows:,} rows to "
+            f"{found.key.table_uri}, which stay there. {known} The query must never start again.",
+            stderr=True,
+        )
+        confirm("Remove the stream from the store?", yes)
+        opened.deliveries.forget(found.key, new_holder())
+    if as_json:
+        print_json({**stream_json(found), "decision": "forget"})
+    else:
+        print_line(f"{title(found)} is removed from the store.")
