@@ -53,7 +53,7 @@ class Action(Enum):
     """Nothing to write: the batch is durable, in the table, or aborted for good."""
     REFUSE_COMMITTED = "refuse: committed from other offsets"
     REFUSE_IN_TABLE = "refuse: in the table from other offsets"
-    REFUSE_BEHIND = "refuse: behind the table"
+    REFUSE_BEHIND = "refuse: older than the table"
 
 
 REFUSALS = frozenset((Action.REFUSE_COMMITTED, Action.REFUSE_IN_TABLE, Action.REFUSE_BEHIND))

@@ -4,7 +4,7 @@ Runs in the delivery process. Several processes may deliver the same stream: the
 table's token and its conflict check decide. One round:
 
     finish an unfinished delivery    commit it, or abandon it
-    settle                           mark batches behind the table's token as COMMITTED
+    settle                           mark batches before the table's token as COMMITTED
     choose                           is a delivery due? which batches?
     merge, compact                   one manifest, its small files rewritten
     prepare                          make the delivery durable
@@ -242,7 +242,7 @@ class StreamDelivery:
         return self._commit_and_finish(delivery, 0)
 
     def _settle(self) -> None:
-        """Mark the batches behind the table's token as COMMITTED: the table has them, but the store does not
+        """Mark the batches before the table's token as COMMITTED: the table has them, but the store does not
         know it.
         """
         token = self._table.token(self._stream.query_id)

@@ -260,7 +260,7 @@ class DeltaTableCommitter:
         """Add all files of the manifest and its token in one table commit, unless the token is already
         there.
 
-        Idempotent. A batch behind the table's token counts as committed, because the batches of a query are
+        Idempotent. A batch before the table's token counts as committed, because the batches of a query are
         committed in order. Whether it had the same offsets is checked with the store.
 
         Args:

@@ -161,7 +161,7 @@ class DuckLakeCommitter:
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
         """Register the files of the manifest and set its token, in one transaction.
 
-        Idempotent. A batch behind the token counts as committed, because the batches of a query are committed
+        Idempotent. A batch before the token counts as committed, because the batches of a query are committed
         in order.
 
         Raises:

@@ -232,7 +232,7 @@ class IcebergTableCommitter:
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
         """Add all files of the manifest and its token in one snapshot, unless the token is already there.
 
-        Idempotent. A batch behind the table's token counts as committed, because the batches of a query are
+        Idempotent. A batch before the table's token counts as committed, because the batches of a query are
         committed in order. Whether it had the same offsets is checked with the store.
 
         Args:

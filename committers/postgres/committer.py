@@ -162,7 +162,7 @@ class PostgresCommitter:
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
         """Move the rows of the manifest into the table and set its token, in one transaction.
 
-        Idempotent. A batch behind the token counts as committed, because the batches of a query are committed
+        Idempotent. A batch before the token counts as committed, because the batches of a query are committed
         in order.
 
         Raises:

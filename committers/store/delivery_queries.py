@@ -158,7 +158,7 @@ def find_gap(connection: Connection, of_stream: sa.ColumnElement[bool]) -> int |
     """Return the first batch that was aborted to be replayed and is not prepared again; None if there is
     none.
 
-    Batches that an operator has skipped or aborted do not count, nor do batches behind the table's token.
+    Batches that an operator has skipped or aborted do not count, nor do batches before the table's token.
     """
     last_committed = sa.select(sa.func.max(manifests.c.batch_id)).where(
         of_stream, manifests.c.state == ManifestState.COMMITTED.value
@@ -177,7 +177,7 @@ def check_deliverable(connection: Connection, stream_id: int, given: Sequence[Ba
     """Return the records of the batches after checking that they can be delivered together.
 
     They must be PREPARED and in no delivery. No PREPARED batch and no batch that waits for its replay may be
-    left out before the last one: every batch behind the table's token counts as delivered.
+    left out before the last one: every batch before the table's token counts as delivered.
 
     Raises:
         RetryableError: one of these conditions does not hold.

@@ -143,7 +143,7 @@ def test_a_delivery_of_batches_that_have_changed_is_refused(
 
 @pytest.mark.parametrize("left_out", [0, 1], ids=["before", "between"])
 def test_a_delivery_leaves_out_no_pending_batch(store: SqlManifestStore, lease: Lease, left_out: int) -> None:
-    """The token would pass it, and batches behind the token count as delivered: its rows would be lost."""
+    """The token would pass it, and batches before the token count as delivered: its rows would be lost."""
     fill(store, 3)
     chosen = [batch_id for batch_id in range(3) if batch_id != left_out]
     with pytest.raises(
