@@ -83,7 +83,7 @@ class CommitClaims(Claims):
         assert again.table_version in (first.table_version, None)
         check_rows(harness, 1, 2)
 
-    def test_a_batch_behind_the_token_adds_nothing(
+    def test_a_batch_before_the_token_adds_nothing(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
         late = query.manifest(query.write(query.plan(store, query.batch(0)), [ids(1)]))

@@ -245,7 +245,7 @@ MUTATIONS = (
     Mutation(
         "only the batch of the token counts as committed",
         method(DeltaTableCommitter, "_is_in", _only_the_last),
-        "a_batch_behind_the_token_adds_nothing",
+        "a_batch_before_the_token_adds_nothing",
         harness=DeltaHarness,
     ),
     Mutation(
