@@ -170,6 +170,7 @@ lock: .venv/.installed ## Write requirements/*.txt anew from pyproject.toml; UPG
 	@$(call lock,requirements/dev.txt,pyproject.toml --extra all --group dev)
 	@$(call lock,requirements/spark40.txt,pyproject.toml --extra all --group test requirements/spark40.in)
 	@$(call lock,requirements/spark41.txt,pyproject.toml --extra all requirements/spark41.in)
+	@$(call lock,requirements/paimon.txt,pyproject.toml --extra paimon --group test)
 	@$(call lock,requirements/docs.txt,--group docs)
 
 .PHONY: clean
@@ -180,7 +181,7 @@ clean: ## Remove what was built, cached and generated; the environments stay
 
 .PHONY: distclean
 distclean: clean ## The same, and the environments too
-	@rm -rf .venv .venv-docs .venv-newest .venv-python* .venv-spark40 .venv-spark41
+	@rm -rf .venv .venv-docs .venv-newest .venv-paimon .venv-python* .venv-spark40 .venv-spark41
 
 # What the targets need -----------------------------------------------------------------------------
 
@@ -196,6 +197,9 @@ distclean: clean ## The same, and the environments too
 
 .venv-spark41/.locked: requirements/spark41.txt
 	@$(call create,.venv-spark41,$<)
+
+.venv-paimon/.locked: requirements/paimon.txt
+	@$(call create,.venv-paimon,$<)
 
 .venv-python%/.locked: requirements/dev.txt
 	@$(call create,$(@D),$<)

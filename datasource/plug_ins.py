@@ -30,6 +30,7 @@ BUILT_IN = {
     "nats": "penstock.datasource.nats.sink:DESTINATION",
     "files": "penstock.datasource.files.sink:DESTINATION",
     "lance": "penstock.datasource.lance.sink:DESTINATION",
+    "paimon": "penstock.datasource.paimon.sink:DESTINATION",
 }
 """Built-in destinations. They are no entry points, because a zip of `--py-files` has none."""
 

@@ -8,14 +8,15 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 
 import lance
 import pyarrow as pa
 import pytest
 from servers.s3 import BUCKET
-from tests.support.lance_race import race
 from tests.support.lance_table import IDS, LanceHarness
+from tests.support.race import race
 
 from penstock.committers.contract import BATCH_WRITE_PREFIX, Committed, Conflict, Manifest
 from penstock.committers.errors import (
@@ -68,7 +69,7 @@ def test_two_processes_that_race_never_double_a_batch(
     query: Query, store: SqlManifestStore, harness: LanceHarness
 ) -> None:
     manifests = [prepared(query, store, number, ids(number)) for number in range(40)]
-    race(str(harness.path), {}, manifests)
+    race(partial(LanceTableCommitter, str(harness.path)), manifests)
 
     assert harness.ids() == list(range(40))
     assert harness.problems() == []
@@ -83,7 +84,7 @@ def test_two_processes_that_race_in_an_object_store_never_double_a_batch(
     query = Query(LanceHarness(tmp_path), destination_options=options, store=store)
     manifests = [prepared(query, store, number, ids(number)) for number in range(20)]
     assert query.target().missing(manifests[0]) == []
-    race(uri, s3, manifests)
+    race(partial(LanceTableCommitter, uri, s3), manifests)
 
     rows = lance.dataset(uri, storage_options=s3).to_table()
     assert rows["id"].to_pylist() == list(range(20))

@@ -1,0 +1,86 @@
+"""Clean-up of a Paimon table: its tokens, its data files, and the files that its snapshots list.
+
+Snapshots and tags of all branches count. pypaimon reads their manifests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ..cleanup import ListedFile
+from ..contract import Token
+from ..delta.files import delta_files
+from .folder import TableFolder
+from .library import load_table, unreadable
+from .tokens import Tokens
+
+_BRANCH = "branch-"
+
+
+class PaimonCleanableTable:
+    """`cleanup.CleanableTable` for Paimon. Each call reads the current state."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._folder = TableFolder(path)
+        self._files = delta_files(path, {})
+        self._read: set[str] = set()
+        """Manifests that were read."""
+
+    def id_and_tokens(self, query_ids: Iterable[str]) -> tuple[str | None, Mapping[str, Token]]:
+        table_id = self._folder.table_id()
+        if table_id is None:
+            return None, {}
+        notes = Tokens(self._folder)
+        tokens = {query_id: notes.note(query_id).token for query_id in query_ids}
+        return table_id, {query_id: token for query_id, token in tokens.items() if token is not None}
+
+    def files(self) -> Iterator[ListedFile]:
+        for path, size_bytes, modified_at in self._files.walk():
+            if path.endswith(".parquet"):
+                yield ListedFile(path, size_bytes, modified_at)
+
+    def names(self) -> Iterator[set[str]]:
+        """Base names of the data files in manifests that were not read before.
+
+        Raises:
+            RetryableError: a manifest cannot be read, so the files that it lists are unknown.
+        """
+        if self._folder.table_id() is None:
+            return
+        table = load_table(self._path)
+        try:
+            for snapshot in self._snapshots(table):
+                yield from self._names_in(table, snapshot)
+        except Exception as error:
+            raise unreadable(self._path, error) from error
+
+    def delete_files(self, paths: Iterable[str]) -> int:
+        return self._files.delete(paths)
+
+    def _snapshots(self, table: Any) -> Iterator[Any]:
+        from pypaimon import TagManager
+        from pypaimon.snapshot.snapshot_manager import SnapshotManager
+
+        branches = [
+            name.removeprefix(_BRANCH) for name in self._folder.names("branch") if name.startswith(_BRANCH)
+        ]
+        for branch in ("main", *branches):
+            yield from SnapshotManager(table.file_io, self._path, branch).list_snapshots()
+            tags = TagManager(table.file_io, self._path, branch)
+            for name in tags.list_tags():
+                tag = tags.get(name)
+                if tag is not None:
+                    yield tag.trim_to_snapshot()
+
+    def _names_in(self, table: Any, snapshot: Any) -> Iterator[set[str]]:
+        from pypaimon.manifest.manifest_file_manager import ManifestFileManager
+        from pypaimon.manifest.manifest_list_manager import ManifestListManager
+
+        manifests = ManifestFileManager(table)
+        for manifest in ManifestListManager(table).read_all(snapshot):
+            if manifest.file_name not in self._read:
+                entries = manifests.read(manifest.file_name)
+                yield {entry.file.file_name for entry in entries}
+                self._read.add(manifest.file_name)

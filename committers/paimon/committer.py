@@ -1,0 +1,212 @@
+"""The committer of Paimon tables on a local disk: one snapshot per batch, with the batch's token in it.
+
+pypaimon has two phases, but does not filter what is committed already. Its commit to a file-system catalog
+checks whether the next snapshot exists and then renames a file, under a lock of the process, so two processes
+replace each other's snapshots. Here pypaimon makes one attempt, which writes the manifests, and hands the
+snapshot over. The snapshot is created by a hard link, as the next one after that on which the token was
+checked. So of two processes only one commits, and the other one finds the token.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from .. import crash_points
+from ..contract import (
+    AlreadyCommitted,
+    CheckToken,
+    Committed,
+    Conflict,
+    DataFiles,
+    Manifest,
+    Outcome,
+    Token,
+)
+from ..delta.files import delta_files
+from ..errors import TableChangedError
+from ..failed_commit import failed_batch
+from ..file_tables.manifest import LakeManifest, decode
+from ..file_tables.merged_batches import merged_note
+from ..safe_text import get_logger
+from ..token_check import is_committed
+from .features import refuse_unsupported
+from .folder import KIND, TableFolder, check_not_behind, check_same_table, dropped
+from .library import in_short, load_table
+from .messages import messages_of
+from .plan import schema_id_of
+from .publishing import NextSnapshot
+from .tokens import DIGEST, USER_PREFIX, Note, Tokens
+
+logger = get_logger(__name__)
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class PaimonTableCommitter:
+    """Commits manifests to one Paimon table. Runs on the driver and in the delivery process, one instance per
+    call. Data files are not opened.
+
+    Args:
+        path: of the table, on a local disk
+        now_ms: clock, milliseconds since 1970
+    """
+
+    def __init__(self, path: str, *, now_ms: Callable[[], int] = now_ms) -> None:
+        self._uri = path
+        self._folder = TableFolder(path)
+        self._tokens = Tokens(self._folder)
+        self._now_ms = now_ms
+
+    # What the table has -----------------------------------------------------------------------------
+
+    def token(self, query_id: str) -> Token | None:
+        """The last batch of the query in the table; None if there is no table."""
+        return self._tokens.note(query_id).token
+
+    def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
+        """See `SupportsTableIdentity`."""
+        if self._folder.table_id() is None:
+            if table_id is not None:
+                raise dropped(self._uri)
+            return
+        check_same_table(self._folder, table_id)
+        check_not_behind(self._folder, last_version)
+        self._tokens.note(query_id)
+
+    def accept(self, query_id: str) -> None:
+        """Take the snapshots that the table has for all that the query has committed."""
+        self._tokens.forget(query_id)
+
+    def recorded_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
+        """See `SupportsOrigins`."""
+        return self._tokens.recorded_origin(query_id, origins)
+
+    def has_rows(self) -> bool:
+        """See `SupportsOrigins`."""
+        return bool(self._folder.snapshot_ids())
+
+    def missing(self, manifest: Manifest) -> Sequence[str]:
+        """Paths of data files that are missing."""
+        return delta_files(self._uri, {}).missing([file.path for file in decode(manifest, KIND).files])
+
+    def discard(self, payloads: Iterable[DataFiles]) -> int:
+        """Delete uncommitted data files; return the number deleted."""
+        return delta_files(self._uri, {}).delete([file.path for files in payloads for file in files])
+
+    # Commit -------------------------------------------------------------------------------------------
+
+    def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
+        """Add the files of the manifest and its token in one snapshot, unless the token is already there.
+
+        Raises:
+            TableNotSupportedError: the table no longer accepts these files.
+            TableChangedError: the table was dropped, re-created or rolled back, or it cannot be known
+                whether the batch is in it.
+            CheckpointMismatchError: the table has the batch id with other offsets.
+            FencedError: the table has some of the merged batches, but not all.
+            RetryableError: the table cannot be read or written; the batch was not committed.
+            CommitStateUnknownError: the batch may have been committed. Do not delete anything.
+        """
+        content = decode(manifest, KIND)
+        query_id = manifest.batch.stream.query_id
+        check_same_table(self._folder, content.table_id)
+        check_not_behind(self._folder, content.table_version)
+        base = self._folder.latest()
+        known = self._tokens.note(query_id, planned_at=content.table_version)
+        if is_committed(manifest, known.token, f"Paimon table {self._uri}"):
+            self._settle(manifest, content, known)
+            return AlreadyCommitted(known.snapshot_id)
+        check_token(known.token)
+        table = load_table(self._uri)
+        refuse_unsupported(table, self._uri)
+        if table.schema_manager.get_schema(schema_id_of(content)) is None:
+            raise TableChangedError(
+                f"The Paimon table {self._uri} no longer has the schema {schema_id_of(content)}, with which "
+                f"{_name(manifest)} was written: the table was rolled back. Nothing was committed. A replay "
+                "of the batch writes new files."
+            )
+        return self._commit_once(table, base, known, manifest, content)
+
+    def _commit_once(
+        self, table: Any, base: int, known: Note, manifest: Manifest, content: LakeManifest
+    ) -> Outcome:
+        messages = messages_of(table, content, _name(manifest))
+        batch = manifest.batch
+        next_snapshot = NextSnapshot(self._folder, table, base)
+        crash_points.reach("commit.start", batch.batch_id)
+        try:
+            self._tokens.begin(batch.stream.query_id, known, base, self._now_ms())
+            next_snapshot.commit(
+                messages,
+                user=USER_PREFIX + batch.stream.query_id,
+                identifier=batch.batch_id,
+                properties=_properties(manifest),
+                overwrites=content.mode == "overwrite",
+            )
+        except Exception as error:  # noqa: BLE001  the table shows whether the batch was committed
+            return self._outcome_after(error, next_snapshot, manifest, content)
+        crash_points.reach("commit.landed", batch.batch_id)
+        self._end(manifest, content, base + 1)
+        return Committed(base + 1)
+
+    def _outcome_after(
+        self, error: Exception, tried: NextSnapshot, manifest: Manifest, content: LakeManifest
+    ) -> Outcome:
+        failed = failed_batch(
+            manifest.batch,
+            f"the Paimon table {self._uri}",
+            in_short(error),
+            can_commit_later=False,
+            cause=error,
+        )
+        with failed.reading_table():
+            check_same_table(self._folder, content.table_id)
+            known = self._tokens.note(manifest.batch.stream.query_id, planned_at=content.table_version)
+            if is_committed(manifest, known.token, f"Paimon table {self._uri}"):
+                crash_points.reach("commit.landed", manifest.batch.batch_id)
+                self._settle(manifest, content, known)
+                return Committed(known.snapshot_id)
+            latest = self._folder.latest()
+        tried.clean_up()
+        if latest > tried.base:
+            return Conflict(f"another writer has committed snapshot {latest}")
+        raise failed.not_found() from error
+
+    # The note -----------------------------------------------------------------------------------------
+
+    def _settle(self, manifest: Manifest, content: LakeManifest, known: Note) -> None:
+        if known.batch_id == manifest.batch.batch_id:
+            self._end(manifest, content, known.snapshot_id)
+
+    def _end(self, manifest: Manifest, content: LakeManifest, snapshot_id: int) -> None:
+        """Note that the batch is committed. If that fails, its snapshot shows it until it expires."""
+        try:
+            self._tokens.end(manifest.batch, snapshot_id, content.origins, self._now_ms())
+            for name in self._tokens.old_batch_writes(self._now_ms()):
+                with suppress(FileNotFoundError):
+                    self._folder.delete(name)
+        except OSError as error:
+            logger.warning("The note of a commit to the Paimon table %s failed: %s", self._uri, error)
+
+
+def _name(manifest: Manifest) -> str:
+    return f"batch {manifest.batch.batch_id} of query {manifest.batch.stream.query_id}"
+
+
+def _properties(manifest: Manifest) -> dict[str, str]:
+    """Properties of the snapshot. Only the digest decides anything."""
+    batch = manifest.batch
+    properties = {
+        DIGEST: batch.digest,
+        "penstock.query-id": batch.stream.query_id,
+        "penstock.batch-id": str(batch.batch_id),
+        "penstock.files": str(manifest.files),
+        "penstock.rows": str(manifest.rows),
+    }
+    return {**properties, "penstock.merged": merged_note(manifest)} if manifest.merged else properties

@@ -1,0 +1,147 @@
+"""The sink for Paimon append tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...committers.contract import Batch, Mode, PartitionField, PlannedBatch
+from ...committers.dead_letters import BadRows
+from ...committers.errors import ConfigurationError
+from ...committers.file_tables.manifest import PlannedFiles
+from ...committers.paimon.committer import PaimonTableCommitter
+from ...committers.paimon.folder import KIND, TableFolder
+from ...committers.paimon.library import load_table
+from ...committers.paimon.plan import PlanOptions, plan
+from ...committers.paimon.tokens import NOTES
+from ...writers.paimon.names import parse_paimon_name
+from ...writers.paimon.writer import PaimonWriters
+from ...writers.parquet.schema_projection import check_fits
+from ..destinations import DestinationType, TableNow
+from ..file_table import FileTableTarget, data_files_of
+from ..options.delivery import TARGET_FILE_BYTES
+from ..options.stream import origins_of
+from ..plain_sink import open_from_environment
+from .options import OPTIONS, PaimonOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem
+
+    from ...committers.cleanup import CleanableTable, NameParser
+    from ...committers.contract import StreamKey
+    from ...committers.store.sql import SqlManifestStore
+    from ..table_access import TableAccess
+
+_OF_PAIMON = {NOTES, "snapshot", "schema", "manifest", "index", "statistics", "changelog", "consumer", "tag"}
+"""Folders of a Paimon table. A table that was dropped may have left some."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaimonSink:
+    """See `Sink`."""
+
+    options: PaimonOptions
+    kind: str = KIND
+
+    @property
+    def table_uri(self) -> str:
+        return self.options.table_uri
+
+    def open_table(self) -> PaimonTarget:
+        return PaimonTarget(self.options)
+
+    def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
+        return open_from_environment(location)
+
+    def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
+        """Do nothing: Paimon's own services compact the table and expire snapshots."""
+
+    def partitioning(self) -> tuple[PartitionField, ...]:
+        """See `Partitioned`."""
+        has_table = TableFolder(self.table_uri).table_id() is not None
+        names = load_table(self.table_uri).partition_keys if has_table else self.options.partition_by or ()
+        return tuple([PartitionField(name, (name,), "identity") for name in names])
+
+
+class PaimonTarget(FileTableTarget, PaimonTableCommitter):
+    """The target of a stream into a Paimon table, with the options of its query. See `Target`."""
+
+    def __init__(self, options: PaimonOptions) -> None:
+        super().__init__(options.table_uri)
+        self._query = options
+
+    def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
+        options = self._query
+        wanted = PlanOptions(options.create_table, options.partition_by, options.table_properties)
+        narrows = options.bad_rows is not BadRows.FAIL
+        layout = plan(self._folder, rows, wanted, batch_id, self._check_place)
+        check_fits(rows, layout.schema, narrows=narrows)
+        writers = PaimonWriters(
+            path=self._uri,
+            table_schema_json=layout.table_schema_json,
+            schema=layout.schema,
+            target_file_bytes=options.target_file_bytes or TARGET_FILE_BYTES,
+            buffer_bytes_max=options.buffer_bytes_max,
+            narrows=narrows,
+        )
+        return PlannedBatch(writers, layout.content(mode, origins_of(options)), layout.table_id)
+
+    def _check_place(self) -> None:
+        """Check that the location of a new table is free.
+
+        Raises:
+            ConfigurationError: there is something else, for example a Delta table.
+        """
+        place = Path(self._uri)
+        others = sorted({entry.name for entry in place.iterdir()} - _OF_PAIMON) if place.is_dir() else []
+        if others:
+            raise ConfigurationError(
+                f"There is no Paimon table at {self._uri}, and the location is not empty: it has "
+                f"{others[0]!r}. Give another path for a new table."
+            )
+
+
+# For the command line and the delivery process ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPaimon:
+    """See `StoredTable` and `Cleanable`."""
+
+    path: str
+
+    def committer(self) -> PaimonTableCommitter:
+        return PaimonTableCommitter(self.path)
+
+    def now(self) -> TableNow | None:
+        folder = TableFolder(self.path)
+        table_id = folder.table_id()
+        return None if table_id is None else TableNow(table_id, folder.latest())
+
+    def cleanable(self, store: SqlManifestStore) -> CleanableTable:
+        from ...committers.paimon.cleanup import PaimonCleanableTable
+
+        return PaimonCleanableTable(self.path)
+
+    def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
+        return parse_paimon_name
+
+    def moves_rows(self) -> bool:
+        return False
+
+
+def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> PaimonSink:
+    return PaimonSink(PaimonOptions.parse(options))
+
+
+DESTINATION = DestinationType(
+    kind=KIND,
+    data_source="penstock.datasource.paimon.source:PaimonDataSource",
+    options=OPTIONS,
+    sink=_sink_of,
+    stored_table=lambda stream, access: StoredPaimon(stream.table_uri),
+    files_of=data_files_of,
+)

@@ -1,0 +1,28 @@
+"""The data source `penstock.paimon`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..base_source import PenstockDataSource
+
+if TYPE_CHECKING:
+    from .sink import PaimonSink
+
+
+class PaimonDataSource(PenstockDataSource):
+    """Paimon append tables, by their path. See `PenstockDataSource`."""
+
+    readers = "pypaimon, or Paimon's connector for Spark, Flink or Trino"
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock.paimon"
+
+    def sink(self) -> PaimonSink:
+        from .options import PaimonOptions
+
+        options = PaimonOptions.parse(self.options)
+        from .sink import PaimonSink
+
+        return PaimonSink(options)

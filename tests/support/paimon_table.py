@@ -1,0 +1,219 @@
+"""A Paimon table on the local disk for tests, written by other programs too, and read without pypaimon."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import duckdb
+import fastavro
+import pyarrow as pa
+
+from penstock.datasource.paimon.sink import DESTINATION
+from penstock.datasource.paimon.source import PaimonDataSource
+from penstock.testing.conformance import DestinationHarness, Lost, Promises
+from penstock.testing.faults import lossy
+
+IDS = pa.schema([("id", pa.int64())])
+
+
+class PaimonHarness(DestinationHarness):
+    """Manifests are read as plain Avro, and data files by duckdb."""
+
+    data_source = PaimonDataSource
+    destination = DESTINATION
+    promises = Promises(
+        name="Paimon append tables",
+        payload="data files in the table's folder, which no snapshot lists",
+        commit="the next snapshot's file, created by a hard link",
+        token="commit user, identifier and properties of the same snapshot",
+        adds_columns=False,
+        crash_points=(
+            "table.created",
+            "write.file_open",
+            "write.files_closed",
+            "commit.start",
+            "commit.landed",
+        ),
+    )
+
+    def __init__(self, folder: Path) -> None:
+        self.warehouse = folder / "warehouse"
+        self.path = self.warehouse / "lake.db" / "rows"
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"path": str(self.path)}
+
+    @property
+    def secret_options(self) -> dict[str, str]:
+        return {}
+
+    @property
+    def small_buffer(self) -> Mapping[str, str]:
+        return {"bufferSize": "4mb"}
+
+    # Without pypaimon -------------------------------------------------------------------------------
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / "schema" / "schema-0").exists()
+
+    def snapshots(self) -> dict[int, dict[str, Any]]:
+        files = self.path.glob("snapshot/snapshot-*")
+        found = [json.loads(file.read_text()) for file in files]
+        return {one["id"]: one for one in sorted(found, key=lambda one: int(one["id"]))}
+
+    def listed(self, snapshot: Mapping[str, Any]) -> list[str]:
+        """The names of the data files in a snapshot, each as often as it is added."""
+        added: list[str] = []
+        for name in (snapshot["baseManifestList"], snapshot["deltaManifestList"]):
+            for manifest in self._avro(name):
+                for entry in self._avro(manifest["_FILE_NAME"]):
+                    file = entry["_FILE"]["_FILE_NAME"]
+                    if entry["_KIND"] == 0:
+                        added.append(file)
+                    else:
+                        added.remove(file)
+        return added
+
+    def committed(self) -> list[str]:
+        snapshots = self.snapshots()
+        return self.listed(snapshots[max(snapshots)]) if snapshots else []
+
+    def data_files(self) -> dict[str, Path]:
+        return {path.name: path for path in self.path.rglob("bucket-*/*.parquet")}
+
+    def rows(self, columns: str = "*") -> list[tuple[Any, ...]]:
+        """The rows of the newest snapshot."""
+        files, names = self.data_files(), self.committed()
+        if not names:
+            return []
+        paths = [str(files[name]) for name in names]
+        relation = f"read_parquet({paths}, union_by_name = true, hive_partitioning = false)"
+        return duckdb.sql(f"SELECT {columns} FROM {relation}").fetchall()
+
+    def ids(self) -> list[int]:
+        return [row[0] for row in self.rows("id")]
+
+    def uncommitted(self) -> Collection[str]:
+        listed = {name for snapshot in self.snapshots().values() for name in self.listed(snapshot)}
+        return set(self.data_files()) - listed
+
+    def problems(self) -> list[str]:
+        """No file referenced twice, none missing, rows as many as the snapshot says, no gap in the ids."""
+        names, snapshots = self.committed(), self.snapshots()
+        if not snapshots:
+            return []
+        problems = [f"listed twice: {name}" for name in set(names) if names.count(name) > 1]
+        problems += [f"missing: {name}" for name in set(names) - set(self.data_files())]
+        if len(self.ids()) != snapshots[max(snapshots)]["totalRecordCount"]:
+            problems.append("the snapshot counts other rows than there are")
+        return problems
+
+    def orphan_manifests(self) -> list[str]:
+        """Manifests, and lists of them, that no snapshot needs."""
+        needed = set()
+        for snapshot in self.snapshots().values():
+            for name in (snapshot["baseManifestList"], snapshot["deltaManifestList"]):
+                needed |= {name, *(manifest["_FILE_NAME"] for manifest in self._avro(name))}
+        return sorted({path.name for path in self.path.glob("manifest/*")} - needed)
+
+    def _avro(self, name: str) -> list[dict[str, Any]]:
+        with (self.path / "manifest" / name).open("rb") as file:
+            return list(fastavro.reader(file))  # type: ignore[arg-type]
+
+    # What breaks ------------------------------------------------------------------------------------
+
+    def losing(self, lost: Lost) -> AbstractContextManager[None]:
+        return _lossy_snapshot(lost)
+
+    def delete_uncommitted(self) -> None:
+        files = self.data_files()
+        for name in self.uncommitted():
+            files[name].unlink()
+
+    # What others do, with pypaimon --------------------------------------------------------------------
+
+    def table(self) -> Any:
+        from pypaimon.table.file_store_table import FileStoreTable
+
+        return FileStoreTable.from_path(str(self.path))
+
+    def create(
+        self,
+        columns: pa.Schema,
+        properties: Mapping[str, str] | None = None,
+        partition_by: Sequence[str] = (),
+        primary_keys: Sequence[str] = (),
+    ) -> None:
+        from pypaimon import CatalogFactory, Schema
+
+        catalog = CatalogFactory.create({"warehouse": str(self.warehouse)})
+        catalog.create_database("lake", True)
+        schema = Schema.from_pyarrow_schema(
+            columns, list(partition_by), list(primary_keys), dict(properties or {})
+        )
+        catalog.create_table("lake.rows", schema, False)
+
+    def append(self, row_id: int) -> None:
+        self.append_rows(pa.table({"id": [row_id]}, schema=IDS))
+
+    def append_rows(self, rows: pa.Table) -> None:
+        from pypaimon.schema.data_types import PyarrowFieldParser
+
+        table = self.table()
+        schema = PyarrowFieldParser.from_paimon_schema(table.fields)
+        columns = [
+            rows[field.name].cast(field.type)
+            if field.name in rows.column_names
+            else pa.nulls(len(rows), field.type)
+            for field in schema
+        ]
+        builder = table.new_batch_write_builder()
+        write, commit = builder.new_write(), builder.new_commit()
+        write.write_arrow(pa.Table.from_arrays(columns, schema=schema))
+        commit.commit(write.prepare_commit())
+        write.close()
+        commit.close()
+
+    def expire(self, kept: int = 1) -> None:
+        """Delete the files of all snapshots but the newest ones, as an expiry of Paimon does."""
+        ids = sorted(self.snapshots())
+        for snapshot_id in ids[:-kept]:
+            (self.path / "snapshot" / f"snapshot-{snapshot_id}").unlink()
+        (self.path / "snapshot" / "EARLIEST").write_text(str(ids[-kept]))
+
+    def drop(self) -> None:
+        shutil.rmtree(self.path)
+
+    def recreate(self) -> None:
+        self.drop()
+        self.create(IDS)
+
+    def roll_back(self) -> None:
+        self.table().rollback_to(max(self.snapshots()) - 1)
+
+
+@contextmanager
+def _lossy_snapshot(lost: Lost) -> Iterator[None]:
+    """Lose the creation of a snapshot. Other links pass."""
+    real = os.link
+
+    class Snapshots:
+        link = staticmethod(real)
+
+    def link(source: Path, target: Path) -> None:
+        (Snapshots.link if target.name.startswith("snapshot-") else real)(source, target)
+
+    with (
+        mock.patch.object(os, "link", link),
+        lossy(Snapshots, "link", lost, OSError("the disk was lost")),
+    ):
+        yield

@@ -1,0 +1,161 @@
+"""Writes the rows of one task attempt with pypaimon. Executors only."""
+
+from __future__ import annotations
+
+import base64
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ...committers.contract import AttemptId, DataFile, DataFiles
+from ...committers.crash_points import reach
+from ...committers.errors import NEXT_TRY, PenstockError, RetryableError
+from ...committers.safe_text import get_logger
+from ..parquet.schema_projection import SchemaProjector
+from .names import file_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PaimonWriters:
+    """Opens task writers. Pickled to the executors."""
+
+    path: str
+    """The table on a disk that executors share."""
+    table_schema_json: str
+    """Paimon's own form of the schema."""
+    schema: pa.Schema
+    target_file_bytes: int
+    """Size of the rows in one file, as Arrow data."""
+    buffer_bytes_max: int
+    """Size of the rows of all open partitions, as Arrow data."""
+    narrows: bool = False
+    """See `SchemaProjector`."""
+
+    def open(self, attempt: AttemptId) -> PaimonWriter:
+        return PaimonWriter(self, attempt)
+
+
+class PaimonWriter:
+    """See `TaskWriter`. pypaimon holds the rows of a file until it writes the file at once, so a file has at
+    most `buffer_bytes_max` of rows.
+    """
+
+    def __init__(self, plan: PaimonWriters, attempt: AttemptId) -> None:
+        self._plan = plan
+        self._attempt = attempt
+        where = f"batch {attempt.batch_id}, partition {attempt.partition}, attempt {attempt.attempt}"
+        self._project = SchemaProjector(plan.schema, where, narrows=plan.narrows)
+        self._table: Any = None
+        self._write: Any = None
+        self._buffered = 0
+        self._files: list[DataFile] = []
+        self._checked: tuple[pa.RecordBatch, pa.RecordBatch] | None = None
+        """The last batch that was checked, and its rows."""
+
+    def check_rows(self, batch: pa.RecordBatch) -> None:
+        """See `ChecksRows`."""
+        self._checked = (batch, self._project(batch))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        checked, self._checked = self._checked, None
+        is_checked = checked is not None and checked[0] is batch
+        rows = checked[1] if checked is not None and is_checked else self._project(batch)
+        try:
+            if self._write is None:
+                self._open()
+            self._write.write_arrow_batch(rows)
+        except Exception as error:
+            raise self._failed(error) from error
+        self._buffered += rows.nbytes
+        if self._buffered >= self._plan.buffer_bytes_max:
+            self._flush()
+
+    def finish(self) -> DataFiles:
+        if self._write is not None:
+            self._flush()
+        if self._files:
+            reach("write.files_closed", self._attempt.batch_id)
+        return tuple(self._files)
+
+    def abort(self) -> None:
+        """Delete the files of this attempt."""
+        try:
+            if self._write is not None:
+                self._write.abort()
+            for file in self._files:
+                Path(self._plan.path, file.path).unlink()
+        except Exception as error:  # noqa: BLE001  never raises
+            logger.warning("Files of %s are left to penstock gc: %s", self._attempt, error)
+
+    def _open(self) -> None:
+        from pypaimon.common.file_io import FileIO
+        from pypaimon.common.identifier import Identifier
+        from pypaimon.common.json_util import JSON
+        from pypaimon.common.options import Options
+        from pypaimon.schema.table_schema import TableSchema
+        from pypaimon.table.file_store_table import FileStoreTable
+
+        plan = self._plan
+        schema = JSON.from_json(plan.table_schema_json, TableSchema)
+        file_io = FileIO.get(plan.path, Options({}))
+        table = FileStoreTable(file_io, Identifier("default", "table"), plan.path, schema)
+        self._table = table.copy(
+            {
+                "data-file.prefix": file_prefix(self._attempt),
+                "target-file-size": f"{min(plan.target_file_bytes, plan.buffer_bytes_max)}b",
+                # In Arrow's statistics, NaN is neither the minimum nor the maximum: readers would skip rows.
+                "metadata.stats-mode": "none",
+                "write.native.enabled": "false",
+            }
+        )
+        self._write = self._table.new_stream_write_builder().new_write()
+        reach("write.file_open", self._attempt.batch_id)
+
+    def _flush(self) -> None:
+        """Write the buffered rows of all partitions, and make the files durable."""
+        try:
+            messages = self._write.prepare_commit(self._attempt.batch_id)
+            self._files += [
+                self._data_file(message, file) for message in messages for file in message.new_files
+            ]
+        except Exception as error:
+            raise self._failed(error) from error
+        self._buffered = 0
+
+    def _data_file(self, message: Any, file: Any) -> DataFile:
+        from pypaimon.write.commit_message import CommitMessage
+        from pypaimon.write.commit_message_serializer import serialize_commit_message
+
+        path = Path(file.physical_path())
+        _sync((path, path.parent))
+        alone = CommitMessage(partition=message.partition, bucket=message.bucket, new_files=[file])
+        entry = base64.b64encode(serialize_commit_message(alone, self._table.partition_keys_fields)).decode()
+        relative = path.relative_to(self._plan.path).as_posix()
+        return DataFile(relative, file.file_size, file.row_count, (), entry)
+
+    def _failed(self, error: Exception) -> PenstockError:
+        if isinstance(error, PenstockError):
+            return error
+        return RetryableError(
+            f"The rows of {self._attempt} could not be written to {self._plan.path}: {error}. {NEXT_TRY}"
+        )
+
+
+def _sync(paths: Sequence[Path]) -> None:
+    """Make local files and folders durable before a manifest names them."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
