@@ -20,6 +20,7 @@ from .iceberg.source import IcebergDataSource
 from .lake.source import LakeDataSource
 from .lance.source import LanceDataSource
 from .nats.source import NatsDataSource
+from .paimon.source import PaimonDataSource
 from .plug_ins import BUILT_IN, load, plug_ins
 from .postgres.source import PostgresDataSource
 from .redis.source import RedisDataSource
@@ -50,6 +51,7 @@ DATA_SOURCES: tuple[type[PenstockDataSource], ...] = (
     LakeDataSource,
     FilesDataSource,
     LanceDataSource,
+    PaimonDataSource,
 )
 
 

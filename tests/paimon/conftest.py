@@ -2,4 +2,8 @@
 
 from importlib.util import find_spec
 
+from tests.spark.conftest import spark
+
+__all__ = ["spark"]
+
 collect_ignore_glob = [] if find_spec("pypaimon") else ["test_*.py"]

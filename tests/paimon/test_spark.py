@@ -1,0 +1,78 @@
+"""Streams of a real Spark into Paimon tables, read back without pypaimon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark import killed_stream
+from tests.spark.killed_stream import KilledStream
+from tests.support.backlogs import wait_until
+from tests.support.id_stream import write_ids
+from tests.support.paimon_table import PaimonHarness
+
+import penstock
+from penstock.committers.store.sql import open_store
+
+pytestmark = pytest.mark.spark
+
+FILES, ROWS = 4, 100
+
+
+@pytest.mark.kills
+def test_a_driver_that_is_killed_between_the_phases_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """SIGKILL once written, once prepared, once in the table."""
+    harness = PaimonHarness(tmp_path)
+    kills = ("write.files_closed", "prepare.done", "commit.landed")
+    KilledStream(tmp_path, "penstock.paimon", harness.options, kills).run()
+
+    assert sorted(harness.ids()) == list(range(killed_stream.ROWS))
+    assert harness.problems() == []
+
+
+def test_a_decoupled_stream_is_delivered_in_one_snapshot_and_skips_its_replays(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """With partitions, nested columns and a dead letter."""
+    harness, source, checkpoint = PaimonHarness(tmp_path), tmp_path / "source", tmp_path / "checkpoint"
+    source.mkdir()
+    for number in range(FILES):
+        write_ids(source / f"{number:05}.parquet", range(number * ROWS, (number + 1) * ROWS), number, days=2)
+    options = {
+        **harness.options,
+        "partitionBy": "day",
+        "delivery": "decoupled",
+        "badRows": "deadLetter",
+        "deadLetter": str(tmp_path / "refused"),
+    }
+
+    def run() -> None:
+        rows = spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", 1)
+        frame = rows.parquet(str(source)).repartition(2)
+        number = "if(id = 7, 3000000000L, id) AS number"
+        frame = frame.selectExpr("id", "day", number, "named_struct('at', timestamp_seconds(id)) AS nested")
+        writer = frame.writeStream.format("penstock.paimon").trigger(availableNow=True)
+        writer.options(**options, checkpointLocation=str(checkpoint)).start().awaitTermination()
+
+    batch = spark.createDataFrame([(-1, "x", -1)], "id LONG, day STRING, number INT")
+    batch = batch.selectExpr("*", "named_struct('at', timestamp_seconds(0)) AS nested")
+    batch.write.format("penstock.paimon").options(**harness.options, partitionBy="day").mode("append").save()
+    run()
+    for name in (str(FILES - 1), f".{FILES - 1}.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
+    run()
+    with open_store(f"sqlite:///{checkpoint}/penstock.sqlite") as store:
+        (stream,) = [found for found in store.streams() if found.kind == "paimon"]
+        assert stream.backlog.batches == FILES
+        store.deliveries.wait(stream.key, stream.backlog.oldest_prepared_at)  # deliver now
+        with penstock.start_delivery(checkpoint=str(checkpoint)):
+            wait_until(lambda: not store.pending(stream.key))
+        assert [one.batches for one in store.deliveries.recent(stream.key, 10)] == [FILES]
+
+    found = sorted(harness.rows("id, epoch(nested['at'])"))
+    expected = [row_id for row_id in range(FILES * ROWS) if row_id != 7]
+    assert found == [(-1, 0.0), *((row_id, float(row_id)) for row_id in expected)]
+    assert len(harness.snapshots()) == 2
+    assert harness.snapshots()[2]["commitIdentifier"] == FILES - 1
+    assert harness.problems() == []
