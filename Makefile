@@ -69,6 +69,11 @@ test-spark40: export PYSPARK_PYTHON = $(CURDIR)/$(BIN40)/python
 test-spark40: .venv-spark40/.installed java ## The Spark tests on the oldest supported Spark, 4.0 (without kills)
 	@$(BIN40)/pytest $(PARALLEL) -m "spark and not kills" --ignore=tests/chaos $(PYTEST_ARGS)
 
+.PHONY: test-paimon
+test-paimon: export PYSPARK_PYTHON = $(CURDIR)/.venv-paimon/bin/python
+test-paimon: .venv-paimon/.installed java ## The tests of penstock.paimon, in an environment with the pins of pypaimon
+	@.venv-paimon/bin/pytest tests/paimon $(PYTEST_ARGS)
+
 # A Python that is not on this machine and that uv cannot download is skipped, with a line that says so.
 .PHONY: test-python3.10 test-python3.13
 test-python3.10 test-python3.13: test-python%: .venv/.installed java ## The fast tests on the oldest and the newest Python

@@ -29,6 +29,7 @@ from penstock.datasource.options.delivery import DeliveryOptions
 from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.datasource.options.parsing import Option, Prefix
 from penstock.datasource.options.stream import StreamOptions
+from penstock.datasource.paimon import options as paimon
 from penstock.datasource.postgres import options as postgres
 from penstock.datasource.redis.options import RedisOptions
 from penstock.datasource.requests.options import RequestOptions
@@ -70,6 +71,7 @@ OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
     "folders": (files.OPTIONS, files.PREFIXES),
     "ducklake": (ducklake.OPTIONS, ducklake.PREFIXES),
     "hudi": (hudi.OPTIONS, hudi.PREFIXES),
+    "paimon": (paimon.OPTIONS, paimon.PREFIXES),
     "postgres": (postgres.OPTIONS, postgres.PREFIXES),
     "fanout": (_own(fanout.FanoutOptions, DeliveryOptions), fanout.PREFIXES),
     "lake": (

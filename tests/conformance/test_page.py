@@ -33,6 +33,7 @@ from tests.conformance.harnesses import (
 )
 from tests.support.files import FilesHarness
 from tests.support.lance_table import LanceHarness
+from tests.support.paimon_table import PaimonHarness
 
 from penstock.committers.deliveries.contract import Mergeable
 from penstock.datasource.destinations import Cleanable
@@ -116,6 +117,7 @@ def _page(folder: Path) -> str:
         LanceHarness(folder),
         DuckLakeHarness(folder, f"sqlite:{folder}/catalog.sqlite"),
         HudiHarness(folder),
+        PaimonHarness(folder),
         PostgresHarness(lambda: nowhere),
         HttpHarness(folder, HttpRows("http://localhost")),
         *(of(folder, AwsServer("http://localhost")) for of in AWS),
