@@ -17,7 +17,7 @@ from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.testing.conformance.query import Query
 from penstock.testing.faults import crash_at
 
-MOMENT = datetime(2026, 3, 1, 12, 30, 15, 123456)
+MOMENT = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=timezone.utc)
 COLUMNS = pa.schema(
     [
         ("id", pa.int64()),
@@ -50,8 +50,8 @@ ROW = {
     "price": Decimal("-1234567890123456789012345678.0123456789"),
     "text": "Grüße ☃",
     "bytes": b"ab",
-    "at": MOMENT.replace(tzinfo=timezone.utc),
-    "local": MOMENT,
+    "at": MOMENT,
+    "local": MOMENT.replace(tzinfo=None),
     "list": [1, None],
     "map": [("k", 7)],
     "struct": {"a": 1, "b": [{"c": "d"}, None]},
