@@ -27,7 +27,7 @@ def paimon_java(warehouse: Path, table: str, *commands: str) -> list[dict[str, s
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     lines = [line for line in ended.stdout.splitlines() if "=" in line and "|" in line]
-    return [dict(part.split("=", 1) for part in line.split("|")) for line in lines]  # type: ignore[misc]
+    return [dict(part.split("=", 1) for part in line.split("|")) for line in lines]
 
 
 @cache

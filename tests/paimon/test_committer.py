@@ -92,7 +92,8 @@ def test_a_snapshot_that_is_there_at_the_last_moment_is_not_replaced(
     """Another query commits when the file is ready, and has not its name yet."""
     other = Query(harness, "q2", store=store)
     manifests = [prepared(query, store, 0, ids(0)), prepared(other, store, 0, ids(100))]
-    real, others = folder._temporary, []
+    real = folder._temporary
+    others: list[Path] = []
 
     def temporary(target: Path, content: bytes) -> Path:
         ready = real(target, content)
