@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import date, datetime, timezone
 from decimal import Decimal
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -13,7 +11,7 @@ from servers.maven import MavenUnreachableError
 from servers.paimon_reader import paimon_java
 from tests.support.paimon_table import PaimonHarness
 
-from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance.query import Query
 from penstock.testing.faults import crash_at
 
@@ -56,17 +54,6 @@ ROW = {
     "map": [("k", 7)],
     "struct": {"a": 1, "b": [{"c": "d"}, None]},
 }
-
-
-@pytest.fixture
-def harness(tmp_path: Path) -> PaimonHarness:
-    return PaimonHarness(tmp_path)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
-    with open_store(f"sqlite:///{tmp_path}/store.db") as opened:
-        yield opened
 
 
 def java(harness: PaimonHarness, *commands: str) -> list[dict[str, str]]:

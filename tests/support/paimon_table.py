@@ -15,9 +15,11 @@ import duckdb
 import fastavro
 import pyarrow as pa
 
+from penstock.committers.contract import Manifest
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.paimon.sink import DESTINATION
 from penstock.datasource.paimon.source import PaimonDataSource
-from penstock.testing.conformance import DestinationHarness, Lost, Promises
+from penstock.testing.conformance import DestinationHarness, Lost, Promises, Query
 from penstock.testing.faults import lossy
 
 IDS = pa.schema([("id", pa.int64())])
@@ -199,6 +201,11 @@ class PaimonHarness(DestinationHarness):
 
     def roll_back(self) -> None:
         self.table().rollback_to(max(self.snapshots()) - 1)
+
+
+def prepared(query: Query, store: SqlManifestStore, batch_id: int, *rows: pa.Table) -> Manifest:
+    """A manifest that is not committed yet."""
+    return query.manifest(query.write(query.plan(store, query.batch(batch_id), rows[0].schema), rows))
 
 
 @contextmanager
