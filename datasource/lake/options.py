@@ -33,11 +33,6 @@ _OF_ONE_TARGET = {
 _REFUSED = {
     "compactWith": "the rewritten files would be in one table only. Write fewer and larger files, with "
     "penstock.distribute or larger batches",
-    "maintenance": "Penstock does not compact or vacuum tables that share files. penstock gc deletes what "
-    "neither table needs",
-    "compactEverySeconds": "Penstock does not compact tables that share files",
-    "vacuumEverySeconds": "Penstock does not vacuum tables that share files. penstock gc deletes what "
-    "neither table needs",
     "tableProperties": "each format has its own. Give target.delta.tableProperties or "
     "target.iceberg.tableProperties",
     "branch": "a Delta table has no branches",
@@ -170,7 +165,7 @@ class LakeOptions(FileTableOptions):
             if key.startswith(prefix)
         }
         named = {"queryname": f"{self.query_name}.{name}"} if self.query_name else {}
-        fixed = {"delivery": "decoupled", "compactwith": "none", "maintenance": "false"}
+        fixed = {"delivery": "decoupled", "compactwith": "none"}
         return {**own, **of_target, **named, **fixed}
 
 
