@@ -42,7 +42,9 @@ def commit_batch(
     if isinstance(sink, FansOut):
         from .fanout.committing import commit_fanout
 
-        commit_fanout(sink, store, messages)
+        batches = commit_fanout(sink, store, messages)
+        for target, own in batches:
+            _maintain(target, store, own)
         return
     committables, table = checked_committables(messages), open_table(sink, store)
     batch = committables[0].batch

@@ -159,6 +159,16 @@ class WritesOnce(FansOut, Protocol):
 
 
 @runtime_checkable
+class MayBeCoupled(FansOut, Protocol):
+    """A sink of several targets that can commit a batch to all of them before the next one starts."""
+
+    @property
+    def is_coupled(self) -> bool:
+        """Return True if the query does. A delivery process may deliver the targets as well."""
+        ...
+
+
+@runtime_checkable
 class OneOfSeveral(Protocol):
     """The sink of one target of a query with several."""
 

@@ -7,13 +7,17 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...committers.contract import Committable
+from ...committers.commit_runner import CommitRunner
+from ...committers.contract import Batch, Committable, ManifestState
 from ...committers.decoupled import DecoupledCommitter
+from ...committers.errors import RetryableError
 from ...committers.joint_preparation import JointPreparation, TargetBatch
+from ...committers.recovery import Recovery
 from ...writers.fanout.writer import of_target
 from ..batch_plan import CommittableMessage
 from ..committing import checked_committables, manifest_of
-from ..sink import FansOut, Sink, open_table
+from ..planning import retry
+from ..sink import FansOut, MayBeCoupled, Sink, check_same_table, open_table
 from .content import FanoutContent, PlannedTarget, batch_of_target
 from .planning import can_start_with
 
@@ -23,8 +27,13 @@ if TYPE_CHECKING:
 Messages = Sequence[CommittableMessage[Any, Any]]
 
 
-def commit_fanout(sink: FansOut, store: SqlManifestStore, messages: Messages) -> None:
-    """Prepare the batch for all targets, or for none. Check that those which the tasks left out have it."""
+def commit_fanout(
+    sink: FansOut, store: SqlManifestStore, messages: Messages
+) -> list[tuple[Sink[Any, Any], Batch]]:
+    """Prepare the batch for all targets, or for none. Check that those which the tasks left out have it.
+
+    If the targets are not decoupled, commit it to all of them, and return these.
+    """
     committables = checked_committables(messages)
     batch = committables[0].batch
     content: FanoutContent = () if committables[0].skipped else messages[0].content or ()
@@ -36,6 +45,29 @@ def commit_fanout(sink: FansOut, store: SqlManifestStore, messages: Messages) ->
         with of_target(name):
             DecoupledCommitter(store, open_table(target, store)).confirm_skipped(
                 batch_of_target(batch, target.table_uri)
+            )
+    if not isinstance(sink, MayBeCoupled) or not sink.is_coupled:
+        return []
+    for name, target in sink.target_sinks.items():
+        with of_target(name):
+            _commit_prepared(target, store, batch_of_target(batch, target.table_uri))
+    return [(one, batch_of_target(batch, one.table_uri)) for one in sink.target_sinks.values()]
+
+
+def _commit_prepared(sink: Sink[Any, Any], store: SqlManifestStore, batch: Batch) -> None:
+    """Commit the batch, and those before it that a crash has left. A delivery process may do so, too.
+
+    Raises:
+        RetryableError: a batch is not committed, and stays prepared.
+    """
+    table, written = open_table(sink, store), store.written_table(batch.stream)
+    check_same_table(table, batch.stream, written)
+    recovery = Recovery(store, table, CommitRunner(store, table, retry(sink.options)))
+    for recovered in recovery.recover_each(batch.stream):
+        if recovered.state is not ManifestState.COMMITTED:
+            raise RetryableError(
+                f"Batch {recovered.record.batch.batch_id} of {batch.stream} is not committed: "
+                f"{recovered.reason}. Start the query again."
             )
 
 

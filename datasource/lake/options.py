@@ -113,11 +113,6 @@ class LakeOptions(FileTableOptions):
             if key in refused
         ]
         problems += _missing(values) + _problems_of_targets(values.get("target_options", {}))
-        if values.get("is_decoupled") is False:
-            problems.append(
-                "delivery=coupled: penstock.lake is always decoupled, so that one table does not wait for "
-                "the other. Remove the option."
-            )
         if values.get("bad_rows", BadRows.FAIL) is not BadRows.FAIL:
             problems.append(
                 "badRows: a row that does not fit one of the tables fails the query. Remove the option."
@@ -125,7 +120,7 @@ class LakeOptions(FileTableOptions):
         stored = storable(OPTIONS, given)
         problems += problems_of(values, stored, PREFIXES)
         check(NAME, problems)
-        return cls(**{**values, "is_decoupled": True}, given=stored)
+        return cls(**{"is_decoupled": True, **values}, given=stored)
 
     def of_delta(self, given: Mapping[str, str]) -> dict[str, str]:
         """Return the options of `penstock.delta`.

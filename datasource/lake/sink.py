@@ -95,7 +95,7 @@ class LakeIcebergSink(IcebergSink):
 
 @dataclass(frozen=True, slots=True)
 class LakeSink(FanoutSink):
-    """A fan-out into two tables whose files are written once. See `FansOut` and `WritesOnce`."""
+    """A fan-out into two tables whose files are written once. See `WritesOnce` and `MayBeCoupled`."""
 
     options: LakeOptions  # type: ignore[assignment]
     pair: TablePair = field(kw_only=True)
@@ -139,6 +139,10 @@ class LakeSink(FanoutSink):
         }
         targets = {name: TargetSink(sink, addresses) for name, sink in sinks.items()}
         return cls(options, targets, pair=pair)
+
+    @property
+    def is_coupled(self) -> bool:
+        return not self.options.is_decoupled
 
     def joined(self, writers: Mapping[str, TaskWriterFactory[Any]]) -> TaskWriterFactory[Any]:
         """See `WritesOnce`."""
