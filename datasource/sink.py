@@ -159,16 +159,6 @@ class WritesOnce(FansOut, Protocol):
 
 
 @runtime_checkable
-class MayBeCoupled(FansOut, Protocol):
-    """A sink of several targets that can commit a batch to all of them before the next one starts."""
-
-    @property
-    def is_coupled(self) -> bool:
-        """Return True if the query does. A delivery process may deliver the targets as well."""
-        ...
-
-
-@runtime_checkable
 class OneOfSeveral(Protocol):
     """The sink of one target of a query with several."""
 
@@ -194,21 +184,13 @@ class MaintenanceContext(Protocol):
     def now(self) -> Callable[[], datetime]: ...
 
     @property
-    def access(self) -> TableAccess:
-        """Return the options to open other tables of the query."""
-        ...
+    def access(self) -> TableAccess: ...
 
     def sink_of(self, stream: StreamKey) -> Destination | None:
-        """Return the sink of another stream; None if the store does not know it.
-
-        Raises:
-            ConfigurationError: options are missing to open its table.
-        """
-        ...
+        """Return the sink of another stream; None if the store does not know it. Raises as `build_sink`."""
 
     def rewriter(self, rewrite_config: Callable[[LakeManifest], WriteConfig | None]) -> FileRewriter:
-        """Return what rewrites small data files of the table. `rewrite_config` as in `compaction`."""
-        ...
+        """Return what rewrites small data files of the table. `rewrite_config` as in `Compactable`."""
 
     def compaction(
         self,
@@ -216,12 +198,7 @@ class MaintenanceContext(Protocol):
         rewrite_config: Callable[[LakeManifest], WriteConfig | None],
         target_file_bytes: int,
     ) -> Step:
-        """Return the step that compacts small data files of the table.
-
-        Args:
-            rewrite_config: see `Compactable`
-        """
-        ...
+        """Return the step that compacts small data files. `rewrite_config` as in `Compactable`."""
 
     def orphans(self, stored: Cleanable) -> Step:
         """Return the step that deletes orphan files, as `penstock gc` does."""

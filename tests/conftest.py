@@ -73,6 +73,7 @@ SLOW = (
     "datasource/test_iceberg_maintenance.py",
     "datasource/test_lake.py",
     "datasource/test_lake_cleanup.py",
+    "datasource/test_lake_compaction.py",
     "datasource/test_lake_tables.py",
     "datasource/test_maintenance.py",
     "datasource/test_new_query.py",

@@ -17,7 +17,7 @@ from ...writers.fanout.writer import of_target
 from ..batch_plan import CommittableMessage
 from ..committing import checked_committables, manifest_of
 from ..planning import retry
-from ..sink import FansOut, MayBeCoupled, Sink, check_same_table, open_table
+from ..sink import FansOut, Sink, check_same_table, open_table
 from .content import FanoutContent, PlannedTarget, batch_of_target
 from .planning import can_start_with
 
@@ -27,13 +27,8 @@ if TYPE_CHECKING:
 Messages = Sequence[CommittableMessage[Any, Any]]
 
 
-def commit_fanout(
-    sink: FansOut, store: SqlManifestStore, messages: Messages
-) -> list[tuple[Sink[Any, Any], Batch]]:
-    """Prepare the batch for all targets, or for none. Check that those which the tasks left out have it.
-
-    If the targets are not decoupled, commit it to all of them, and return these.
-    """
+def commit_fanout(sink: FansOut, store: SqlManifestStore, messages: Messages) -> None:
+    """Prepare the batch for all targets, or for none. Check that those which the tasks left out have it."""
     committables = checked_committables(messages)
     batch = committables[0].batch
     content: FanoutContent = () if committables[0].skipped else messages[0].content or ()
@@ -46,20 +41,28 @@ def commit_fanout(
             DecoupledCommitter(store, open_table(target, store)).confirm_skipped(
                 batch_of_target(batch, target.table_uri)
             )
-    if not isinstance(sink, MayBeCoupled) or not sink.is_coupled:
-        return []
-    for name, target in sink.target_sinks.items():
-        with of_target(name):
-            _commit_prepared(target, store, batch_of_target(batch, target.table_uri))
-    return [(one, batch_of_target(batch, one.table_uri)) for one in sink.target_sinks.values()]
 
 
-def _commit_prepared(sink: Sink[Any, Any], store: SqlManifestStore, batch: Batch) -> None:
-    """Commit the batch, and those before it that a crash has left. A delivery process may do so, too.
+def commit_prepared(
+    sink: FansOut, store: SqlManifestStore, messages: Messages
+) -> list[tuple[Sink[Any, Any], Batch]]:
+    """Commit the batch to all targets, and those before it that a crash has left. Return the targets.
+
+    For a coupled query. A delivery process may deliver the targets as well.
 
     Raises:
         RetryableError: a batch is not committed, and stays prepared.
     """
+    committed = []
+    for name, target in sink.target_sinks.items():
+        batch = batch_of_target(messages[0].committable.batch, target.table_uri)
+        with of_target(name):
+            _commit_all(target, store, batch)
+        committed.append((target, batch))
+    return committed
+
+
+def _commit_all(sink: Sink[Any, Any], store: SqlManifestStore, batch: Batch) -> None:
     table, written = open_table(sink, store), store.written_table(batch.stream)
     check_same_table(table, batch.stream, written)
     recovery = Recovery(store, table, CommitRunner(store, table, retry(sink.options)))

@@ -57,7 +57,10 @@ class LakeIcebergTarget(IcebergTarget):
             "write.data.path": pair.data_location,
             "write.object-storage.enabled": "false",
         }
-        super().__init__(sink.catalog, sink.address, replace(sink.new, own_properties=own), sink.options)
+        # For other engines, which would delete files that the Delta table needs.
+        properties = {"gc.enabled": "false", **sink.new.properties}
+        new = replace(sink.new, properties=properties, own_properties=own)
+        super().__init__(sink.catalog, sink.address, new, sink.options)
         self._pair = pair
         self._partner = pair.name_of_delta
 
@@ -95,7 +98,7 @@ class LakeIcebergSink(IcebergSink):
 
 @dataclass(frozen=True, slots=True)
 class LakeSink(FanoutSink):
-    """A fan-out into two tables whose files are written once. See `WritesOnce` and `MayBeCoupled`."""
+    """A fan-out into two tables whose files are written once. See `FansOut` and `WritesOnce`."""
 
     options: LakeOptions  # type: ignore[assignment]
     pair: TablePair = field(kw_only=True)
@@ -139,10 +142,6 @@ class LakeSink(FanoutSink):
         }
         targets = {name: TargetSink(sink, addresses) for name, sink in sinks.items()}
         return cls(options, targets, pair=pair)
-
-    @property
-    def is_coupled(self) -> bool:
-        return not self.options.is_decoupled
 
     def joined(self, writers: Mapping[str, TaskWriterFactory[Any]]) -> TaskWriterFactory[Any]:
         """See `WritesOnce`."""

@@ -379,7 +379,7 @@ def test_files_that_are_missing_before_the_commit_fail_a_coupled_batch(pair: Lak
 
     with (
         at_point("prepare.done", delete),
-        pytest.raises(RetryableError, match="Batch 1 of .* is not committed"),
+        pytest.raises(RetryableError, match=r"Batch 1 of .* is not committed"),
     ):
         run(pair, query, 1)
     run(pair, query, 1, run_id="r2")

@@ -309,6 +309,7 @@ def test_old_files_are_deleted_when_neither_table_can_read_them(pair: LakePair) 
     keep_one = {"target.iceberg.keepSnapshots": "1", "target.iceberg.snapshotGrace": "0s"}
     query = delivered(pair, **keep_one, **NO_RETENTION)
     old = share(pair)
+    assert pair.iceberg.load().properties["gc.enabled"] == "false", "for other engines"
     before = pair.iceberg.load().current_snapshot()
     assert before is not None
     assert compacted(pair) == "compacted 8 files into 1"
@@ -336,3 +337,11 @@ def test_a_vacuum_keeps_files_that_a_prepared_batch_of_iceberg_lists(pair: LakeP
     assert pair.maintain()["vacuum"].error is None
     assert pair.deliver().code == 0
     assert pair.iceberg.ids() == list(range(10))
+
+
+def test_a_delta_table_that_only_takes_appends_is_compacted(pair: LakePair) -> None:
+    """Compaction changes no rows."""
+    delivered(pair, **{"target.delta.tableProperties": json.dumps({"delta.appendOnly": "true"})})
+    assert compacted(pair) == "compacted 8 files into 1"
+    assert len(share(pair)) == 1
+    agree(pair, 8)
