@@ -345,3 +345,38 @@ def test_a_delta_table_that_only_takes_appends_is_compacted(pair: LakePair) -> N
     assert compacted(pair) == "compacted 8 files into 1"
     assert len(share(pair)) == 1
     agree(pair, 8)
+
+
+# Maintenance by others ------------------------------------------------------------------------------------
+
+
+def test_optimize_by_others_ends_the_compaction_and_loses_no_file_of_iceberg(pair: LakePair) -> None:
+    query = delivered(pair, **NO_RETENTION)
+    DeltaTable(str(pair.delta.path)).optimize.compact()
+    done = pair.maintain()
+    assert (done["compact"].done, done["vacuum"].done) == ("", "")
+    agree(pair, 8)
+    run(pair, query, 4)
+    assert pair.deliver().code == 0
+    agree(pair, 10)
+
+
+def test_a_long_retention_keeps_files_from_a_vacuum_by_others(pair: LakePair) -> None:
+    """Of a batch that is not delivered yet, and of an older snapshot."""
+    long = json.dumps({"delta.deletedFileRetentionDuration": "interval 30000 days"})
+    query = delivered(pair, **{"target.delta.tableProperties": long})
+    assert compacted(pair) == "compacted 8 files into 1"
+    run(pair, query, 4)
+    age_files(pair)
+    assert DeltaTable(str(pair.delta.path)).vacuum(dry_run=False, full=True) == []
+    assert pair.deliver().code == 0
+    agree(pair, 10)
+
+
+def test_snapshots_that_pyiceberg_expires_keep_their_files(pair: LakePair) -> None:
+    delivered(pair)
+    old = pair.iceberg.version()
+    assert compacted(pair) == "compacted 8 files into 1"
+    pair.iceberg.load().maintenance.expire_snapshots().by_id(old).commit()
+    assert len(pair.files()) == 9
+    agree(pair, 8)
