@@ -38,6 +38,15 @@ def test_a_second_compaction_of_a_stream_is_refused(store: SqlManifestStore) -> 
     assert store.compactions.of_stream(STREAM) == b"first"
 
 
+def test_a_stream_with_a_compaction_is_not_forgotten(store: SqlManifestStore) -> None:
+    store.compactions.put(STREAM, b"content")
+    with pytest.raises(RetryableError, match="1 compactions that are not in both tables yet"):
+        store.deliveries.forget(STREAM, "me")
+    store.compactions.remove(STREAM)
+    store.deliveries.forget(STREAM, "me")
+    assert store.streams() == []
+
+
 def test_a_damaged_compaction_is_an_error(store: SqlManifestStore) -> None:
     store.compactions.put(STREAM, b"content")
     run_sql(store, "UPDATE penstock_compactions SET content_sha256 = 'other'")

@@ -397,7 +397,7 @@ def test_a_table_whose_metadata_was_restored_is_not_written_by_a_coupled_query(p
         run(pair, query, batch_id)
 
     def restore() -> None:
-        with sqlite3.connect(pair.iceberg.warehouse / "catalog.sqlite") as catalog:
+        with sqlite3.connect(pair.root / "warehouse" / "catalog.sqlite") as catalog:
             catalog.execute("UPDATE iceberg_tables SET metadata_location = previous_metadata_location")
         catalog.close()
 
