@@ -74,6 +74,8 @@ SLOW = (
     "datasource/test_lake.py",
     "datasource/test_lake_cleanup.py",
     "datasource/test_lake_compaction.py",
+    "datasource/test_lake_coupled.py",
+    "datasource/test_lake_foreign_writers.py",
     "datasource/test_lake_tables.py",
     "datasource/test_maintenance.py",
     "datasource/test_new_query.py",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -13,17 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from pyiceberg.catalog.sql import SqlCatalog
-from servers.s3 import BUCKET, s3_client, s3_properties, s3_server
-from tests.support.cli import Ended
-from tests.support.lake_pairs import LakePair, LakePlace, by_all_readers, lake_pair, run
+from tests.support.lake_pairs import LakePair, by_all_readers, lake_pair, run
 
 from penstock.committers.contract import ManifestState
-from penstock.committers.delta.committer import DeltaTableCommitter
-from penstock.committers.errors import CheckpointMismatchError, RetryableError, TableChangedError
-from penstock.testing.conformance import Query
+from penstock.committers.errors import CheckpointMismatchError, RetryableError
 from penstock.testing.conformance.query import ids
-from penstock.testing.faults import at_point, crash_at
+from penstock.testing.faults import crash_at
 
 PREPARED, COMMITTED = ManifestState.PREPARED, ManifestState.COMMITTED
 UTC = timezone.utc
@@ -264,143 +258,3 @@ def test_a_store_that_cannot_be_reached_leaves_no_files(pair: LakePair) -> None:
     ):
         query.commit(pair.store, messages)
     assert pair.files() == set()
-
-
-# Object stores --------------------------------------------------------------------------------------------
-
-
-def test_on_s3_the_options_of_the_store_are_given_once(tmp_path: Path) -> None:
-    with s3_server() as storage, lake_pair(tmp_path) as pair:
-        catalog = {"uri": f"sqlite:///{tmp_path}/catalog.sqlite", "warehouse": f"s3://{BUCKET}/warehouse"}
-        where = {
-            "path": f"s3a://{BUCKET}/table",
-            "table": "lake.ids",
-            "catalog": "local",
-            "catalog.type": "sql",
-            **{f"catalog.{key}": value for key, value in catalog.items()},
-            **{f"storage.{key}": value for key, value in storage.items()},
-        }
-        query = Query(LakePlace(where))
-        parts = [pa.table({"id": pa.array([n], pa.int64()), "day": ["d:1"]}) for n in range(4)]
-        query = query.with_options(partitionBy="day")
-        query.run(pair.store, query.batch(0), *parts)
-        given = [f"--storage={key}={value}" for key, value in storage.items()]
-        given += [f"--catalog={key}={value}" for key, value in {**catalog, "type": "sql"}.items()]
-        given += [f"--catalog={key}={value}" for key, value in s3_properties(storage).items()]
-        for _ in range(2):  # the second one compacts what both tables have then
-            ended = Ended("deliver", "--once", "--store", pair.store_url, *given)
-            assert ended.code == 0, ended.err
-            for stream in pair.store.streams():
-                pair.store.maintenance.note(stream.key, "compact", datetime(2020, 1, 1, tzinfo=UTC))
-        iceberg = SqlCatalog("local", **catalog, **s3_properties(storage)).load_table("lake.ids")
-        delta = DeltaTable(f"s3://{BUCKET}/table", storage_options=storage)
-        rows = [
-            one.sort_by("id").to_pylist() for one in (delta.to_pyarrow_table(), iceberg.scan().to_arrow())
-        ]
-        assert rows[0] == rows[1] == [{"id": n, "day": "d:1"} for n in range(4)]
-        assert len(delta.file_uris()) == len(list(iceberg.scan().plan_files())) == 1
-        keys = [one["Key"] for one in s3_client(storage).list_objects_v2(Bucket=BUCKET)["Contents"]]
-        assert len([key for key in keys if key.endswith(".parquet")]) == 4 + 1
-        gc = Ended("gc", "--store", pair.store_url, "--older-than", "1h", "--delete", *given)
-        assert gc.code == 0, gc.err
-
-
-# Coupled --------------------------------------------------------------------------------------------------
-
-
-def test_a_coupled_query_commits_each_batch_to_both(pair: LakePair) -> None:
-    query = pair.query(delivery="coupled")
-    for batch_id in range(2):
-        run(pair, query, batch_id)
-        assert pair.states(batch_id) == [COMMITTED] * 2
-        assert pair.ids() == [list(range(2 * batch_id + 2))] * 2
-    delta, iceberg = pair.named()
-    assert delta == iceberg
-    assert len(pair.files()) == 4
-
-
-@pytest.mark.parametrize(
-    ("point", "time"),
-    [("prepare.done", 1), ("commit.start", 1), ("commit.landed", 1), ("mark.done", 1), ("commit.landed", 2)],
-)
-def test_a_crash_of_a_coupled_query_is_recovered_by_the_replay(pair: LakePair, point: str, time: int) -> None:
-    query = pair.query(delivery="coupled")
-    run(pair, query, 0)
-    with crash_at(point, time):
-        run(pair, query, 1)
-    assert all(ids in ([0, 1], [0, 1, 2, 3]) for ids in pair.ids())
-    files = pair.files()
-    run(pair, query, 1, ids(8), run_id="r2")
-    assert pair.files() == files, "the replay writes nothing"
-    assert pair.ids() == [[0, 1, 2, 3]] * 2
-    assert pair.states(1) == [COMMITTED] * 2
-    run(pair, query, 2, run_id="r2")
-    assert pair.ids() == [list(range(6))] * 2
-
-
-def test_a_delivery_process_may_finish_what_a_coupled_query_left(pair: LakePair) -> None:
-    query = pair.query(delivery="coupled")
-    with crash_at("commit.landed"):
-        run(pair, query, 0)
-    assert pair.ids() == [[], [0, 1]]
-    assert pair.deliver().code == 0
-    assert pair.ids() == [[0, 1]] * 2
-    run(pair, query, 0, ids(8), run_id="r2")
-    run(pair, query, 1, run_id="r2")
-    assert pair.ids() == [[0, 1, 2, 3]] * 2
-
-
-def test_a_table_that_a_coupled_query_cannot_reach_fails_the_batch(pair: LakePair) -> None:
-    query = pair.query(delivery="coupled")
-    run(pair, query, 0)
-    down = mock.patch.object(DeltaTableCommitter, "commit", side_effect=RetryableError("no network"))
-    with down, pytest.raises(RetryableError, match="Target delta: no network"):
-        run(pair, query, 1)
-    assert pair.states(1) == [PREPARED, COMMITTED]
-    run(pair, query, 1, run_id="r2")
-    assert pair.ids() == [[0, 1, 2, 3]] * 2
-
-
-def test_prepared_files_that_are_missing_are_written_again(pair: LakePair) -> None:
-    query = pair.query(delivery="coupled")
-    run(pair, query, 0)
-    before = pair.files()
-    with crash_at("prepare.done"):
-        run(pair, query, 1)
-    for path in pair.files() - before:
-        (pair.delta.folder / path).unlink()
-    run(pair, query, 1, run_id="r2")
-    assert pair.ids() == [[0, 1, 2, 3]] * 2
-
-
-def test_files_that_are_missing_before_the_commit_fail_a_coupled_batch(pair: LakePair) -> None:
-    query = pair.query(delivery="coupled")
-    run(pair, query, 0)
-    before = pair.files()
-
-    def delete() -> None:
-        for path in pair.files() - before:
-            (pair.delta.folder / path).unlink()
-
-    with (
-        at_point("prepare.done", delete),
-        pytest.raises(RetryableError, match=r"Batch 1 of .* is not committed"),
-    ):
-        run(pair, query, 1)
-    run(pair, query, 1, run_id="r2")
-    assert pair.ids() == [[0, 1, 2, 3]] * 2
-
-
-def test_a_table_whose_metadata_was_restored_is_not_written_by_a_coupled_query(pair: LakePair) -> None:
-    query = pair.query(delivery="coupled")
-    for batch_id in range(2):
-        run(pair, query, batch_id)
-
-    def restore() -> None:
-        with sqlite3.connect(pair.root / "warehouse" / "catalog.sqlite") as catalog:
-            catalog.execute("UPDATE iceberg_tables SET metadata_location = previous_metadata_location")
-        catalog.close()
-
-    with at_point("prepare.done", restore), pytest.raises(TableChangedError, match="restored from a copy"):
-        run(pair, query, 2)
-    assert pair.ids() == [[0, 1, 2, 3], [0, 1]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +29,11 @@ from penstock.testing.conformance import Query
 from penstock.testing.conformance.query import ids
 
 TARGETS = ("delta", "iceberg")
+
+KINDS = ("a b%20/c", "é=ü", None)
+NO_RETENTION = {
+    "target.delta.tableProperties": json.dumps({"delta.deletedFileRetentionDuration": "interval 0 days"})
+}
 
 _ONCE_A_YEAR = timedelta(days=366)
 _runs = count()
@@ -142,3 +149,50 @@ def by_all_readers(pair: LakePair) -> dict[str, pa.Table]:
         "pyiceberg": iceberg.scan().to_arrow(),
         "polars of Iceberg": pair.iceberg.scan().collect().to_arrow(),
     }
+
+
+# Compaction
+
+
+def delivered(pair: LakePair, **options: str) -> Query:
+    query = pair.query(**options)
+    for batch_id in range(4):
+        run(pair, query, batch_id)
+    assert pair.deliver().code == 0
+    return query
+
+
+def compacted(pair: LakePair) -> str:
+    result = pair.maintain()["compact"]
+    assert result.error is None, result.error
+    return result.done
+
+
+def agree(pair: LakePair, rows: int) -> None:
+    """All readers of both formats read each row once."""
+    for reader, table in by_all_readers(pair).items():
+        assert sorted(table["id"].to_pylist()) == list(range(rows)), reader
+    assert pair.ids() == [list(range(rows))] * 2
+
+
+def age_files(pair: LakePair) -> None:
+    for path in pair.files():
+        os.utime(pair.delta.folder / path, (1, 1))
+
+
+def share(pair: LakePair) -> set[str]:
+    delta, iceberg = pair.named()
+    assert delta == iceberg
+    return delta
+
+
+def some(first: int) -> pa.Table:
+    values = range(first, first + 3)
+    return pa.table(
+        {
+            "id": pa.array(values, pa.int64()),
+            "kind": pa.array(KINDS, pa.string()),
+            "at": pa.array([n * 10**6 for n in values], pa.timestamp("us", "UTC")),
+            "list": pa.array([[n, None] for n in values], pa.list_(pa.int64())),
+        }
+    )
