@@ -31,8 +31,8 @@ _OF_ONE_TARGET = {
 """Options that only one of the tables has."""
 
 _REFUSED = {
-    "compactWith": "the rewritten files would be in one table only. Write fewer and larger files, with "
-    "penstock.distribute or larger batches",
+    "compactWith": "the tables are delivered at different times, each from the files of the tasks. Small "
+    "files are compacted afterwards, in both tables (compactEverySeconds)",
     "tableProperties": "each format has its own. Give target.delta.tableProperties or "
     "target.iceberg.tableProperties",
     "branch": "a Delta table has no branches",
