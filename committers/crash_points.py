@@ -51,7 +51,17 @@ LETTER_POINTS = (
 a commit. The batch is the one that the rows are from.
 """
 
-CRASH_POINTS = (*STREAM_POINTS, *DELIVERY_POINTS, *LETTER_POINTS)
+PAIR_POINTS = (
+    "pair.rewritten",
+    "pair.prepared",
+    "pair.first",
+    "pair.second",
+)
+"""Crash points of a compaction of two tables that share their files. The batch is one that the stream reaches
+later, as in the names of the new files.
+"""
+
+CRASH_POINTS = (*STREAM_POINTS, *DELIVERY_POINTS, *LETTER_POINTS, *PAIR_POINTS)
 
 Handler = Callable[[str, int], None]
 

@@ -40,9 +40,12 @@ def commit_batch(
 ) -> None:
     """`commit_stream_batch` with an open store."""
     if isinstance(sink, FansOut):
-        from .fanout.committing import commit_fanout
+        from .fanout.committing import commit_fanout, commit_prepared
 
         commit_fanout(sink, store, messages)
+        if not sink.options.is_decoupled:
+            for target, own in commit_prepared(sink, store, messages):
+                _maintain(target, store, own)
         return
     committables, table = checked_committables(messages), open_table(sink, store)
     batch = committables[0].batch

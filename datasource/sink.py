@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 
     from pyarrow.fs import FileSystem
 
-    from ..committers.file_tables.compaction import CompactableTable
+    from ..committers.file_tables.compaction import CompactableTable, FileRewriter
     from ..committers.file_tables.manifest import LakeManifest
     from ..committers.maintenance import MaintenancePolicy, Step
     from ..committers.store.sql import SqlManifestStore, WrittenTable
     from ..writers.parquet.write_config import WriteConfig
     from .destinations import Cleanable
+    from .table_access import TableAccess
 
 
 TableT_co = TypeVar("TableT_co", covariant=True)
@@ -182,18 +183,22 @@ class MaintenanceContext(Protocol):
     @property
     def now(self) -> Callable[[], datetime]: ...
 
+    @property
+    def access(self) -> TableAccess: ...
+
+    def sink_of(self, stream: StreamKey) -> Destination | None:
+        """Return the sink of another stream; None if the store does not know it. Raises as `build_sink`."""
+
+    def rewriter(self, rewrite_config: Callable[[LakeManifest], WriteConfig | None]) -> FileRewriter:
+        """Return what rewrites small data files of the table. `rewrite_config` as in `Compactable`."""
+
     def compaction(
         self,
         table: CompactableTable,
         rewrite_config: Callable[[LakeManifest], WriteConfig | None],
         target_file_bytes: int,
     ) -> Step:
-        """Return the step that compacts small data files of the table.
-
-        Args:
-            rewrite_config: see `Compactable`
-        """
-        ...
+        """Return the step that compacts small data files. `rewrite_config` as in `Compactable`."""
 
     def orphans(self, stored: Cleanable) -> Step:
         """Return the step that deletes orphan files, as `penstock gc` does."""

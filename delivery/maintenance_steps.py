@@ -18,18 +18,19 @@ from ..committers.errors import PenstockError
 from ..committers.file_tables.compaction import (
     RECENT_BATCHES,
     CompactableTable,
-    Compacted,
     Compaction,
     CompactionPolicy,
 )
 from ..committers.file_tables.manifest import LakeManifest
 from ..committers.maintenance import MaintenancePolicy, Step
 from ..datasource.destinations import Cleanable, cleanup_of, paths_of
-from ..datasource.sink import Maintainable
+from ..datasource.sink import Destination, Maintainable
+from ..datasource.table_access import TableAccess
 from ..writers.parquet.compaction import SMALL
 from ..writers.parquet.write_config import WriteConfig
 from .compaction import TableFileRewriter
 from .rewriting import GroupRewriter, InlineExecutor
+from .stream_settings import StreamSettings, build_sink
 
 if TYPE_CHECKING:
     from ..committers.store.maintenance import SqlMaintenance
@@ -128,15 +129,18 @@ def maintenance_runner(
     stream: StreamKey,
     policy: MaintenancePolicy,
     *,
+    access: TableAccess | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     stop: Callable[[], bool] = lambda: False,
 ) -> MaintenanceRunner:
     """Return the maintenance of the stream's table.
 
     Args:
+        access: options to open other tables of the query
         stop: True ends a compaction after the current group of files
     """
-    steps = destination.maintenance_steps(StoredContext(store, stream, policy, now, stop))
+    context = StoredContext(store, stream, policy, now, stop, access or TableAccess({}, {}))
+    steps = destination.maintenance_steps(context)
     is_wanted = _wanted(policy, destination.is_maintained)
     return MaintenanceRunner(steps, is_wanted, _StoredLog(store.maintenance, stream))
 
@@ -164,6 +168,7 @@ class StoredContext:
     policy: MaintenancePolicy
     now: Callable[[], datetime]
     stop: Callable[[], bool]
+    access: TableAccess
 
     def compaction(
         self,
@@ -171,13 +176,22 @@ class StoredContext:
         rewrite_config: Callable[[LakeManifest], WriteConfig | None],
         target_file_bytes: int,
     ) -> Step:
-        here = GroupRewriter(InlineExecutor(self.stop))
-        rewriter = TableFileRewriter(self.stream.query_id, rewrite_config, here, self.stop)
+        rewriter = self.rewriter(rewrite_config)
         policy = CompactionPolicy(target_file_bytes, small_file_bytes=int(target_file_bytes * SMALL))
         compaction = Compaction(
             table, rewriter, policy, recent=lambda: self.store.history(self.stream, RECENT_BATCHES)
         )
-        return Step("compact", self.policy.compact_s, lambda: _summary(compaction.run()))
+        return Step("compact", self.policy.compact_s, lambda: compaction.run().summary())
+
+    def rewriter(self, rewrite_config: Callable[[LakeManifest], WriteConfig | None]) -> TableFileRewriter:
+        here = GroupRewriter(InlineExecutor(self.stop))
+        return TableFileRewriter(self.stream.query_id, rewrite_config, here, self.stop)
+
+    def sink_of(self, stream: StreamKey) -> Destination | None:
+        status = next((one for one in self.store.streams() if one.key == stream), None)
+        if status is None:
+            return None
+        return build_sink(status, StreamSettings.parse(status.settings), self.access)
 
     def orphans(self, stored: Cleanable) -> Step:
 
@@ -203,9 +217,3 @@ class StoredContext:
 
 def _wanted(policy: MaintenancePolicy, is_ours: Callable[[], bool]) -> Callable[[], bool]:
     return is_ours if policy.is_wanted is None else lambda: policy.is_wanted is True
-
-
-def _summary(compacted: Compacted) -> str:
-    if compacted.sources:
-        return f"compacted {compacted.sources:,} files into {compacted.files:,}"
-    return f"compacted nothing: {compacted.given_up}" if compacted.given_up else ""

@@ -77,6 +77,7 @@ class StreamMaintenance:
                 self._store,
                 self._stream.key,
                 sink.maintenance_policy(),
+                access=self._access,
                 now=self._clock,
                 stop=self._stop,
             )

@@ -112,6 +112,8 @@ def vacuum(
     storage_options: Mapping[str, str],
     now: datetime,
     protected: Callable[[], Collection[str]],
+    *,
+    protects_partner: bool = False,
 ) -> int:
     """Delete files that were removed from the table longer ago than its retention; return the number
     deleted.
@@ -125,6 +127,7 @@ def vacuum(
     Args:
         protected: returns base names of files in manifests that are not committed yet; called right before
             each deletion
+        protects_partner: these include the files that the other table needs, if the tables share files
 
     Raises:
         RetryableError: the table cannot be read now.
@@ -135,7 +138,7 @@ def vacuum(
         return 0
     check_supported(table, overwrite=False)
     configuration = table.metadata().configuration
-    if shared_with(configuration) is not None:  # the other table may still need them
+    if shared_with(configuration) is not None and not protects_partner:  # the other table may still need them
         return 0
     kept_for = retention(configuration, FILES)
     if kept_for is None:

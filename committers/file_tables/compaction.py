@@ -143,7 +143,14 @@ class Compacted:
     conflicts: int = 0
     """Number of attempts that failed because another writer committed first."""
     given_up: str = ""
-    """Why nothing was replaced although there were files to rewrite; empty otherwise."""
+    """Why files were not replaced; empty otherwise."""
+
+    def summary(self) -> str:
+        """For display; empty if there was nothing to do."""
+        if self.sources:
+            more = f", except {self.given_up}" if self.given_up else ""
+            return f"compacted {self.sources:,} files into {self.files:,}{more}"
+        return f"compacted nothing: {self.given_up}" if self.given_up else ""
 
 
 def choose_groups(files: Iterable[DataFile], policy: CompactionPolicy) -> list[tuple[DataFile, ...]]:

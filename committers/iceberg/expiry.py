@@ -22,7 +22,8 @@ deleting a file twice is harmless.
 
 Files outside of the table's folders (see `deletion_guard`) are not deleted, whatever the metadata or a plan
 in the store says: they may have been added in place and be needed elsewhere. Files of snapshots that others
-have expired are not deleted either. With `gc.enabled=false` nothing is done.
+have expired are not deleted either. With `gc.enabled=false` nothing is done, except in a table that shares
+its data files with another one: no data file of that one is deleted here.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ from pyiceberg.table.update import (
 from pyiceberg.utils.properties import property_as_bool
 
 from ..errors import PenstockError, RetryableError
+from ..file_tables.shared_files import shared_with
 from ..safe_text import get_logger
 from ..store.expiries import Expiry
 from .deletion_guard import table_deletion_guard
@@ -149,7 +151,8 @@ class SnapshotExpiry:
         """
         with self._errors():
             table = self._load_table()
-            if not property_as_bool(table.metadata.properties, "gc.enabled", True):
+            properties = table.metadata.properties
+            if not property_as_bool(properties, "gc.enabled", True) and shared_with(properties) is None:
                 return Expired()
             due = self._due(table)
             return Expired(snapshots=self._expire(table), files=self._delete(table, due))

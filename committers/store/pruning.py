@@ -16,7 +16,17 @@ from ..contract import ManifestState, StreamKey
 from . import queries
 from .database import Database
 from .delivery_queries import DeliveryPhase
-from .tables import IS_PREPARED, contents, dead_letters, deliveries, manifests, metadata, runs, streams
+from .tables import (
+    IS_PREPARED,
+    compactions,
+    contents,
+    dead_letters,
+    deliveries,
+    manifests,
+    metadata,
+    runs,
+    streams,
+)
 
 BATCHES_AT_ONCE = 1000
 """Batches deleted in one transaction. A query that prepares a batch at the same time waits for it."""
@@ -126,6 +136,9 @@ def unfinished(connection: Connection, stream_id: int) -> list[str]:
         "batches with dead letters that are not in their table": batches.where(_has_letters()),
         "batches whose merged files are not deleted yet (the delivery process does so after an hour)": (
             batches.where(is_committed, sa.not_(_is_unneeded()))
+        ),
+        "compactions that are not in both tables yet": (
+            sa.select(sa.func.count()).select_from(compactions).where(compactions.c.stream_id == stream_id)
         ),
     }
     found = ((connection.scalar(query) or 0, what) for what, query in counts.items())

@@ -28,6 +28,7 @@ from ..contract import (
 from ..deliveries.contract import Backlog, DeliveryState
 from ..errors import CommitStateUnknownError, FencedError, RetryableError
 from . import contents, queries
+from .compactions import SqlCompactions
 from .database import Clock, Database
 from .dead_letters import SqlDeadLetters
 from .deliveries import SqlDeliveries
@@ -128,6 +129,7 @@ class SqlManifestStore:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self.compactions = SqlCompactions(database, clock)
         self.expiries = SqlExpiries(database)
         self.deliveries = SqlDeliveries(database, clock)
         self.maintenance = SqlMaintenance(database)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
+SCHEMA_VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
 """All schema versions, oldest first: the revisions in `migrations/versions`."""
 
 VERSION_TABLE = "penstock_alembic_version"
@@ -251,6 +251,16 @@ dead_letters = sa.Table(
     sa.Column("message", sa.Text, nullable=False),
     sa.Column("refused_at", UtcDateTime, nullable=False),
     sa.Column("content", sa.LargeBinary, nullable=False),
+)
+
+# Compactions of tables that share their files.
+compactions = sa.Table(
+    "penstock_compactions",
+    metadata,
+    sa.Column("stream_id", sa.ForeignKey("penstock_streams.id"), primary_key=True, autoincrement=False),
+    sa.Column("prepared_at", UtcDateTime, nullable=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+    sa.Column("content_sha256", sa.Text, nullable=False),
 )
 
 operator_actions = sa.Table(

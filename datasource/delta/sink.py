@@ -79,15 +79,24 @@ class DeltaSink:
             count = vacuum(uri, storage, context.now(), context.pending_names)
             return f"deleted {count:,} files that the table has removed" if count else ""
 
-        return [
-            context.compaction(
+        table = load_if_there(uri, storage)
+        partner = None if table is None else shared_with(table.metadata().configuration)
+        if partner is None:
+            compaction = context.compaction(
                 DeltaCompactableTable(uri, storage, context.stream.query_id, serialize),
                 lambda content: self.open_table().rewrite_config(content),
                 self.options.target_file_bytes or TARGET_FILE_BYTES,
-            ),
+            )
+        else:
+            from ..lake.maintenance import shared_compaction, shared_vacuum
+
+            compaction = shared_compaction(self, partner, context)
+            remove = shared_vacuum(self, partner, context)
+        return [
+            compaction,
             Step("checkpoint", CHECKPOINT_S, checkpoint),
             Step("vacuum", context.policy.vacuum_s, remove),
-            context.orphans(StoredDelta(uri, storage)),
+            context.orphans(StoredDelta(uri, storage, context.access.catalog)),
         ]
 
     def partitioning(self) -> tuple[PartitionField, ...]:
@@ -158,7 +167,7 @@ class DeltaTarget(FileTableTarget, DeltaTableCommitter):
     def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
         """See `Compactable`."""
         layout = self.target_of(content)
-        if layout is None or shared_with(self._properties()) is not None:
+        if layout is None or shared_with(self._properties()) != self._partner:
             return None
         columns = [name for name in layout.schema.names if name not in layout.partition_by]
         return self._write_config(layout, leading(self._query.sort_within, columns))
@@ -228,10 +237,11 @@ class StoredDelta(CleanableFiles):
         partner = None if table is None else shared_with(table.metadata().configuration)
         if partner is None:
             return own
-        from ..lake.cleanup import shared_cleanable
+        from ..lake.cleanup import PartnerFiles, SharedCleanable
         from ..table_access import TableAccess
 
-        return shared_cleanable(own, partner, store, TableAccess(dict(self.storage), dict(self.catalog)))
+        access = TableAccess(dict(self.storage), dict(self.catalog))
+        return SharedCleanable(own, PartnerFiles(partner, store, access))
 
 
 def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> DeltaSink:

@@ -7,13 +7,17 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...committers.contract import Committable
+from ...committers.commit_runner import CommitRunner
+from ...committers.contract import Batch, Committable, ManifestState
 from ...committers.decoupled import DecoupledCommitter
+from ...committers.errors import RetryableError
 from ...committers.joint_preparation import JointPreparation, TargetBatch
+from ...committers.recovery import Recovery
 from ...writers.fanout.writer import of_target
 from ..batch_plan import CommittableMessage
 from ..committing import checked_committables, manifest_of
-from ..sink import FansOut, Sink, open_table
+from ..planning import retry
+from ..sink import FansOut, Sink, check_same_table, open_table
 from .content import FanoutContent, PlannedTarget, batch_of_target
 from .planning import can_start_with
 
@@ -36,6 +40,37 @@ def commit_fanout(sink: FansOut, store: SqlManifestStore, messages: Messages) ->
         with of_target(name):
             DecoupledCommitter(store, open_table(target, store)).confirm_skipped(
                 batch_of_target(batch, target.table_uri)
+            )
+
+
+def commit_prepared(
+    sink: FansOut, store: SqlManifestStore, messages: Messages
+) -> list[tuple[Sink[Any, Any], Batch]]:
+    """Commit the batch to all targets, and those before it that a crash has left. Return the targets.
+
+    For a coupled query. A delivery process may deliver the targets as well.
+
+    Raises:
+        RetryableError: a batch is not committed, and stays prepared.
+    """
+    committed = []
+    for name, target in sink.target_sinks.items():
+        batch = batch_of_target(messages[0].committable.batch, target.table_uri)
+        with of_target(name):
+            _commit_all(target, store, batch)
+        committed.append((target, batch))
+    return committed
+
+
+def _commit_all(sink: Sink[Any, Any], store: SqlManifestStore, batch: Batch) -> None:
+    table, written = open_table(sink, store), store.written_table(batch.stream)
+    check_same_table(table, batch.stream, written)
+    recovery = Recovery(store, table, CommitRunner(store, table, retry(sink.options)))
+    for recovered in recovery.recover_each(batch.stream):
+        if recovered.state is not ManifestState.COMMITTED:
+            raise RetryableError(
+                f"Batch {recovered.record.batch.batch_id} of {batch.stream} is not committed: "
+                f"{recovered.reason}. Start the query again."
             )
 
 

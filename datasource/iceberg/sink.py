@@ -184,7 +184,7 @@ class IcebergTarget(FileTableTarget, IcebergTableCommitter):
     def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
         """See `Compactable`."""
         layout = self.target_of(content)
-        if layout is None or shared_with(self._properties()) is not None:
+        if layout is None or shared_with(self._properties()) != self._partner:
             return None
         return self._write_config(layout, leading(self._query.sort_within, layout.schema.names))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,28 +19,38 @@ if TYPE_CHECKING:
     from ..table_access import TableAccess
 
 
-def shared_cleanable(
-    own: CleanableTable, partner: str, store: SqlManifestStore, access: TableAccess
-) -> CleanableTable:
-    """Return the table whose location the files are in, together with the one that shares them.
+class PartnerFiles:
+    """The files that the other table needs, now or later.
 
     Args:
-        partner: from the property of the table
-
+        partner: the other table, from the property of the table in whose location the files are
     Raises:
         ConfigurationError: the other table is missing, or cannot be opened with these options.
     """
-    kind, _, uri = partner.partition(":")
-    stream = StreamKey("", uri)
-    stored = destination_type(stream, ICEBERG).stored_table(stream, access) if kind == ICEBERG else None
-    if stored is None or stored.now() is None or not isinstance(stored, Cleanable):
-        raise ConfigurationError(
-            f"The table that shares its files, {shown(partner)}, does not exist. Nothing was deleted, "
-            "because it is unknown which files it needs. Restore it; or, if it was dropped for good, remove "
-            f"the property {SHARES_PROPERTY} of this table."
-        )
-    pending = [key for key in (one.key for one in store.streams()) if key.table_uri == uri]
-    return SharedCleanable(own, stored.cleanable(store), store, pending)
+
+    def __init__(self, partner: str, store: SqlManifestStore, access: TableAccess) -> None:
+        kind, _, uri = partner.partition(":")
+        stream = StreamKey("", uri)
+        stored = destination_type(stream, ICEBERG).stored_table(stream, access) if kind == ICEBERG else None
+        if stored is None or stored.now() is None or not isinstance(stored, Cleanable):
+            raise ConfigurationError(
+                f"The table that shares its files, {shown(partner)}, does not exist. Nothing was deleted, "
+                "because it is unknown which files it needs. Restore it; or, if it was dropped for good, "
+                f"remove the property {SHARES_PROPERTY} of this table."
+            )
+        self.table = stored.cleanable(store)
+        self._uri = uri
+        self._store = store
+
+    def names(self) -> Iterator[set[str]]:
+        """Base names. Those that are not in the table yet come first, so that no batch is missed that is
+        committed meanwhile. Later calls may leave out names of earlier ones.
+        """
+        for stream in [one.key for one in self._store.streams()]:
+            if stream.table_uri == self._uri:
+                for manifest in self._store.manifests(stream, ManifestState.PREPARED):
+                    yield {posixpath.basename(path) for path in paths_of(manifest)}
+        yield from self.table.names()
 
 
 class SharedCleanable:
@@ -48,27 +58,17 @@ class SharedCleanable:
 
     Args:
         own: the table in whose location the files are
-        partner: the table that shares them
-        pending: the streams into the partner, whose prepared batches list files too
     """
 
-    def __init__(
-        self,
-        own: CleanableTable,
-        partner: CleanableTable,
-        store: SqlManifestStore,
-        pending: Sequence[StreamKey],
-    ) -> None:
+    def __init__(self, own: CleanableTable, partner: PartnerFiles) -> None:
         self._own = own
         self._partner = partner
-        self._store = store
-        self._pending = pending
 
     def id_and_tokens(self, query_ids: Iterable[str]) -> tuple[str | None, Mapping[str, Token]]:
         """The last batch of each query that both tables have."""
         query_ids = list(query_ids)
         table_id, tokens = self._own.id_and_tokens(query_ids)
-        _, others = self._partner.id_and_tokens(query_ids)
+        _, others = self._partner.table.id_and_tokens(query_ids)
         both = {
             query_id: replace(token, batch_id=min(token.batch_id, others[query_id].batch_id))
             for query_id, token in tokens.items()
@@ -80,10 +80,6 @@ class SharedCleanable:
         return self._own.files()
 
     def names(self) -> Iterator[set[str]]:
-        """Those of prepared batches come first, so that none is missed that is committed meanwhile."""
-        for stream in self._pending:
-            for manifest in self._store.manifests(stream, ManifestState.PREPARED):
-                yield {posixpath.basename(path) for path in paths_of(manifest)}
         yield from self._partner.names()
         yield from self._own.names()
 

@@ -31,13 +31,8 @@ _OF_ONE_TARGET = {
 """Options that only one of the tables has."""
 
 _REFUSED = {
-    "compactWith": "the rewritten files would be in one table only. Write fewer and larger files, with "
-    "penstock.distribute or larger batches",
-    "maintenance": "Penstock does not compact or vacuum tables that share files. penstock gc deletes what "
-    "neither table needs",
-    "compactEverySeconds": "Penstock does not compact tables that share files",
-    "vacuumEverySeconds": "Penstock does not vacuum tables that share files. penstock gc deletes what "
-    "neither table needs",
+    "compactWith": "the tables are delivered at different times, each from the files of the tasks. Small "
+    "files are compacted afterwards, in both tables (compactEverySeconds)",
     "tableProperties": "each format has its own. Give target.delta.tableProperties or "
     "target.iceberg.tableProperties",
     "branch": "a Delta table has no branches",
@@ -118,11 +113,6 @@ class LakeOptions(FileTableOptions):
             if key in refused
         ]
         problems += _missing(values) + _problems_of_targets(values.get("target_options", {}))
-        if values.get("is_decoupled") is False:
-            problems.append(
-                "delivery=coupled: penstock.lake is always decoupled, so that one table does not wait for "
-                "the other. Remove the option."
-            )
         if values.get("bad_rows", BadRows.FAIL) is not BadRows.FAIL:
             problems.append(
                 "badRows: a row that does not fit one of the tables fails the query. Remove the option."
@@ -130,7 +120,7 @@ class LakeOptions(FileTableOptions):
         stored = storable(OPTIONS, given)
         problems += problems_of(values, stored, PREFIXES)
         check(NAME, problems)
-        return cls(**{**values, "is_decoupled": True}, given=stored)
+        return cls(**{"is_decoupled": True, **values}, given=stored)
 
     def of_delta(self, given: Mapping[str, str]) -> dict[str, str]:
         """Return the options of `penstock.delta`.
@@ -170,7 +160,7 @@ class LakeOptions(FileTableOptions):
             if key.startswith(prefix)
         }
         named = {"queryname": f"{self.query_name}.{name}"} if self.query_name else {}
-        fixed = {"delivery": "decoupled", "compactwith": "none", "maintenance": "false"}
+        fixed = {"delivery": "decoupled", "compactwith": "none"}
         return {**own, **of_target, **named, **fixed}
 
 

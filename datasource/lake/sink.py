@@ -26,16 +26,13 @@ if TYPE_CHECKING:
 
 KIND = "lake"
 
-UNMAINTAINED = {"penstock.maintenance": "false"}
-"""Property of both tables: maintenance would delete or replace files that the other table needs."""
-
 
 class LakeDeltaTarget(DeltaTarget):
     """The Delta table. Its payloads are the files of both tables."""
 
     def __init__(self, pair: TablePair) -> None:
         options = pair.delta.options
-        own = {SHARES_PROPERTY: pair.name_of_iceberg, **UNMAINTAINED}
+        own = {SHARES_PROPERTY: pair.name_of_iceberg}
         super().__init__(
             pair.delta.table_uri, replace(options, table_properties={**options.table_properties, **own})
         )
@@ -59,9 +56,11 @@ class LakeIcebergTarget(IcebergTarget):
             SHARES_PROPERTY: pair.name_of_delta,
             "write.data.path": pair.data_location,
             "write.object-storage.enabled": "false",
-            **UNMAINTAINED,
         }
-        super().__init__(sink.catalog, sink.address, replace(sink.new, own_properties=own), sink.options)
+        # For other engines, which would delete files that the Delta table needs.
+        properties = {"gc.enabled": "false", **sink.new.properties}
+        new = replace(sink.new, properties=properties, own_properties=own)
+        super().__init__(sink.catalog, sink.address, new, sink.options)
         self._pair = pair
         self._partner = pair.name_of_delta
 

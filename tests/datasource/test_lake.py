@@ -12,14 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from pyiceberg.catalog.sql import SqlCatalog
-from servers.s3 import BUCKET, s3_client, s3_properties, s3_server
-from tests.support.cli import Ended
-from tests.support.lake_pairs import LakePair, LakePlace, by_all_readers, lake_pair, run
+from tests.support.lake_pairs import LakePair, by_all_readers, lake_pair, run
 
 from penstock.committers.contract import ManifestState
 from penstock.committers.errors import CheckpointMismatchError, RetryableError
-from penstock.testing.conformance import Query
 from penstock.testing.conformance.query import ids
 from penstock.testing.faults import crash_at
 
@@ -262,38 +258,3 @@ def test_a_store_that_cannot_be_reached_leaves_no_files(pair: LakePair) -> None:
     ):
         query.commit(pair.store, messages)
     assert pair.files() == set()
-
-
-# Object stores --------------------------------------------------------------------------------------------
-
-
-def test_on_s3_the_options_of_the_store_are_given_once(tmp_path: Path) -> None:
-    with s3_server() as storage, lake_pair(tmp_path) as pair:
-        catalog = {"uri": f"sqlite:///{tmp_path}/catalog.sqlite", "warehouse": f"s3://{BUCKET}/warehouse"}
-        where = {
-            "path": f"s3a://{BUCKET}/table",
-            "table": "lake.ids",
-            "catalog": "local",
-            "catalog.type": "sql",
-            **{f"catalog.{key}": value for key, value in catalog.items()},
-            **{f"storage.{key}": value for key, value in storage.items()},
-        }
-        query = Query(LakePlace(where))
-        parts = [pa.table({"id": pa.array([n], pa.int64()), "day": [f"d:{n}"]}) for n in range(3)]
-        query = query.with_options(partitionBy="day")
-        query.run(pair.store, query.batch(0), *parts)
-        given = [f"--storage={key}={value}" for key, value in storage.items()]
-        given += [f"--catalog={key}={value}" for key, value in {**catalog, "type": "sql"}.items()]
-        given += [f"--catalog={key}={value}" for key, value in s3_properties(storage).items()]
-        ended = Ended("deliver", "--once", "--store", pair.store_url, *given)
-        assert ended.code == 0, ended.err
-        iceberg = SqlCatalog("local", **catalog, **s3_properties(storage)).load_table("lake.ids")
-        delta = DeltaTable(f"s3://{BUCKET}/table", storage_options=storage)
-        rows = [
-            one.sort_by("id").to_pylist() for one in (delta.to_pyarrow_table(), iceberg.scan().to_arrow())
-        ]
-        assert rows[0] == rows[1] == [{"id": n, "day": f"d:{n}"} for n in range(3)]
-        keys = [one["Key"] for one in s3_client(storage).list_objects_v2(Bucket=BUCKET)["Contents"]]
-        assert len([key for key in keys if key.endswith(".parquet")]) == 3
-        gc = Ended("gc", "--store", pair.store_url, "--older-than", "1h", "--delete", *given)
-        assert gc.code == 0, gc.err

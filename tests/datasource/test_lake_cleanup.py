@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 from tests.support.cli import Ended
-from tests.support.lake_pairs import LakePair, lake_pair, run
+from tests.support.lake_pairs import LakePair, age_files, lake_pair, run
 
 from penstock.cli import admin
 from penstock.committers.contract import ManifestState
@@ -55,11 +54,6 @@ def remove_all(pair: LakePair) -> None:
 
 def gc(pair: LakePair, *arguments: str) -> Ended:
     return Ended("gc", "--store", pair.store_url, "--older-than", "1h", "--delete", *arguments)
-
-
-def age_files(pair: LakePair) -> None:
-    for path in pair.files():
-        os.utime(pair.delta.folder / path, (1, 1))
 
 
 def test_a_vacuum_keeps_files_that_the_iceberg_table_needs(pair: LakePair) -> None:

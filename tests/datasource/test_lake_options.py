@@ -15,11 +15,9 @@ GIVEN = {"path": "/lake/ids", "warehouse": "/lake/warehouse", "table": "lake.ids
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"delivery": "coupled"}, "delivery=coupled: penstock.lake is always decoupled"),
         ({"formats": "delta"}, "formats=.*: must be delta,iceberg"),
         ({"formats": "delta,hudi"}, "formats=.*: must be delta,iceberg"),
         ({"compactWith": "local"}, "compactWith is not an option of penstock.lake"),
-        ({"maintenance": "true"}, "maintenance is not an option of penstock.lake"),
         ({"partitionSpec": "day(ts)"}, "partitionSpec is not an option .* Delta has no hidden partitions"),
         ({"branch": "audit"}, "branch is not an option"),
         ({"badRows": "drop"}, "badRows: a row that does not fit"),
@@ -61,8 +59,25 @@ def test_options_of_s3_are_given_once_and_never_shown() -> None:
     assert sink.pair.data_location == sink.pair.delta.table_uri == "s3://bucket/table"
     assert secret not in repr(sink)
     both = sink.pair.delta.options, sink.pair.iceberg.options
-    assert [(one.compact_with, one.maintenance) for one in both] == [("none", False)] * 2
+    assert [one.compact_with for one in both] == ["none"] * 2
     assert all(secret not in str(one.options.given) for one in sink.target_sinks.values())
+
+
+@pytest.mark.parametrize("delivery", ["coupled", "decoupled", None])
+def test_it_is_decoupled_unless_the_query_says_otherwise(delivery: str | None) -> None:
+    """The delivery process maintains both tables in any case."""
+    sink = LakeSink.of({**GIVEN, **({} if delivery is None else {"delivery": delivery})})
+    assert sink.options.is_decoupled == (delivery != "coupled")
+    assert all(one.options.is_decoupled for one in sink.target_sinks.values())
+
+
+def test_garbage_collection_of_iceberg_is_off_unless_the_query_says_otherwise() -> None:
+    target = "target.iceberg.tableProperties"
+    tables = [
+        LakeSink.of(given).target_sinks["iceberg"].open_table()
+        for given in (GIVEN, {**GIVEN, target: '{"gc.enabled": "true"}'})
+    ]
+    assert [table._new.properties["gc.enabled"] for table in tables] == ["false", "true"]  # type: ignore[attr-defined]
 
 
 def test_it_is_only_for_streams() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +22,21 @@ from penstock.committers.contract import ManifestState, StreamKey
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.delta.sink import DESTINATION
 from penstock.datasource.lake.source import LakeDataSource
+from penstock.datasource.table_access import TableAccess
+from penstock.delivery.maintenance_steps import StepResult, maintenance_runner
+from penstock.delivery.stream_settings import StreamSettings, build_sink
 from penstock.testing.conformance import Query
 from penstock.testing.conformance.query import ids
 
 TARGETS = ("delta", "iceberg")
+
+KINDS = ("a b%20/c", "é=ü", None)
+NO_RETENTION = {
+    "target.delta.tableProperties": json.dumps({"delta.deletedFileRetentionDuration": "interval 0 days"})
+}
+
+_ONCE_A_YEAR = timedelta(days=366)
+_runs = count()
 
 
 @dataclass
@@ -72,9 +87,19 @@ class LakePair:
         return [None if record is None else record.state for record in records]
 
     def deliver(self, target: str | None = None) -> Ended:
-        """`penstock deliver --once`, of one table or both."""
+        """`penstock deliver --once`, of one table or both, without maintenance."""
         chosen = () if target is None else (str(self.stream(target)),)
-        return Ended("deliver", "--once", "--store", self.store_url, *chosen)
+        return Ended("deliver", "--once", "--no-maintenance", "--store", self.store_url, *chosen)
+
+    def maintain(self, target: str = "delta", at: datetime | None = None) -> dict[str, StepResult]:
+        """All steps of the delivery process for one table, by their names. The clock stands still at `at`."""
+        now, stream = at or datetime.now(timezone.utc), self.stream(target)
+        status = next(one for one in self.store.streams() if one.key == stream)
+        access = TableAccess({}, {})
+        sink: Any = build_sink(status, StreamSettings.parse(status.settings), access)
+        policy = sink.maintenance_policy()
+        one = maintenance_runner(sink, self.store, stream, policy, access=access, now=lambda: now)
+        return {result.step: result for result in one.run_due(_ONCE_A_YEAR * next(_runs) + now)}
 
     def files(self) -> set[str]:
         """Data files below the Delta table, named by a version or not."""
@@ -124,3 +149,50 @@ def by_all_readers(pair: LakePair) -> dict[str, pa.Table]:
         "pyiceberg": iceberg.scan().to_arrow(),
         "polars of Iceberg": pair.iceberg.scan().collect().to_arrow(),
     }
+
+
+# Compaction
+
+
+def delivered(pair: LakePair, **options: str) -> Query:
+    query = pair.query(**options)
+    for batch_id in range(4):
+        run(pair, query, batch_id)
+    assert pair.deliver().code == 0
+    return query
+
+
+def compacted(pair: LakePair) -> str:
+    result = pair.maintain()["compact"]
+    assert result.error is None, result.error
+    return result.done
+
+
+def agree(pair: LakePair, rows: int) -> None:
+    """All readers of both formats read each row once."""
+    for reader, table in by_all_readers(pair).items():
+        assert sorted(table["id"].to_pylist()) == list(range(rows)), reader
+    assert pair.ids() == [list(range(rows))] * 2
+
+
+def age_files(pair: LakePair) -> None:
+    for path in pair.files():
+        os.utime(pair.delta.folder / path, (1, 1))
+
+
+def share(pair: LakePair) -> set[str]:
+    delta, iceberg = pair.named()
+    assert delta == iceberg
+    return delta
+
+
+def some(first: int) -> pa.Table:
+    values = range(first, first + 3)
+    return pa.table(
+        {
+            "id": pa.array(values, pa.int64()),
+            "kind": pa.array(KINDS, pa.string()),
+            "at": pa.array([n * 10**6 for n in values], pa.timestamp("us", "UTC")),
+            "list": pa.array([[n, None] for n in values], pa.list_(pa.int64())),
+        }
+    )

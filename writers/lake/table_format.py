@@ -124,7 +124,7 @@ def _files_of(files: DataFiles, format_name: str) -> DataFiles:
         replace(
             file,
             partition_values=file.partition_values[index * count : (index + 1) * count],
-            statistics=json.loads(file.statistics)[index],
+            statistics=json.loads(file.statistics)[index] if file.statistics else "",
         )
         for file in files
         for count in (len(file.partition_values) // 2,)

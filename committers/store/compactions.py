@@ -1,0 +1,71 @@
+"""Prepared compactions of tables that share their files, with the old and the new files.
+
+A record is written before the first table is changed, and deleted when the compaction is committed to all
+tables or given up. The store does not interpret the content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import sqlalchemy as sa
+
+from ..contract import StreamKey
+from ..errors import ManifestCorruptError, RetryableError
+from . import queries
+from .database import Clock, Database
+from .tables import compactions, streams
+
+
+class SqlCompactions:
+    """At most one compaction of each stream. Each method is one short database transaction; errors as in
+    `SqlManifestStore`.
+    """
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def put(self, stream: StreamKey, content: bytes) -> None:
+        """
+        Raises:
+            RetryableError: another process has prepared one, or the store does not know the stream.
+        """
+        values = {"prepared_at": self._clock(), "content": content, "content_sha256": _sha256(content)}
+        with self._database.write() as connection:
+            stream_id = queries.lock_known_stream(connection, stream, self._database.name)
+            there = sa.select(compactions.c.stream_id).where(compactions.c.stream_id == stream_id)
+            if connection.scalar(there) is not None:
+                raise RetryableError(
+                    f"Another process compacts the tables of {stream}. Nothing was changed. The next run "
+                    "continues what it leaves."
+                )
+            connection.execute(sa.insert(compactions).values(stream_id=stream_id, **values))
+
+    def of_stream(self, stream: StreamKey) -> bytes | None:
+        """Return the content of the prepared compaction; None if there is none.
+
+        Raises:
+            ManifestCorruptError: the content does not match its checksum.
+        """
+        query = sa.select(compactions).join(streams).where(queries.is_stream(stream))
+        with self._database.read() as connection:
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            return None
+        if _sha256(row.content) != row.content_sha256:
+            raise ManifestCorruptError(
+                f"The prepared compaction of {stream} in the store {self._database.name} is damaged: its "
+                "content does not match its checksum. Nothing was changed. Restore the store from a backup."
+            )
+        return bytes(row.content)
+
+    def remove(self, stream: StreamKey) -> None:
+        """Delete the record. Idempotent."""
+        with self._database.write() as connection:
+            stream_id = queries.lock_known_stream(connection, stream, self._database.name)
+            connection.execute(sa.delete(compactions).where(compactions.c.stream_id == stream_id))
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
