@@ -29,7 +29,7 @@ from ..options.parsing import (
     storable,
     text,
 )
-from ..options.stream import problems_of
+from ..options.stream import normalized_location, problems_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -249,7 +249,7 @@ SIZES = (
 def row_log_of(row_log: str | None, checkpoint: str | None) -> str | None:
     """Return the location of the row log; None if it is not known."""
     if row_log is not None:
-        return local_path(row_log) or row_log
+        return normalized_location(row_log)  # targets that share a log are found by it
     directory = local_path(checkpoint) if checkpoint else None
     return None if directory is None else posixpath.join(directory, ROW_LOG)
 

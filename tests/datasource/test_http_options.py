@@ -94,7 +94,8 @@ def test_the_place_of_the_row_log_is_known_in_any_working_directory(
     monkeypatch.chdir(tmp_path)
     assert HttpOptions.parse({**GIVEN, "checkpointLocation": "c"}).given["rowLog"] == f"{tmp_path}/c/row-log"
     assert HttpOptions.parse({**GIVEN, "rowLog": "log"}).given["rowLog"] == f"{tmp_path}/log"
-    assert HttpOptions.parse({**GIVEN, "rowLog": "s3://b/log"}).given["rowLog"] == "s3://b/log"
+    for spelled in ("s3://b/log", "s3://b/log/", "s3a://b/log"):
+        assert HttpOptions.parse({**GIVEN, "rowLog": spelled}).given["rowLog"] == "s3://b/log"
     assert "rowLog" not in HttpOptions.parse({**GIVEN, "checkpointLocation": "s3://b/c"}).given
 
 
