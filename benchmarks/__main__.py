@@ -19,6 +19,7 @@ NAMES = (
     "partitions",
     "postgres_sink",
     "requests",
+    "row_log",
     "tables",
     "arrow_batches",
     "start_settings",
