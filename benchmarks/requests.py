@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import aiohttp
 from benchmarks.http_service import Service, http_service
 from benchmarks.measure import Options, interleaved, machine, medians, ratio, say
 from benchmarks.report import Report
+from servers.flink_async_sink import flink_async_sink, flink_jars
+from servers.maven import MavenUnreachableError
 
 from penstock.writers.requests.async_sink_writer import AsyncSinkWriter
 from penstock.writers.requests.entry import Entry
@@ -24,7 +26,7 @@ from penstock.writers.requests.http import HttpClient, HttpTarget
 from penstock.writers.requests.limits import Limits
 from penstock.writers.requests.sender import RequestSender
 
-OURS, CLIENT, LOOP = "penstock", "client", "loop"
+OURS, CLIENT, LOOP, FLINK = "penstock", "client", "loop", "flink"
 BATCH = 100
 CASES = {5: 4, 50: 32}
 """Milliseconds, and requests in flight."""
@@ -58,15 +60,24 @@ def run(options: Options) -> Report:
         "the writer for request-based destinations, which a synchronous caller gives its rows. "
         f"`{CLIENT}` is the same HTTP client, aiohttp, alone: with as many requests in flight, each awaited "
         f"before the next, and nothing kept for a retry. `{LOOP}` has one request in flight, as a simple "
-        "`foreachBatch`. The limit is requests in flight × rows of a request / latency. Then a service that "
+        f"`foreachBatch`. `{FLINK}` is Flink's AsyncSinkBase (FLIP-171) with the HTTP client of Java and the "
+        "same limits, in a local cluster with one task; its rows are counted once a third has arrived. The "
+        "limit is requests in flight × rows of a request / latency. Then a service that "
         "admits a fixed number of rows a second, and rejects requests beyond. The figures are medians of "
         f"{options.repeat}, all in turn.",
     )
     report.machine = machine("aiohttp")
+    try:
+        flink_jars()
+        peers = {FLINK: flink}
+    except MavenUnreachableError as error:
+        say(f"  Flink's sink is not measured: {error}")
+        report.text(f"Flink's sink was not measured: {error}.")
+        peers = {}
     rows = []
     for latency_ms, in_flight in CASES.items():
         if options.wants(f"{latency_ms} ms"):
-            rows += _unthrottled(report, options, latency_ms, in_flight)
+            rows += _unthrottled(report, options, latency_ms, in_flight, peers)
     report.table(("", "rows/s", "limit, rows/s", "of the limit"), rows)
     if options.wants("throttled"):
         _throttled(report, options)
@@ -74,7 +85,11 @@ def run(options: Options) -> Report:
 
 
 def _unthrottled(
-    report: Report, options: Options, latency_ms: int, in_flight: int
+    report: Report,
+    options: Options,
+    latency_ms: int,
+    in_flight: int,
+    peers: Mapping[str, Callable[[Service, int, int], float]],
 ) -> list[tuple[str, float, float, float]]:
     limit = in_flight * BATCH / latency_ms * 1000
     seconds = QUICK_SECONDS if options.is_quick else SECONDS
@@ -85,13 +100,14 @@ def _unthrottled(
                 OURS: partial(write, service, in_flight, count),
                 CLIENT: partial(client_alone, service, in_flight, count),
                 LOOP: partial(client_alone, service, 1, max(count // in_flight, BATCH)),
+                **{name: partial(peer, service, in_flight, count) for name, peer in peers.items()},
             },
             options.repeat,
         )
     speeds = medians(samples)
     report.bound(f"{latency_ms} ms: {OURS}, of the limit", speeds[OURS] / limit, ">=", SHARE_MIN)
     report.bound(f"{latency_ms} ms: {OURS} / {CLIENT}", ratio(samples, OURS, CLIENT), ">=", SHARE_MIN)
-    shown = {OURS: in_flight, CLIENT: in_flight, LOOP: 1}
+    shown = {OURS: in_flight, CLIENT: in_flight, LOOP: 1, **dict.fromkeys(peers, in_flight)}
     return [
         (f"{latency_ms} ms, {count} in flight: `{name}`", speeds[name], limit, speeds[name] / limit)
         for name, count in shown.items()
@@ -170,6 +186,21 @@ def client_alone(service: Service, in_flight: int, count: int) -> float:
             return count / (time.perf_counter() - started_at)
 
     return asyncio.run(main())
+
+
+def flink(service: Service, in_flight: int, count: int) -> float:
+    """Rows a second of Flink's sink, without the start of its JVM."""
+    before = service.counts().rows
+    first = last = service.counts()
+    with flink_async_sink(service.url, count, BATCH, in_flight, 10 * CALL_ROWS) as sender:
+        while last.rows - before < count:
+            assert sender.poll() in (None, 0), sender.communicate()[1][-4000:]
+            time.sleep(0.1)
+            last = service.counts()
+            if first.rows - before < count * SETTLING:
+                first = last
+    assert last.rows - before == count
+    return (last.rows - first.rows) / (last.at_s - first.at_s)
 
 
 def throttled(service: Service, seconds: float) -> tuple[float, float, float]:

@@ -27,11 +27,11 @@ def run(options: Options) -> Report:
     report = Report(
         "row_log",
         "Writing the row log",
-        f"Arrow batches of {BATCH_ROWS:,} rows are written by a task to a row log, by `pyarrow.parquet` with its "
-        f"defaults (`{PLAIN}`, as in a simple sink) and by a task of `{DELTA}`, to a local disk and on one core. "
-        f"Seconds are processor time, medians of {options.repeat} interleaved runs; `times as fast` is the "
-        "median of their ratios. `read` is what a delivery takes to read the row log. The rows are those of "
-        "[writer.md](writer.md).",
+        f"Arrow batches of {BATCH_ROWS:,} rows are written by a task to a row log, by `pyarrow.parquet` with "
+        f"its defaults (`{PLAIN}`, as in a simple sink) and by a task of `{DELTA}`, to a local disk and on "
+        f"one core. Seconds are processor time, medians of {options.repeat} interleaved runs; `times as "
+        "fast` is the median of their ratios. `read` is what a delivery takes to read the row log. The rows "
+        "are those of [writer.md](writer.md).",
     )
     with one_core(), tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         for title, rows in sources(options):
