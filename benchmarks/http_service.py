@@ -60,7 +60,7 @@ class Ids:
     def __init__(self) -> None:
         self._known = bytearray()
 
-    def add(self, body: bytes) -> int:
+    def add(self, body: bytearray) -> int:
         """Return how many ids are new."""
         new = 0
         for number in map(int, _ID.findall(body)):

@@ -31,6 +31,8 @@ from penstock.committers.store.sql import SqlManifestStore, open_store
 NAME = "http"
 TASKS, ROWS_PER_SECOND = 4, 4000
 MINUTES, QUICK_MINUTES = 10.0, 1.0
+WARM_UP_S = 60
+"""Of Spark's JVM, before anything counts."""
 AROUND_S = 60
 """Before the outage, and at least after it."""
 CATCH_UP_S_MAX = 600
@@ -102,7 +104,7 @@ def _measure(report: Report, root: Path, outage_s: float, rate: int) -> None:
         delivery = stack.enter_context(process(command, log))
         (stream,) = [one.key for one in store.streams()]
         backlog = Backlog()
-        _sample(store, stream, backlog, AROUND_S)
+        _sample(store, stream, backlog, WARM_UP_S + AROUND_S)
         start = time.time()
         with service.down():
             _sample(store, stream, backlog, outage_s)
@@ -145,13 +147,13 @@ def _catch_up(store: SqlManifestStore, stream: StreamKey, backlog: Backlog) -> f
 
 def _tell(report: Report, batches: Sequence[Batch], times: Times, backlog: Backlog) -> None:
     parts = {
-        "before": [one for one in batches if one["time"] < times.start],
+        "before": [one for one in batches if times.start - AROUND_S <= one["time"] < times.start],
         "during": [one for one in batches if times.start <= one["time"] < times.end],
         "after, with a backlog": [one for one in batches if times.end <= one["time"] < times.caught_up],
         "after, without": [one for one in batches if one["time"] >= times.caught_up],
     }
     seconds = {
-        "before": times.start - batches[0]["time"],
+        "before": AROUND_S,
         "during": times.end - times.start,
         "after, with a backlog": times.caught_up - times.end,
         "after, without": batches[-1]["time"] - times.caught_up,
@@ -188,8 +190,8 @@ def _tell(report: Report, batches: Sequence[Batch], times: Times, backlog: Backl
 def _tell_rows(report: Report, prepared: int, received: Counts) -> None:
     report.bound("rows lost", prepared - received.ids, "==", 0)
     report.text(
-        f"Spark wrote {prepared:,} rows; the service received {received.rows:,}. "
-        f"{received.rows - received.ids:,} rows came twice: they were in flight when the service went down."
+        f"Spark wrote {prepared:,} rows. The service received {received.rows:,}, of which "
+        f"{received.rows - received.ids:,} came a second time."
     )
 
 

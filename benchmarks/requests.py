@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import aiohttp
@@ -45,6 +47,9 @@ SETTLING = 1 / 3
 """Share of the time."""
 TASKS = 4
 ADMITTED_MIN, REJECTED_MAX = 0.95, 0.01
+WRITERS = 2
+SHARED_MIN = {"learned": 0.5, "given": 0.95}
+"""How the writers know the rate, and the least of an equal part that each gets."""
 
 PAYLOADS = [
     json.dumps({"id": number, "name": f"row {number}", "amount": number / 7, "tags": ["a", "b"]}).encode()
@@ -81,6 +86,8 @@ def run(options: Options) -> Report:
     report.table(("", "rows/s", "limit, rows/s", "of the limit"), rows)
     if options.wants("throttled"):
         _throttled(report, options)
+    if options.wants("shared"):
+        _shared(report, options)
     return report
 
 
@@ -121,7 +128,7 @@ def _throttled(report: Report, options: Options) -> None:
     early: list[float] = []
     for number in range(min(options.repeat, 3)):
         with http_service(THROTTLED_MS, RATE, RATE * BURST_S) as service:
-            shares = throttled(service, seconds)
+            shares = throttled(service, seconds, writer_of(service, 32, TASKS))
         say(f"  {number + 1} throttled: {shares}")
         for one, of_all in zip(shares, (admitted, rejected, early), strict=True):
             of_all.append(one)
@@ -136,6 +143,24 @@ def _throttled(report: Report, options: Options) -> None:
     )
 
 
+def _shared(report: Report, options: Options) -> None:
+    """Several writers at the same throttled service."""
+    seconds = QUICK_THROTTLED_SECONDS if options.is_quick else THROTTLED_SECONDS
+    for how, share_min in SHARED_MIN.items():
+        rate = RATE if how == "given" else math.inf
+        with http_service(THROTTLED_MS, RATE, RATE * BURST_S) as service:
+            writers = [writer_of(service, 32, WRITERS, rate) for _ in range(WRITERS)]
+            with ThreadPoolExecutor(WRITERS) as threads:
+                ran = [threads.submit(throttled, service, seconds, writer) for writer in writers]
+            admitted, rejected, _ = ran[0].result()
+            parts = [writer.counters.delivered for writer in writers]
+        what = f"{WRITERS} writers, the rate is {how}"
+        report.bound(f"{what}: rows, of those that are admitted", admitted, ">=", ADMITTED_MIN)
+        report.bound(f"{what}: rejected requests, once settled", rejected, "<=", REJECTED_MAX)
+        fair = min(parts) / (sum(parts) / WRITERS)
+        report.bound(f"{what}: least rows of a writer, of an equal part", fair, ">=", share_min)
+
+
 def rows(count: int) -> Iterator[Sequence[Entry[bytes]]]:
     """By call; made as they are written, as from Arrow batches."""
     for start in range(0, count, CALL_ROWS):
@@ -145,12 +170,14 @@ def rows(count: int) -> Iterator[Sequence[Entry[bytes]]]:
         ]
 
 
-def writer_of(service: Service, in_flight: int, tasks: int = 1) -> AsyncSinkWriter[bytes]:
+def writer_of(
+    service: Service, in_flight: int, tasks: int = 1, rate: float = math.inf
+) -> AsyncSinkWriter[bytes]:
     client = HttpClient(HttpTarget(service.url, body="ndjson"), in_flight)
     limits = Limits(
         batch_entries_max=BATCH, in_flight_requests_max=in_flight, buffered_entries_max=10 * CALL_ROWS
     )
-    return AsyncSinkWriter(RequestSender(client, limits, tasks=tasks))
+    return AsyncSinkWriter(RequestSender(client, limits, tasks=tasks, entries_s_max=rate / tasks))
 
 
 def write(service: Service, in_flight: int, count: int) -> float:
@@ -203,11 +230,10 @@ def flink(service: Service, in_flight: int, count: int) -> float:
     return (last.rows - first.rows) / (last.at_s - first.at_s)
 
 
-def throttled(service: Service, seconds: float) -> tuple[float, float, float]:
+def throttled(service: Service, seconds: float, writer: AsyncSinkWriter[bytes]) -> tuple[float, float, float]:
     """Of what is admitted, the share that was sent; of the requests, the share that was rejected; the latter
     while settling.
     """
-    writer = writer_of(service, 32, TASKS)
     started = service.counts()
     settled = None
     for some in rows(10**12):
