@@ -1,6 +1,6 @@
 """Runs all benchmarks or the named ones; prints Markdown to stdout and progress to stderr.
 
-    python -m benchmarks [NAME …] [--write] [--quick] [--rows N] [--repeat N] [--cases CASE …]
+    python -m benchmarks [NAME …] [--write] [--quick] [--rows N] [--repeat N] [--cases CASE …] [--minutes N]
 
 `--write` puts each page and its pictures into docs/benchmarks/. The exit code is 1 if a bound does not hold.
 """
@@ -19,6 +19,8 @@ NAMES = (
     "partitions",
     "postgres_sink",
     "requests",
+    "row_log",
+    "outage",
     "tables",
     "arrow_batches",
     "start_settings",
@@ -45,11 +47,13 @@ def main() -> int:
     parser.add_argument("--rows", type=int, help="default: the number that the bounds apply to")
     parser.add_argument("--repeat", type=int, help="runs of each case; default: 5, with --quick 2")
     parser.add_argument("--cases", nargs="+", default=(), help="only these cases; default: all")
+    parser.add_argument("--minutes", type=float, help="of the outage; default: 10, with --quick 1")
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.names) - set(NAMES)):
         parser.error(f"unknown benchmark {', '.join(unknown)}; the benchmarks are {', '.join(NAMES)}")
     repeat = arguments.repeat or (2 if arguments.quick else 5)
-    options = Options(arguments.rows, repeat, arguments.quick, tuple(arguments.cases))
+    cases = tuple(arguments.cases)
+    options = Options(arguments.rows, repeat, arguments.quick, cases, arguments.minutes)
     shown = [one for one in sys.argv[1:] if one not in (*arguments.names, "--write")]
     holds = True
     for name in arguments.names or NAMES:

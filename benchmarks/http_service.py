@@ -2,13 +2,16 @@
 
     python -m benchmarks.http_service LATENCY_MS [ROWS_PER_SECOND BURST_ROWS]
 
-Prints its port. The rows of a request are lines. GET answers with what was counted so far, as JSON.
+Prints its port, and a line for each signal. The rows of a request are lines. GET answers with what was
+counted so far, as JSON. SIGUSR1 closes all connections and the port, SIGUSR2 opens the port again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -30,6 +33,8 @@ class Counts:
     """Of admitted requests."""
     requests: int = 0
     rejected: int = 0
+    ids: int = 0
+    """Different ids of these rows, if they begin with an id."""
 
 
 class Bucket:
@@ -49,16 +54,39 @@ class Bucket:
         return True
 
 
+class Ids:
+    """Which of the numbers from 0 on were received, a byte each."""
+
+    def __init__(self) -> None:
+        self._known = bytearray()
+
+    def add(self, body: bytearray) -> int:
+        """Return how many ids are new."""
+        new = 0
+        for number in map(int, _ID.findall(body)):
+            if number >= len(self._known):
+                self._known.extend(bytes(number + 1_000_000 - len(self._known)))
+            new += not self._known[number]
+            self._known[number] = 1
+        return new
+
+
+_ID = re.compile(rb'^\{"id":(\d+)', re.MULTILINE)
+
+
 class Connection(asyncio.Protocol):
     """Just enough of HTTP/1.1 for the clients that are measured: the service must not be what is slow."""
 
-    def __init__(self, latency_s: float, bucket: Bucket | None, counts: Counts) -> None:
-        self._latency_s, self._bucket, self._counts = latency_s, bucket, counts
+    def __init__(self, latency_s: float, bucket: Bucket | None, counts: Counts, ids: Ids) -> None:
+        self._latency_s, self._bucket, self._counts, self._ids = latency_s, bucket, counts, ids
         self._received = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+
+    def abort(self) -> None:
+        self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -72,14 +100,16 @@ class Connection(asyncio.Protocol):
             if head.startswith(b"get"):
                 self._tell()
             else:
-                self._take(body.count(b"\n"))
+                self._take(body)
 
-    def _take(self, rows: int) -> None:
+    def _take(self, body: bytearray) -> None:
+        rows = body.count(b"\n")
         counts = self._counts
         counts.requests += 1
         is_admitted = self._bucket is None or self._bucket.admits(rows)
         if is_admitted:
             counts.rows += rows
+            counts.ids += self._ids.add(body)
         else:
             counts.rejected += 1
         loop = asyncio.get_running_loop()
@@ -93,18 +123,46 @@ class Connection(asyncio.Protocol):
 
 async def serve(latency_ms: float, rate: float = 0, burst: float = 0) -> None:
     bucket = Bucket(rate, burst) if rate else None
-    counts = Counts()
+    counts, ids = Counts(), Ids()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(
-        lambda: Connection(latency_ms / 1000, bucket, counts), "127.0.0.1", 0, backlog=1000
-    )
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
+    switched = asyncio.Event()
+    for signal_ in (signal.SIGUSR1, signal.SIGUSR2):
+        loop.add_signal_handler(signal_, switched.set)
+    port = 0
+    while True:
+        made: list[Connection] = []
+
+        def connection(made: list[Connection] = made) -> Connection:
+            made.append(Connection(latency_ms / 1000, bucket, counts, ids))
+            return made[-1]
+
+        server = await loop.create_server(connection, "127.0.0.1", port, backlog=1000)
+        port = server.sockets[0].getsockname()[1]
+        print(port, flush=True)
+        await switched.wait()
+        switched.clear()
+        server.close()
+        for one in made:
+            one.abort()
+        print("down", flush=True)
+        await switched.wait()
+        switched.clear()
 
 
 class Service:
-    def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}/"
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        self._process, self._printed = process, process.stdout
+        self.url = f"http://127.0.0.1:{int(self._printed.readline())}/"
+
+    @contextmanager
+    def down(self) -> Iterator[None]:
+        """No connection is accepted in the block; open ones are closed at its begin."""
+        self._process.send_signal(signal.SIGUSR1)
+        self._printed.readline()
+        yield
+        self._process.send_signal(signal.SIGUSR2)
+        self._printed.readline()
 
     def counts(self) -> Counts:
         with urllib.request.urlopen(self.url) as response:
@@ -116,8 +174,7 @@ def http_service(latency_ms: float, rate: float = 0, burst: float = 0) -> Iterat
     command = [sys.executable, "-m", "benchmarks.http_service", *map(str, (latency_ms, rate, burst))]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1])
     try:
-        assert process.stdout is not None
-        yield Service(int(process.stdout.readline()))
+        yield Service(process)
     finally:
         process.kill()
         process.communicate()

@@ -32,6 +32,8 @@ class Options:
     """A short run, with inaccurate figures."""
     cases: tuple[str, ...] = ()
     """The cases to run; empty: all."""
+    minutes: float | None = None
+    """Of an outage."""
 
     def wants(self, case: str) -> bool:
         return not self.cases or case in self.cases

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import aiohttp
 from benchmarks.http_service import Service, http_service
 from benchmarks.measure import Options, interleaved, machine, medians, ratio, say
 from benchmarks.report import Report
+from servers.flink_async_sink import flink_async_sink, flink_jars
+from servers.maven import MavenUnreachableError
 
 from penstock.writers.requests.async_sink_writer import AsyncSinkWriter
 from penstock.writers.requests.entry import Entry
@@ -24,7 +28,7 @@ from penstock.writers.requests.http import HttpClient, HttpTarget
 from penstock.writers.requests.limits import Limits
 from penstock.writers.requests.sender import RequestSender
 
-OURS, CLIENT, LOOP = "penstock", "client", "loop"
+OURS, CLIENT, LOOP, FLINK = "penstock", "client", "loop", "flink"
 BATCH = 100
 CASES = {5: 4, 50: 32}
 """Milliseconds, and requests in flight."""
@@ -43,6 +47,9 @@ SETTLING = 1 / 3
 """Share of the time."""
 TASKS = 4
 ADMITTED_MIN, REJECTED_MAX = 0.95, 0.01
+WRITERS = 2
+SHARED_MIN = {"learned": 0.5, "given": 0.95}
+"""How the writers know the rate, and the least of an equal part that each gets."""
 
 PAYLOADS = [
     json.dumps({"id": number, "name": f"row {number}", "amount": number / 7, "tags": ["a", "b"]}).encode()
@@ -58,23 +65,38 @@ def run(options: Options) -> Report:
         "the writer for request-based destinations, which a synchronous caller gives its rows. "
         f"`{CLIENT}` is the same HTTP client, aiohttp, alone: with as many requests in flight, each awaited "
         f"before the next, and nothing kept for a retry. `{LOOP}` has one request in flight, as a simple "
-        "`foreachBatch`. The limit is requests in flight × rows of a request / latency. Then a service that "
+        f"`foreachBatch`. `{FLINK}` is Flink's AsyncSinkBase (FLIP-171) with the HTTP client of Java and the "
+        "same limits, in a local cluster with one task; its rows are counted once a third has arrived. The "
+        "limit is requests in flight × rows of a request / latency. Then a service that "
         "admits a fixed number of rows a second, and rejects requests beyond. The figures are medians of "
         f"{options.repeat}, all in turn.",
     )
     report.machine = machine("aiohttp")
+    try:
+        flink_jars()
+        peers = {FLINK: flink}
+    except MavenUnreachableError as error:
+        say(f"  Flink's sink is not measured: {error}")
+        report.text(f"Flink's sink was not measured: {error}.")
+        peers = {}
     rows = []
     for latency_ms, in_flight in CASES.items():
         if options.wants(f"{latency_ms} ms"):
-            rows += _unthrottled(report, options, latency_ms, in_flight)
+            rows += _unthrottled(report, options, latency_ms, in_flight, peers)
     report.table(("", "rows/s", "limit, rows/s", "of the limit"), rows)
     if options.wants("throttled"):
         _throttled(report, options)
+    if options.wants("shared"):
+        _shared(report, options)
     return report
 
 
 def _unthrottled(
-    report: Report, options: Options, latency_ms: int, in_flight: int
+    report: Report,
+    options: Options,
+    latency_ms: int,
+    in_flight: int,
+    peers: Mapping[str, Callable[[Service, int, int], float]],
 ) -> list[tuple[str, float, float, float]]:
     limit = in_flight * BATCH / latency_ms * 1000
     seconds = QUICK_SECONDS if options.is_quick else SECONDS
@@ -85,13 +107,14 @@ def _unthrottled(
                 OURS: partial(write, service, in_flight, count),
                 CLIENT: partial(client_alone, service, in_flight, count),
                 LOOP: partial(client_alone, service, 1, max(count // in_flight, BATCH)),
+                **{name: partial(peer, service, in_flight, count) for name, peer in peers.items()},
             },
             options.repeat,
         )
     speeds = medians(samples)
     report.bound(f"{latency_ms} ms: {OURS}, of the limit", speeds[OURS] / limit, ">=", SHARE_MIN)
     report.bound(f"{latency_ms} ms: {OURS} / {CLIENT}", ratio(samples, OURS, CLIENT), ">=", SHARE_MIN)
-    shown = {OURS: in_flight, CLIENT: in_flight, LOOP: 1}
+    shown = {OURS: in_flight, CLIENT: in_flight, LOOP: 1, **dict.fromkeys(peers, in_flight)}
     return [
         (f"{latency_ms} ms, {count} in flight: `{name}`", speeds[name], limit, speeds[name] / limit)
         for name, count in shown.items()
@@ -105,7 +128,7 @@ def _throttled(report: Report, options: Options) -> None:
     early: list[float] = []
     for number in range(min(options.repeat, 3)):
         with http_service(THROTTLED_MS, RATE, RATE * BURST_S) as service:
-            shares = throttled(service, seconds)
+            shares = throttled(service, seconds, writer_of(service, 32, TASKS))
         say(f"  {number + 1} throttled: {shares}")
         for one, of_all in zip(shares, (admitted, rejected, early), strict=True):
             of_all.append(one)
@@ -120,6 +143,24 @@ def _throttled(report: Report, options: Options) -> None:
     )
 
 
+def _shared(report: Report, options: Options) -> None:
+    """Several writers at the same throttled service."""
+    seconds = QUICK_THROTTLED_SECONDS if options.is_quick else THROTTLED_SECONDS
+    for how, share_min in SHARED_MIN.items():
+        rate = RATE if how == "given" else math.inf
+        with http_service(THROTTLED_MS, RATE, RATE * BURST_S) as service:
+            writers = [writer_of(service, 32, WRITERS, rate) for _ in range(WRITERS)]
+            with ThreadPoolExecutor(WRITERS) as threads:
+                ran = [threads.submit(throttled, service, seconds, writer) for writer in writers]
+            admitted, rejected, _ = ran[0].result()
+            parts = [writer.counters.delivered for writer in writers]
+        what = f"{WRITERS} writers, the rate is {how}"
+        report.bound(f"{what}: rows, of those that are admitted", admitted, ">=", ADMITTED_MIN)
+        report.bound(f"{what}: rejected requests, once settled", rejected, "<=", REJECTED_MAX)
+        fair = min(parts) / (sum(parts) / WRITERS)
+        report.bound(f"{what}: least rows of a writer, of an equal part", fair, ">=", share_min)
+
+
 def rows(count: int) -> Iterator[Sequence[Entry[bytes]]]:
     """By call; made as they are written, as from Arrow batches."""
     for start in range(0, count, CALL_ROWS):
@@ -129,12 +170,14 @@ def rows(count: int) -> Iterator[Sequence[Entry[bytes]]]:
         ]
 
 
-def writer_of(service: Service, in_flight: int, tasks: int = 1) -> AsyncSinkWriter[bytes]:
+def writer_of(
+    service: Service, in_flight: int, tasks: int = 1, rate: float = math.inf
+) -> AsyncSinkWriter[bytes]:
     client = HttpClient(HttpTarget(service.url, body="ndjson"), in_flight)
     limits = Limits(
         batch_entries_max=BATCH, in_flight_requests_max=in_flight, buffered_entries_max=10 * CALL_ROWS
     )
-    return AsyncSinkWriter(RequestSender(client, limits, tasks=tasks))
+    return AsyncSinkWriter(RequestSender(client, limits, tasks=tasks, entries_s_max=rate / tasks))
 
 
 def write(service: Service, in_flight: int, count: int) -> float:
@@ -172,11 +215,25 @@ def client_alone(service: Service, in_flight: int, count: int) -> float:
     return asyncio.run(main())
 
 
-def throttled(service: Service, seconds: float) -> tuple[float, float, float]:
+def flink(service: Service, in_flight: int, count: int) -> float:
+    """Rows a second of Flink's sink, without the start of its JVM."""
+    before = service.counts().rows
+    first = last = service.counts()
+    with flink_async_sink(service.url, count, BATCH, in_flight, 10 * CALL_ROWS) as sender:
+        while last.rows - before < count:
+            assert sender.poll() in (None, 0), sender.communicate()[1][-4000:]
+            time.sleep(0.1)
+            last = service.counts()
+            if first.rows - before < count * SETTLING:
+                first = last
+    assert last.rows - before == count
+    return (last.rows - first.rows) / (last.at_s - first.at_s)
+
+
+def throttled(service: Service, seconds: float, writer: AsyncSinkWriter[bytes]) -> tuple[float, float, float]:
     """Of what is admitted, the share that was sent; of the requests, the share that was rejected; the latter
     while settling.
     """
-    writer = writer_of(service, 32, TASKS)
     started = service.counts()
     settled = None
     for some in rows(10**12):

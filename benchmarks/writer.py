@@ -72,12 +72,12 @@ def run(options: Options) -> Report:
         "low and high cardinality, numbers.",
     )
     with one_core(), tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        for title, rows in _sources(options):
+        for title, rows in sources(options):
             _compare(report, title, rows, options, Path(folder) / title)
     return report
 
 
-def _sources(options: Options) -> Iterator[tuple[str, pa.Table]]:
+def sources(options: Options) -> Iterator[tuple[str, pa.Table]]:
     rows = options.rows or (QUICK_ROWS if options.is_quick else None)
     yield "lineitem", _table(data.lineitem(rows or data.LINEITEM_ROWS))
     yield "flights", _table(data.flights(rows or FLIGHT_ROWS))

@@ -86,6 +86,7 @@ SLOW = (
     "delivery/test_lease.py",
     "delivery/test_postgres_delivery.py",
     "delivery/test_postgres_failover.py",
+    "delivery/test_row_log_s3.py",
     "filters",
     "plug_in",
     "simulation/test_fake_delta.py",

@@ -20,19 +20,18 @@ import json
 import os
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import duckdb
 from benchmarks.delivery.batches import STREAM_HEADER, batches_of, plot, stream_row
+from benchmarks.delivery.processes import process, wait_for
 from benchmarks.report import Report, write_index
 from servers.maven import MavenUnreachableError
 from servers.started import Servers
@@ -99,11 +98,11 @@ def run(root: Path, servers: Servers, seconds: float, outage_s: float) -> Report
     driver = [sys.executable, "-m", "benchmarks.delivery.driver", json.dumps(settings)]
     with ExitStack() as stack:
         log = stack.enter_context((root / "processes.log").open("w"))
-        spark = stack.enter_context(_process(driver, log))
-        _wait_for(lambda: journal.exists(), 120, "the first batch", root)
+        spark = stack.enter_context(process(driver, log))
+        wait_for(lambda: journal.exists(), 120, "the first batch", root)
         with open_store(store_url) as store:
-            _wait_for(lambda: len(store.streams()) == len(targets), 120, "all streams", root)
-        delivery = stack.enter_context(_process(_deliver(store_url, targets), log))
+            wait_for(lambda: len(store.streams()) == len(targets), 120, "all streams", root)
+        delivery = stack.enter_context(process(_deliver(store_url, targets), log))
         stop = threading.Event()
         readers = [threading.Thread(target=_read, args=(one, stop), daemon=True) for one in targets]
         for reader in readers:
@@ -112,7 +111,7 @@ def run(root: Path, servers: Servers, seconds: float, outage_s: float) -> Report
         os.killpg(spark.pid, signal.SIGKILL)
         spark.wait()
         with open_store(store_url) as store:
-            _wait_for(lambda: not _pending(store), DELIVERY_TIMEOUT_S, "the last deliveries", root)
+            wait_for(lambda: not _pending(store), DELIVERY_TIMEOUT_S, "the last deliveries", root)
             time.sleep(1)
             stop.set()
             for reader in readers:
@@ -160,18 +159,6 @@ def _deliver(store_url: str, targets: list[Target]) -> list[str]:
     return command
 
 
-@contextmanager
-def _process(command: list[str], log: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the command in its own process group, and kill the group at the end of the block."""
-    process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
 def _run_with_outage(seconds: float, outage_s: float, servers: Servers | None, journal: Path) -> None:
     """Wait while the streams run, and suspend the catalog in the middle."""
     before = max((seconds - outage_s) / 2, 0)
@@ -189,16 +176,6 @@ def _wait(seconds: float, journal: Path) -> None:
         time.sleep(min(left, 30))
         batches = sum(1 for line in journal.read_text().splitlines() if '"batch"' in line)
         print(f"{batches} batches", file=sys.stderr)
-
-
-def _wait_for(condition: Any, seconds: float, what: str, root: Path) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError(
-                f"no {what} after {seconds:.0f} s:\n{(root / 'processes.log').read_text()[-4000:]}"
-            )
-        time.sleep(0.5)
 
 
 def _read(target: Target, stop: threading.Event) -> None:

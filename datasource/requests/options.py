@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -29,7 +30,7 @@ from ..options.parsing import (
     storable,
     text,
 )
-from ..options.stream import problems_of
+from ..options.stream import normalized_location, problems_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -105,6 +106,20 @@ class RequestOptions(DeliveryOptions):
         count(1, 1000),
         "Requests that a task, or a delivery, sends at the same time.",
         default="16",
+    )
+    rows_s_max: int | None = optional(
+        "maxRowsPerSecond",
+        count(1, 1_000_000_000),
+        "Rows that the query sends a second, all tasks of a batch together. Rows that are sent again count.",
+        default="no limit; what the service throttles is learned",
+    )
+    parallel_tasks: int = option(
+        "parallelTasks",
+        count(1, 100_000),
+        "With `delivery=coupled`: how many tasks of a batch run at the same time, which is the number of "
+        "task slots of the cluster, or of partitions if these are fewer. Each task gets an equal part of "
+        "`maxRowsPerSecond`, and starts with an equal part of the requests in flight.",
+        default="1",
     )
     buffered_entries_max: int = option(
         "maxBufferedRequests",
@@ -215,6 +230,8 @@ class RequestOptions(DeliveryOptions):
             RetryBudget(total_s=self.retry_s_max),
             self.bad_rows,
             order_by_key=bool(self.order_columns or self.keys),
+            tasks=1 if self.is_decoupled else self.parallel_tasks,
+            rows_s_max=math.inf if self.rows_s_max is None else self.rows_s_max,
         )
 
     def with_keys(self, requests: Requests) -> Requests:
@@ -233,6 +250,11 @@ class RequestOptions(DeliveryOptions):
         ]
         if known["keys"] and known["order_columns"]:
             problems.append("keys includes orderBy: rows of a key are sent in their order. Remove orderBy.")
+        if known["rows_s_max"] and not known["is_decoupled"] and "parallel_tasks" not in values:
+            problems.append(
+                "parallelTasks is missing: tasks cannot see each other, so that each has to know its part of "
+                "maxRowsPerSecond. Give the number of tasks that run at the same time."
+            )
         if known["request_timeout_s"] <= 0:
             problems.append("requestTimeout must be at least 1s.")
         if known["buffer_time_max_s"] <= 0:
@@ -249,7 +271,7 @@ SIZES = (
 def row_log_of(row_log: str | None, checkpoint: str | None) -> str | None:
     """Return the location of the row log; None if it is not known."""
     if row_log is not None:
-        return local_path(row_log) or row_log
+        return normalized_location(row_log)  # targets that share a log are found by it
     directory = local_path(checkpoint) if checkpoint else None
     return None if directory is None else posixpath.join(directory, ROW_LOG)
 

@@ -47,6 +47,7 @@ STREAM = StreamKey("q", GIVEN["url"])
         ({"maxRecordBytes": "5mb"}, "maxRecordBytes (5,242,880 bytes) must not be larger than maxBatchBytes"),
         ({"maxBatchBytes": "64mb"}, "must not be larger than maxBufferedBytes"),
         ({"requestTimeout": "0s"}, "requestTimeout must be at least 1s"),
+        ({"maxRowsPerSecond": "10"}, "parallelTasks is missing"),
         ({"badRows": "ignore"}, "must be one of fail, drop, deadLetter"),
         ({"targetFileSize": "1mb"}, "targetFileSize is an option of lake tables"),
         ({"partitionby": "a"}, "partitionBy is an option of lake tables"),
@@ -59,6 +60,13 @@ def test_a_wrong_option_is_named_and_no_secret_is_shown(options: Mapping[str, st
         HttpOptions.parse({**GIVEN, **options})
     assert said in str(failure.value)
     assert "geheim" not in str(failure.value)
+
+
+@pytest.mark.parametrize(("delivery", "tasks"), [("coupled", 4), ("decoupled", 1)])
+def test_a_delivery_has_the_rate_of_all_tasks(delivery: str, tasks: int) -> None:
+    rate = {"maxRowsPerSecond": "100", "parallelTasks": "4"}
+    settings = HttpOptions.parse({**GIVEN, **rate, "delivery": delivery}).writer_settings
+    assert (settings.rows_s_max, settings.tasks) == (100, tasks)
 
 
 def test_an_endpoint_is_required() -> None:
@@ -94,7 +102,8 @@ def test_the_place_of_the_row_log_is_known_in_any_working_directory(
     monkeypatch.chdir(tmp_path)
     assert HttpOptions.parse({**GIVEN, "checkpointLocation": "c"}).given["rowLog"] == f"{tmp_path}/c/row-log"
     assert HttpOptions.parse({**GIVEN, "rowLog": "log"}).given["rowLog"] == f"{tmp_path}/log"
-    assert HttpOptions.parse({**GIVEN, "rowLog": "s3://b/log"}).given["rowLog"] == "s3://b/log"
+    for spelled in ("s3://b/log", "s3://b/log/", "s3a://b/log"):
+        assert HttpOptions.parse({**GIVEN, "rowLog": spelled}).given["rowLog"] == "s3://b/log"
     assert "rowLog" not in HttpOptions.parse({**GIVEN, "checkpointLocation": "s3://b/c"}).given
 
 

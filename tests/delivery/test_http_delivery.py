@@ -7,7 +7,6 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,18 +14,13 @@ import pytest
 from servers.http_rows import HttpRows, http_rows
 from tests.support.backlogs import start_cli, wait_until
 from tests.support.cli import Ended
+from tests.support.http_streams import ROWS, Stream, http_stream
 
 from penstock.committers.contract import ManifestState, Token
-from penstock.committers.store.sql import SqlManifestStore, open_store
-from penstock.datasource.http.sink import DESTINATION
-from penstock.datasource.http.source import HttpDataSource
-from penstock.testing.conformance import Query
 from penstock.testing.conformance.query import ids
 
 pytestmark = pytest.mark.slow
 
-ROWS = 120
-"""In three batches of two partitions."""
 IN_FLIGHT = 4
 
 
@@ -34,41 +28,6 @@ IN_FLIGHT = 4
 def http_server() -> Iterator[HttpRows]:
     with http_rows() as server:
         yield server
-
-
-@dataclass
-class Stream:
-    """A decoupled stream, its store, and the service that receives its rows."""
-
-    server: HttpRows
-    store: SqlManifestStore
-    store_url: str
-    query: Query
-
-    def prepare(self, batches: int = 3, parts: int = 2, rows: int = ROWS // 6) -> None:
-        for batch_id in range(batches):
-            first = batch_id * parts * rows
-            tables = [ids(*range(first + part * rows, first + (part + 1) * rows)) for part in range(parts)]
-            self.query.run(self.store, self.query.batch(batch_id), *tables)
-
-    def deliver(self, *arguments: str) -> Ended:
-        return Ended("deliver", "--once", "--store", self.store_url, *arguments)
-
-    @property
-    def left(self) -> int:
-        return len(self.store.pending(self.query.stream))
-
-    def row_log(self) -> list[Path]:
-        return list(Path(self.query.sink().options.given["rowLog"]).rglob("*.arrow"))
-
-
-@dataclass
-class Endpoint:
-    """See `Place`."""
-
-    options: dict[str, str]
-    data_source = HttpDataSource
-    destination = DESTINATION
 
 
 @pytest.fixture
@@ -89,21 +48,14 @@ def start() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
 @pytest.fixture
 def stream(tmp_path: Path, http_server: HttpRows) -> Iterator[Stream]:
     """One request for each row, its progress recorded after each response."""
-    http_server.set()
-    http_server.clear()
     options = {
-        "url": http_server.url,
-        "delivery": "decoupled",
         "deliverAfterSeconds": "1",
-        "deliveryTries": "1",
         "format": "row",
         "maxInFlightRequests": str(IN_FLIGHT),
         "progressEverySeconds": "0",
-        "checkpointLocation": str(tmp_path / "checkpoint"),
     }
-    url = f"sqlite:///{tmp_path}/store.db"
-    with open_store(url) as store:
-        yield Stream(http_server, store, url, Query(Endpoint(options), store=store))
+    with http_stream(tmp_path, http_server, options) as opened:
+        yield opened
 
 
 def test_rows_arrive_in_the_order_of_batch_partition_and_row(stream: Stream) -> None:

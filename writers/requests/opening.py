@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -32,6 +33,10 @@ class WriterSettings:
     order_by_key: bool = False
     in_order: bool = False
     """See `RequestSender` for both."""
+    tasks: int = 1
+    """Writers that send at the same time, this one included."""
+    rows_s_max: float = math.inf
+    """Rows that all of them send a second, each the same part."""
 
 
 class RowWriter(AsyncSinkWriter[PayloadT]):
@@ -82,6 +87,8 @@ def open_writer(
         retries=settings.retries,
         order_by_key=settings.order_by_key,
         in_order=settings.in_order,
+        tasks=settings.tasks,
+        entries_s_max=settings.rows_s_max / settings.tasks,
         observer=observe,
     )
     return RowWriter(sender, refused)

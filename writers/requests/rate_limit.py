@@ -16,7 +16,7 @@ _BAND = 0.08
 """How near to the limit that was throttled growth is slow, as a share of it."""
 _PROBE_S = 10.0
 """How long the growth through half of the band takes."""
-_PROBE_S_PER_TASK = 2.0
+_PROBE_S_PER_TASK = 6.0
 """The same where many tasks do so, each of which has its refused request."""
 _PROBE_MAX_S = 60.0
 _STEP_MAX_S = 1.0
@@ -26,6 +26,8 @@ _STEP_MAX = 0.25
 _FLOOR_BATCHES = 0.01
 _SMOOTHING = 0.2
 _PAUSE_MAX_S = 10.0
+_LATE_S = 0.1
+"""How late a request may start without a loss for the rate that is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,34 @@ class Permit:
     """No further request could have been started at the same time."""
 
 
+class Pace:
+    """Entries a second at most, from the first call on: a token bucket that is empty at first, so that short
+    tasks that follow each other do not exceed the rate either. It holds one batch, or 0.1 s of the rate.
+    """
+
+    def __init__(self, entries_s: float, batch_entries: int) -> None:
+        self._entries_s, self._most = entries_s, max(float(batch_entries), entries_s * _LATE_S)
+        self._saved = 0.0
+        self._at: float | None = None
+
+    def next_start(self, now: float, entries: int) -> float:
+        """The earliest time for a request with so many entries."""
+        if self._entries_s == math.inf:
+            return now
+        missing = min(entries, self._most) - self._saved_until(now)
+        return now if missing <= 0 else now + missing / self._entries_s
+
+    def start(self, now: float, entries: int) -> None:
+        if self._entries_s < math.inf:
+            self._saved = self._saved_until(now) - entries
+
+    def _saved_until(self, now: float) -> float:
+        elapsed_s = 0.0 if self._at is None else max(now - self._at, 0.0)
+        self._at = now if self._at is None else max(now, self._at)
+        self._saved = min(self._saved + elapsed_s * self._entries_s, self._most)
+        return self._saved
+
+
 class RateLimit:
     """Limits the requests in flight, and the entries in flight on average over time.
 
@@ -77,10 +107,15 @@ class RateLimit:
 
     Requests that were sent below the limit do not increase it: they prove nothing. Pure state; the caller
     gives the time.
+
+    A rate that is given is kept from the first request on, see `Pace`.
     """
 
-    def __init__(self, aimd: Aimd, batch_entries: int, requests_max: int, tasks: int) -> None:
+    def __init__(
+        self, aimd: Aimd, batch_entries: int, requests_max: int, tasks: int, entries_s_max: float = math.inf
+    ) -> None:
         self._aimd = aimd
+        self._pace = Pace(entries_s_max, batch_entries)
         self._batch_entries = batch_entries
         self._max = float(batch_entries * requests_max)
         self._min = batch_entries * _FLOOR_BATCHES
@@ -104,16 +139,17 @@ class RateLimit:
         """Requests that may be in flight."""
         return math.ceil(self.limit_entries / self._batch_entries)
 
-    def next_start(self, now: float) -> float:
+    def next_start(self, now: float, entries: int = 1) -> float:
         """The earliest time for a request: `now`, later, or infinity until a request ends."""
         self._end_pauses(now)
         excess = self._active + len(self._pauses) - self._slots + 1
         if excess <= 0:
-            return now
+            return self._pace.next_start(now, entries)
         return heapq.nsmallest(excess, self._pauses)[-1] if excess <= len(self._pauses) else math.inf
 
     def start(self, now: float, entries: int) -> Permit:
         self._end_pauses(now)
+        self._pace.start(now, entries)
         self._active += 1
         return Permit(now, entries, self._active + len(self._pauses) >= self._slots)
 

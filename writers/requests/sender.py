@@ -62,6 +62,7 @@ class RequestSender(Generic[PayloadT]):
         retries: RetryBudget | None = None,
         aimd: Aimd | None = None,
         tasks: int = 1,
+        entries_s_max: float = math.inf,
         order_by_key: bool = False,
         in_order: bool = False,
         observer: Observer[PayloadT] | None = None,
@@ -70,6 +71,7 @@ class RequestSender(Generic[PayloadT]):
         """
         Args:
             tasks: number of writers that share what the destination admits
+            entries_s_max: entries that this writer sends a second, repeated ones included
             order_by_key: an entry is only sent when the entries of the same key before it are done
             in_order: an entry is only sent when all entries before it are done, or with them: one request at
                 a time
@@ -81,7 +83,11 @@ class RequestSender(Generic[PayloadT]):
             self._limits = replace(self._limits, in_flight_requests_max=1)
         self._retries = retries or RetryBudget()
         self._rate = RateLimit(
-            aimd or Aimd(), self._limits.batch_entries_max, self._limits.in_flight_requests_max, tasks
+            aimd or Aimd(),
+            self._limits.batch_entries_max,
+            self._limits.in_flight_requests_max,
+            tasks,
+            entries_s_max,
         )
         self._observer = observer
         self._draw = draw
@@ -247,7 +253,8 @@ class RequestSender(Generic[PayloadT]):
         now = asyncio.get_running_loop().time()
         self._buffer.end_waits(now + _TICK_S)
         is_started = False
-        while self._batch_due_at() <= now + _TICK_S and self._rate.next_start(now + _TICK_S) <= now + _TICK_S:
+        soon = now + _TICK_S
+        while self._batch_due_at() <= soon and self._next_start(soon) <= soon:
             self._start_request(now)
             is_started = True
         self._count()
@@ -287,10 +294,13 @@ class RequestSender(Generic[PayloadT]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        send_at = max(self._batch_due_at(), self._rate.next_start(now))
+        send_at = max(self._batch_due_at(), self._next_start(now))
         at = min(send_at, self._buffer.next_attempt())
         if at < math.inf:
             self._timer = asyncio.get_running_loop().call_at(at, self._send_what_is_due)
+
+    def _next_start(self, now: float) -> float:
+        return self._rate.next_start(now, min(self._buffer.ready_entries, self._limits.batch_entries_max))
 
     def _start_request(self, now: float) -> None:
         loop = asyncio.get_running_loop()
