@@ -27,6 +27,7 @@ from ..schema_diff import (
 )
 from .address import DuckLakeAddress
 from .connection import Lake, column_types
+from .storage import S3, is_on_s3
 from .types import holds, normal, sql_type
 
 KIND = "ducklake"
@@ -90,10 +91,13 @@ def unsupported(settings: dict[str, str]) -> str:
 
 def data_path_problem(data_path: str) -> str:
     """Why files cannot be written to a data path; empty if they can."""
+    if is_on_s3(data_path):
+        is_bucket = not data_path.removeprefix(S3).strip("/").partition("/")[2]
+        return f"its data path {data_path} is a whole bucket: use a folder of it" if is_bucket else ""
     if local_root(data_path) is None:
         return (
-            f"its data path {data_path} is in an object store, which penstock.ducklake does not support: use "
-            "a data path on a disk that driver and executors share"
+            f"its data path {data_path} is in an object store that penstock.ducklake does not support: use "
+            "S3 (s3://) or a disk that driver and executors share"
         )
     if not posixpath.isabs(data_path):
         return f"its data path {data_path} is relative: create the DuckLake with an absolute DATA_PATH"

@@ -56,7 +56,7 @@ class DuckLakeTarget(FileTableTarget, DuckLakeCommitter):
         names = {name.lower(): name for name in schema.names}
         return WriteConfig(
             location=location,
-            storage_options={},
+            storage_options=dict(self._server.storage),
             schema=schema,
             table_format=DeltaFormat(statistics_columns=()),  # DuckLake reads the statistics itself
             target_file_bytes=options.target_file_bytes or TARGET_FILE_BYTES,

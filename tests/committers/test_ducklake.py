@@ -244,7 +244,8 @@ def test_an_encrypted_ducklake_is_refused(lake: DuckLake, store: SqlManifestStor
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ({"dataPath": "s3://bucket/data"}, "object stores"),
+        ({"dataPath": "gs://bucket/data"}, "object stores"),
+        ({"dataPath": "s3://bucket/"}, "folder of a bucket"),
         ({"dataPath": "data"}, "absolute"),
         ({"catalog": "sqlite:catalog.sqlite"}, "absolute"),
         ({"catalog": "mysql://host/db"}, "catalog"),
