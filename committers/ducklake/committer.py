@@ -220,7 +220,8 @@ class DuckLakeCommitter:
         if content.files:
             lake.rows(
                 f"CALL ducklake_add_data_files({literal(lake.name)}, {literal(address.table)}, ?, "
-                f"schema => {literal(address.schema)}, allow_missing => true, hive_partitioning => false)",
+                f"schema => {literal(address.schema)}, allow_missing => true, "
+                f"hive_partitioning => {str(bool(content.partition_by)).lower()})",
                 [posixpath.join(location, file.path) for file in content.files],
             )
         fence.update(lake, address, batch, table.table_id, content.origins, is_new=row is None)

@@ -42,8 +42,11 @@ _NO_KEY = "requires the extension httpfs to be loaded"
 _NO_LAKE = "creating a new DuckLake is explicitly disabled"
 _EXTENSIONS = {"sqlite": ("sqlite-scanner",), "duckdb": (), "postgresql": ("postgres-scanner",)}
 _TABLE = """
-SELECT t.table_uuid::VARCHAR, EXISTS (
-    SELECT 1 FROM {partitions} p WHERE p.table_id = t.table_id AND p.end_snapshot IS NULL
+SELECT t.table_uuid::VARCHAR, (
+    SELECT list([c.column_name, k.transform] ORDER BY k.partition_key_index)
+    FROM {partitions} p JOIN {keys} k ON k.partition_id = p.partition_id
+    JOIN {columns} c ON c.table_id = p.table_id AND c.column_id = k.column_id AND c.end_snapshot IS NULL
+    WHERE p.table_id = t.table_id AND p.end_snapshot IS NULL
 )
 FROM {tables} t JOIN {schemas} s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
 WHERE t.end_snapshot IS NULL AND s.schema_name = ? AND t.table_name = ?
@@ -77,14 +80,16 @@ class Lake:
         return f"__ducklake_metadata_{self.name}.{table}"
 
     def find_table(self, schema: str, table: str) -> list[tuple[Any, ...]]:
-        """(UUID, True if it is partitioned) of a committed table. Not from `duckdb_tables()`, which also
-        reads the catalogs that other threads are detaching.
+        """(UUID, partition columns with their transforms) of a committed table. Not from `duckdb_tables()`,
+        which also reads the catalogs that other threads are detaching.
         """
         return self.rows(
             _TABLE.format(
                 tables=self.metadata("ducklake_table"),
                 schemas=self.metadata("ducklake_schema"),
                 partitions=self.metadata("ducklake_partition_info"),
+                keys=self.metadata("ducklake_partition_column"),
+                columns=self.metadata("ducklake_column"),
             ),
             schema,
             table,

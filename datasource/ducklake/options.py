@@ -11,7 +11,7 @@ from ...committers.ducklake.address import DuckLakeCatalog
 from ...committers.errors import ConfigurationError
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions
-from ..options.parsing import check, parse_options, storable, text
+from ..options.parsing import check, columns, parse_options, storable, text
 from ..options.stream import problems_of
 
 NAME = "penstock.ducklake"
@@ -74,6 +74,9 @@ class DuckLakeOptions(FileTableOptions):
         "Data path of a new DuckLake: on S3 (`s3://bucket/lake/`), or on a disk that driver and executors "
         "share.",
     )
+    partition_by: tuple[str, ...] | None = optional(
+        "partitionBy", columns, "Partition columns of a new table: `a, b`, or a JSON array."
+    )
     storage_options: Mapping[str, str] = passed_on(
         "storage.",
         str.upper,
@@ -101,6 +104,12 @@ class DuckLakeOptions(FileTableOptions):
             problems.append("tableProperties: DuckLake tables have no properties. Remove the option.")
         stored = storable(OPTIONS, given)
         problems += problems_of(values, stored, PREFIXES)
+        both = set(values.get("partition_by") or ()) & set(values.get("sort_within") or ())
+        if both:
+            problems.append(
+                f"sortWithin contains the partition column(s) {', '.join(sorted(both))}, which are constant "
+                "within a file."
+            )
         check(NAME, problems)
         return cls(**values, given=stored)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Batch
+from ...committers.contract import Batch, PartitionField
 from ...committers.ducklake.address import DuckLakeAddress, DuckLakeCatalog
 from ...committers.maintenance import MaintenancePolicy, Step
 from ..destinations import DestinationType, TableNow, with_prefix
@@ -83,6 +83,12 @@ class DuckLakeSink:
             Step("vacuum", context.policy.vacuum_s, remove),
             context.orphans(StoredDuckLake(self._address, self.options.storage_options)),
         ]
+
+    def partitioning(self) -> tuple[PartitionField, ...]:
+        """See `Partitioned`."""
+        table = StoredDuckLake(self._address, self.options.storage_options).committer().table()
+        names = self.options.partition_by or () if table is None else table.partition_by
+        return tuple([PartitionField(name, (name,), "identity") for name in names])
 
     def is_maintained(self) -> bool:
         """False: the files of other tables are affected, so the option `maintenance` has to ask for it."""

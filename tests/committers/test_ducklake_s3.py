@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
 from servers.s3 import BUCKET, s3_client
@@ -115,6 +116,13 @@ def test_files_wait_beside_the_data_path_and_clean_up_keeps_what_is_needed(
     cleanup = cleanup_of(stored, store, [query.stream], [query.stream])
     found = cleanup.find(dt.datetime.now(dt.timezone.utc), dt.timedelta(0))
     assert {file.path for file in found.unneeded} == {file.path for files in payloads(lost) for file in files}
+
+
+def test_partition_values_on_s3_are_read_back(lake: DuckLake, store: SqlManifestStore) -> None:
+    query = Query(lake, options={"partitionBy": "key"})
+    keys = ["", "a/b", "%2F", "a b+c", "ä", "key=1"]
+    query.run(store, query.batch(0), pa.table({"id": range(len(keys)), "key": keys}))
+    assert lake.sql("SELECT id, key FROM events ORDER BY id") == list(enumerate(keys))
 
 
 def test_the_access_key_is_neither_shown_nor_stored(
