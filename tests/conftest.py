@@ -49,6 +49,7 @@ SLOW = (
     "committers/test_delta_lost_responses.py",
     "committers/test_delta_object_store.py",
     "committers/test_ducklake.py",
+    "committers/test_ducklake_guards.py",
     "committers/test_ducklake_partitions.py",
     "committers/test_ducklake_s3.py",
     "committers/test_hudi_java.py",

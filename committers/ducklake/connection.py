@@ -225,7 +225,8 @@ def _database(pid: int, kind: str, secret: DuckDbSecret) -> duckdb.DuckDBPyConne
     No setting or extension is downloaded. A forked process opens its own.
     """
     off = ("autoinstall_known_extensions", "autoload_known_extensions", "enable_external_file_cache")
-    config = {**dict.fromkeys(off, "false"), "secret_directory": f"{os.devnull}/none"}  # not the user's
+    config: dict[str, str | bool | int | float | list[str]] = dict.fromkeys(off, "false")
+    config["secret_directory"] = f"{os.devnull}/none"  # the user's own secrets are not used
     database = duckdb.connect(config=config)
     for extension in (*_EXTENSIONS[kind], "ducklake", *(("httpfs",) if secret else ())):
         try:

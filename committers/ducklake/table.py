@@ -86,8 +86,8 @@ def _partition_problem(partitioning: Sequence[Sequence[str]], data_path: str) ->
     if any(transform != "identity" for _, transform in partitioning):
         keys = ", ".join(name if kind == "identity" else f"{kind}({name})" for name, kind in partitioning)
         return (
-            f"it is partitioned by {keys}, and penstock.ducklake writes partitions of plain columns only: use "
-            "a column with this value, or write the table with duckdb"
+            f"it is partitioned by {keys}, and penstock.ducklake writes partitions of columns only: use a "
+            "column with this value, or write the table with duckdb"
         )
     if partitioning and "=" in data_path:
         return (

@@ -275,6 +275,7 @@ def test_another_data_path_is_refused(lake: DuckLake, store: SqlManifestStore) -
         ("ALTER TABLE events DROP COLUMN more", SchemaMismatchError, "'more' was removed"),
         ("ALTER TABLE events ADD COLUMN s VARCHAR DEFAULT 'x'", SchemaMismatchError, "now has a default"),
         ("ALTER TABLE events SET PARTITIONED BY (id)", SchemaMismatchError, "is now partitioned by id"),
+        ("ALTER TABLE events SET PARTITIONED BY (bucket(4, id))", TableNotSupportedError, "bucket"),
         ("DROP TABLE penstock_fence", TableChangedError, "penstock_fence"),
     ],
 )
