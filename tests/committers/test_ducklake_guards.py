@@ -123,6 +123,17 @@ def test_files_are_left_to_clean_up_if_the_catalog_does_not_answer(
     assert len(list(lake.files.iterdir())) == 1
 
 
+def test_files_that_were_deleted_are_named(lake: DuckLake, store: SqlManifestStore) -> None:
+    query = Query(lake)
+    manifest = query.prepare(store, query.batch(0), ids(0))
+    (file,) = lake.files.iterdir()
+    file.unlink()
+    with pytest.raises(
+        RetryableError, match=f"1 of the 1 files of batch 0 .* first {file.name}: they were deleted"
+    ):
+        query.target().commit(manifest)
+
+
 def test_a_conflict_before_the_end_of_the_transaction_is_retried(
     lake: DuckLake, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -218,7 +218,7 @@ def test_small_files_are_rewritten_within_their_partition(lake: DuckLake, store:
 
 
 def test_maintenance_does_not_merge_files_with_partitions(lake: DuckLake, store: SqlManifestStore) -> None:
-    """duckdb fails on its own merged files the second time, and this ends the process's connection."""
+    """duckdb merges them once, and then fails on its own merged file."""
     query = by(lake, "key")
     for number in range(3):
         query.run(store, query.batch(number), rows("a"))

@@ -138,6 +138,10 @@ def test_the_access_key_is_neither_shown_nor_stored(
         query.target().commit(manifest)
     shown = f"{raised.value} {query.sink()!r} {query.target()!r} {query.stored_table()!r}"
     assert secret not in shown
+    sink = query.sink()
+    assert isinstance(sink, DuckLakeSink)
+    server = LakeServer(sink._address, sink.options.storage_options)
+    assert server.in_short(OSError(f"signed with {secret}")) == "signed with ***"
     for path in tmp_path.iterdir():
         if path.is_file():
             assert secret.encode() not in path.read_bytes()
