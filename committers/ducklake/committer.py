@@ -37,7 +37,8 @@ from ..token_check import is_committed
 from . import connection, fence
 from .connection import DatabaseError, Lake, LakeServer, is_conflict, literal
 from .fence import FenceRow
-from .files import files_of, location_of
+from .files import files_of
+from .storage import files_below
 from .table import (
     KIND,
     LakeTable,
@@ -219,7 +220,8 @@ class DuckLakeCommitter:
         if content.files:
             lake.rows(
                 f"CALL ducklake_add_data_files({literal(lake.name)}, {literal(address.table)}, ?, "
-                f"schema => {literal(address.schema)}, allow_missing => true, hive_partitioning => false)",
+                f"schema => {literal(address.schema)}, allow_missing => true, "
+                f"hive_partitioning => {str(bool(content.partition_by)).lower()})",
                 [posixpath.join(location, file.path) for file in content.files],
             )
         fence.update(lake, address, batch, table.table_id, content.origins, is_new=row is None)
@@ -241,7 +243,7 @@ class DuckLakeCommitter:
         )
 
     def _check_files(self, manifest: Manifest, content: LakeManifest, location: str) -> None:
-        missing = files_of(location).missing([file.path for file in content.files])
+        missing = files_below(location, self._server.storage).missing([file.path for file in content.files])
         if missing:
             raise RetryableError(
                 f"{len(missing)} of the {manifest.files} files of batch {manifest.batch.batch_id} of "
@@ -278,8 +280,8 @@ class DuckLakeCommitter:
             RetryableError: catalog or storage cannot be reached now.
         """
         paths = [file.path for file in decode(manifest, KIND).files]
-        location = location_of(self._server)
-        return paths if location is None else files_of(location).missing(paths)
+        files = files_of(self._server)
+        return paths if files is None else files.missing(paths)
 
     def discard(self, payloads: Iterable[DataFiles]) -> int:
         """Delete uncommitted data files; return the number deleted. If the catalog, which says where they
@@ -287,8 +289,8 @@ class DuckLakeCommitter:
         """
         paths = [file.path for files in payloads for file in files]
         try:
-            location = location_of(self._server)
+            files = files_of(self._server)
         except PenstockError as error:
             logger.warning("%s files are left to penstock gc: %s", len(paths), error)
             return 0
-        return 0 if location is None else files_of(location).delete(paths)
+        return 0 if files is None else files.delete(paths)

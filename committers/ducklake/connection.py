@@ -10,10 +10,10 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
@@ -24,6 +24,7 @@ from ..errors import NEXT_TRY, ConfigurationError, PenstockError, RetryableError
 from ..postgres.address import quoted
 from ..safe_text import one_line
 from .address import DuckLakeAddress, DuckLakeCatalog
+from .storage import DuckDbSecret, duckdb_secret
 
 LOCK_WAIT_S = 10.0
 """How long to wait for another process that has the catalog's file open."""
@@ -37,11 +38,15 @@ _CONFLICT = re.compile(
     r"|Could not set lock",
     re.IGNORECASE,
 )
+_NO_KEY = "requires the extension httpfs to be loaded"
 _NO_LAKE = "creating a new DuckLake is explicitly disabled"
 _EXTENSIONS = {"sqlite": ("sqlite-scanner",), "duckdb": (), "postgresql": ("postgres-scanner",)}
 _TABLE = """
-SELECT t.table_uuid::VARCHAR, EXISTS (
-    SELECT 1 FROM {partitions} p WHERE p.table_id = t.table_id AND p.end_snapshot IS NULL
+SELECT t.table_uuid::VARCHAR, (
+    SELECT list([c.column_name, k.transform] ORDER BY k.partition_key_index)
+    FROM {partitions} p JOIN {keys} k ON k.partition_id = p.partition_id
+    JOIN {columns} c ON c.table_id = p.table_id AND c.column_id = k.column_id AND c.end_snapshot IS NULL
+    WHERE p.table_id = t.table_id AND p.end_snapshot IS NULL
 )
 FROM {tables} t JOIN {schemas} s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
 WHERE t.end_snapshot IS NULL AND s.schema_name = ? AND t.table_name = ?
@@ -75,14 +80,16 @@ class Lake:
         return f"__ducklake_metadata_{self.name}.{table}"
 
     def find_table(self, schema: str, table: str) -> list[tuple[Any, ...]]:
-        """(UUID, True if it is partitioned) of a committed table. Not from `duckdb_tables()`, which also
-        reads the catalogs that other threads are detaching.
+        """(UUID, partition columns with their transforms) of a committed table. Not from `duckdb_tables()`,
+        which also reads the catalogs that other threads are detaching.
         """
         return self.rows(
             _TABLE.format(
                 tables=self.metadata("ducklake_table"),
                 schemas=self.metadata("ducklake_schema"),
                 partitions=self.metadata("ducklake_partition_info"),
+                keys=self.metadata("ducklake_partition_column"),
+                columns=self.metadata("ducklake_column"),
             ),
             schema,
             table,
@@ -98,6 +105,8 @@ class LakeServer:
     """Opens the DuckLake of a table."""
 
     address: DuckLakeAddress
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Options of the object store with the data, in the Delta library's form. May contain secrets."""
 
     @contextmanager
     def attached(self, so: str, *, data_path: str = "", create: bool = False) -> Iterator[Lake | None]:
@@ -110,13 +119,14 @@ class LakeServer:
 
         Raises:
             RetryableError: the catalog cannot be reached now.
-            ConfigurationError: the DuckLake has another data path, or an extension is missing.
+            ConfigurationError: the DuckLake has another data path, or is on S3 and there is no access key, or
+                an extension is missing.
         """
         catalog = self.address.catalog
         if catalog.is_local and not create and not os.path.exists(catalog.path):  # noqa: PTH110
             yield None
             return
-        cursor = _database(os.getpid(), catalog.kind).cursor()
+        cursor = _database(os.getpid(), catalog.kind, duckdb_secret(self.storage)).cursor()
         lake = None
         try:
             lake = self._attach(cursor, data_path, create=create)
@@ -155,8 +165,9 @@ class LakeServer:
     def in_short(self, error: Exception) -> str:
         """One line without the password and without the connection string."""
         text = str(error)
-        for key in ("password", "passfile", "sslpassword"):
-            if secret := self.address.catalog.settings.get(key):
+        settings = {**self.address.catalog.settings, **dict(duckdb_secret(self.storage))}
+        for key in ("password", "passfile", "sslpassword", "SECRET", "SESSION_TOKEN"):
+            if secret := settings.get(key):
                 text = text.replace(secret, "***")
         return one_line(Exception(text.partition("\n\n")[0]))
 
@@ -172,12 +183,19 @@ class LakeServer:
                 f"The DuckLake of {uri} has another data path than the option dataPath: {text}. {so}. Remove "
                 "the option: the catalog knows the path."
             )
+        if _NO_KEY in text:
+            return ConfigurationError(
+                f"The data of the DuckLake of {uri} is on S3, and there is no access key. {so}. Give "
+                "storage.AWS_ACCESS_KEY_ID and storage.AWS_SECRET_ACCESS_KEY (commands and the delivery "
+                "process: --storage), or set the environment variables. Roles and profiles are not "
+                "supported: duckdb reads the files, too."
+            )
         if not _BUSY.search(text) and isinstance(error, (duckdb.BinderException, duckdb.CatalogException)):
             return RetryableError(f"DuckLake rejected the files for {uri}: {text}. {so}. {NEXT_TRY}")
         kind = retryable(Exception(text))
         return kind(
-            f"The catalog of the DuckLake table {uri} failed: {text}. {so}. Check that it can be reached. "
-            f"{NEXT_TRY}"
+            f"The catalog or the files of the DuckLake table {uri} failed: {text}. {so}. Check that they can "
+            f"be reached. {NEXT_TRY}"
         )
 
 
@@ -199,15 +217,18 @@ def _source(catalog: DuckLakeCatalog) -> str:
     return f"ducklake:{'sqlite:' if catalog.kind == 'sqlite' else ''}{catalog.path}"
 
 
-@cache
-def _database(pid: int, kind: str) -> duckdb.DuckDBPyConnection:
-    """This process's duckdb with the extensions for a kind of catalog. Loading takes half a second.
+@lru_cache(maxsize=8)
+def _database(pid: int, kind: str, secret: DuckDbSecret) -> duckdb.DuckDBPyConnection:
+    """This process's duckdb with the extensions for a kind of catalog, and with one access key of S3. Loading
+    takes half a second.
 
     No setting or extension is downloaded. A forked process opens its own.
     """
-    settings = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
-    database = duckdb.connect(config={**settings, "enable_external_file_cache": "false"})
-    for extension in (*_EXTENSIONS[kind], "ducklake"):
+    off = ("autoinstall_known_extensions", "autoload_known_extensions", "enable_external_file_cache")
+    config: dict[str, str | bool | int | float | list[str]] = dict.fromkeys(off, "false")
+    config["secret_directory"] = f"{os.devnull}/none"  # the user's own secrets are not used
+    database = duckdb.connect(config=config)
+    for extension in (*_EXTENSIONS[kind], "ducklake", *(("httpfs",) if secret else ())):
         try:
             package = distribution(f"duckdb-extension-{extension}")
         except PackageNotFoundError:
@@ -223,6 +244,9 @@ def _database(pid: int, kind: str) -> duckdb.DuckDBPyConnection:
                 f"duckdb cannot load its extension {extension}: {one_line(error)}. Both must have the same "
                 "version. Run: pip install 'penstock[ducklake]'"
             ) from None
+    if secret:
+        parameters = ", ".join(f"{name} {literal(value)}" for name, value in secret)
+        database.execute(f"CREATE SECRET (TYPE s3, {parameters})")
     return database
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-
-import pyarrow.fs as pafs
 
 from ..cleanup import ListedFile
 from ..contract import Token
@@ -14,15 +11,8 @@ from ..errors import RetryableError
 from ..file_tables.files import TableFiles
 from . import fence
 from .connection import LakeServer
+from .storage import files_below
 from .table import data_path_problem, files_location, load_if_there, settings_of
-
-
-def files_of(location: str) -> TableFiles:
-    def open_location() -> pafs.FileSystem | None:
-        is_there = Path(location).is_dir()
-        return pafs.SubTreeFileSystem(location, pafs.LocalFileSystem()) if is_there else None
-
-    return TableFiles(location, "the path", open_location, local=location)
 
 
 def location_of(server: LakeServer) -> str | None:
@@ -30,12 +20,19 @@ def location_of(server: LakeServer) -> str | None:
 
     Raises:
         RetryableError: the catalog cannot be reached now.
+        ConfigurationError: the files are on S3, and there is no access key.
     """
     with server.attached("Nothing was changed") as lake:
         if lake is None:
             return None
         data_path = settings_of(lake)["data_path"]
     return None if data_path_problem(data_path) else files_location(data_path, server.address)
+
+
+def files_of(server: LakeServer) -> TableFiles | None:
+    """The files of the table; None and errors as `location_of`."""
+    location = location_of(server)
+    return None if location is None else files_below(location, server.storage)
 
 
 class DuckLakeCleanableTable:
@@ -55,8 +52,8 @@ class DuckLakeCleanableTable:
         return table.table_id, {query_id: row.token for query_id, row in rows.items() if row is not None}
 
     def files(self) -> Iterator[ListedFile]:
-        location = location_of(self._server)
-        return iter(()) if location is None else (ListedFile(*one) for one in files_of(location).walk())
+        files = files_of(self._server)
+        return iter(()) if files is None else (ListedFile(*one) for one in files.walk())
 
     def names(self) -> Iterator[set[str]]:
         """Names of all files of every snapshot, and of those that DuckLake is about to delete."""
@@ -75,5 +72,5 @@ class DuckLakeCleanableTable:
         yield new
 
     def delete_files(self, paths: Iterable[str]) -> int:
-        location = location_of(self._server)
-        return 0 if location is None else files_of(location).delete(paths)
+        files = files_of(self._server)
+        return 0 if files is None else files.delete(paths)

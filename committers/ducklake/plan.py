@@ -38,6 +38,8 @@ class PlanOptions:
     data_path: str = ""
     create: bool = True
     evolve: bool = False
+    partition_by: tuple[str, ...] | None = None
+    """Partition columns; None: those of the table, or none if it is created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +110,23 @@ def _create(lake: Lake, address: DuckLakeAddress, rows: pa.Schema, options: Plan
         )
     columns = ", ".join(f"{quoted(one.name)} {one.type}" for one in columns_of(lake, rows, address))
     lake.rows(f"CREATE SCHEMA IF NOT EXISTS {lake.name}.{quoted(address.schema)}")
-    lake.rows(f"CREATE TABLE {lake.table(address.schema, address.table)} ({columns})")
+    table = lake.table(address.schema, address.table)
+    lake.rows(f"CREATE TABLE {table} ({columns})")
+    if options.partition_by:
+        lake.rows(f"ALTER TABLE {table} SET PARTITIONED BY ({', '.join(map(quoted, options.partition_by))})")
 
 
 def _plan(
     lake: Lake, address: DuckLakeAddress, table: LakeTable, rows: pa.Schema, mode: Mode, options: PlanOptions
 ) -> LakePlan:
     check_supported(table, address)
+    asked, has = options.partition_by, table.partition_by
+    if asked is not None and [name.lower() for name in asked] != [name.lower() for name in has]:
+        raise ConfigurationError(
+            f"partitionBy asks for {', '.join(asked)}, but the DuckLake table {address.uri} is partitioned "
+            f"by {', '.join(has) or 'no column'}. Nothing was written. Omit partitionBy to use the table's "
+            "partitioning, or write another table."
+        )
     given = columns_of(lake, rows, address)
     matched = match(given, table, address, evolve=options.evolve)
     schema = arrow_schema(lake, rows, matched, address)
@@ -125,7 +137,7 @@ def _plan(
         table_version=table.snapshot,
         schema_json=encode_schema(schema),
         new_columns=tuple([one.name for one, column in zip(given, matched, strict=True) if column is None]),
-        partition_by=(),
+        partition_by=table.partition_by,
         files=(),
     )
     return LakePlan(content, schema, files_location(table.data_path, address))

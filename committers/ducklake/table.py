@@ -27,6 +27,7 @@ from ..schema_diff import (
 )
 from .address import DuckLakeAddress
 from .connection import Lake, column_types
+from .storage import S3, is_on_s3
 from .types import holds, normal, sql_type
 
 KIND = "ducklake"
@@ -42,11 +43,9 @@ class LakeTable:
     columns: tuple[SchemaColumn[str], ...]
     defaults: frozenset[str]
     """Columns with a default."""
+    partition_by: tuple[str, ...] = ()
     unsupported: str = ""
     """Why files cannot be added; empty if they can."""
-
-
-_PARTITIONED = "it is partitioned: run ALTER TABLE ... RESET PARTITIONED BY, or write it with duckdb"
 
 
 def files_location(data_path: str, address: DuckLakeAddress) -> str:
@@ -70,15 +69,32 @@ def load_if_there(lake: Lake, address: DuckLakeAddress) -> LakeTable | None:
         return None
     columns = lake.rows(f"DESCRIBE {lake.table(address.schema, address.table)}")
     settings = settings_of(lake)
-    ((table_id, is_partitioned),) = found
+    ((table_id, partitioning),) = found
     return LakeTable(
         table_id=table_id,
         snapshot=lake.snapshot(),
         data_path=settings["data_path"],
         columns=tuple(SchemaColumn(name, kind, null == "NO") for name, kind, null, *_ in columns),
         defaults=frozenset(name for name, _, _, _, default, _ in columns if default not in (None, "NULL")),
-        unsupported=_PARTITIONED if is_partitioned else unsupported(settings),
+        partition_by=tuple(name for name, _ in partitioning or ()),
+        unsupported=unsupported(settings) or _partition_problem(partitioning or (), settings["data_path"]),
     )
+
+
+def _partition_problem(partitioning: Sequence[Sequence[str]], data_path: str) -> str:
+    """Why files cannot be added to these partitions; empty if they can."""
+    if any(transform != "identity" for _, transform in partitioning):
+        keys = ", ".join(name if kind == "identity" else f"{kind}({name})" for name, kind in partitioning)
+        return (
+            f"it is partitioned by {keys}, and penstock.ducklake writes partitions of columns only: use a "
+            "column with this value, or write the table with duckdb"
+        )
+    if partitioning and "=" in data_path:
+        return (
+            f"it is partitioned, and DuckLake would take a folder of the data path {data_path} for a "
+            "partition: use a data path without '='"
+        )
+    return ""
 
 
 def unsupported(settings: dict[str, str]) -> str:
@@ -90,10 +106,13 @@ def unsupported(settings: dict[str, str]) -> str:
 
 def data_path_problem(data_path: str) -> str:
     """Why files cannot be written to a data path; empty if they can."""
+    if is_on_s3(data_path):
+        is_bucket = not data_path.removeprefix(S3).strip("/").partition("/")[2]
+        return f"its data path {data_path} is a whole bucket: use a folder of it" if is_bucket else ""
     if local_root(data_path) is None:
         return (
-            f"its data path {data_path} is in an object store, which penstock.ducklake does not support: use "
-            "a data path on a disk that driver and executors share"
+            f"its data path {data_path} is in an object store that penstock.ducklake does not support: use "
+            "S3 (s3://) or a disk that driver and executors share"
         )
     if not posixpath.isabs(data_path):
         return f"its data path {data_path} is relative: create the DuckLake with an absolute DATA_PATH"
@@ -229,6 +248,9 @@ def columns_to_add(
         for one in found
         if one.kind is DifferenceKind.MISSING and one.table[0].name in table.defaults
     ]
+    if table.partition_by != content.partition_by:
+        before, now = (", ".join(one) or "no column" for one in (content.partition_by, table.partition_by))
+        problems.append(f"it is now partitioned by {now}, and was by {before}")
     if problems:
         raise files_mismatch(f"DuckLake table {address.uri}", batch, problems, written, table.columns)
     return new

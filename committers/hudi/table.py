@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -96,7 +97,7 @@ class HudiTableFiles:
 
     def timeline(self) -> Timeline:
         with self.errors():
-            return Timeline.of(self.storage.names(META))
+            return _timeline(tuple(self.storage.names(META)))
 
     def begin_timeline(self, table: HudiTable, schema: Record) -> None:
         """Make a first commit without files.
@@ -133,6 +134,12 @@ class HudiTableFiles:
             if text := extra_metadata(content).get(SCHEMA_KEY):
                 return parse_record(text, self.uri)
         return parse_record(table.create_schema, self.uri) if table.create_schema else None
+
+
+@lru_cache(maxsize=4)
+def _timeline(names: tuple[str, ...]) -> Timeline:
+    """A batch lists the timeline seven times. To read thousands of names takes longer than to list them."""
+    return Timeline.of(names)
 
 
 def table_now(table: HudiTable) -> datetime:

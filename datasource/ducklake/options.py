@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from ...committers.ducklake.address import DuckLakeCatalog
 from ...committers.errors import ConfigurationError
-from ..options.declaring import declared, optional, options_of, prefixes_of
+from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions
-from ..options.parsing import check, parse_options, storable, text
+from ..options.parsing import check, columns, parse_options, storable, text
 from ..options.stream import problems_of
 
 NAME = "penstock.ducklake"
@@ -26,10 +26,15 @@ def _catalog(given: str) -> str:
 
 
 def _data_path(given: str) -> str:
+    if given.startswith("s3://"):
+        bucket, _, folder = text(given).removeprefix("s3://").strip("/").partition("/")
+        if not bucket or not folder:
+            raise ValueError("must be a folder of a bucket: s3://bucket/folder/")
+        return f"s3://{bucket}/{folder}/"
     if "://" in given:
         raise ValueError(
-            "must be a path on a disk that driver and executors share: penstock.ducklake does not support "
-            "data paths in object stores"
+            "must be on S3 (s3://bucket/folder/) or on a disk that driver and executors share: "
+            "penstock.ducklake does not support other object stores"
         )
     if not posixpath.isabs(text(given)):
         raise ValueError("must be an absolute path")
@@ -64,7 +69,19 @@ class DuckLakeOptions(FileTableOptions):
     )
     """(schema, name)"""
     data_path: str | None = optional(
-        "dataPath", _data_path, "Data path of a new DuckLake, on a disk that driver and executors share."
+        "dataPath",
+        _data_path,
+        "Data path of a new DuckLake: on S3 (`s3://bucket/lake/`), or on a disk that driver and executors "
+        "share.",
+    )
+    partition_by: tuple[str, ...] | None = optional(
+        "partitionBy", columns, "Partition columns of a new table: `a, b`, or a JSON array."
+    )
+    storage_options: Mapping[str, str] = passed_on(
+        "storage.",
+        str.upper,
+        "Options of S3, named as in the Delta library, such as `storage.AWS_REGION`. Without an access key "
+        "here the environment's is used.",
     )
 
     @classmethod
@@ -87,6 +104,12 @@ class DuckLakeOptions(FileTableOptions):
             problems.append("tableProperties: DuckLake tables have no properties. Remove the option.")
         stored = storable(OPTIONS, given)
         problems += problems_of(values, stored, PREFIXES)
+        both = set(values.get("partition_by") or ()) & set(values.get("sort_within") or ())
+        if both:
+            problems.append(
+                f"sortWithin contains the partition column(s) {', '.join(sorted(both))}, which are constant "
+                "within a file."
+            )
         check(NAME, problems)
         return cls(**values, given=stored)
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Batch
+from ...committers.contract import Batch, PartitionField
 from ...committers.ducklake.address import DuckLakeAddress, DuckLakeCatalog
 from ...committers.maintenance import MaintenancePolicy, Step
-from ..destinations import DestinationType, TableNow
+from ..destinations import DestinationType, TableNow, with_prefix
 from ..file_table import CleanableFiles, data_files_of
 from ..plain_sink import open_from_environment
 from .options import OPTIONS, DuckLakeOptions, require_duckdb
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from .target import DuckLakeTarget
 
 
-def _server(address: DuckLakeAddress) -> LakeServer:
+def _server(address: DuckLakeAddress, storage: Mapping[str, str]) -> LakeServer:
     require_duckdb()
     from ...committers.ducklake.connection import LakeServer
 
-    return LakeServer(address)
+    return LakeServer(address, storage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class DuckLakeSink:
     def open_table(self) -> DuckLakeTarget:
         from .target import DuckLakeTarget
 
-        return DuckLakeTarget(_server(self._address), self.options)
+        return DuckLakeTarget(_server(self._address, self.options.storage_options), self.options)
 
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
         """Open a checkpoint. Arrow takes the credentials of object stores from the environment."""
@@ -68,7 +68,7 @@ class DuckLakeSink:
     def maintenance_steps(self, context: MaintenanceContext) -> list[Step]:
         from ...committers.ducklake.maintenance import delete_removed_files, merge_files
 
-        server = _server(self._address)
+        server = _server(self._address, self.options.storage_options)
 
         def merge() -> str:
             count = merge_files(server)
@@ -81,8 +81,14 @@ class DuckLakeSink:
         return [
             Step("compact", context.policy.compact_s, merge),
             Step("vacuum", context.policy.vacuum_s, remove),
-            context.orphans(StoredDuckLake(self._address)),
+            context.orphans(StoredDuckLake(self._address, self.options.storage_options)),
         ]
+
+    def partitioning(self) -> tuple[PartitionField, ...]:
+        """See `Partitioned`."""
+        table = StoredDuckLake(self._address, self.options.storage_options).committer().table()
+        names = self.options.partition_by or () if table is None else table.partition_by
+        return tuple([PartitionField(name, (name,), "identity") for name in names])
 
     def is_maintained(self) -> bool:
         """False: the files of other tables are affected, so the option `maintenance` has to ask for it."""
@@ -94,9 +100,10 @@ class StoredDuckLake(CleanableFiles):
     """See `StoredTable`."""
 
     address: DuckLakeAddress
+    storage: Mapping[str, str] = field(repr=False)
 
     def committer(self) -> DuckLakeCommitter:
-        server = _server(self.address)
+        server = _server(self.address, self.storage)
         from ...committers.ducklake.committer import DuckLakeCommitter
 
         return DuckLakeCommitter(server)
@@ -106,7 +113,7 @@ class StoredDuckLake(CleanableFiles):
         return None if table is None else TableNow(table.table_id, table.snapshot)
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
-        server = _server(self.address)
+        server = _server(self.address, self.storage)
         from ...committers.ducklake.files import DuckLakeCleanableTable
 
         return DuckLakeCleanableTable(server)
@@ -124,7 +131,8 @@ def _address_of(stream: StreamKey) -> DuckLakeAddress:
 
 def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> DuckLakeSink:
     catalog = _address_of(stream).catalog
-    return DuckLakeSink(DuckLakeOptions.parse({**options, "catalog": catalog.text}))
+    given = with_prefix("storage.", options, access.storage)
+    return DuckLakeSink(DuckLakeOptions.parse({**given, "catalog": catalog.text}))
 
 
 DESTINATION = DestinationType(
@@ -132,6 +140,6 @@ DESTINATION = DestinationType(
     data_source="penstock.datasource.ducklake.source:DuckLakeDataSource",
     options=OPTIONS,
     sink=_sink_of,
-    stored_table=lambda stream, access: StoredDuckLake(_address_of(stream)),
+    stored_table=lambda stream, access: StoredDuckLake(_address_of(stream), access.storage),
     files_of=data_files_of,
 )

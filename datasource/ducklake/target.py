@@ -15,7 +15,8 @@ from ...committers.ducklake.files import location_of
 from ...committers.ducklake.plan import PlanOptions, plan
 from ...committers.ducklake.table import decode_schema
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
-from ...writers.delta.table_format import DeltaFormat
+from ...writers.delta.partitions import check_partition_columns
+from ...writers.ducklake.table_format import DuckLakeFormat
 from ...writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
 from ..file_table import CompactWith, FileTableTarget, leading
 from ..options.delivery import TARGET_FILE_BYTES
@@ -33,12 +34,18 @@ class DuckLakeTarget(FileTableTarget, DuckLakeCommitter):
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
         options = self._query
-        wanted = PlanOptions(options.data_path or "", options.create_table, options.add_columns)
+        partition_by = options.partition_by
+        if partition_by is not None:
+            by_lower = {name.lower(): name for name in rows.names}
+            partition_by = tuple(by_lower.get(name.lower(), name) for name in partition_by)
+            check_partition_columns(rows, partition_by)
+        wanted = PlanOptions(options.data_path or "", options.create_table, options.add_columns, partition_by)
         planned = plan(self._server, rows, mode, wanted)
+        check_partition_columns(planned.schema, planned.content.partition_by)
         if planned.created:
             crash_points.reach("table.created", batch_id)
         content = replace(planned.content, origins=origins_of(options))
-        config = self._write_config(planned.location, planned.schema, options.sort_within)
+        config = self._write_config(planned.location, planned.schema, content, options.sort_within)
         return PlannedBatch(config, content, content.table_id)
 
     def compact_with(self) -> CompactWith:
@@ -49,16 +56,19 @@ class DuckLakeTarget(FileTableTarget, DuckLakeCommitter):
         location, schema = location_of(self._server), decode_schema(content)
         if location is None:
             return None
-        return self._write_config(location, schema, leading(self._query.sort_within, schema.names))
+        sort_within = leading(self._query.sort_within, schema.names)
+        return self._write_config(location, schema, content, sort_within)
 
-    def _write_config(self, location: str, schema: pa.Schema, sort_within: tuple[str, ...]) -> WriteConfig:
+    def _write_config(
+        self, location: str, schema: pa.Schema, content: LakeManifest, sort_within: tuple[str, ...]
+    ) -> WriteConfig:
         options = self._query
         names = {name.lower(): name for name in schema.names}
         return WriteConfig(
             location=location,
-            storage_options={},
+            storage_options=dict(self._server.storage),
             schema=schema,
-            table_format=DeltaFormat(statistics_columns=()),  # DuckLake reads the statistics itself
+            table_format=DuckLakeFormat(content.partition_by),
             target_file_bytes=options.target_file_bytes or TARGET_FILE_BYTES,
             row_group_rows=options.row_group_rows or ROW_GROUP_ROWS,
             compression=options.compression or COMPRESSION,

@@ -17,6 +17,7 @@ from penstock.committers.errors import PenstockError, RetryableError, SchemaMism
 from penstock.committers.hudi import table as hudi_table
 from penstock.committers.hudi.committer import HudiTableCommitter
 from penstock.committers.hudi.publishing import Publishing
+from penstock.committers.hudi.table import HudiTableFiles
 from penstock.committers.hudi.timeline import Timeline
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.testing.conformance import Query
@@ -435,3 +436,12 @@ def test_a_timeline_has_completed_and_pending_instants() -> None:
     assert [instant[-1] for instant, _ in timeline.commits] == ["1", "3"]
     assert sorted(instant[-1] for instant in timeline.pending) == ["2", "4"]
     assert (timeline.first[-1], timeline.latest[-1]) == ("1", "5")
+
+
+def test_an_unchanged_timeline_is_read_once(lake: HudiLake, query: Query, store: SqlManifestStore) -> None:
+    files = HudiTableFiles(query.sink().table_uri, {})
+    query.run(store, query.batch(0), ids(0))
+    before = files.timeline()
+    assert files.timeline() is before
+    query.run(store, query.batch(1), ids(1))
+    assert len(files.timeline().commits) == len(before.commits) + 1

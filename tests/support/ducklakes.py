@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import duckdb
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from servers.s3 import BUCKET
 
 from penstock.committers.ducklake import connection
 from penstock.committers.ducklake.connection import Lake
@@ -28,27 +29,34 @@ from penstock.testing.duckdb_reader import load_extensions
 def reader() -> duckdb.DuckDBPyConnection:
     """A duckdb that shares nothing with the writer's. Loading its extensions takes a second."""
     reader = duckdb.connect()
-    load_extensions(reader, "sqlite-scanner", "postgres-scanner", "ducklake")
+    load_extensions(reader, "sqlite-scanner", "postgres-scanner", "httpfs", "ducklake")
     return reader
 
 
 @dataclass(frozen=True)
 class DuckLake:
-    """The table `main.events` of a DuckLake below a folder.
+    """The table `main.events` of a DuckLake.
 
     Args:
         folder: of the data path and of a catalog in a file
         catalog: the option `catalog`
+        s3: options of a server of S3 that has the data instead
     """
 
     folder: Path
     catalog: str
+    s3: dict[str, str] = field(default_factory=dict)
     data_source: ClassVar[type[PenstockDataSource]] = DuckLakeDataSource
     destination: ClassVar[DestinationType] = DESTINATION
 
     @property
     def options(self) -> dict[str, str]:
-        return {"catalog": self.catalog, "table": "main.events", "dataPath": str(self.folder / "data")}
+        storage = {f"storage.{key}": value for key, value in self.s3.items()}
+        return {"catalog": self.catalog, "table": "main.events", "dataPath": self.data_path, **storage}
+
+    @property
+    def data_path(self) -> str:
+        return f"s3://{BUCKET}{self.folder}/data/" if self.s3 else f"{self.folder}/data/"
 
     @property
     def files(self) -> Path:
@@ -69,7 +77,13 @@ class DuckLake:
     def sql(self, *statements: str) -> list[tuple[Any, ...]]:
         """Run statements in one connection; return the rows of the last. The table is `events`."""
         with reader().cursor() as other:
-            other.execute(f"ATTACH '{self.source}' AS lake (DATA_PATH '{self.folder}/data/')")
+            if self.s3:
+                endpoint = self.s3["AWS_ENDPOINT_URL"].removeprefix("http://")
+                other.execute(
+                    "CREATE OR REPLACE SECRET s (TYPE s3, KEY_ID 'key', SECRET 'secret', REGION 'us-east-1', "
+                    f"ENDPOINT '{endpoint}', URL_STYLE 'path', USE_SSL false)"
+                )
+            other.execute(f"ATTACH '{self.source}' AS lake (DATA_PATH '{self.data_path}')")
             try:
                 other.execute("USE lake")
                 for statement in statements:

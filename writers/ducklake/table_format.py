@@ -1,0 +1,67 @@
+"""Data files of a DuckLake table. DuckLake takes partition values from the folders `name=value`."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyarrow.fs import FileSystem
+
+from ...committers.errors import SchemaMismatchError
+from ..delta.filesystem import open_filesystem
+from ..delta.partitions import directory, format_values
+from ..delta.statistics import DeltaFileStatistics
+from ..parquet.splitting import split_by
+from ..parquet.table_format import FileStatistics, PartitionSlice, PartitionValues
+
+
+@dataclass(frozen=True, slots=True)
+class DuckLakeFormat:
+    """Files have all columns. Their statistics are read from them when they are registered."""
+
+    partition_by: tuple[str, ...] = ()
+
+    @property
+    def is_partitioned(self) -> bool:
+        return bool(self.partition_by)
+
+    @property
+    def reads_delta_encoding(self) -> bool:
+        return True
+
+    def problems(self, schema: pa.Schema) -> list[str]:
+        return [f"There is no column '{name}'." for name in self.partition_by if name not in schema.names]
+
+    def open_filesystem(self, location: str, storage_options: dict[str, str]) -> tuple[FileSystem, str]:
+        return open_filesystem(location, storage_options)
+
+    def file_schema(self, schema: pa.Schema) -> pa.Schema:
+        return schema
+
+    def split(self, rows: pa.Table, where: str) -> Iterator[PartitionSlice]:
+        keys = [rows.column(name).combine_chunks() for name in self.partition_by]
+        for row, own in split_by(keys, rows):
+            values = format_values(self.partition_by, keys, row, where)
+            _check_readable(values, where)
+            yield PartitionSlice(values, own)
+
+    def data_path(self, values: PartitionValues, file_name: str) -> str:
+        return posixpath.join(directory(values), file_name)
+
+    def file_statistics(self, schema: pa.Schema) -> Callable[[], FileStatistics]:
+        return lambda: DeltaFileStatistics([])
+
+
+def _check_readable(values: PartitionValues, where: str) -> None:
+    """
+    Raises:
+        SchemaMismatchError: duckdb would read another value from the folder.
+    """
+    for name, value in values:
+        if value is not None and value.upper() == "NULL":
+            raise SchemaMismatchError(
+                f"A value of the partition column '{name}' is '{value}', which duckdb reads as NULL "
+                f"({where}). Filter these rows, or partition by another column."
+            )
