@@ -27,7 +27,7 @@ class CleanableFolder:
 
     def files(self) -> Iterator[ListedFile]:
         staging = Path(staging_of(self.committer.folder))
-        for path in staging.rglob("*.parquet"):
+        for path in staging.rglob("penstock-*.*"):
             with suppress(FileNotFoundError):
                 stat = path.stat()
                 modified_at = datetime.fromtimestamp(stat.st_mtime, timezone.utc)

@@ -1,4 +1,4 @@
-"""Publishes files of Parquet in a folder of the local disk.
+"""Publishes data files in a folder of the local disk.
 
 Tasks write into a staging folder beside the table. The commit replaces one small file per query, the journal,
 which has the token and lists the files of the last batch; then it renames these files into the table. A
@@ -122,7 +122,7 @@ class FilesCommitter:
 
     def unpublished(self) -> set[str]:
         """Return the paths of committed files that may still be staged."""
-        names = [path.stem for path in Path(staging_of(self.folder)).glob("*.json")]
+        names = [path.stem for path in Path(staging_of(self.folder)).glob("*.journal")]
         journals = [journal for journal in map(self._read_journal, names) if journal is not None]
         return {path for journal in journals if not journal.is_published for path in journal.files}
 
@@ -133,7 +133,7 @@ class FilesCommitter:
         return Path(self.folder, path)
 
     def _journal_path(self, query_id: str) -> Path:
-        return self._staged(f"{query_id}.json")
+        return self._staged(f"{query_id}.journal")
 
     @contextmanager
     def _lock(self) -> Iterator[None]:

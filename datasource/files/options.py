@@ -14,7 +14,15 @@ from ..options.stream import problems_of
 
 NAME = "penstock.files"
 
-_CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "uncompressed": "none"}
+_CODECS: Mapping[str, Mapping[str, str]] = {
+    "parquet": {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "uncompressed": "none"},
+    "json": {"uncompressed": "none", "gzip": "gzip", "zstd": "zstd"},
+    "csv": {"uncompressed": "none", "gzip": "gzip", "zstd": "zstd"},
+    "avro": {"deflate": "deflate", "uncompressed": "none"},
+    "orc": {"zstd": "zstd", "snappy": "snappy", "zlib": "zlib", "uncompressed": "none"},
+}
+"""By format: the writer's name of each codec. The first one is the default."""
+_ALL_CODECS = {codec: codec for codecs in _CODECS.values() for codec in codecs}
 
 
 def _folder(path: str) -> str:
@@ -49,9 +57,26 @@ class FilesOptions(DeliveryOptions):
         "Size of the rows that one task buffers for all its open partitions, as Arrow data.",
         default="128mb",
     )
-    compression: str = option(
-        "compression", one_of(_CODECS), f"Codec of the files: {', '.join(_CODECS)}.", default="zstd"
+    file_format: str = option(
+        "fileFormat",
+        one_of({name: name for name in _CODECS}),
+        f"Format of the files: {', '.join(_CODECS)}. Each query needs it.",
+        default="parquet",
     )
+    compression: str | None = optional(
+        "compression",
+        one_of(_ALL_CODECS),
+        "Codec of the files: "
+        + "; ".join([f"{name}: {', '.join(codecs)}" for name, codecs in _CODECS.items()])
+        + ".",
+        default="the first one of the format",
+    )
+
+    @property
+    def codec(self) -> str:
+        """The writer's name of the codec."""
+        codecs = _CODECS[self.file_format]
+        return codecs[self.compression or next(iter(codecs))]
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> FilesOptions:
@@ -63,6 +88,12 @@ class FilesOptions(DeliveryOptions):
         values, problems = parse_options(OPTIONS, PREFIXES, options)
         if not values.get("path"):
             problems.append('path is missing: give the folder with .option("path", ...) or .start(path).')
+        codecs, codec = _CODECS[values.get("file_format", "parquet")], values.get("compression")
+        if codec is not None and codec not in codecs:
+            problems.append(
+                f"compression={codec} is no codec of the format {values.get('file_format', 'parquet')}; its "
+                f"codecs: {', '.join(codecs)}."
+            )
         stored = storable(OPTIONS, options)
         problems += problems_of(values, stored, PREFIXES)
         check(NAME, problems)

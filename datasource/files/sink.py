@@ -1,14 +1,13 @@
-"""The sink for folders of Parquet files."""
+"""The sink for folders of files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ...committers.contract import Batch, DataFiles, Manifest, Mode, PlannedBatch
 from ...committers.dead_letters import BadRows
@@ -17,15 +16,18 @@ from ...committers.files.cleanup import CleanableFolder
 from ...committers.files.committer import KIND, MANIFESTS, FilesCommitter, staging_of
 from ...writers.delta.partitions import check_partition_columns
 from ...writers.delta.table_format import DeltaFormat
-from ...writers.parquet.write_config import WriteConfig, parse_file_name
+from ...writers.files.table_format import RowFilesFormat, parse_name
+from ...writers.parquet.write_config import WriteConfig
 from ..destinations import DestinationType, TableNow
 from ..plain_sink import PlainSink
+from .existing_files import differences, format_problems
 from .options import OPTIONS, FilesOptions
 
 if TYPE_CHECKING:
     from ...committers.cleanup import CleanableTable, NameParser
     from ...committers.contract import StreamKey
     from ...committers.store.sql import SqlManifestStore
+    from ...writers.parquet.table_format import TableFormat
 
 FilesSink: TypeAlias = PlainSink[DataFiles, str]
 
@@ -50,16 +52,16 @@ class FilesTarget(FilesCommitter):
         if not Path(self.folder).exists() and not self.options.create_table:
             raise ConfigurationError(f"There is no folder {self.folder}, and createTable is false.")
         Path(staging_of(self.folder)).mkdir(parents=True, exist_ok=True)
-        if self.options.create_table and not any(Path(staging_of(self.folder)).glob("*.json")):
+        if self.options.create_table and not any(Path(staging_of(self.folder)).glob("*.journal")):
             Path(self.folder).mkdir(exist_ok=True)
         config = WriteConfig(
             location=staging_of(self.folder),
             storage_options={},
             schema=pa.schema([field.with_nullable(True) for field in rows]),
-            table_format=DeltaFormat(partition_by, statistics_columns=()),
+            table_format=_table_format(self.options, partition_by),
             target_file_bytes=self.options.target_file_bytes,
             buffer_bytes_max=self.options.buffer_bytes_max,
-            compression=self.options.compression,
+            compression=self.options.codec if self.options.file_format == "parquet" else "none",
             narrows=self.options.bad_rows is not BadRows.FAIL,
         )
         return PlannedBatch(config, content=mode, target_id="")
@@ -82,34 +84,21 @@ class FilesTarget(FilesCommitter):
             for name in partition_by
             if pa.types.is_timestamp(rows.field(name).type) or pa.types.is_decimal(rows.field(name).type)
         ]
-        path = next(Path(self.folder).rglob("*.parquet"), None)
-        if path is not None:
-            problems += self._differences(rows, partition_by, path)
+        file_format = self.options.file_format
+        problems += format_problems(rows, partition_by, file_format)
+        problems += differences(
+            self.folder, rows, partition_by, file_format, add_columns=self.options.add_columns
+        )
         if problems:
             raise SchemaMismatchError(f"The rows do not fit {self.folder}.\n- " + "\n- ".join(problems))
 
-    def _differences(self, rows: pa.Schema, partition_by: Sequence[str], path: Path) -> Iterator[str]:
-        """Compare the rows with a file of the folder."""
-        folders = [part.partition("=")[0] for part in path.relative_to(self.folder).parts[:-1] if "=" in part]
-        if folders != list(partition_by):
-            yield (
-                f"partitionBy: {path} is partitioned by {', '.join(folders) or 'nothing'}, and the query by "
-                f"{', '.join(partition_by) or 'nothing'}."
-            )
-            return
-        stored = pq.read_schema(path)
-        for field in rows:
-            if field.name in partition_by:
-                continue
-            if field.name not in stored.names and not self.options.add_columns:
-                yield f"{field.name}: {path} has no such column. Set schemaEvolution=addColumns to add it."
-            elif field.name in stored.names and not _is_same(stored.field(field.name).type, field.type):
-                yield f"{field.name}: {path} has {stored.field(field.name).type}, the rows have {field.type}."
 
-
-def _is_same(one: pa.DataType, other: pa.DataType) -> bool:
-    """Compare types as readers do: names of list elements and nullable fields make no difference."""
-    return str(one).replace(" not null", "") == str(other).replace(" not null", "")
+def _table_format(options: FilesOptions, partition_by: tuple[str, ...]) -> TableFormat:
+    if options.file_format == "parquet":
+        return DeltaFormat(partition_by, statistics_columns=())
+    return RowFilesFormat(
+        partition_by, statistics_columns=(), file_format=options.file_format, codec=options.codec
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +122,7 @@ class StoredFolder(FilesCommitter):
         return CleanableFolder(self)
 
     def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
-        return parse_file_name
+        return parse_name
 
     def moves_rows(self) -> bool:
         """Published files are no longer where tasks have left them."""

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class FilesDataSource(PenstockDataSource):
-    """Folders of Parquet files. See `PenstockDataSource`."""
+    """Folders of files. See `PenstockDataSource`."""
 
-    readers = "any reader of Parquet files, such as spark.read.parquet, DuckDB or polars"
+    readers = "any reader of the files, such as spark.read.parquet, DuckDB or polars"
 
     @classmethod
     def name(cls) -> str:

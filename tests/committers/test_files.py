@@ -115,7 +115,7 @@ def test_a_damaged_journal_and_a_missing_folder_are_errors(harness: FilesHarness
     harness.folder.rename(harness.folder.with_name("moved"))
     with pytest.raises(TableChangedError, match="no longer exists"):
         committer.token("q1")
-    (harness.staging / "q1.json").write_text("{}")
+    (harness.staging / "q1.journal").write_text("{}")
     with pytest.raises(TableChangedError, match="journal"):
         committer.token("q1")
 

@@ -1,4 +1,4 @@
-"""Streams of a real Spark into a folder of Parquet files, read back by Spark, DuckDB and polars."""
+"""Streams of a real Spark into a folder of files, read back by Spark, DuckDB and polars."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark import killed_stream
 from tests.spark.killed_stream import KilledStream
+from tests.support.file_rows import SQL, SQL_NESTED, canonical, rows_for, write
 from tests.support.files import FilesHarness
 from tests.support.id_stream import write_ids
 
@@ -50,3 +51,23 @@ def test_readers_of_folders_find_the_rows_and_their_partitions(spark: SparkSessi
     assert duckdb.sql(f"SELECT count(*), sum(id), sum(odd) FROM {files}").fetchall() == [tuple(found)]
     frames = pl.read_parquet(harness.folder, hive_partitioning=True)
     assert (frames.height, frames["id"].sum(), frames["odd"].sum()) == tuple(found)
+
+
+@pytest.mark.parametrize("file_format", ["json", "csv", "orc"])
+def test_spark_reads_each_format_back(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
+    rows = rows_for(file_format)
+    columns = SQL if file_format == "csv" else SQL_NESTED
+    write(FilesHarness(tmp_path, file_format), rows)
+
+    reader = spark.read.format(file_format)
+    if file_format != "orc":
+        reader = reader.schema(columns)
+    if file_format == "csv":
+        reader = reader.options(header=True, escape='"', multiLine=True, nullValue=r"\N")
+    zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    try:
+        found = reader.load(str(tmp_path / "rows")).toArrow().to_pylist()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    assert canonical(found) == canonical(rows.to_pylist())

@@ -1,43 +1,66 @@
-"""A folder of Parquet files, as the conformance suite needs it."""
+"""A folder of files, as the conformance suite needs it."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
+import fastavro
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import orc
 
 from penstock.datasource.files.sink import DESTINATION
 from penstock.datasource.files.source import FilesDataSource
 from penstock.testing.conformance import DestinationHarness, Lost, Promises
 from penstock.testing.faults import lossy
 
+CSV = r"""header = true, quote = '"', escape = '"', nullstr = '\N', union_by_name = true"""
+"""How DuckDB reads the CSV files of Penstock."""
+
+
+def _by_duckdb(function: str, options: str = "union_by_name = true") -> Callable[[list[str]], list[int]]:
+    return lambda paths: [
+        row[0] for row in duckdb.sql(f"SELECT id FROM {function}({paths}, {options})").fetchall()
+    ]
+
+
+READ_IDS: Mapping[str, Callable[[list[str]], list[int]]] = {
+    "parquet": _by_duckdb("read_parquet"),
+    "json": _by_duckdb("read_ndjson"),
+    "csv": _by_duckdb("read_csv", CSV),
+    "avro": lambda paths: [row for path in paths for row in pl.read_avro(path, columns=["id"])["id"]],
+    "orc": lambda paths: [row for path in paths for row in orc.read_table(path)["id"].to_pylist()],
+}
+
 
 class FilesHarness(DestinationHarness):
-    """A folder, read by duckdb."""
+    """A folder, read by DuckDB, Avro files by polars, and ORC files by Arrow: they have no other reader."""
 
     data_source = FilesDataSource
     destination = DESTINATION
     promises = Promises(
-        name="Folders of Parquet files",
-        payload="Parquet files in a staging folder beside the folder",
+        name="Folders of files",
+        payload="data files in a staging folder beside the folder",
         commit="the journal of the query is replaced; then the files it lists are renamed one by one",
         token="a file for each query in the staging folder",
         overwrites=False,
         crash_points=("write.file_open", "write.files_closed", "commit.start", "commit.landed"),
     )
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, file_format: str = "parquet") -> None:
         self.folder = folder / "rows"
         self.staging = folder / ".rows.penstock"
+        self.file_format = file_format
 
     @property
     def options(self) -> dict[str, str]:
-        return {"path": str(self.folder)}
+        return {"path": str(self.folder), "fileFormat": self.file_format}
 
     @property
     def secret_options(self) -> dict[str, str]:
@@ -48,17 +71,11 @@ class FilesHarness(DestinationHarness):
         return {"bufferSize": "4mb"}
 
     def ids(self) -> list[int]:
-        if not list(self.folder.rglob("*.parquet")):
-            return []
-        return [
-            row[0]
-            for row in duckdb.sql(
-                f"SELECT id FROM read_parquet('{self.folder}/**/*.parquet', union_by_name = true)"
-            ).fetchall()
-        ]
+        paths = [str(path) for path in self.folder.rglob(f"*.{self.file_format}")]
+        return READ_IDS[self.file_format](paths) if paths else []
 
     def uncommitted(self) -> Collection[str]:
-        return {str(path.relative_to(self.staging)) for path in self.staging.rglob("*.parquet")}
+        return {str(path.relative_to(self.staging)) for path in self.staging.rglob("penstock-*.*")}
 
     def losing(self, lost: Lost) -> AbstractContextManager[None]:
         return lossy(Path, "replace", lost, OSError("the connection was lost"))
@@ -68,9 +85,28 @@ class FilesHarness(DestinationHarness):
             (self.staging / name).unlink()
 
     def append(self, row_id: int) -> None:
+        path = self.folder / f"others-{row_id}.{self.file_format}"
         rows = pa.table({"id": pa.array([row_id], pa.int64())})
-        pq.write_table(rows, self.folder / f"others-{row_id}.parquet")
+        if self.file_format == "parquet":
+            pq.write_table(rows, path)
+        elif self.file_format == "orc":
+            orc.write_table(rows, path)
+        elif self.file_format == "avro":
+            fields = [{"name": "id", "type": ["null", "long"]}]
+            with path.open("wb") as file:
+                fastavro.writer(file, {"type": "record", "name": "row", "fields": fields}, rows.to_pylist())
+        else:
+            path.write_text(f'{{"id":{row_id}}}\n' if self.file_format == "json" else f"id\n{row_id}\n")
 
     def drop(self) -> None:
         shutil.rmtree(self.folder)
         shutil.rmtree(self.staging)
+
+
+class CsvHarness(FilesHarness):
+    """Readers of CSV take the columns of all files by their position."""
+
+    promises = replace(FilesHarness.promises, adds_columns=False)
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "csv")

@@ -15,7 +15,7 @@ from .encodings import SAMPLE_ROWS, choose_encodings, fits
 from .file import Encodings
 from .open_files import OpenFiles
 from .schema_projection import SchemaProjector
-from .table_format import PartitionValues
+from .table_format import OpensFiles, PartitionValues
 from .write_config import FileNames, WriteConfig
 
 ARRAY_BYTES_MAX = 2**31 - 1
@@ -60,6 +60,8 @@ class DataFileWriter:
             str(names),
             narrows=config.narrows,
         )
+        table_format = config.table_format
+        self._check_values = table_format.check_values if isinstance(table_format, OpensFiles) else None
         self._buffers = RowBuffers(config, str(names), partition)
         self._files = OpenFiles(config, names, filesystem, root)
         self._background = Background("penstock-writer")
@@ -73,7 +75,7 @@ class DataFileWriter:
 
     def check_rows(self, batch: pa.RecordBatch) -> None:
         """See `ChecksRows`. Partition values are checked too, which `write` does later."""
-        rows = self._project(batch)
+        rows = self._projected(batch)
         if self._buffers.is_split:
             for _ in self._config.table_format.split(pa.Table.from_batches([rows]), str(self._names)):
                 pass
@@ -88,7 +90,7 @@ class DataFileWriter:
         if batch.num_rows == 0:
             return
         checked, self._checked = self._checked, None
-        rows = checked[1] if checked is not None and checked[0] is batch else self._project(batch)
+        rows = checked[1] if checked is not None and checked[0] is batch else self._projected(batch)
         size = rows.nbytes
         if (
             self._arrived_bytes + size > self._arrived_bytes_max
@@ -122,6 +124,12 @@ class DataFileWriter:
         self._background.stop()
         self._files.delete_all()
 
+    def _projected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = self._project(batch)
+        if self._check_values is not None:
+            self._check_values(rows)
+        return rows
+
     def _hand_over(self) -> list[pa.RecordBatch]:
         arrived, self._arrived = self._arrived, []
         self._arrived_rows = self._arrived_bytes = 0
@@ -134,6 +142,8 @@ class DataFileWriter:
     def _encodings_for(self, group: RowGroup) -> Encodings:
         """Chosen by the first rows of any table partition, and again for row groups that are much larger."""
         rows = group.rows
+        if self._check_values is not None:
+            return Encodings([], [], [], rows=0)  # not Parquet
         if self._encodings is None or not fits(self._encodings, rows.num_rows):
             others = self._buffers.some_rows(SAMPLE_ROWS - rows.num_rows)
             known = pa.Table.from_batches([*rows.to_batches(), *others])

@@ -80,7 +80,7 @@ class LocalFiles:
         if self._filesystem.get_file_info(full_path).type != FileType.NotFound:
             raise exists_already(path)
         self._paths.append(path)
-        return self._filesystem.open_output_stream(full_path)
+        return self._filesystem.open_output_stream(full_path, compression=None)
 
     def waiting_bytes(self, size_bytes: int) -> int:
         return 0

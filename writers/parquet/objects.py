@@ -71,7 +71,7 @@ class _ObjectsOfFileSystem:
         full_path = posixpath.join(self._root, path)
         if self._is_there(full_path):
             raise FileExistsError(full_path)
-        return self._filesystem.open_output_stream(full_path, buffer_size=_STREAM_BYTES)
+        return self._filesystem.open_output_stream(full_path, compression=None, buffer_size=_STREAM_BYTES)
 
     def read(self, path: str) -> pa.Buffer:
         with self._filesystem.open_input_file(posixpath.join(self._root, path)) as content:

@@ -14,7 +14,7 @@ from ...committers.crash_points import reach
 from .buffers import RowGroup
 from .file import Encodings, OpenParquetFile
 from .new_files import LocalFiles, NewFiles
-from .table_format import FileStatistics, PartitionValues, StoresFileNames
+from .table_format import FileStatistics, OpenDataFile, OpensFiles, PartitionValues, StoresFileNames
 from .uploads import Uploads
 from .write_config import FileNames, WriteConfig
 
@@ -30,7 +30,7 @@ uploaded in parts.
 @dataclass(slots=True)
 class _OpenFile:
     path: str
-    parquet: OpenParquetFile
+    data: OpenDataFile
     statistics: FileStatistics
     rows: int = 0
 
@@ -51,6 +51,7 @@ class OpenFiles:
         self._new_statistics = config.table_format.file_statistics(config.row_schema)
         table_format = config.table_format
         self._stored_rows = table_format.stored_rows if isinstance(table_format, StoresFileNames) else None
+        self._open_file = table_format.open_file if isinstance(table_format, OpensFiles) else None
         self._new_files: NewFiles
         if isinstance(filesystem, LocalFileSystem):
             self._new_files = LocalFiles(root)
@@ -79,11 +80,11 @@ class OpenFiles:
         start = 0
         while start < rows.num_rows:
             file = self._file(group.values, encodings)
-            count = self._rows_that_fit(row_bytes, file.parquet.size_bytes)
+            count = self._rows_that_fit(row_bytes, file.data.size_bytes)
             self._write_row_group(file, rows.slice(start, count), row_bytes)
             self._make_room()
             start += count
-            if file.parquet.size_bytes >= self._config.target_file_bytes * FULL:
+            if file.data.size_bytes >= self._config.target_file_bytes * FULL:
                 self.close(group.values)
 
     def stored(self, rows: pa.Table, path: str, first: int) -> pa.Table:
@@ -96,10 +97,10 @@ class OpenFiles:
         if file is None:
             return
         self._memory_bytes -= self._memory_of(file)
-        footer = file.parquet.close()
+        footer = file.data.close()
         del self._open[values]
         self._closed.append(
-            DataFile(file.path, file.parquet.size_bytes, file.rows, values, file.statistics.to_json(footer))
+            DataFile(file.path, file.data.size_bytes, file.rows, values, file.statistics.to_json(footer))
         )
 
     def finish(self) -> tuple[DataFile, ...]:
@@ -113,7 +114,7 @@ class OpenFiles:
         """Delete all files so far, open or closed. Never raises: files that cannot be deleted are orphans."""
         self._new_files.delete_all()
         for file in self._open.values():
-            file.parquet.discard()
+            file.data.discard()
         self._open.clear()
 
     def _rows_that_fit(self, row_bytes: float, used_bytes: int) -> int:
@@ -127,16 +128,16 @@ class OpenFiles:
         return min(max(int(group_bytes / row_bytes), 1), self._config.row_group_rows)
 
     def _write_row_group(self, file: _OpenFile, rows: pa.Table, row_bytes: float) -> None:
-        before, memory_before = file.parquet.size_bytes, self._memory_of(file)
+        before, memory_before = file.data.size_bytes, self._memory_of(file)
         rows = self.stored(rows, file.path, file.rows)
         file.statistics.add(rows)
-        file.parquet.write_row_group(rows)
+        file.data.write_row_group(rows)
         file.rows += rows.num_rows
         self._memory_bytes += self._memory_of(file) - memory_before
         self._arrow_bytes += row_bytes * rows.num_rows
         if self._file_bytes == 0:
             reach("write.file_open", self._names.batch_id)
-        self._file_bytes += file.parquet.size_bytes - before
+        self._file_bytes += file.data.size_bytes - before
 
     def _file(self, values: PartitionValues, encodings: Encodings) -> _OpenFile:
         """The partition's open file, or a new one."""
@@ -145,8 +146,12 @@ class OpenFiles:
             name = self._names.name(len(self._closed) + len(self._open), self._config.compression)
             path = self._config.table_format.data_path(values, str(name))
             sink = self._new_files.open(path)
-            parquet = OpenParquetFile(sink, self._schema, self._config, encodings)
-            file = self._open[values] = _OpenFile(path, parquet, self._new_statistics())
+            data: OpenDataFile
+            if self._open_file is None:
+                data = OpenParquetFile(sink, self._schema, self._config, encodings)
+            else:
+                data = self._open_file(sink, self._schema)
+            file = self._open[values] = _OpenFile(path, data, self._new_statistics())
             self._memory_bytes += self._memory_of(file)
         return self._open[values]
 
@@ -167,7 +172,7 @@ class OpenFiles:
         self.close(max(newest_first, key=lambda values: self._memory_of(self._open[values])))
 
     def _memory_of(self, file: _OpenFile) -> int:
-        return file.parquet.memory_bytes + self._new_files.waiting_bytes(file.parquet.size_bytes)
+        return file.data.memory_bytes + self._new_files.waiting_bytes(file.data.size_bytes)
 
 
 def _files_per_process() -> int:

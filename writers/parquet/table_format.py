@@ -95,3 +95,41 @@ class StoresFileNames(Protocol):
             SchemaMismatchError: a value is not allowed.
         """
         ...
+
+
+class OpenDataFile(Protocol):
+    """One data file that is being written."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes so far; of a closed file, its size."""
+        ...
+
+    @property
+    def memory_bytes(self) -> int:
+        """Approximate size in memory between two row groups."""
+        ...
+
+    def write_row_group(self, rows: pa.Table) -> None: ...
+
+    def close(self) -> pq.FileMetaData:
+        """Close the file; return its Parquet footer, None if it is not Parquet."""
+        ...
+
+    def discard(self) -> None:
+        """Close the file in any state; it is about to be deleted. Never raises."""
+        ...
+
+
+@runtime_checkable
+class OpensFiles(Protocol):
+    """A format whose data files are not Parquet."""
+
+    def open_file(self, sink: pa.NativeFile, schema: pa.Schema) -> OpenDataFile: ...
+
+    def check_values(self, rows: pa.RecordBatch) -> None:
+        """
+        Raises:
+            SchemaMismatchError: the format does not have a value.
+        """
+        ...

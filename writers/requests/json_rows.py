@@ -33,10 +33,16 @@ def check_json_schema(rows: pa.Schema, destination: str) -> None:
     Raises:
         SchemaMismatchError: names the columns that JSON objects cannot hold, with a remedy for each.
     """
-    problems = [problem for field in rows for problem in _problems(field.type, field.name)]
+    problems = list(json_problems(rows))
     if problems:
         lines = "".join(f"\n  - {problem}" for problem in problems)
         raise SchemaMismatchError(f"These columns cannot be sent to {destination} as JSON:{lines}")
+
+
+def json_problems(rows: pa.Schema) -> Iterator[str]:
+    """Yield the columns that JSON objects cannot hold, with a remedy for each."""
+    for field in rows:
+        yield from _problems(field.type, field.name)
 
 
 def check_values(rows: pa.RecordBatch) -> None:
@@ -49,6 +55,14 @@ def check_values(rows: pa.RecordBatch) -> None:
     check_utf8(
         [rows.column(number) for number in strings], [rows.schema.field(number) for number in strings], "JSON"
     )
+    check_times(rows)
+
+
+def check_times(rows: pa.RecordBatch) -> None:
+    """
+    Raises:
+        SchemaMismatchError: names the column of a date or a timestamp outside of the years 1 to 9999.
+    """
     for array, field in zip(rows.columns, rows.schema, strict=True):
         if _has_times(field.type):
             _to_python(array, field.name)
@@ -139,7 +153,7 @@ def _to_python(array: pa.Array, name: str) -> list[Any]:
         values: list[Any] = array.to_pylist()
     except (ValueError, OverflowError) as error:
         raise SchemaMismatchError(
-            f"A value in {name} cannot be sent as JSON ({error}). Dates and timestamps must be in the years "
+            f"A value in {name} cannot be written ({error}). Dates and timestamps must be in the years "
             "1 to 9999. "
             "Filter these rows, or cast the column to STRING in the query."
         ) from None

@@ -1,0 +1,86 @@
+"""Compares the rows of a query with the files that a folder already has."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...committers.errors import ConfigurationError
+from ...writers.files.formats import FORMATS, format_in
+
+
+def format_problems(rows: pa.Schema, partition_by: Sequence[str], file_format: str) -> list[str]:
+    """Return the columns that the format does not have."""
+    if file_format == "avro" and find_spec("fastavro") is None:
+        raise ConfigurationError('fileFormat=avro needs fastavro: pip install "penstock[files]".')
+    columns = pa.schema([field for field in rows if field.name not in partition_by])
+    return list(FORMATS[file_format].problems(columns)) if file_format in FORMATS else []
+
+
+def differences(
+    folder: str, rows: pa.Schema, partition_by: Sequence[str], file_format: str, *, add_columns: bool
+) -> list[str]:
+    """Compare the rows with one file of the folder: its format, its partitions, its columns."""
+    path = _first_file(folder)
+    if path is None:
+        return []
+    found, codec = format_in(path.name) or ("", None)
+    if found != file_format:
+        return [f"fileFormat: {path} is {found}, and the query writes {file_format}. Use another folder."]
+    folders = [part.partition("=")[0] for part in path.relative_to(folder).parts[:-1] if "=" in part]
+    if folders != list(partition_by):
+        return [
+            f"partitionBy: {path} is partitioned by {', '.join(folders) or 'nothing'}, and the query by "
+            f"{', '.join(partition_by) or 'nothing'}."
+        ]
+    try:
+        stored = _stored_types(path, found, codec)
+    except Exception as error:  # noqa: BLE001  each format has its own errors
+        return [f"{path} cannot be read as {found} ({error}). Move it away, or use another folder."]
+    columns = {field.name: _type_name(field.type, found) for field in rows if field.name not in partition_by}
+    return list(_compared(path, stored, columns, found, add_columns=add_columns))
+
+
+def _compared(
+    path: Path, stored: dict[str, str], columns: dict[str, str], found: str, *, add_columns: bool
+) -> Iterator[str]:
+    if found == "csv":  # readers take the columns of the first file, by position
+        if list(stored) != list(columns):
+            yield f"columns: {path} has {', '.join(stored)}, and the rows have {', '.join(columns)}."
+        return
+    for name, wanted in columns.items():
+        if name not in stored and not add_columns:
+            yield f"{name}: {path} has no such column. Set schemaEvolution=addColumns to add it."
+        elif name in stored and stored[name] != wanted and stored[name] and wanted:
+            yield f"{name}: {path} has {stored[name]}, the rows have {wanted}."
+
+
+def _first_file(folder: str) -> Path | None:
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(("_", "."))]
+        for name in names:
+            if format_in(name) is not None and not name.startswith(("_", ".")):
+                return Path(parent, name)
+    return None
+
+
+def _stored_types(path: Path, found: str, codec: str | None) -> dict[str, str]:
+    if found not in FORMATS:
+        return {field.name: _type_name(field.type, found) for field in pq.read_schema(path)}
+    with path.open("rb") as content:
+        plain = content if codec is None else io.BufferedReader(pa.CompressedInputStream(content, codec))
+        return FORMATS[found].stored_types(plain)
+
+
+def _type_name(data_type: pa.DataType, found: str) -> str:
+    """Name types as readers see them: list elements and nullable fields make no difference."""
+    if found in FORMATS:
+        return FORMATS[found].type_name(data_type)
+    return re.sub(r"list<\w+: ", "list<element: ", str(data_type).replace(" not null", ""))
