@@ -178,7 +178,7 @@ def aws_server() -> Iterator[AwsServer]:
         [sys.executable, __file__, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        wait_for(port)
+        wait_for(port, server)
         yield AwsServer(f"http://127.0.0.1:{port}")
     finally:
         server.kill()

@@ -56,7 +56,7 @@ def azure_server(log: IO[bytes] | None = None) -> Iterator[str]:
     )
     try:
         url = f"http://127.0.0.1:{port}"
-        wait_for(port)
+        wait_for(port, server)
         azure_client(url).create_container()
         yield url
     finally:

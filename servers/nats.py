@@ -176,7 +176,7 @@ def nats_server(config: str = "") -> Iterator[NatsServer]:
         with open(f"{folder}/log", "wb") as log:  # noqa: PTH123
             server = subprocess.Popen([program, "-c", f"{folder}/config"], stdout=log, stderr=log)
         try:
-            wait_for(port)
+            wait_for(port, server)
             yield NatsServer(port, server.pid)
         finally:
             server.kill()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import time
+from typing import Any
 
 START_S_MAX = 60
 
@@ -14,13 +16,19 @@ def free_port() -> int:
     return port
 
 
-def wait_for(port: int) -> None:
-    """Wait until a server accepts connections on the port."""
+def wait_for(port: int, server: subprocess.Popen[Any]) -> None:
+    """Wait until the server accepts connections on the port.
+
+    Raises:
+        AssertionError: it has ended, or does not after `START_S_MAX` seconds.
+    """
     deadline = time.monotonic() + START_S_MAX
     while True:
         try:
             socket.create_connection(("127.0.0.1", port)).close()
         except OSError:
+            code = server.poll()
+            assert code is None, f"the server of port {port} ended with exit code {code}"
             assert time.monotonic() < deadline, f"no server accepts connections on port {port}"
             time.sleep(0.1)
         else:

@@ -84,7 +84,7 @@ def redis_server() -> Iterator[RedisServer]:
         with open(f"{folder}/log", "wb") as log:  # noqa: PTH123
             server = subprocess.Popen([program, *arguments], stdout=log, stderr=log, env=environment)
         try:
-            wait_for(port)
+            wait_for(port, server)
             yield RedisServer(port, server.pid)
         finally:
             server.kill()

@@ -34,7 +34,7 @@ def s3_server(module: str = "moto.server", log: IO[bytes] | None = None) -> Iter
         stderr=log or subprocess.DEVNULL,
     )
     try:
-        wait_for(port)
+        wait_for(port, server)
         options = s3_options(f"http://127.0.0.1:{port}")
         s3_client(options).create_bucket(Bucket=BUCKET)
         yield options
