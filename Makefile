@@ -75,12 +75,14 @@ test-paimon: .venv-paimon/.installed java ## The tests of penstock.paimon, in an
 	@.venv-paimon/bin/pytest tests/paimon $(PYTEST_ARGS)
 
 # A Python that is not on this machine and that uv cannot download is skipped, with a line that says so.
+# make test-python3.10 MARKS="not slow and not spark": those without Spark, as in CI
+MARKS ?= not slow
 .PHONY: test-python3.10 test-python3.13
 test-python3.10 test-python3.13: test-python%: .venv/.installed java ## The fast tests on the oldest and the newest Python
 	@if python=$$($(call find_python,$*)); then \
 		$(MAKE) --no-print-directory .venv-python$*/.installed PYTHON=$$python && \
 		PYSPARK_PYTHON=$(CURDIR)/.venv-python$*/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/.venv-python$*/bin/python \
-			.venv-python$*/bin/pytest $(PARALLEL) -m "not slow" $(PYTEST_ARGS); \
+			.venv-python$*/bin/pytest $(PARALLEL) -m "$(MARKS)" $(PYTEST_ARGS); \
 	else \
 		echo "skipped: there is no Python $* here, and uv cannot download one"; \
 	fi
