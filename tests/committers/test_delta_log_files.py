@@ -31,7 +31,7 @@ class Log:
         return sorted(info.path for info in self.library.get_file_info(selector))
 
 
-@pytest.fixture(params=["local", "s3", "azure"])
+@pytest.fixture(params=["local", "s3", pytest.param("azure", marks=pytest.mark.slow)])
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Log:
     if request.param == "local":
         (tmp_path / "table" / LOG).mkdir(parents=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.support.driver_process import SHORT_LIVED
-from tests.support.id_stream import IdStream
+from tests.support.id_stream import FILES, ROWS, IdStream, write_source
 from tests.support.lakes import LAKES, DeltaLake, IcebergLake, LakeTable, delta_lake, iceberg_lake
 
 import penstock
@@ -30,6 +30,13 @@ def spark() -> Iterator[SparkSession]:
     penstock.register(session)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Files of ids for a stream, a batch each."""
+    write_source(tmp_path / "source", FILES, ROWS)
+    return tmp_path / "source"
 
 
 @pytest.fixture(params=LAKES)

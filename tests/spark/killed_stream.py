@@ -1,20 +1,48 @@
-"""A stream whose driver is killed again and again."""
+"""Streams whose driver is killed again and again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.driver_process import SHORT_LIVED, DriverProcess
-from tests.support.id_stream import write_ids
+from tests.support.id_stream import write_source
 
-FILES, ROWS_PER_FILE = 5, 200
+FILES, ROWS_PER_FILE = 3, 200
 ROWS = FILES * ROWS_PER_FILE
 
 
+@dataclass(frozen=True)
 class KilledStream:
     """A stream of `ROWS` ids; its driver gets SIGKILL at each of these crash points in turn.
+
+    Args:
+        root: folder of its checkpoint, and of its source if the driver has only this stream
+        environment: of the driver
+    """
+
+    root: Path
+    data_source: str
+    options: Mapping[str, str]
+    kills: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def source(self) -> Path:
+        return self.root / "source"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.root / "checkpoint"
+
+    def run(self) -> None:
+        KilledDriver(self.root, [self], self.environment).run()
+
+
+class KilledDriver:
+    """One driver of several streams. It is killed once each of them has reached its next crash point.
 
     Each replay has other partitions. The next driver starts its Spark while the one before it still runs.
     """
@@ -22,68 +50,68 @@ class KilledStream:
     def __init__(
         self,
         root: Path,
-        data_source: str,
-        options: Mapping[str, str],
-        kills: Sequence[str],
+        streams: Sequence[KilledStream],
         environment: Mapping[str, str] | None = None,
+        meanwhile: Callable[[int], None] = lambda _turn: None,
     ) -> None:
-        self.source = root / "source"
+        """
+        Args:
+            meanwhile: called once all streams have reached the crash point of this number, before the kill
+        """
         self._root = root
-        self._data_source = data_source
-        self._options = options
-        self._kills = kills
+        self._streams = streams
         self._environment = environment or {}
-        self.source.mkdir()
-        for number in range(FILES):
-            ids = range(number * ROWS_PER_FILE, (number + 1) * ROWS_PER_FILE)
-            write_ids(self.source / f"{number:05}.parquet", ids, number, days=3)
+        self._meanwhile = meanwhile
+        self._turns = max(len(stream.kills) for stream in streams)
+        self._source = root / "source"
+        write_source(self._source, FILES, ROWS_PER_FILE, days=3)
 
     def run(self) -> None:
         """Kill the driver at every point, and then let it run to the end of the source."""
         with ExitStack() as drivers:
             driver = drivers.enter_context(self._start(0))
-            for turn in range(len(self._kills)):
+            for turn in range(self._turns):
                 self._signal(turn).touch()
                 following = drivers.enter_context(self._start(turn + 1))
-                driver.wait_for(self._reached(turn))
+                for stream in self._streams:
+                    if turn < len(stream.kills):
+                        driver.wait_for(self._reached(turn, stream))
+                self._meanwhile(turn)
                 driver.kill()
                 driver = following
-            self._signal(len(self._kills)).touch()
+            self._signal(self._turns).touch()
             assert driver.wait() == 0, driver.tail()
 
     def _start(self, turn: int) -> DriverProcess:
-        options, arguments = dict(self._options), ["--partitions", str(1 + turn % 3)]
-        if "recover.done" in self._kills[:turn]:
-            arguments += ["--column", "id * 2 AS twice"]
-            options["schemaEvolution"] = "addColumns"
-        environment = dict(self._environment)
-        if turn < len(self._kills):
-            environment["PENSTOCK_PAUSE_AT"] = self._kills[turn]
-            environment["PENSTOCK_PAUSE_FILE"] = str(self._reached(turn))
-        checkpoint, log = self._root / "checkpoint", self._root / f"driver-{turn}.log"
-        arguments += ["--after", str(self._signal(turn))]
-        return start_driver(self._data_source, self.source, checkpoint, options, log, environment, *arguments)
+        arguments = ["--master", f"local[{len(self._streams) + 1}]", "--after", str(self._signal(turn))]
+        for number, stream in enumerate(self._streams):
+            arguments += ["--and"] if number else []
+            arguments += [stream.data_source, str(self._source), str(stream.checkpoint)]
+            arguments += ["--partitions", str(1 + turn % 3)]
+            options = dict(stream.options)
+            if "recover.done" in stream.kills[:turn]:
+                arguments += ["--column", "id * 2 AS twice"]
+                options["schemaEvolution"] = "addColumns"
+            point = stream.kills[turn] if turn < len(stream.kills) else ""
+            arguments += ["--worker", f"PENSTOCK_PAUSE_AT={point}"]
+            arguments += ["--worker", f"PENSTOCK_PAUSE_FILE={self._reached(turn, stream)}"]
+            arguments += as_options(options)
+        return start_driver(arguments, self._root / f"driver-{turn}.log", self._environment)
 
     def _signal(self, turn: int) -> Path:
         return self._root / f"start-{turn}"
 
-    def _reached(self, turn: int) -> Path:
-        return self._root / f"reached-{turn}"
+    def _reached(self, turn: int, stream: KilledStream) -> Path:
+        """The file that the stream's paused process writes."""
+        return stream.root / f"reached-{turn}"
 
 
-def start_driver(
-    data_source: str,
-    source: Path,
-    checkpoint: Path,
-    options: Mapping[str, str],
-    log: Path,
-    environment: Mapping[str, str],
-    *arguments: str,
-) -> DriverProcess:
+def start_driver(arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> DriverProcess:
     """Start the driver program of the kill tests."""
-    command = [data_source, str(source), str(checkpoint), *arguments]
-    for key, value in options.items():
-        command += ["--option", f"{key}={value}"]
-    for key, value in SHORT_LIVED.items():
-        command += ["--conf", f"{key}={value}"]
-    return DriverProcess(command, log, environment)
+    settings = [part for key, value in SHORT_LIVED.items() for part in ("--conf", f"{key}={value}")]
+    return DriverProcess([*settings, *arguments], log, environment)
+
+
+def as_options(options: Mapping[str, str]) -> list[str]:
+    """Arguments of the driver program."""
+    return [part for key, value in options.items() for part in ("--option", f"{key}={value}")]

@@ -10,14 +10,12 @@ from pyspark.sql import SparkSession
 from servers.aws import KEY, SECRET, AwsServer, aws_server
 from tests.support.aws import NAMED_BY, AwsPlace
 from tests.support.backlogs import wait_until
-from tests.support.id_stream import write_ids
+from tests.support.id_stream import FILES, ROWS, read_ids
 
 import penstock
 from penstock.committers.store.sql import open_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-FILES, ROWS = 3, 50
 
 
 @pytest.fixture(scope="module")
@@ -28,16 +26,13 @@ def server() -> Iterator[AwsServer]:
 
 @pytest.mark.parametrize("kind", list(NAMED_BY))
 def test_a_decoupled_stream_is_delivered_beside_its_driver(
-    spark: SparkSession, server: AwsServer, tmp_path: Path, kind: str
+    spark: SparkSession, server: AwsServer, source: Path, tmp_path: Path, kind: str
 ) -> None:
     """The service throttles. The credentials are only in the processes."""
     place = AwsPlace.new(server, kind)
-    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
-    source.mkdir()
-    for number in range(FILES):
-        write_ids(source / f"{number:05}.parquet", range(number * ROWS, (number + 1) * ROWS), number)
+    checkpoint = tmp_path / "checkpoint"
     server.throttle(requests=2, entries_of=2)
-    rows = spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", 1).parquet(str(source))
+    rows = read_ids(spark, source)
     writer = rows.repartition(2).writeStream.format(f"penstock.{kind}").trigger(availableNow=True)
     writer = writer.options(**place.options(delivery="decoupled", deliverAfterSeconds="1"))
     writer.option("checkpointLocation", str(checkpoint)).start().awaitTermination()

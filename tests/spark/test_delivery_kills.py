@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 import pytest
-from tests.spark.killed_stream import start_driver
+from tests.spark.killed_stream import as_options, start_driver
 from tests.support.backlogs import QUERY, DecoupledLake, wait_until
 from tests.support.driver_process import DriverProcess
-from tests.support.id_stream import write_ids
+from tests.support.id_stream import write_source
 from tests.support.lakes import LakeTable
 from tests.support.postgres_backlog import PostgresBacklog
 from tests.support.stored_lake import DAYS, SCHEMA, YOUNG
@@ -209,9 +209,7 @@ def test_everything_prepared_is_delivered_with_spark_dead(tmp_path: Path, table:
     if table.source == "penstock.iceberg" and ROUNDS == 1:
         pytest.skip("one round of kills runs a Spark for Delta only; PENSTOCK_KILLS=3 takes both")
     source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
-    source.mkdir()
-    for number in range(FILES):
-        write_ids(source / f"{number:05}.parquet", range(number * 100, number * 100 + 100), number)
+    write_source(source, FILES, 100)
     deliver = [*DELIVER, "--checkpoint", str(checkpoint)]
     log = tmp_path / "deliver.log"
 
@@ -232,4 +230,5 @@ def _driver(table: LakeTable, source: Path, checkpoint: Path, folder: Path, poin
     delivery = {"delivery": "decoupled", "deliverAfterBatches": "2"}
     options = {**table.options, table.partitioning: "day", **delivery}
     environment = {"PENSTOCK_PAUSE_AT": point, "PENSTOCK_PAUSE_FILE": str(folder / "driver-paused")}
-    return start_driver(table.source, source, checkpoint, options, folder / "driver.log", environment)
+    arguments = [table.source, str(source), str(checkpoint), *as_options(options)]
+    return start_driver(arguments, folder / "driver.log", environment)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 from servers.http_rows import HttpRows, http_rows
-from tests.support.backlogs import start_cli, wait_until
-from tests.support.driver_process import SHORT_LIVED, DriverProcess
+from tests.support.backlogs import wait_until
 from tests.support.fanouts import NAMES, Fanout
 from tests.support.id_stream import write_ids
 
@@ -70,44 +67,3 @@ def test_one_query_delivers_to_all_targets_while_one_is_down(
         assert fanout.ids(name) == list(range(FILES * ROWS)), name
     assert fanout.row_log() == []
     assert {stream.query_name for stream in fanout.store.streams()} == {f"ids.{name}" for name in NAMES}
-
-
-@pytest.mark.kills
-def test_kills_of_driver_and_delivery_process_lose_nothing_and_double_nothing(
-    fanout: Fanout, source: Path, tmp_path: Path
-) -> None:
-    """SIGKILL of the driver before and after it has prepared a batch, and of the delivery process in
-    between. The services take each key once.
-    """
-    unique = {"format": "row", "idColumn": "id", "maxInFlightRequests": "2"}
-    own = {f"target.{name}.{key}": value for name in ("search", "events") for key, value in unique.items()}
-    options = fanout.options(**own)
-    checkpoint = options.pop("checkpointLocation")
-    for service in (fanout.search, fanout.events):
-        service.set(deduplicate=True, latency_s=0.01)
-    deliveries: list[subprocess.Popen[str]] = []
-    for turn, point in enumerate(("prepare.start@1", "prepare.done@2", None)):
-        reached = tmp_path / f"reached-{turn}"
-        arguments = ["penstock.fanout", str(source), checkpoint, "--partitions", str(1 + turn % 3)]
-        for key, value in options.items():
-            arguments += ["--option", f"{key}={value}"]
-        for key, value in SHORT_LIVED.items():
-            arguments += ["--conf", f"{key}={value}"]
-        environment = {"PENSTOCK_PAUSE_AT": point, "PENSTOCK_PAUSE_FILE": str(reached)} if point else {}
-        deliveries.append(start_cli("deliver", "--store", fanout.store_url, "--lease-seconds", "1"))
-        with DriverProcess(arguments, tmp_path / f"driver-{turn}.log", environment) as driver:
-            if point:
-                driver.wait_for(reached)
-                time.sleep(1.5)  # so that a delivery is under way
-                deliveries[-1].kill()
-                driver.kill()
-            else:
-                assert driver.wait() == 0, driver.tail()
-    try:
-        wait_until(lambda: pending(fanout) == [0] * 4, 120)
-    finally:
-        for process in deliveries:
-            process.kill()
-            process.communicate()
-    for name in NAMES:
-        assert fanout.ids(name) == list(range(FILES * ROWS)), name

@@ -8,8 +8,6 @@ import duckdb
 import polars as pl
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark import killed_stream
-from tests.spark.killed_stream import KilledStream
 from tests.support.file_rows import SQL, SQL_NESTED, canonical, rows_for, write
 from tests.support.files import FilesHarness
 from tests.support.id_stream import write_ids
@@ -17,16 +15,6 @@ from tests.support.id_stream import write_ids
 pytestmark = pytest.mark.spark
 
 FILES, ROWS = 3, 100
-
-
-@pytest.mark.kills
-def test_a_driver_that_is_killed_between_the_phases_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    """SIGKILL once written, once prepared, once committed, before the files are renamed."""
-    harness = FilesHarness(tmp_path)
-    kills = ("write.files_closed", "prepare.done", "commit.landed")
-    KilledStream(tmp_path, "penstock.files", harness.options, kills).run()
-
-    assert sorted(harness.ids()) == list(range(killed_stream.ROWS))
 
 
 def test_readers_of_folders_find_the_rows_and_their_partitions(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,15 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 from servers.http_rows import HttpRows, http_rows
 from tests.support.backlogs import wait_until
-from tests.support.driver_process import SHORT_LIVED, DriverProcess
-from tests.support.id_stream import write_ids
+from tests.support.id_stream import FILES, ROWS, forget_commit, read_ids
 
 import penstock
 from penstock.committers.store.sql import open_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-FILES, ROWS = 4, 100
 
 
 @pytest.fixture(scope="module")
@@ -34,17 +31,8 @@ def service(http_server: HttpRows) -> HttpRows:
     return http_server
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    folder = tmp_path / "source"
-    folder.mkdir()
-    for number in range(FILES):
-        write_ids(folder / f"{number:05}.parquet", range(number * ROWS, (number + 1) * ROWS), number)
-    return folder
-
-
 def run(spark: SparkSession, source: Path, checkpoint: Path, **options: str) -> None:
-    rows = spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", 1).parquet(str(source))
+    rows = read_ids(spark, source)
     writer = rows.repartition(3).writeStream.format("penstock.http").trigger(availableNow=True)
     writer.options(**options, checkpointLocation=str(checkpoint)).start().awaitTermination()
 
@@ -55,8 +43,7 @@ def test_a_coupled_stream_sends_while_it_writes_and_skips_its_replays(
     checkpoint = tmp_path / "checkpoint"
     run(spark, source, checkpoint, url=service.url)
     requests = len(service.received())
-    for name in (str(FILES - 1), f".{FILES - 1}.crc"):
-        (checkpoint / "commits" / name).unlink(missing_ok=True)
+    forget_commit(checkpoint, FILES - 1)
     run(spark, source, checkpoint, url=service.url)
 
     assert sorted(service.ids()) == list(range(FILES * ROWS))
@@ -93,39 +80,6 @@ def test_a_decoupled_stream_is_delivered_beside_its_driver(
     assert list((checkpoint / "row-log").rglob("*.arrow")) == []
     kept = b"".join(path.read_bytes() for path in checkpoint.rglob("*") if path.is_file())
     assert secret.encode() not in kept
-
-
-@pytest.mark.kills
-@pytest.mark.parametrize("delivery", ["coupled", "decoupled"])
-def test_a_driver_that_is_killed_between_the_phases_loses_nothing(
-    service: HttpRows, source: Path, tmp_path: Path, delivery: str
-) -> None:
-    """SIGKILL once written, once prepared, once delivered. The rows have ids, so none is doubled either."""
-    options = {"url": service.url, "delivery": delivery, "format": "row", "idColumn": "id"}
-    points = {
-        "coupled": ("prepare.start", "prepare.done", "commit.landed"),
-        "decoupled": ("write.files_closed", "prepare.done"),
-    }
-    checkpoint = tmp_path / "checkpoint"
-    for turn, point in enumerate((*points[delivery], None)):
-        reached = tmp_path / f"reached-{turn}"
-        arguments = ["penstock.http", str(source), str(checkpoint), "--partitions", str(1 + turn % 3)]
-        for key, value in options.items():
-            arguments += ["--option", f"{key}={value}"]
-        for key, value in SHORT_LIVED.items():
-            arguments += ["--conf", f"{key}={value}"]
-        environment = {"PENSTOCK_PAUSE_AT": point, "PENSTOCK_PAUSE_FILE": str(reached)} if point else {}
-        with DriverProcess(arguments, tmp_path / f"driver-{turn}.log", environment) as driver:
-            if point:
-                driver.wait_for(reached)
-                driver.kill()
-            else:
-                assert driver.wait() == 0, driver.tail()
-    if delivery == "decoupled":
-        from tests.support.cli import Ended
-
-        assert Ended("deliver", "--once", "--checkpoint", str(checkpoint)).code == 0
-    assert sorted(service.ids()) == list(range(FILES * ROWS))
 
 
 def test_a_batch_write_sends_once(spark: SparkSession, service: HttpRows) -> None:

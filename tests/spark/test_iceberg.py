@@ -48,6 +48,7 @@ def test_a_table_with_evolved_columns_and_partitions_gets_a_stream(
     assert folders == {"by_day=d9", *(f"id_bucket={bucket}" for bucket in range(4))}
 
 
+@pytest.mark.slow
 def test_a_branch_is_written_and_main_is_unchanged_until_it_is_forwarded(
     iceberg_ids: IdStream, iceberg_table: IcebergLake
 ) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.spark.killed_stream import ROWS, KilledStream
-from tests.support.lakes import LakeTable, rows
+from tests.spark.killed_stream import ROWS, KilledDriver, KilledStream
+from tests.support.lakes import LAKES, LakeTable, rows
 
 from penstock import testing
 from penstock.committers.crash_points import STREAM_POINTS
@@ -64,10 +64,18 @@ def test_a_kill_at_every_crash_point_loses_and_doubles_nothing(
     print(f"{table.source}, {store}: {len(kills)} kills, {found}")  # noqa: T201 - shown by `make kills`
 
 
-def test_a_kill_after_the_commit_and_before_the_mark_adds_no_rows(
-    tmp_path: Path, table: LakeTable, request: pytest.FixtureRequest
-) -> None:
-    _run_with_kills(tmp_path, table, _store_url("sqlite", tmp_path, request), ["commit.landed"])
+def test_a_kill_after_the_commit_and_before_the_mark_adds_no_rows(tmp_path: Path) -> None:
+    """Into both formats, with one driver."""
+    tables, streams = [], []
+    for name, new_table in LAKES.items():
+        (folder := tmp_path / name).mkdir()
+        table = new_table(folder)
+        options = {**table.options, table.partitioning: "day"}
+        tables.append(table)
+        streams.append(KilledStream(folder, table.source, options, ["commit.landed"]))
+    KilledDriver(tmp_path, streams).run()
+    for table, stream in zip(tables, streams, strict=True):
+        _check(table, tmp_path, f"sqlite:///{stream.checkpoint}/penstock.sqlite")
 
 
 def _run_with_kills(
@@ -77,7 +85,11 @@ def _run_with_kills(
     options = {**table.options, table.partitioning: "day", "store": store_url}
     stream = KilledStream(tmp_path, table.source, options, kills)
     stream.run()
-    found = testing.check(table, f"read_parquet('{stream.source}/*.parquet')", store=store_url)
+    return _check(table, tmp_path, store_url)
+
+
+def _check(table: LakeTable, root: Path, store_url: str) -> testing.Observation:
+    found = testing.check(table, f"read_parquet('{root}/source/*.parquet')", store=store_url)
     assert found.problems == []
     assert found.rows == ROWS
     return found

@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark import killed_stream
-from tests.spark.killed_stream import KilledStream
 from tests.support.backlogs import wait_until
-from tests.support.id_stream import write_ids
+from tests.support.id_stream import FILES, ROWS, forget_commit
 from tests.support.lance_table import LanceHarness
 
 import penstock
@@ -21,7 +19,6 @@ from penstock.committers.store.sql import open_store
 
 pytestmark = pytest.mark.spark
 
-FILES, ROWS = 4, 100
 READ = """
 import json, sys, lance
 batches = lance.dataset(sys.argv[1]).sql(sys.argv[2]).build().to_batch_records()
@@ -36,26 +33,11 @@ def sql(harness: LanceHarness, statement: str) -> list[list[Any]]:
     return rows
 
 
-@pytest.mark.kills
-def test_a_driver_that_is_killed_between_the_phases_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    """SIGKILL once written, once prepared, once in the table."""
-    harness = LanceHarness(tmp_path)
-    kills = ("write.files_closed", "prepare.done", "commit.landed")
-    KilledStream(tmp_path, "penstock.lance", harness.options, kills).run()
-
-    expected = [killed_stream.ROWS, killed_stream.ROWS, sum(range(killed_stream.ROWS))]
-    assert sql(harness, "SELECT count(*), count(DISTINCT id), sum(id) FROM dataset") == [expected]
-    assert harness.problems() == []
-
-
 def test_a_decoupled_stream_of_vectors_is_delivered_and_skips_its_replays(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, source: Path, tmp_path: Path
 ) -> None:
     """One bad vector becomes a dead letter."""
-    harness, source, checkpoint = LanceHarness(tmp_path), tmp_path / "source", tmp_path / "checkpoint"
-    source.mkdir()
-    for number in range(FILES):
-        write_ids(source / f"{number:05}.parquet", range(number * ROWS, (number + 1) * ROWS), number)
+    harness, checkpoint = LanceHarness(tmp_path), tmp_path / "checkpoint"
     options = {
         **harness.options,
         "vectors": "embedding:3:float16",
@@ -74,8 +56,7 @@ def test_a_decoupled_stream_of_vectors_is_delivered_and_skips_its_replays(
         writer.options(**options, checkpointLocation=str(checkpoint)).start().awaitTermination()
 
     run()
-    for name in (str(FILES - 1), f".{FILES - 1}.crc"):
-        (checkpoint / "commits" / name).unlink(missing_ok=True)
+    forget_commit(checkpoint, FILES - 1)
     run()
     with open_store(f"sqlite:///{checkpoint}/penstock.sqlite") as store:
         (stream,) = [found for found in store.streams() if found.kind == "lance"]

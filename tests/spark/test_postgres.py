@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark import killed_stream
-from tests.spark.killed_stream import KilledStream
 from tests.support.backlogs import wait_until
-from tests.support.id_stream import write_ids
+from tests.support.id_stream import FILES, ROWS, forget_commit, read_ids, write_ids
 from tests.support.postgres import PostgresQuery, query_into
 
 import penstock
@@ -19,21 +17,10 @@ from penstock.committers.store.sql import open_store
 
 pytestmark = pytest.mark.spark
 
-FILES, ROWS = 4, 100
-
 
 @pytest.fixture
 def query(new_postgres_url: Callable[[], str]) -> PostgresQuery:
     return query_into(new_postgres_url())
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    folder = tmp_path / "source"
-    folder.mkdir()
-    for number in range(FILES):
-        write_ids(folder / f"{number:05}.parquet", range(number * ROWS, (number + 1) * ROWS), number)
-    return folder
 
 
 def psql(query: PostgresQuery, statement: str) -> str:
@@ -46,34 +33,20 @@ def psql(query: PostgresQuery, statement: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-@pytest.mark.kills
-def test_a_driver_that_is_killed_between_the_phases_loses_and_doubles_nothing(
-    query: PostgresQuery, tmp_path: Path
-) -> None:
-    """SIGKILL once staged, once prepared, once in the table."""
-    options = {"url": query.url, "dbtable": f"{query.schema}.events"}
-    kills = ("write.files_closed", "prepare.done", "commit.landed")
-    KilledStream(tmp_path, "penstock.postgres", options, kills).run()
-
-    found = psql(query, "SELECT count(*), count(DISTINCT id), sum(id) FROM events")
-    assert found == f"{killed_stream.ROWS}|{killed_stream.ROWS}|{sum(range(killed_stream.ROWS))}"
-
-
 def test_a_restarted_stream_continues_and_skips_its_replays(
     spark: SparkSession, query: PostgresQuery, source: Path, tmp_path: Path
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
 
     def run() -> None:
-        rows = spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", 1)
-        writer = rows.parquet(str(source)).repartition(3).writeStream.format("penstock.postgres")
+        rows = read_ids(spark, source)
+        writer = rows.repartition(3).writeStream.format("penstock.postgres")
         options = {"url": query.url, "dbtable": f"{query.schema}.events"}
         writer = writer.options(**options, checkpointLocation=str(checkpoint)).trigger(availableNow=True)
         writer.start().awaitTermination()
 
     run()
-    for name in (str(FILES - 1), f".{FILES - 1}.crc"):
-        (checkpoint / "commits" / name).unlink(missing_ok=True)
+    forget_commit(checkpoint, FILES - 1)
     write_ids(source / "more.parquet", range(FILES * ROWS, FILES * ROWS + 10), FILES)
     run()
 
@@ -139,8 +112,8 @@ def test_a_decoupled_stream_is_delivered_while_its_driver_runs(
 ) -> None:
     monkeypatch.setenv("PGUSER", "postgres")
     checkpoint = tmp_path / "checkpoint"
-    rows = spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", 1)
-    writer = rows.parquet(str(source)).repartition(3).writeStream.format("penstock.postgres")
+    rows = read_ids(spark, source)
+    writer = rows.repartition(3).writeStream.format("penstock.postgres")
     options = {"url": query.url, "dbtable": f"{query.schema}.events", "delivery": "decoupled"}
     writer = writer.options(**options, checkpointLocation=str(checkpoint)).trigger(availableNow=True)
     writer.start().awaitTermination()

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 from servers.redis import RedisServer
 from tests.support.backlogs import wait_until
-from tests.support.id_stream import write_ids
+from tests.support.id_stream import FILES, ROWS, read_ids
 
 import penstock
 from penstock.committers.store.sql import open_store
@@ -16,17 +16,12 @@ from penstock.testing.conformance import SECRET
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-FILES, ROWS = 3, 50
-
 
 def test_a_decoupled_stream_is_delivered_once_beside_its_driver(
-    spark: SparkSession, redis_service: RedisServer, tmp_path: Path
+    spark: SparkSession, redis_service: RedisServer, source: Path, tmp_path: Path
 ) -> None:
     redis_service.add_user("writer", SECRET)
-    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
-    source.mkdir()
-    for number in range(FILES):
-        write_ids(source / f"{number:05}.parquet", range(number * ROWS, (number + 1) * ROWS), number)
+    checkpoint = tmp_path / "checkpoint"
     credentials = {"username": "writer", "password": SECRET}
     options = {
         "url": redis_service.url,
@@ -37,7 +32,7 @@ def test_a_decoupled_stream_is_delivered_once_beside_its_driver(
         "deliverAfterSeconds": "1",
         "checkpointLocation": str(checkpoint),
     }
-    rows = spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", 1).parquet(str(source))
+    rows = read_ids(spark, source)
     writer = rows.repartition(2).writeStream.format("penstock.redis").trigger(availableNow=True)
     writer.options(**options, **credentials).start().awaitTermination()
     assert redis_service.rows("rows:*") == []

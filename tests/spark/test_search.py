@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 from servers.opensearch import OpenSearchServer
 from tests.support.backlogs import wait_until
-from tests.support.id_stream import write_ids
+from tests.support.id_stream import FILES, ROWS, read_ids
 from tests.support.search import SearchPlace
 
 import penstock
@@ -16,20 +16,15 @@ from penstock.committers.store.sql import open_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-FILES, ROWS = 3, 50
-
 
 def test_a_decoupled_stream_is_delivered_beside_its_driver(
-    spark: SparkSession, opensearch: OpenSearchServer, tmp_path: Path
+    spark: SparkSession, opensearch: OpenSearchServer, source: Path, tmp_path: Path
 ) -> None:
     """The credentials are only in the processes."""
     place = SearchPlace.new(opensearch, "opensearch", opensearch.url)
-    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
-    source.mkdir()
-    for number in range(FILES):
-        write_ids(source / f"{number:05}.parquet", range(number * ROWS, (number + 1) * ROWS), number)
+    checkpoint = tmp_path / "checkpoint"
     secrets = {"username": "me", "password": "geheim-4711"}
-    rows = spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", 1).parquet(str(source))
+    rows = read_ids(spark, source)
     writer = rows.repartition(2).writeStream.format("penstock.opensearch").trigger(availableNow=True)
     writer = writer.options(**place.options(delivery="decoupled", deliverAfterSeconds="1", **secrets))
     writer.option("checkpointLocation", str(checkpoint)).start().awaitTermination()

@@ -16,6 +16,9 @@ from tests.support.lakes import LakeTable, rows
 
 from penstock import testing
 
+FILES, ROWS = 3, 100
+"""Of the fixture `source`: files, and rows in each."""
+
 
 class IdStream:
     """Files of ids as a source, one file a batch; a lake table as the sink; a checkpoint between."""
@@ -80,14 +83,31 @@ class IdStream:
         return self.table.versions() - self.table.versions_when_new
 
     def forget_commit(self, batch_id: int) -> None:
-        """As if the driver had died just before Spark logged that the batch is done."""
-        for name in (f"{batch_id}", f".{batch_id}.crc"):
-            (self.checkpoint / "commits" / name).unlink(missing_ok=True)
+        forget_commit(self.checkpoint, batch_id)
 
     def copy_checkpoint(self, name: str) -> Path:
         copy = self.root / name
         shutil.copytree(self.checkpoint, copy)
         return copy
+
+
+def read_ids(spark: SparkSession, source: Path) -> DataFrame:
+    """A stream of such files, one a batch."""
+    return spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", 1).parquet(str(source))
+
+
+def forget_commit(checkpoint: Path, batch_id: int) -> None:
+    """As if the driver had died just before Spark logged that the batch is done."""
+    for name in (f"{batch_id}", f".{batch_id}.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
+
+
+def write_source(folder: Path, files: int, rows_per_file: int, days: int = 2) -> None:
+    """Files of ascending ids, a batch each."""
+    folder.mkdir()
+    for number in range(files):
+        ids = range(number * rows_per_file, (number + 1) * rows_per_file)
+        write_ids(folder / f"{number:05}.parquet", ids, number, days)
 
 
 def count_files(folder: Path) -> int:

@@ -1,0 +1,121 @@
+"""SIGKILL to a driver that streams into many destinations at once: each of them has every row once.
+
+All streams are in one driver, as starting a Spark takes longer than the rest. Each stream has crash points of
+its own; the driver is killed once all of them have reached theirs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from servers.http_rows import http_rows
+from tests.conformance.harnesses import (
+    DeduplicatingHttpHarness,
+    DuckLakeHarness,
+    HudiHarness,
+    PostgresHarness,
+)
+from tests.spark.killed_stream import FILES, ROWS, KilledDriver, KilledStream
+from tests.support.cli import Ended
+from tests.support.ducklakes import duckdb_lake, sqlite_lake
+from tests.support.files import FilesHarness
+from tests.support.lance_table import LanceHarness
+
+import penstock
+from penstock.testing.conformance import DestinationHarness
+
+pytestmark = [pytest.mark.spark, pytest.mark.kills]
+
+BETWEEN_THE_PHASES = ("write.files_closed", "prepare.done", "commit.landed")
+
+
+@dataclass(frozen=True)
+class Killed:
+    """A destination, and what a query into it is killed at.
+
+    Args:
+        new: makes the harness of an empty destination in a folder
+    """
+
+    new: Callable[[Path], DestinationHarness]
+    kills: Sequence[str] = BETWEEN_THE_PHASES
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def destinations(stack: ExitStack, new_postgres_url: Callable[[], str]) -> dict[str, Killed]:
+    def http(folder: Path) -> DestinationHarness:
+        """The service takes each key once, and the rows have ids."""
+        return DeduplicatingHttpHarness(folder, stack.enter_context(http_rows()))
+
+    def json_lines(folder: Path) -> DestinationHarness:
+        from tests.plug_in.harness import JsonLinesHarness
+
+        return JsonLinesHarness(folder)
+
+    decoupled = {"delivery": "decoupled"}
+    return {
+        "ducklake-sqlite": Killed(lambda folder: DuckLakeHarness(folder, sqlite_lake(folder).catalog)),
+        "ducklake-duckdb": Killed(lambda folder: DuckLakeHarness(folder, duckdb_lake(folder).catalog)),
+        "files": Killed(FilesHarness),
+        "hudi": Killed(
+            HudiHarness,
+            ("prepare.done", "commit.start", "commit.landed"),
+            {"partitionBy": "day", "recordKey": "id"},
+        ),
+        "lance": Killed(LanceHarness),
+        "postgres": Killed(lambda _: PostgresHarness(new_postgres_url)),
+        "http": Killed(http, ("prepare.start", "prepare.done", "commit.landed")),
+        "http-decoupled": Killed(http, ("write.files_closed", "prepare.done", "prepare.start"), decoupled),
+        "plug-in": Killed(json_lines, ("prepare.done", "mark.done", "mark.done")),
+    }
+
+
+NAMES = tuple(destinations(ExitStack(), str))
+
+
+@pytest.fixture(scope="module")
+def harnesses(
+    tmp_path_factory: pytest.TempPathFactory, new_postgres_url: Callable[[], str], plug_in: Path
+) -> Iterator[dict[str, DestinationHarness]]:
+    """The destinations after all kills, and one run to the end of the source."""
+    root = tmp_path_factory.mktemp("kills")
+    made, streams = {}, []
+    with ExitStack() as servers:
+        for name, killed in destinations(servers, new_postgres_url).items():
+            (folder := root / name).mkdir()
+            made[name] = harness = killed.new(folder)
+            options = {**harness.options, **killed.options}
+            streams.append(KilledStream(folder, harness.data_source.name(), options, killed.kills))
+        source = str(Path(penstock.__file__).absolute().parents[1])
+        KilledDriver(root, streams, {"PYTHONPATH": os.pathsep.join([str(plug_in), source])}).run()
+        delivered = Ended("deliver", "--once", "--checkpoint", str(root / "http-decoupled" / "checkpoint"))
+        assert delivered.code == 0
+        yield made
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_driver_that_is_killed_between_the_phases_loses_and_doubles_nothing(
+    name: str, harnesses: dict[str, DestinationHarness]
+) -> None:
+    """SIGKILL once written, once prepared, once in the destination."""
+    assert sorted(harnesses[name].ids()) == list(range(ROWS))
+    assert harnesses[name].problems() == []
+
+
+def test_killed_drivers_leave_nothing_pending_in_a_hudi_table(
+    harnesses: dict[str, DestinationHarness],
+) -> None:
+    lake = harnesses["hudi"]
+    assert isinstance(lake, HudiHarness)
+    assert {path.partition("/")[0] for path in lake.visible_files()} == {"day=d0", "day=d1", "day=d2"}
+    assert not lake.pending()
+
+
+def test_each_batch_is_one_file_of_the_plug_in(harnesses: dict[str, DestinationHarness]) -> None:
+    folder = Path(harnesses["plug-in"].options["path"])
+    assert len(list(folder.glob("*.jsonl"))) == FILES
