@@ -29,7 +29,7 @@ from tests.support.lance_table import LanceHarness
 import penstock
 from penstock.testing.conformance import DestinationHarness
 
-pytestmark = [pytest.mark.spark, pytest.mark.kills]
+pytestmark = [pytest.mark.spark, pytest.mark.kills, pytest.mark.timeout(1200)]
 
 BETWEEN_THE_PHASES = ("write.files_closed", "prepare.done", "commit.landed")
 

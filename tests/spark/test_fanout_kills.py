@@ -49,14 +49,14 @@ def delivered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fanout
     with ExitStack() as stack:
         urls = [f"sqlite:///{folder}/checkpoint/penstock.sqlite" for folder in (fanout_folder, pair_folder)]
         store = stack.enter_context(open_store(urls[0]))
-        services = [stack.enter_context(http_rows()) for _ in range(2)]
-        fanout = Fanout(fanout_folder, store, urls[0], *services)
+        search, events = (stack.enter_context(http_rows()) for _ in range(2))
+        fanout = Fanout(fanout_folder, store, urls[0], search, events)
         pair = stack.enter_context(lake_pair(pair_folder, urls[1]))
         unique = {"format": "row", "idColumn": "id", "maxInFlightRequests": "2"}
         own = {
             f"target.{name}.{key}": value for name in ("search", "events") for key, value in unique.items()
         }
-        for service in services:
+        for service in (search, events):
             service.set(deduplicate=True, latency_s=0.01)
         of_fanout, of_pair = Deliveries(urls[0]), Deliveries(urls[1])
         stack.callback(of_fanout.kill)
@@ -79,8 +79,8 @@ def delivered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fanout
         KilledDriver(root, streams, meanwhile=deliver_and_die).run()
         of_fanout.start()
         of_pair.start()
-        for one in (fanout.store, pair.store):
-            wait_until(lambda one=one: all(stream.pending == 0 for stream in one.streams()), 120)
+        streams_of = (fanout.store.streams, pair.store.streams)
+        wait_until(lambda: all(one.pending == 0 for streams in streams_of for one in streams()), 120)
         yield fanout, pair
 
 
