@@ -552,10 +552,10 @@ def test_gc_refuses_a_grace_period_too_short_to_be_safe(local_lake: Lake) -> Non
 
 def test_a_stream_of_an_unknown_kind_is_refused(local_lake: Lake) -> None:
     with local_lake.store.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE penstock_streams SET kind = 'paimon'")
+        connection.exec_driver_sql("UPDATE penstock_streams SET kind = 'clay'")
     ended = Ended("gc", "--delete", "--json")
     assert ended.code == 3
-    assert "'paimon'" in ended.err
+    assert "'clay'" in ended.err
 
 
 # Catalogs of Iceberg tables -------------------------------------------------------------------------
