@@ -290,6 +290,8 @@ def test_bad_rows_of_each_target_can_be_dropped_or_fail(targets: Targets) -> Non
 
 
 def test_dead_letters_do_not_go_to_another_target(targets: Targets) -> None:
-    targets.options["deadLetter"] = targets.given["lake"]["path"]
-    with pytest.raises(ConfigurationError, match="to which the query writes its other rows"):
+    targets.given["http"]["deadLetter"] = targets.given["lake"]["path"]
+    with pytest.raises(
+        ConfigurationError, match=r"^Target http: .* to which the query writes its other rows"
+    ):
         targets.run(0, ALL)
