@@ -31,6 +31,8 @@ NEW_COLUMN = "evolve.done"
 ANYWHERE = tuple(
     point for point in STREAM_POINTS if point not in (*IN_RECOVERY, AT_THE_BEGINNING, NEW_COLUMN)
 )
+SENT_BY_TASKS = tuple(point for point in ANYWHERE if not point.startswith("write."))
+"""The points of a driver whose tasks send their rows, and write no files."""
 WITHOUT_TABLE = (*BEFORE_PREPARE, "prepare.done")
 """The points of the driver of a decoupled stream: its delivery processes reach the others."""
 
@@ -67,14 +69,15 @@ def plan_trial(rng: random.Random, setup: Setup) -> Iterator[DriverPlan]:
 
 def _choose_point(rng: random.Random, setup: Setup, number: int, before: str | None) -> str | None:
     if number == 0:
-        return AT_THE_BEGINNING if rng.random() < 0.3 else None
+        return AT_THE_BEGINNING if setup.is_table and rng.random() < 0.3 else None
     if setup.is_decoupled:
         return rng.choice(WITHOUT_TABLE) if rng.random() < 0.3 else None
     if before in LEAVES_PENDING and rng.random() < 0.6:
         return rng.choice(IN_RECOVERY)
     if rng.random() < 0.4:
         return None
-    return rng.choice((*ANYWHERE, NEW_COLUMN) if setup.format == "delta" else ANYWHERE)
+    anywhere = ANYWHERE if setup.is_table else SENT_BY_TASKS
+    return rng.choice((*anywhere, NEW_COLUMN) if setup.format == "delta" else anywhere)
 
 
 def _faults(rng: random.Random, setup: Setup) -> list[Fault]:

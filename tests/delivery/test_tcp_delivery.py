@@ -1,4 +1,4 @@
-"""Decoupled streams to Redis, NATS and OpenSearch: what a delivery process sends, and again after its death."""
+"""Decoupled streams to Redis, NATS and OpenSearch: what a delivery sends, and sends again after its death."""
 
 from __future__ import annotations
 
