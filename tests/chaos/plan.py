@@ -86,7 +86,10 @@ def _faults(rng: random.Random, setup: Setup) -> list[Fault]:
     kills = [fault for fault in possible if fault.kind == "kill"]
     others = [fault for fault in possible if fault.kind != "kill"]
     weights = [EXECUTORS_WEIGHT if fault == KILL_EXECUTOR else 1 for fault in kills]
-    chosen = rng.choices(kills, weights, k=rng.randint(4, 8)) + rng.sample(others, k=rng.randint(0, 2))
+    # A service has no files and no catalog: what it sees are its requests.
+    kills_range, others_range = ((4, 8), (0, 2)) if setup.is_table else ((2, 4), (3, 5))
+    chosen = rng.choices(kills, weights, k=rng.randint(*kills_range))
+    chosen += rng.sample(others, k=rng.randint(*others_range))
     if setup.is_decoupled:
         chosen.append(rng.choice([fault for fault in others if fault in delivery_faults.SURVIVED]))
     rng.shuffle(chosen)

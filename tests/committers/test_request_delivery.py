@@ -486,6 +486,17 @@ def test_after_a_crash_the_last_row_of_each_key_is_there(keyed: Backlog, after: 
     assert {15, 115} <= set(sent(keyed))
 
 
+def test_columns_that_change_within_a_delivery_end_what_can_be_replaced(
+    keyed: Backlog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query was started with another type of a key. Values of different types are not compared."""
+    first = keyed.prepare(0)
+    keys_of = keyed._keys_of
+    monkeypatch.setattr(keyed, "_keys_of", lambda ids: {**keys_of(ids), "k": keys_of(ids)["day"]})
+    keyed.committer().commit(MANIFESTS.merge([first, keyed.prepare(1)]))
+    assert sent(keyed) == [*last_of_each_key(*ROWS_OF_0), ROWS_OF_1[-1]]
+
+
 def test_a_batch_without_the_columns_of_the_key_is_sent_whole(keyed: Backlog) -> None:
     """The query was started with other columns in between."""
     keyed.keys = ("other", "k")
