@@ -45,7 +45,13 @@ def main() -> int:
     if not setups:
         parser.error("no setup has these lakes, stores and environments")
     signal.signal(signal.SIGTERM, _stop)
+    names = ("lakes", "stores", "environments", "faults")
+    more = [
+        (name, getattr(given, name)) for name in names if getattr(given, name) != parser.get_default(name)
+    ]
+    arguments = " ".join(f"--{name} '{value}'" for name, value in more)
     command = f"make chaos MINUTES={given.minutes:g} SEED={given.seed}"
+    command += f' ARGS="{arguments}"' if arguments else ""
     say(command)
     unmount_leftovers(OUTPUT)
     shutil.rmtree(OUTPUT, ignore_errors=True)
