@@ -228,6 +228,17 @@ def test_resends_of_different_letters_after_a_crash_double_none(
     assert sorted(letters.ids()) == [1, 2, 3, 7]
 
 
+def test_a_resend_that_was_never_prepared_is_sent_by_the_next(
+    letters: Letters, http_server: HttpRows
+) -> None:
+    accept_bad_rows(letters, http_server)
+    with crash_at("prepare.start"):
+        Ended("dead-letters", "resend", "q1", "--yes", "--id", TWO)
+    assert run("list")["streams"][0]["sent_again"] == 0
+    assert run("resend", "q1", "--yes", "--id", TWO)["rows"] == 1
+    assert sorted(letters.ids()) == [1, 2, 7]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

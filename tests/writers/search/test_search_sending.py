@@ -228,6 +228,13 @@ def test_an_index_that_cannot_be_created_is_an_error(
     assert place.server.ask("GET", place.index) is None
 
 
+def test_a_pipeline_that_may_not_be_read_is_not_called_missing(place: SearchPlace, proxy: LossyProxy) -> None:
+    proxy.spend("denied", on="GET /_ingest/pipeline")
+    with pytest.raises(PenstockError, match="cannot be checked"):
+        place.sink(pipeline="some").open_table().plan_batch(rows_of(0).schema, "append", 0)
+    assert len(proxy.spent()) == 1
+
+
 def test_a_data_stream_takes_each_document_once(place: SearchPlace) -> None:
     server, name = place.server, f"logs-{place.index}"
     server.ask("PUT", "_index_template/logs", {"index_patterns": ["logs-*"], "data_stream": {}})
