@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import posixpath
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ..committers.contract import (
     Batch,
     ManifestRecord,
-    StreamKey,
 )
-from ..committers.deliveries.contract import Lease
 from ..committers.errors import (
     CheckpointGoneError,
     ConfigurationError,
-    RetryableError,
     TableChangedError,
     shown,
 )
@@ -24,14 +20,9 @@ from ..committers.store.sql import SqlManifestStore, StreamStatus
 from ..datasource.checkpoint import Checkpoint
 from ..datasource.destinations import Cleanable, open_committer, paths_of, stored_table
 from ..datasource.table_access import TableAccess
-from ..delivery.context import new_holder
-from ..delivery.lease import HeldLease
 from ..delivery.stream_settings import StreamSettings, build_sink
 from ..writers.local_path import is_relative
-
-LEASE_S = 60.0
-LEASE_WAIT_S = 15.0
-"""How long to wait for the lease of a stream: a delivery process holds it only while it delivers."""
+from .leases import held_lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +132,7 @@ def abort(
             the
             table cannot be read now.
     """
-    with HeldLease(store.deliveries, _leased(store, stream.key), LEASE_S):
+    with held_lease(store, stream.key):
         last = last_in_table(store, stream, access)
         records = store.deliveries.abort_pending(stream.key, last, who, why, expected=expected)
         paths = [
@@ -151,20 +142,6 @@ def abort(
             for path in paths_of(manifest)
         ]
         return Aborted(records, len(paths), _delete_unnamed(store, stream, access, paths))
-
-
-def _leased(store: SqlManifestStore, stream: StreamKey) -> Lease:
-    holder, ends_at = new_holder(), time.monotonic() + LEASE_WAIT_S
-    while True:
-        lease = store.deliveries.acquire(stream, holder, LEASE_S)
-        if lease is not None:
-            return lease
-        if time.monotonic() > ends_at:
-            raise RetryableError(
-                f"A delivery process has held the lease of {stream} for {LEASE_WAIT_S:.0f} seconds. Nothing "
-                "was given up. Stop its deliveries with penstock park, then try again."
-            )
-        time.sleep(0.5)
 
 
 def _delete_unnamed(

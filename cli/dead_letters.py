@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ..committers.contract import Batch, DeadLetter, StreamKey
+from ..committers.contract import Batch, StreamKey
 from ..committers.dead_letters import resent_stream, rows_of
-from ..committers.errors import ConfigurationError
+from ..committers.errors import ConfigurationError, shown
+from ..committers.store.dead_letters import Resend
 from ..datasource.dead_letters import LETTERS, committed_up_to, letters_batch, write_rows
-from ..datasource.destinations import Readable, open_committer, stored_table
+from ..datasource.destinations import Readable, stored_table
 from ..datasource.settings import DEAD_LETTERS, settings_of
 from ..datasource.sink import check_same_table
 from ..delivery.stream_settings import StreamSettings, access_to_letters, build_sink, find_letters
+from .admin import last_in_table
+from .leases import held_lease
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +31,102 @@ if TYPE_CHECKING:
 
 _FOR_LETTERS = ("badRows", "deadLetter", "deadLetterMax", "delivery", "eventTime")
 """Options of a query that do not apply to rows that are sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resends:
+    """The dead letters of a stream that its destination got again."""
+
+    number: int
+    """Batch id of the last resend in the destination; -1 if there is none."""
+    names: frozenset[str]
+    """See `names_of`."""
+    is_known: bool
+    """False if the store was lost: then it does not know all of them."""
+
+    @classmethod
+    def of(cls, store: SqlManifestStore, stream: StreamKey, number: int) -> Resends:
+        """
+        Args:
+            number: of the last one in the destination
+        """
+        known = [one for one in store.dead_letters.resends(stream) if one.number <= number]
+        record = store.record(resent_stream(stream), number)
+        is_last = record is None or (bool(known) and record.batch.digest == known[-1].digest)
+        is_known = [one.number for one in known] == list(range(number + 1)) and is_last
+        return cls(number, frozenset[str]().union(*(one.letters for one in known)), is_known)
+
+    def check_known(self) -> None:
+        """
+        Raises:
+            ConfigurationError: rows could be sent twice.
+        """
+        if not self.is_known:
+            raise ConfigurationError(
+                f"The destination got dead letters again {self.number + 1} times, and the manifest store "
+                "does not know all of them: it was lost or replaced. Nothing was sent. Compare the "
+                "dead-letter table with the destination, and send the missing rows one by one: "
+                "penstock dead-letters resend STREAM --id BATCH/LETTER."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which dead letters a command is about. Without values, all."""
+
+    ids: Sequence[str] = ()
+    """See `names_of`."""
+    codes: Sequence[str] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    batch: int | None = None
+    up_to: int | None = None
+    """Batches up to this one."""
+
+    def of(self, rows: pa.Table) -> pa.Table:
+        """Return the rows that are wanted, of those of a dead-letter table."""
+        names = names_of(rows)
+        columns = rows.select(["batch_id", "code", "refused_at"]).to_pylist()
+        return _filtered(rows, (self._has(name, **row) for name, row in zip(names, columns, strict=True)))
+
+    def check_ids(self, tables: Iterable[pa.Table]) -> None:
+        """
+        Raises:
+            ConfigurationError: no table has a row with one of the ids.
+        """
+        unknown = set(self.ids).difference(*map(names_of, tables))
+        if unknown:
+            raise ConfigurationError(
+                f"The stream has no dead letter {shown(min(unknown))}. penstock dead-letters show STREAM "
+                "lists their ids, in the form BATCH/LETTER."
+            )
+
+    def _has(self, name: str, batch_id: int, code: str, refused_at: datetime) -> bool:
+        return (
+            (not self.ids or name in self.ids)
+            and (not self.codes or code in self.codes)
+            and (self.since is None or refused_at >= self.since)
+            and (self.until is None or refused_at < self.until)
+            and (self.batch is None or batch_id == self.batch)
+            and (self.up_to is None or batch_id <= self.up_to)
+        )
+
+
+def names_of(rows: pa.Table) -> list[str]:
+    """Return the id of each dead letter in its stream: `<batch id>/<letter id>`."""
+    columns = rows["batch_id"].to_pylist(), rows["letter_id"].to_pylist()
+    return [f"{batch_id}/{letter_id}" for batch_id, letter_id in zip(*columns, strict=True)]
+
+
+def _filtered(rows: pa.Table, is_wanted: Iterable[bool]) -> pa.Table:
+    import pyarrow as pa
+
+    return rows.filter(pa.array(list(is_wanted), pa.bool_()))
+
+
+def named_rows(rows: pa.Table) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each dead letter with its name."""
+    return zip(names_of(rows), rows.to_pylist(), strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +142,8 @@ class StreamLetters:
     """Rows of the dead-letter table; None if it cannot be read here."""
     problem: str
     """Why the dead-letter table cannot be read."""
-    sent_up_to: int
-    """Dead letters of batches up to this one were sent again; -1 if none."""
-
-    @property
-    def waiting_count(self) -> int:
-        return sum(count.letters for count in self.waiting)
+    resends: Resends
+    """Those that were sent again."""
 
 
 def load(
@@ -67,20 +164,24 @@ def load(
     delivered, problem = None, "the query has no dead-letter destination"
     if letters is not None:
         table = stored_table(letters, access_to_letters(letters, stream, access))
-        problem = f"Penstock does not read rows from penstock.{letters.kind}"
+        problem = (
+            f"Penstock does not read rows from penstock.{letters.kind}. Read {letters.key.table_uri} with a "
+            "program that does: its column content has each row as an Arrow IPC stream. Or give the query a "
+            "dead-letter table in Delta, Iceberg or Postgres"
+        )
         if isinstance(table, Readable):
             rows = table.read("query_id", stream.key.query_id)
             delivered, problem = _of_stream(rows, stream.key), ""
     if only_table and delivered is None:
         raise ConfigurationError(f"The dead letters of {stream.key} cannot be read: {problem}.")
-    token = open_committer(stream, access, store).token(resent_stream(stream.key).query_id)
+    number = last_in_table(store, replace(stream, key=resent_stream(stream.key)), access)
     return StreamLetters(
         stream,
         store.dead_letters.counts(stream.key),
         settings.dead_letters,
         delivered,
         problem,
-        -1 if token is None else token.batch_id,
+        Resends.of(store, stream.key, number),
     )
 
 
@@ -96,30 +197,27 @@ def _of_stream(rows: pa.Table | None, stream: StreamKey) -> pa.Table:
     return rows.filter(is_own).sort_by([("batch_id", "ascending"), ("letter_id", "ascending")])
 
 
-def waiting_rows(store: SqlManifestStore, stream: StreamKey) -> Iterator[Mapping[str, Any]]:
-    """Yield the dead letters in the store as rows of a dead-letter table."""
-    for batch in store.dead_letters.waiting(stream):
-        for letters in store.dead_letters.of_batch(batch):
-            yield from _rows(batch, letters)
+def waiting_rows(store: SqlManifestStore, stream: StreamKey) -> pa.Table:
+    """Return the dead letters in the store as rows of a dead-letter table."""
+    import pyarrow as pa
+
+    waiting = store.dead_letters.waiting(stream)
+    batches = [letters_batch(batch, some) for batch in waiting for some in store.dead_letters.of_batch(batch)]
+    return pa.Table.from_batches(batches, schema=LETTERS)
 
 
-def _rows(batch: Batch, letters: Sequence[DeadLetter]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = letters_batch(batch, letters).to_pylist()
-    return rows
+def to_send(found: StreamLetters, wanted: Wanted) -> pa.Table:
+    """Return the wanted dead letters that were not sent again yet.
 
-
-def to_send(found: StreamLetters, up_to: int | None) -> pa.Table:
-    """Return the dead letters that were not sent again yet.
-
-    Args:
-        up_to: leave out those of later batches
+    Raises:
+        ConfigurationError: one of the ids is unknown, or the store does not know which were sent.
     """
-    import pyarrow.compute as pc
-
-    rows = found.delivered
-    assert rows is not None
-    rows = rows.filter(pc.greater(rows["batch_id"], found.sent_up_to))
-    return rows if up_to is None else rows.filter(pc.less_equal(rows["batch_id"], up_to))
+    assert found.delivered is not None
+    wanted.check_ids([found.delivered])
+    rows = wanted.of(found.delivered)
+    if not wanted.ids:
+        found.resends.check_known()
+    return _filtered(rows, (name not in found.resends.names for name in names_of(rows)))
 
 
 def send_again(store: SqlManifestStore, found: StreamLetters, letters: pa.Table, access: TableAccess) -> bool:
@@ -134,21 +232,21 @@ def send_again(store: SqlManifestStore, found: StreamLetters, letters: pa.Table,
     stream = found.stream
     key, sink = resent_stream(stream.key), sink_of(stream, access)
     check_same_table(sink.open_table(), stream.key, store.written_table(stream.key))
-    name = f"sent again: {stream.query_name}" if stream.query_name else "sent again"
-    store.register_stream(key, stream.kind, name, settings=settings_of(sink.options, delivery=DEAD_LETTERS))
-    last = max(letters["batch_id"].to_pylist())
-    names = [
-        f"{row['batch_id']} {row['letter_id']}"
-        for row in letters.select(["batch_id", "letter_id"]).to_pylist()
-    ]
-    batch = Batch(key, last, hashlib.sha256("\n".join(names).encode()).hexdigest())
+    names = names_of(letters)
+    batch = Batch(key, found.resends.number + 1, hashlib.sha256("\n".join(names).encode()).hexdigest())
+    store.dead_letters.put_resend(stream.key, Resend(batch.batch_id, batch.digest, frozenset(names)))
     rows = rows_of(letters["content"].to_pylist())
     return write_rows(store, sink, batch, rows.to_batches, schema=rows.schema)
 
 
-def finish_earlier(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> int:
-    """Finish what an earlier call has begun. Return the last batch whose dead letters were sent again."""
-    return committed_up_to(store, sink_of(stream, access), resent_stream(stream.key))
+@contextmanager
+def resending(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> Iterator[Resends]:
+    """Hold the lease of the stream's resends, and finish what an earlier call has begun."""
+    key, sink = resent_stream(stream.key), sink_of(stream, access)
+    name = f"sent again: {stream.query_name}" if stream.query_name else "sent again"
+    store.register_stream(key, stream.kind, name, settings=settings_of(sink.options, delivery=DEAD_LETTERS))
+    with held_lease(store, key):
+        yield Resends.of(store, stream.key, committed_up_to(store, sink, key))
 
 
 def sink_of(stream: StreamStatus, access: TableAccess) -> Sink[Any, Any]:

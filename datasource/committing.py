@@ -14,6 +14,7 @@ from ..committers.two_phase import TwoPhaseCommitter
 from .batch_plan import CommittableMessage
 from .dead_letters import letter_sink_of, try_to_deliver_letters
 from .event_time import oldest
+from .options.stream import StreamOptions
 from .planning import retry, store_url
 from .sink import Destination, FansOut, Sink, open_table
 from .stores import borrow_store
@@ -54,7 +55,11 @@ def commit_batch(
         committer = DecoupledCommitter(store, table)
     else:
         committer = TwoPhaseCommitter(store, table, retry(sink.options))
-    _check_letters(sink, table, committables)
+    try:
+        check_letters(sink.options, committables)
+    except PenstockError:
+        table.discard(c.payload for c in committables if c.payload is not None)
+        raise
     if committables[0].skipped:
         committer.confirm_skipped(batch)
     elif isinstance(committer, DecoupledCommitter):
@@ -66,23 +71,17 @@ def commit_batch(
         _deliver_letters(sink, store, batch.stream)
 
 
-def _check_letters(
-    sink: Destination, table: Target[PayloadT, ContentT], committables: Sequence[Committable[PayloadT]]
-) -> None:
+def check_letters(options: StreamOptions, committables: Sequence[Committable[PayloadT]]) -> None:
     """
     Raises:
-        SchemaMismatchError: the batch has more dead letters than `deadLetterMax`. Its files are deleted.
+        SchemaMismatchError: the batch has more dead letters than `deadLetterMax`.
     """
-    limit = sink.options.dead_letter_max
+    limit = options.dead_letter_max
     letters = [letter for committable in committables for letter in committable.dead_letters]
     if limit is None or not letters:
         return
     batch, rows = committables[0].batch, sum(committable.rows for committable in committables)
-    try:
-        limit.check(len(letters), rows, f"batch {batch.batch_id} of {batch.stream}", letters[-1])
-    except PenstockError:
-        table.discard(c.payload for c in committables if c.payload is not None)
-        raise
+    limit.check(len(letters), rows, f"batch {batch.batch_id} of {batch.stream}", letters[-1])
 
 
 def _deliver_letters(sink: Destination, store: SqlManifestStore, stream: StreamKey) -> None:

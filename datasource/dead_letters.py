@@ -26,7 +26,7 @@ from ..committers.safe_text import get_logger
 from ..committers.two_phase import TwoPhaseCommitter
 from .options.dead_letters import letter_options
 from .plug_ins import data_source_of
-from .sink import Destination, Sink, open_table, without_origins
+from .sink import Destination, OneOfSeveral, Sink, open_table, without_origins
 
 if TYPE_CHECKING:
     from ..committers.store.sql import SqlManifestStore
@@ -75,7 +75,8 @@ def check_letter_sink(sink: Destination) -> None:
         ConfigurationError: the dead-letter destination cannot be used.
     """
     letters = letter_sink_of(sink)
-    if letters is not None and letters.table_uri == sink.table_uri:
+    own = sink.all_uris if isinstance(sink, OneOfSeveral) else (sink.table_uri,)
+    if letters is not None and letters.table_uri in own:
         raise ConfigurationError(
             f"deadLetter names {letters.table_uri}, to which the query writes its other rows. Give another "
             "location."

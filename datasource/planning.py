@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from ..committers.batch_writes import batch_write_id
 from ..committers.checkpoint_forks import DigestOf
 from ..committers.commit_runner import Retry
-from ..committers.contract import Batch, ContentT, PayloadT, PlannedBatch, StreamKey, TaskWriterFactory
+from ..committers.contract import Batch, ContentT, PayloadT, PlannedBatch, StreamKey
 from ..committers.dead_letters import BadRows
 from ..committers.decision import Action
 from ..committers.errors import ConfigurationError, TableChangedError
 from ..committers.store.sql import sqlite_url
 from ..committers.two_phase import TwoPhaseCommitter
-from ..writers.bad_rows import BadRowWriters
+from ..writers.bad_rows import with_bad_rows
 from ..writers.local_path import local_path
 from .batch_plan import BatchPlan
 from .checkpoint import STORE_FILE, Checkpoint
@@ -95,15 +95,8 @@ def plan_batch(
         return BatchPlan(batch)
     register_stream(sink, store, batch.stream, planned.target_id)
     before = digest_of(batch.batch_id - 1) if is_decoupled and batch.batch_id > 0 else None
-    writers = _with_bad_rows(planned.writers, sink.options)
+    writers = with_bad_rows(planned.writers, sink.options.bad_rows)
     return BatchPlan(batch, writers, planned.content, event_time=event_time, digest_before=before)
-
-
-def _with_bad_rows(
-    writers: TaskWriterFactory[PayloadT], options: StreamOptions
-) -> TaskWriterFactory[PayloadT]:
-    """Return writers that do with bad rows what the option `badRows` says."""
-    return writers if options.bad_rows is BadRows.FAIL else BadRowWriters(writers, options.bad_rows)
 
 
 def _plan_coupled(
@@ -150,7 +143,7 @@ def plan_batch_write(
     write_id = batch_write_id(began_at, planned.target_id, str(write))
     batch = Batch(StreamKey(write_id, sink.table_uri), 0, write.hex)
     content = without_origins(planned.content)
-    writers = _with_bad_rows(planned.writers, sink.options)
+    writers = with_bad_rows(planned.writers, sink.options.bad_rows)
     return BatchPlan(batch, writers, content, run_id=write_id, event_time=event_time)
 
 

@@ -83,7 +83,9 @@ def build_sink(stream: StreamStatus, settings: StreamSettings, access: TableAcce
     """
     destination = destination_type(stream.key, stream.kind)
     _check_keys(stream.key, destination.options, settings.options)
-    sink = destination.sink(stream.key, settings.options, access)
+    # Options deadLetter.* are not stored with those of the stream, but with the stream of its dead letters.
+    letters = {"deadLetter": settings.dead_letters} if settings.dead_letters else {}
+    sink = destination.sink(stream.key, {**letters, **settings.options}, access)
     _check_table(stream.key, sink)
     return sink
 

@@ -22,6 +22,7 @@ Fault = Literal["cut before", "cut after"]
 """The connection ends before the rows are taken, or after."""
 
 _CONTROL = "/--control--"
+_ROWS = "/--rows--"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,12 @@ class HttpRows:
     def received(self) -> list[Received]:
         """The requests whose rows were taken."""
         return [Received(**{**one, "ids": tuple(one["ids"])}) for one in self._get()["received"]]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows that were taken, in the order of arrival, as they were parsed."""
+        with urlopen(self._base + _ROWS) as response:
+            rows: list[dict[str, Any]] = json.load(response)
+        return rows
 
     def last_row(self) -> Any:
         """The last row of the last request, as it was parsed."""
@@ -125,7 +132,7 @@ class _State:
     )
     received: list[dict[str, Any]] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
-    last_row: Any = None
+    rows: list[dict[str, Any]] = field(default_factory=list)
     requests: int = 0
 
 
@@ -167,7 +174,7 @@ def _serve(descriptor: int) -> None:
 
     def _take(request: web.Request, rows: list[dict[str, Any]], key: str) -> None:
         state.keys.add(key)
-        state.last_row = rows[-1]
+        state.rows += rows
         ids = [row["id"] for row in rows]
         headers = dict(request.headers)
         state.received.append(
@@ -175,7 +182,11 @@ def _serve(descriptor: int) -> None:
         )
 
     async def show(_: web.Request) -> web.Response:
-        return web.json_response({"received": state.received, "last_row": state.last_row})
+        last_row = state.rows[-1] if state.rows else None
+        return web.json_response({"received": state.received, "last_row": last_row})
+
+    async def show_rows(_: web.Request) -> web.Response:
+        return web.json_response(state.rows)
 
     async def control(request: web.Request) -> web.Response:
         state.settings, state.requests = await request.json(), 0
@@ -183,11 +194,13 @@ def _serve(descriptor: int) -> None:
 
     async def clear(_: web.Request) -> web.Response:
         state.received.clear()
+        state.rows.clear()
         state.keys.clear()
         return web.Response()
 
     application = web.Application(client_max_size=1 << 30)
     application.router.add_get(_CONTROL, show)
+    application.router.add_get(_ROWS, show_rows)
     application.router.add_put(_CONTROL, control)
     application.router.add_delete(_CONTROL, clear)
     application.router.add_route("*", "/rows", take)

@@ -1,4 +1,5 @@
-"""Runs Postgres, S3, Azure and a REST catalog for tests that need several of them; HTTP servers have a proxy.
+"""Runs Postgres, S3, Azure, a REST catalog and an HTTP service for tests that need several of them; HTTP
+servers have a proxy.
 
 Each server starts on first use and stops with `Servers`.
 """
@@ -15,6 +16,7 @@ from types import TracebackType
 
 import psutil
 from servers.azure import azure_server
+from servers.http_rows import HttpRows, http_rows
 from servers.lossy_proxy import LossyProxy, lossy_proxy
 from servers.postgres import Postgres, postgres
 from servers.processes import send
@@ -47,6 +49,7 @@ class Servers:
         self._postgres: Postgres | None = None
         self._s3: tuple[dict[str, str], Proxied] | None = None
         self._azure: tuple[str, Proxied] | None = None
+        self._http: tuple[HttpRows, Proxied] | None = None
         self._rest: tuple[RestCatalogServer, Proxied] | None = None
 
     def __enter__(self) -> Servers:
@@ -91,6 +94,14 @@ class Servers:
             server = self._stack.enter_context(rest_catalog_server(self._folder / "rest-warehouse"))
             self._rest = server, self._proxied(server.uri)
         return self._rest
+
+    def http(self) -> tuple[HttpRows, Proxied]:
+        """Return the service itself, and the server with its proxy."""
+        if self._http is None:
+            errors = self._stack.enter_context((self._folder / "http.log").open("ab"))
+            service = self._stack.enter_context(http_rows(errors))
+            self._http = service, self._proxied(service.url.rpartition("/")[0])
+        return self._http
 
     def _proxied(self, url: str) -> Proxied:
         process = _listener(int(url.rpartition(":")[2]))

@@ -73,6 +73,7 @@ SLOW = (
     "datasource/test_dead_letters.py",
     "datasource/test_distribute.py",
     "datasource/test_fanout.py",
+    "datasource/test_fanout_dead_letters.py",
     "datasource/test_iceberg_maintenance.py",
     "datasource/test_lake.py",
     "datasource/test_lake_cleanup.py",

@@ -65,6 +65,11 @@ class BadRowWriters(Generic[PayloadT]):
         return BadRowWriter(writer, writer.check_rows, attempt.partition, self.on_bad_rows)
 
 
+def with_bad_rows(writers: TaskWriterFactory[PayloadT], on_bad_rows: BadRows) -> TaskWriterFactory[PayloadT]:
+    """Return writers that do with bad rows what the option `badRows` says."""
+    return writers if on_bad_rows is BadRows.FAIL else BadRowWriters(writers, on_bad_rows)
+
+
 class BadRowWriter(Generic[PayloadT]):
     """See `TaskWriter`. Splits an Arrow batch with bad rows in halves until they are alone."""
 

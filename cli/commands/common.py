@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ...committers.errors import ConfigurationError
+from ...committers.errors import ConfigurationError, shown
 
 if TYPE_CHECKING:
     from ...committers.store.sql import SqlManifestStore
@@ -45,6 +45,24 @@ def checked_reason(reason: str) -> str:
 
 def utc_now() -> datetime:
     return datetime.now(timezone.utc)
+
+
+def parse_time(option: str, text: str | None) -> datetime | None:
+    """Return the time that an option names, in UTC if it has no offset; None without the option.
+
+    Raises:
+        ConfigurationError: it is no time.
+    """
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"{option} {shown(text)} is no time. Give it as 2026-11-25, 2026-11-25T14:00 or "
+            "2026-11-25T14:00+01:00."
+        ) from None
+    return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import options
-from .common import confirm, opened_store
+from .common import confirm, opened_store, parse_time
 
 if TYPE_CHECKING:
     from ..dead_letters import StreamLetters
@@ -73,7 +73,7 @@ def _summary(found: StreamLetters) -> dict[str, Any]:
         "waiting": waiting,
         "delivered": None if found.delivered is None else _by_code(found),
         "problem": found.problem or None,
-        "sent_up_to": None if found.sent_up_to < 0 else found.sent_up_to,
+        "sent_again": len(found.resends.names),
     }
 
 
@@ -106,8 +106,35 @@ def _print_summary(found: StreamLetters) -> None:
             output.print_line(f"  {place:<13} {count['letters']:,} x {count['code']}, {when}")
     if found.problem:
         output.print_line(f"  Not read: {found.problem}", style="yellow")
-    if found.sent_up_to >= 0:
-        output.print_line(f"  Sent again    up to batch {found.sent_up_to}")
+    if found.resends.names:
+        output.print_line(f"  Sent again    {len(found.resends.names):,}")
+
+
+_Ids = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--id",
+        metavar="BATCH/LETTER",
+        help="Only this one, with its id as `show` prints it. Can be repeated.",
+    ),
+]
+_Codes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--code", metavar="CODE", help="Only those with this code, such as does_not_fit. Can be repeated."
+    ),
+]
+_Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="TIME",
+        help="Only those refused at this time or later, such as 2026-11-25T14:00. UTC without an offset.",
+    ),
+]
+_Until = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", help="Only those refused before this time.")
+]
 
 
 def show_letters(
@@ -115,6 +142,10 @@ def show_letters(
     batch: Annotated[
         int | None, typer.Option("--batch", metavar="ID", help="Only those of one batch.")
     ] = None,
+    ids: _Ids = None,
+    code: _Codes = None,
+    since: _Since = None,
+    until: _Until = None,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, help="Show at most this many, newest first.")
     ] = 20,
@@ -130,19 +161,24 @@ def show_letters(
     """
     from ...committers.safe_text import one_line
     from ...committers.store.selection import select_one
+    from ...datasource.dead_letters import LETTERS
     from ...datasource.table_access import TableAccess
     from .. import dead_letters, output
 
     access = TableAccess.parse(storage, catalog)
+    wanted = dead_letters.Wanted(
+        ids or (), code or (), parse_time("--since", since), parse_time("--until", until), batch
+    )
     with opened_store(checkpoint, store) as opened:
         found = dead_letters.load(opened, select_one(opened.streams(), stream), access)
-        rows = [{**row, "state": "waiting"} for row in dead_letters.waiting_rows(opened, found.stream.key)]
-    delivered = [] if found.delivered is None else found.delivered.to_pylist()
-    rows += [
-        {**row, "state": "sent again" if row["batch_id"] <= found.sent_up_to else "delivered"}
-        for row in delivered
+        every = {"waiting": dead_letters.waiting_rows(opened, found.stream.key)}
+    every["delivered"] = LETTERS.empty_table() if found.delivered is None else found.delivered
+    wanted.check_ids(every.values())
+    rows = [
+        {**row, "id": name, "state": "sent again" if name in found.resends.names else state}
+        for state, letters in every.items()
+        for name, row in dead_letters.named_rows(wanted.of(letters))
     ]
-    rows = [row for row in rows if batch is None or row["batch_id"] == batch]
     rows.sort(key=lambda row: (-row["batch_id"], row["letter_id"]))
     shown = [_letter(row) for row in rows[:limit]]
     if as_json:
@@ -152,7 +188,7 @@ def show_letters(
         return
     for letter in shown:
         output.print_line(
-            f"batch {letter['batch_id']}  {letter['letter_id']}  {letter['state']}  {letter['refused_at']}",
+            f"{letter['id']}  {letter['state']}  {letter['refused_at']}",
             style="bold",
         )
         output.print_line(f"  {one_line(letter['code'])}: {one_line(letter['message'])}")
@@ -168,7 +204,7 @@ def show_letters(
 def _letter(row: dict[str, Any]) -> dict[str, Any]:
     from ..output import time_text
 
-    names = ("batch_id", "letter_id", "row_id", "code", "message", "row", "state")
+    names = ("id", "batch_id", "letter_id", "row_id", "code", "message", "row", "state")
     return {**{name: row[name] for name in names}, "refused_at": time_text(row["refused_at"])}
 
 
@@ -177,6 +213,10 @@ def resend(
     up_to: Annotated[
         int | None, typer.Option("--up-to", metavar="BATCH", help="Only those of batches up to this one.")
     ] = None,
+    ids: _Ids = None,
+    code: _Codes = None,
+    since: _Since = None,
+    until: _Until = None,
     yes: options.Yes = False,
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,
@@ -184,13 +224,13 @@ def resend(
     catalog: options.Catalog = None,
     as_json: options.Json = False,
 ) -> None:
-    """Send the delivered dead letters of a stream to its destination again.
+    """Send the delivered dead letters of a stream to its destination again, or some of them.
 
-    Do this after you have corrected the destination. All rows that were not sent again yet are one batch with
+    Do this after you have corrected the destination. The rows that were not sent again yet are one batch with
     its own token: a table gets all of them exactly once, or none. A request-based destination gets them at
     least once: after a failure, the next call sends them again. The rows stay in the dead-letter table.
 
-    Example: `penstock dead-letters resend flights --checkpoint /checkpoints/flights`
+    Example: `penstock dead-letters resend flights --code does_not_fit --checkpoint /checkpoints/flights`
     """
     from dataclasses import replace
 
@@ -199,21 +239,24 @@ def resend(
     from .. import dead_letters, output
 
     access = TableAccess.parse(storage, catalog)
+    wanted = dead_letters.Wanted(
+        ids or (), code or (), parse_time("--since", since), parse_time("--until", until), up_to=up_to
+    )
     with opened_store(checkpoint, store) as opened:
         chosen = select_one(opened.streams(), stream)
         found = dead_letters.load(opened, chosen, access, only_table=True)
-        found = replace(found, sent_up_to=dead_letters.finish_earlier(opened, chosen, access))
-        letters = dead_letters.to_send(found, up_to)
-        if letters.num_rows:
-            what = f"{output.count(letters.num_rows, 'row')} of {output.title(chosen)}"
-            confirm(f"Send {what} to {chosen.key.table_uri} again?", yes)
-            dead_letters.send_again(opened, found, letters, access)
-    last = max(letters["batch_id"].to_pylist(), default=found.sent_up_to)
+        with dead_letters.resending(opened, chosen, access) as resends:
+            found = replace(found, resends=resends)
+            letters = dead_letters.to_send(found, wanted)
+            if letters.num_rows:
+                what = f"{output.count(letters.num_rows, 'row')} of {output.title(chosen)}"
+                confirm(f"Send {what} to {chosen.key.table_uri} again?", yes)
+                dead_letters.send_again(opened, found, letters, access)
     if as_json:
-        sent_up_to = None if last < 0 else last
-        output.print_json({**output.stream_json(chosen), "rows": letters.num_rows, "sent_up_to": sent_up_to})
+        sent = dead_letters.names_of(letters)
+        output.print_json({**output.stream_json(chosen), "rows": letters.num_rows, "letters": sent})
     elif letters.num_rows:
-        output.print_line(f"Sent {output.count(letters.num_rows, 'row')} again, up to batch {last}.")
+        output.print_line(f"Sent {output.count(letters.num_rows, 'row')} again.")
     else:
         output.print_line("There is nothing to send: all of them were sent again already, or there are none.")
 

@@ -45,6 +45,8 @@ class PlanOptions:
     evolve: bool = False
     overwrite: bool = False
     staging_schema: str = ""
+    narrows: bool = False
+    """See `match`."""
 
 
 def plan(
@@ -69,7 +71,7 @@ def plan(
     if table is None or not fence.is_there(cursor, address):
         table = _create(cursor, address, rows, options)
     check_supported(table, address, overwrite=options.overwrite)
-    fit = match(rows, table, address, evolve=options.evolve)
+    fit = match(rows, table, address, evolve=options.evolve, narrows=options.narrows)
     _check_rights(cursor, address, table, fit, options)
     return PostgresTableLayout(table.oid, fit.columns, tuple(column.name for column in fit.new), created)
 

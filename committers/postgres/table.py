@@ -13,7 +13,7 @@ from .. import schema_diff
 from ..errors import SchemaMismatchError, TableChangedError, TableNotSupportedError
 from ..schema_diff import QUERY, DifferenceKind, by_name, compare, problems_in, query_mismatch, without_case
 from .address import IDENTIFIER_BYTES_MAX, PostgresAddress, quoted
-from .types import holds, sql_type, takes
+from .types import holds, may_hold, sql_type, takes
 
 if TYPE_CHECKING:
     from .connection import Cursor
@@ -91,6 +91,16 @@ def load_if_there(cursor: Cursor, address: PostgresAddress) -> PostgresTableStat
     oid, owner, unsupported, delete_trigger = row
     columns = tuple(PostgresColumn(*column) for column in cursor.execute(_COLUMNS, (oid,)).fetchall())
     return PostgresTableState(oid, columns, unsupported, owner, delete_trigger)
+
+
+def read_rows(cursor: Cursor, address: PostgresAddress, column: str, value: str) -> pa.Table | None:
+    """Return the rows with this value in a text column; None if the table does not exist."""
+    table = load_if_there(cursor, address)
+    if table is None:
+        return None
+    found = cursor.execute(f"SELECT * FROM {address.sql} WHERE {quoted(column)} = %s", (value,)).fetchall()
+    names = [one.name for one in table.columns]
+    return pa.table({name: [row[number] for row in found] for number, name in enumerate(names)})
 
 
 def check_supported(table: PostgresTableState, address: PostgresAddress, *, overwrite: bool) -> None:
@@ -180,15 +190,24 @@ _STAGED: Mapping[DifferenceKind, str] = {
 
 
 def match(
-    rows: pa.Schema, table: PostgresTableState, address: PostgresAddress, *, evolve: bool
+    rows: pa.Schema,
+    table: PostgresTableState,
+    address: PostgresAddress,
+    *,
+    evolve: bool,
+    narrows: bool = False,
 ) -> PostgresMatch:
     """Match columns by the exact name, otherwise ignoring case, as Spark does.
+
+    Args:
+        narrows: columns of the table may also be smaller; the writer checks each value
 
     Raises:
         SchemaMismatchError: lists the columns that do not fit and shows both schemas.
     """
     given, wanted = _given(rows), _wanted(table)
-    differences = list(compare(given, wanted, lambda kind, column: holds(column.sql_type, kind)))
+    fits = may_hold if narrows else holds
+    differences = list(compare(given, wanted, lambda kind, column: fits(column.sql_type, kind)))
     allowed = (
         {DifferenceKind.CASE, DifferenceKind.NEW} if evolve else {DifferenceKind.CASE}
     )  # columns may differ only in case

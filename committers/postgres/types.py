@@ -34,6 +34,7 @@ _ALSO_READ_BY = {"text": {"uuid", "json", "jsonb"}}
 """Types that parse the text form, or reject it."""
 _NAMES = {"numeric", *_SQL_TYPES.values()}.union(*_CONVERTED_TO.values(), *_ALSO_READ_BY.values())
 _STAGED = re.compile(rf"({'|'.join(sorted(_NAMES))}|numeric\(\d+,\d+\))(\[\])?")
+_LIMITED_TEXT = re.compile(r"character varying\((\d+)\)")
 _DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
 
 
@@ -57,6 +58,24 @@ def holds(column: str, data_type: pa.DataType) -> bool:
     return takes(column, own) or column in _ALSO_READ_BY.get(own, ())
 
 
+def may_hold(column: str, data_type: pa.DataType) -> bool:
+    """True if `holds`, or if some values fit and the writer can tell which."""
+    if holds(column, data_type) or (is_text(data_type) and length_max(column) is not None):
+        return True
+    is_decimal = pa.types.is_decimal128(data_type) and column.startswith("numeric(")
+    return is_decimal or (pa.types.is_signed_integer(data_type) and column in _DIGITS)
+
+
+def is_text(data_type: pa.DataType) -> bool:
+    return sql_type(data_type) == "text"
+
+
+def length_max(column: str) -> int | None:
+    """The number of characters of a `character varying(n)`; None for any other type."""
+    match = _LIMITED_TEXT.fullmatch(column)
+    return None if match is None else int(match[1])
+
+
 def takes(column: str, staged: str) -> bool:
     """True if Postgres stores every value of the second SQL type unchanged in a column of the first one."""
     if staged == column:
@@ -72,8 +91,8 @@ def takes(column: str, staged: str) -> bool:
 
 
 def is_staged_as(column: str) -> bool:
-    """True if `holds` can have accepted the SQL type."""
-    return _STAGED.fullmatch(column) is not None
+    """True if `may_hold` can have accepted the SQL type."""
+    return _STAGED.fullmatch(column) is not None or length_max(column) is not None
 
 
 def text_type(column: str, data_type: pa.DataType) -> pa.DataType:
@@ -83,6 +102,11 @@ def text_type(column: str, data_type: pa.DataType) -> pa.DataType:
     """
     if column == "double precision":
         return pa.float64()
+    if not holds(column, data_type):  # see `may_hold`
+        if column in _DIGITS:
+            return {"smallint": pa.int16(), "integer": pa.int32(), "bigint": pa.int64()}[column]
+        if (size := _numeric(column)) is not None:
+            return pa.decimal128(*size)
     if column.endswith("[]"):
         return pa.list_(text_type(column[:-2], data_type.value_type))
     return data_type

@@ -23,7 +23,7 @@ from ..contract import (
     StreamKey,
     Token,
 )
-from ..dead_letters import DeadLetterMax
+from ..dead_letters import BadRows, DeadLetterMax
 from ..errors import ConfigurationError, FencedError, PenstockError
 from ..progress import Progress, ProgressStore
 from ..row_log.log import LoggedBatch, RowLog
@@ -53,6 +53,7 @@ class RequestCommitter:
         keys: see `deliver`
         clock: injected for tests
         dead_letter_max: how many rows of a batch the destination may refuse; None: no limit
+        on_bad_rows: see `deliver`
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class RequestCommitter:
         keys: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
         dead_letter_max: DeadLetterMax | None = None,
+        on_bad_rows: BadRows = BadRows.FAIL,
     ) -> None:
         self._manifests = RequestManifests(kind)
         self._table_uri = table_uri
@@ -74,6 +76,7 @@ class RequestCommitter:
         self._keys = tuple(keys)
         self._clock = clock
         self._dead_letter_max = dead_letter_max
+        self._on_bad_rows = on_bad_rows
         self._progress: ProgressStore | None = None
 
     def with_progress(self, progress: ProgressStore) -> Self:
@@ -174,7 +177,7 @@ class RequestCommitter:
         recorder = ProgressRecorder(
             self._store, stream, batches, seen, self._progress_s, self._clock, self._dead_letter_max
         )
-        sent, replaced = deliver(log, requests, recorder, batches, self._keys)
+        sent, replaced = deliver(log, requests, recorder, batches, self._keys, self._on_bad_rows)
         _tell(stream, batches, sent, replaced)
         return recorder.progress, sent.dropped, replaced
 

@@ -11,15 +11,20 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import accumulate, compress
+from typing import TYPE_CHECKING
 
 from ..contract import DeadLetter, StreamKey, Token
-from ..dead_letters import LETTERS_BYTES_MAX, DeadLetterMax
-from ..errors import PenstockError
+from ..dead_letters import LETTERS_BYTES_MAX, BadRows, DeadLetterMax
+from ..errors import PenstockError, SchemaMismatchError
 from ..progress import BatchInDelivery, Progress, ProgressStore
 from ..row_log.log import LoggedBatch, RowLog
 from .contract import EntryWriter, Requests, RowPlace, Sent
+from .convertible import convertible_entries
 from .in_flight import RowsInFlight
 from .replaced_rows import PlacedRows, rows_to_send
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class ProgressRecorder:
@@ -123,6 +128,7 @@ def deliver(
     recorder: ProgressRecorder,
     batches: Sequence[LoggedBatch],
     keys: Sequence[str] = (),
+    on_bad_rows: BadRows = BadRows.FAIL,
 ) -> tuple[Sent, int]:
     """Send the rows of the batches that are not recorded yet, and record them.
 
@@ -130,6 +136,7 @@ def deliver(
 
     Args:
         keys: columns; a row that a later one of the same values replaces is not sent, see `replaced_rows`
+        on_bad_rows: what happens to rows that cannot be converted
 
     Raises:
         FencedError: another process delivers the stream. Nothing more is sent.
@@ -150,11 +157,16 @@ def deliver(
         keep_refused()
         recorder.record_if_due(acknowledged())
 
+    def settle(rows: int) -> None:
+        writer.flush()
+        keep_refused()
+        recorder.record(rows)
+
     in_flight = RowsInFlight()
     writer: EntryWriter = requests.open_writer(on_acknowledged)
     try:
         rows = rows_to_send(log, batches, start, keys)
-        size_bytes, replaced = _write_all(writer, requests, rows, in_flight)
+        size_bytes, replaced, refused = _write_all(writer, requests, rows, in_flight, on_bad_rows, settle)
         writer.flush()
         keep_refused()
     except PenstockError:
@@ -165,14 +177,23 @@ def deliver(
         writer.abort()
     end = sum(batch.rows for batch in batches)
     recorder.record(end)
-    return Sent(end - start, size_bytes, writer.dropped), replaced
+    return Sent(end - start, size_bytes, writer.dropped + refused), replaced
 
 
 def _write_all(
-    writer: EntryWriter, requests: Requests, rows: Iterable[PlacedRows], in_flight: RowsInFlight
-) -> tuple[int, int]:
-    """Return the size of the entries, and the number of rows that were replaced."""
-    size_bytes = replaced = 0
+    writer: EntryWriter,
+    requests: Requests,
+    rows: Iterable[PlacedRows],
+    in_flight: RowsInFlight,
+    on_bad_rows: BadRows,
+    settle: Callable[[int], None],
+) -> tuple[int, int, int]:
+    """Return the size of the entries, and the numbers of rows that were replaced, and not converted.
+
+    Args:
+        settle: waits until all entries are acknowledged, and records that number of rows
+    """
+    size_bytes = replaced = refused = 0
     for some in rows:
         replaced += some.replaced
         logged, batch = some.logged, some.batch.batch
@@ -180,10 +201,21 @@ def _write_all(
             continue
         query_id = batch.stream.query_id
         place = RowPlace(query_id, batch.batch_id, logged.partition, logged.row, some.position)
-        entries = requests.entries(logged.rows, place)
+        bad: list[tuple[pa.RecordBatch, RowPlace, SchemaMismatchError]] = []
+        on_refused = None if on_bad_rows is BadRows.FAIL else lambda *row, bad=bad: bad.append(row)
+        entries = convertible_entries(requests, logged.rows, place, on_refused)
+        in_flight.add(logged.rows, place)
+        for row, at, error in bad:
+            if some.kept is None or some.kept[at.position - place.position]:
+                refused += 1
+                if on_bad_rows is BadRows.DEAD_LETTER:
+                    in_flight.refuse(row, at, error)
         if some.replaced:
             entries = list(compress(entries, some.kept or ()))
+        if bad:
+            entries = [entry for entry in entries if entry is not None]
         size_bytes += sum(entry.size_bytes for entry in entries)
-        in_flight.add(logged.rows, place)
         writer.write(entries)
-    return size_bytes, replaced
+        if in_flight.refused_bytes > LETTERS_BYTES_MAX:
+            settle(some.position + logged.rows.num_rows)
+    return size_bytes, replaced, refused

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from ..contract import Batch, DeadLetter, ManifestState, StreamKey
 from . import queries
 from .database import Database
-from .tables import dead_letters, manifests, streams
+from .tables import dead_letters, manifests, resends, streams
 
 LETTERS_AT_ONCE = 500
 """Dead letters that are read in one transaction."""
@@ -25,6 +25,16 @@ class LetterCount:
     letters: int
     first_at: datetime
     last_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """One batch of dead letters that are sent again."""
+
+    number: int
+    digest: str
+    letters: frozenset[str]
+    """`<batch id>/<letter id>` of each."""
 
 
 class SqlDeadLetters:
@@ -92,6 +102,29 @@ class SqlDeadLetters:
         )
         with self._database.read() as connection:
             return [LetterCount(*row) for row in connection.execute(query)]
+
+    def resends(self, stream: StreamKey) -> Sequence[Resend]:
+        """The resends of a stream in ascending order. The last one may not be committed."""
+        query = (
+            sa.select(resends.c.number, resends.c.digest, resends.c.letters)
+            .join(streams)
+            .where(queries.is_stream(stream))
+            .order_by(resends.c.number)
+        )
+        with self._database.read() as connection:
+            return [
+                Resend(number, digest, frozenset(letters.split("\n")))
+                for number, digest, letters in connection.execute(query)
+            ]
+
+    def put_resend(self, stream: StreamKey, resend: Resend) -> None:
+        """Store what a resend sends, before it begins. It replaces one that was never prepared."""
+        with self._database.write() as connection:
+            stream_id = queries.lock_known_stream(connection, stream, self._database.name)
+            key = {"stream_id": stream_id, "number": resend.number}
+            connection.execute(sa.delete(resends).filter_by(**key))
+            letters = "\n".join(sorted(resend.letters))
+            connection.execute(sa.insert(resends).values(**key, digest=resend.digest, letters=letters))
 
 
 _IS_OF_BATCH = sa.and_(

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
+SCHEMA_VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
 """All schema versions, oldest first: the revisions in `migrations/versions`."""
 
 VERSION_TABLE = "penstock_alembic_version"
@@ -261,6 +261,18 @@ compactions = sa.Table(
     sa.Column("prepared_at", UtcDateTime, nullable=False),
     sa.Column("content", sa.LargeBinary, nullable=False),
     sa.Column("content_sha256", sa.Text, nullable=False),
+)
+
+# Dead letters that an operator sends again. Each number is one batch, with a token in the destination: once
+# that batch is committed, its letters were sent.
+resends = sa.Table(
+    "penstock_resends",
+    metadata,
+    sa.Column("stream_id", sa.ForeignKey("penstock_streams.id"), primary_key=True, autoincrement=False),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("digest", sa.Text, nullable=False),
+    # A line `<batch id>/<letter id>` for each.
+    sa.Column("letters", sa.Text, nullable=False),
 )
 
 operator_actions = sa.Table(

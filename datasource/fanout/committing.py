@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from ...committers.commit_runner import CommitRunner
 from ...committers.contract import Batch, Committable, ManifestState
 from ...committers.decoupled import DecoupledCommitter
-from ...committers.errors import RetryableError
+from ...committers.errors import PenstockError, RetryableError
 from ...committers.joint_preparation import JointPreparation, TargetBatch
 from ...committers.recovery import Recovery
-from ...writers.fanout.writer import of_target
+from ...writers.fanout.writer import PartPayload, of_target
 from ..batch_plan import CommittableMessage
-from ..committing import checked_committables, manifest_of
+from ..committing import check_letters, checked_committables, manifest_of
 from ..planning import retry
 from ..sink import FansOut, Sink, check_same_table, open_table
 from .content import FanoutContent, PlannedTarget, batch_of_target
@@ -34,6 +34,7 @@ def commit_fanout(sink: FansOut, store: SqlManifestStore, messages: Messages) ->
     content: FanoutContent = () if committables[0].skipped else messages[0].content or ()
     if content:
         written = [_target_batch(sink.target_sinks[one.name], store, one, messages) for one in content]
+        _check_letters(sink, content, written, messages)
         JointPreparation(store, written).prepare(messages[0].digest_before)
     for name in sink.target_sinks.keys() - {one.name for one in content}:
         target = sink.target_sinks[name]
@@ -74,6 +75,23 @@ def _commit_all(sink: Sink[Any, Any], store: SqlManifestStore, batch: Batch) -> 
             )
 
 
+def _check_letters(
+    sink: FansOut, content: FanoutContent, written: Sequence[TargetBatch], messages: Messages
+) -> None:
+    """
+    Raises:
+        SchemaMismatchError: a target has more dead letters than its `deadLetterMax`. What the tasks have
+            written for all targets is deleted.
+    """
+    try:
+        for planned, one in zip(content, written, strict=True):
+            with of_target(planned.name):
+                check_letters(sink.target_sinks[planned.name].options, one.committables)
+    except PenstockError:
+        discard_fanout(sink, messages)
+        raise
+
+
 def _target_batch(
     sink: Sink[Any, Any], store: SqlManifestStore, planned: PlannedTarget, messages: Messages
 ) -> TargetBatch:
@@ -89,8 +107,10 @@ def _own(
 ) -> CommittableMessage[Any, Any]:
     """Return the message as if the target were the only one."""
     committable: Committable[Any] = message.committable
-    payload = None if committable.payload is None else committable.payload[planned.part]
-    own = replace(committable, batch=batch_of_target(committable.batch, table_uri), payload=payload)
+    own = replace(committable, batch=batch_of_target(committable.batch, table_uri))
+    if committable.payload is not None:
+        part: PartPayload = committable.payload[planned.part]
+        own = replace(own, payload=part.payload, dead_letters=part.dead_letters, rows=part.rows)
     return replace(message, committable=own, content=planned.content)
 
 
@@ -100,7 +120,7 @@ def discard_fanout(sink: FansOut, messages: Messages) -> None:
     owners = {one.part: one.name for one in content}
     for part, name in owners.items():
         payloads = [
-            message.committable.payload[part]
+            message.committable.payload[part].payload
             for message in messages
             if message.committable.payload is not None
         ]

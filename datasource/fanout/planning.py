@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from ...committers.checkpoint_forks import DigestOf
 from ...committers.contract import Batch, Mode, PlannedBatch, TaskWriterFactory
+from ...committers.dead_letters import BadRows
 from ...committers.decoupled import DecoupledCommitter
 from ...committers.errors import CheckpointMismatchError
 from ...committers.safe_text import get_logger
+from ...writers.bad_rows import with_bad_rows
 from ...writers.fanout.writer import Checks, FanoutWriters, PartWriters, of_target
-from ...writers.row_log.writer import RowLogWriters
+from ...writers.row_log.writer import RowLogWriters, accept_all
 from ..batch_plan import BatchPlan
 from ..dead_letters import check_letter_sink
 from ..decoupled_planning import plan_decoupled
 from ..event_time import event_time_column
-from ..options.stream import NewQuery
+from ..options.stream import NewQuery, StreamOptions
 from ..plan_cache import PLANS, PlanCache, PlanKey
 from ..settings import register_stream
 from ..sink import FansOut, Sink, WritesOnce, mode_of, open_table
@@ -59,7 +62,7 @@ def plan_fanout(
         with of_target(name):
             one = plan_decoupled(key, store, batches[name], digest_of, plans, starts)
         if one is not None:
-            planned[name] = one
+            planned[name] = replace(one, writers=_with_bad_rows(one.writers, target.options))
     for name, one in planned.items():
         register_stream(targets[name], store, batches[name].stream, one.target_id)
     if not planned:
@@ -70,6 +73,17 @@ def plan_fanout(
         parts, content = _parts(planned)
     before = digest_of(batch.batch_id - 1) if batch.batch_id > 0 else None
     return BatchPlan(batch, FanoutWriters(parts), content, event_time=event_time, digest_before=before)
+
+
+def _with_bad_rows(writers: TaskWriterFactory[Any], options: StreamOptions) -> TaskWriterFactory[Any]:
+    """Return writers that do with bad rows what the option `badRows` of the target says.
+
+    A row log may have several readers, so its rows are the same for all of them: with another option than
+    `fail`, the delivery finds the rows that cannot be sent.
+    """
+    if options.bad_rows is not BadRows.FAIL and isinstance(writers, RowLogWriters):
+        return replace(writers, check=accept_all)
+    return with_bad_rows(writers, options.bad_rows)
 
 
 def _check_all_first(

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...committers.contract import Batch, Target
-from ...committers.dead_letters import BadRows
 from ...committers.errors import ConfigurationError, PenstockError, shown
 from ...writers.delta.filesystem import open_filesystem
 from ..options.delivery import DeliveryOptions
@@ -103,12 +102,6 @@ def _sink_of(name: str, asked: str, options: FanoutOptions, given: Mapping[str, 
     known = frozenset(option.name.lower() for option in destination.options)
     source = load(destination.data_source)
     sink: Sink[Any, Any] = source(options.options_of_target(name, given, known)).sink()
-    if sink.options.bad_rows is not BadRows.FAIL and "rowlog" not in known:
-        raise ConfigurationError(
-            f"badRows={sink.options.bad_rows.value} is not supported for a target into which tasks write "
-            "files or staging tables: a row that does not fit it fails the query. Remove the option, or give "
-            "it to the other targets alone."
-        )
     return sink
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ...committers import crash_points
 from ...committers.contract import Batch, Manifest, Mode, PlannedBatch
+from ...committers.dead_letters import BadRows
 from ...committers.errors import RetryableError
 from ...committers.postgres.address import PostgresAddress
 from ...committers.postgres.committer import PostgresCommitter
@@ -72,7 +73,10 @@ class PostgresTarget(PostgresCommitter):
     ) -> PlannedBatch[StagingTables, PostgresContent]:
         options, address = self._query, self._address
         staging_schema = options.staging_schema or address.schema
-        wanted = PlanOptions(options.create_table, options.add_columns, mode == "overwrite", staging_schema)
+        narrows = options.bad_rows is not BadRows.FAIL
+        wanted = PlanOptions(
+            options.create_table, options.add_columns, mode == "overwrite", staging_schema, narrows
+        )
         with self._server.transaction("Nothing was written") as cursor:
             planned = plan(cursor, address, rows, wanted)
         if planned.created:
@@ -91,7 +95,7 @@ class PostgresTarget(PostgresCommitter):
             new_columns=planned.new_columns,
             origins=origins_of(options),
         )
-        writers = StagingWriters(self._server, staging_schema, address.sql, columns, types)
+        writers = StagingWriters(self._server, staging_schema, address.sql, columns, types, narrows)
         return PlannedBatch(writers, content, content.table_id, is_lasting=False)
 
     # Decoupled delivery: see `SupportsOrdering` and `Mergeable` ---------------------------------------

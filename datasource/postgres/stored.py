@@ -16,6 +16,8 @@ from ..destinations import DestinationType, TableNow, with_prefix
 from .options import OPTIONS, PostgresOptions, require_driver
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from ...committers.cleanup import NameParser
     from ...committers.contract import StreamKey
     from ...committers.postgres.cleanup import PostgresCleanableTable
@@ -42,6 +44,14 @@ class StoredPostgres:
         table = self.committer()
         oid = table.table_id(self.stream.query_id)
         return None if oid is None else TableNow(oid, table.version(self.stream.query_id))
+
+    def read(self, column: str, value: str) -> pa.Table | None:
+        """See `Readable`."""
+        from ...committers.postgres.table import read_rows
+
+        server, address = self._server()
+        with server.transaction("Nothing was read") as cursor:
+            return read_rows(cursor, address, column, value)
 
     def cleanable(self, store: SqlManifestStore) -> PostgresCleanableTable:
         server, address = self._server()

@@ -76,6 +76,7 @@ class RequestTarget(RequestCommitter):
             options.progress_s,
             options.keys or (),
             dead_letter_max=options.dead_letter_max,
+            on_bad_rows=options.bad_rows,
         )
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedBatch[RequestPayload, Route]:

@@ -1,7 +1,7 @@
-"""`python -m tests.chaos --minutes 60`: kill, pause, starve and cut off streams, and check their tables.
+"""`python -m tests.chaos --minutes 60`: kill, pause, starve and cut off streams, and check their rows.
 
-Each trial is a stream into another format, environment and store. The same seed plans the same faults; the
-instruction that they hit depends on the machine.
+Each trial is a stream into another table format or service, environment and store. The same seed plans the
+same faults; the instruction that they hit depends on the machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from servers.started import Servers
-from tests.chaos.campaign import Campaign
+from tests.chaos.campaign import FAULTS_IN_TRIAL, Campaign
 from tests.chaos.deployments import ENVIRONMENTS, FORMATS, STORES, Setup, all_setups, why_unavailable
 from tests.chaos.disks import unmount_leftovers, why_no_permissions
 from tests.chaos.report import Report
@@ -32,9 +32,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60, help="how long faults are injected")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="default: a random one")
-    parser.add_argument("--lakes", default=",".join(FORMATS), help="table formats, separated by commas")
+    parser.add_argument(
+        "--lakes", default=",".join(FORMATS), help="formats, http for services; separated by commas"
+    )
     parser.add_argument("--stores", default=",".join(STORES), help="manifest stores, separated by commas")
     parser.add_argument("--environments", default=",".join(ENVIRONMENTS), help="separated by commas")
+    parser.add_argument("--faults", type=int, default=FAULTS_IN_TRIAL, help="how many a trial has at most")
     parser.add_argument("--trial", type=int, help="number of the only trial to run")
     given = parser.parse_args()
     chosen = (given.lakes, given.stores, given.environments)
@@ -42,7 +45,13 @@ def main() -> int:
     if not setups:
         parser.error("no setup has these lakes, stores and environments")
     signal.signal(signal.SIGTERM, _stop)
+    names = ("lakes", "stores", "environments", "faults")
+    more = [
+        (name, getattr(given, name)) for name in names if getattr(given, name) != parser.get_default(name)
+    ]
+    arguments = " ".join(f"--{name} '{value}'" for name, value in more)
     command = f"make chaos MINUTES={given.minutes:g} SEED={given.seed}"
+    command += f' ARGS="{arguments}"' if arguments else ""
     say(command)
     unmount_leftovers(OUTPUT)
     shutil.rmtree(OUTPUT, ignore_errors=True)
@@ -53,7 +62,7 @@ def main() -> int:
             possible, skipped = _possible(setups, servers)
             for reason in skipped:
                 say(f"skipped: {reason}")
-            campaign = Campaign(given.seed, OUTPUT, servers, say)
+            campaign = Campaign(given.seed, OUTPUT, servers, say, given.faults)
             results = campaign.run(possible, began + 60 * given.minutes, given.trial)
     except KeyboardInterrupt:
         say("Stopped. No process is left running.")

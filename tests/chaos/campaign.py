@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from servers.started import Servers
+from tests.chaos.checks import Verdict
 from tests.chaos.deployments import CLUSTER, Setup, deploy
 from tests.chaos.disks import FILLER
 from tests.chaos.faults import TrialFailed
@@ -32,6 +33,8 @@ class Campaign:
     folder: Path
     servers: Servers
     say: Callable[[str], None]
+    faults: int = FAULTS_IN_TRIAL
+    """Maximum in a trial."""
 
     def run(self, setups: Sequence[Setup], deadline: float, only: int | None = None) -> list[Result]:
         """Run trials until `deadline`, by the monotonic clock; the current one still ends as usual.
@@ -41,7 +44,7 @@ class Campaign:
         """
 
         def is_over(faults: int) -> bool:
-            return faults >= FAULTS_IN_TRIAL or time.monotonic() > deadline
+            return faults >= self.faults or time.monotonic() > deadline
 
         results: list[Result] = []
         for number, setup in self.trials(setups):
@@ -89,15 +92,22 @@ class Campaign:
         else:
             shutil.rmtree(root)
             rows = f"{result.verdict.rows:,} rows in {result.batches} batches"
-            self.say(f"trial {number}: {rows}, each once, {result.seconds:.0f} s")
+            self.say(f"trial {number}: {rows}, {how_often(result.verdict)}, {result.seconds:.0f} s")
         return result
+
+
+def how_often(verdict: Verdict) -> str:
+    if not verdict.doubled:
+        return "each once"
+    return f"none lost, {verdict.doubled:,} doubled (at most {verdict.doubles_max:,})"
 
 
 def line(event: Event) -> str:
     """Return a description of a fault in one line."""
     if not event.counts:
         return f"{event.at_s:6.1f} s  ({event.fault}: {event.what})"
-    found = "; ".join(event.verdict.problems) or f"{event.verdict.rows:,} rows, each once"
+    verdict = event.verdict
+    found = "; ".join(verdict.problems) or f"{verdict.rows:,} rows, {how_often(verdict)}"
     return (
         f"{event.at_s:6.1f} s  {event.fault}: {event.what}; continued after {event.healed_s:.1f} s, "
         f"{event.restarts} restarts; {found}"

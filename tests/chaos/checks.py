@@ -28,34 +28,42 @@ class Verdict:
     lost: int = 0
     """Missing rows of the source that the table must have."""
     doubled: int = 0
+    doubles_max: int = 0
+    """So many may be doubled, as the destination promises."""
     files_twice: int = 0
     orphans: int = 0
     problems: Sequence[str] = ()
 
 
-def check_during_trial(deployment: Deployment, source: Source, delivered: int | None = None) -> Verdict:
+def check_during_trial(
+    deployment: Deployment, source: Source, delivered: int | None = None, doubles_max: int = 0
+) -> Verdict:
     """Check that no row is doubled or lost, no file is referenced twice, and tokens ascend.
 
     The driver may continue meanwhile: the required batches are determined before the table is read.
 
     Args:
         delivered: the last batch that the table must have; None: the last one that Spark has logged
+        doubles_max: see `Verdict`
     """
     progress = Progress(deployment.checkpoint)
     required = progress.files_up_to(progress.committed() if delivered is None else delivered)
     try:
-        return _verdict(deployment.read_table(), source, required, pending=[])
+        return _verdict(deployment.read_table(), source, required, [], doubles_max)
     except (duckdb.Error, ConfigurationError) as error:
         return Verdict(problems=[f"the table cannot be read: {error}"])
 
 
-def check_after_trial(deployment: Deployment, source: Source) -> Verdict:
+def check_after_trial(deployment: Deployment, source: Source, doubles_max: int = 0) -> Verdict:
     """Check the whole invariant: each source row once, and no batch pending."""
     every_file = sorted(source.folder.glob("*.parquet"))
-    return _verdict(deployment.read_table(), source, every_file, _pending(deployment.store_url))
+    pending = _pending(deployment.store_url)
+    return _verdict(deployment.read_table(), source, every_file, pending, doubles_max)
 
 
-def _verdict(table: Table, source: Source, required: Sequence[Path], pending: Sequence[str]) -> Verdict:
+def _verdict(
+    table: Table, source: Source, required: Sequence[Path], pending: Sequence[str], doubles_max: int
+) -> Verdict:
     with connect() as connection:
         if not required and not _has_rows(table, connection):
             return Verdict()
@@ -63,7 +71,8 @@ def _verdict(table: Table, source: Source, required: Sequence[Path], pending: Se
         lost = 0 if found.missing else _lost(connection, _relation(required), table.relation(connection))
     found = replace(found, lost=lost, pending=pending)
     twice = sum(count > 1 for count in found.added.values())
-    return Verdict(found.rows, found.lost, found.doubled, twice, found.orphans, found.problems)
+    problems = replace(found, doubled=max(found.doubled - doubles_max, 0)).problems
+    return Verdict(found.rows, found.lost, found.doubled, doubles_max, twice, found.orphans, problems)
 
 
 def _has_rows(table: Table, connection: duckdb.DuckDBPyConnection) -> bool:

@@ -98,6 +98,11 @@ class Deliveries:
         self.running.append(process)
         return process
 
+    @property
+    def starts(self) -> int:
+        """The number of processes so far."""
+        return len(self._started)
+
     def any(self) -> DeliveryProcess:
         return self._rng.choice(self.running)
 

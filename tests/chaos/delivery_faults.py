@@ -158,6 +158,10 @@ def _is_decoupled(setup: Setup) -> bool:
     return setup.is_decoupled
 
 
+def _is_decoupled_table(setup: Setup) -> bool:
+    return setup.is_decoupled and setup.is_table
+
+
 def _is_decoupled_delta(setup: Setup) -> bool:
     """Iceberg adds columns in the commit itself."""
     return setup.is_decoupled and setup.format == "delta"
@@ -171,7 +175,12 @@ SURVIVED: Sequence[Fault] = (
     Fault("kill delivery at any moment", "kill", _kill, _is_decoupled),
     Fault("kill delivery at work", "kill", _kill_at_work, _is_decoupled),
     *(
-        Fault(f"kill delivery at {point}", "kill", partial(_kill_at_point, point), _is_decoupled)
+        Fault(
+            f"kill delivery at {point}",
+            "kill",
+            partial(_kill_at_point, point),
+            _is_decoupled_table if point.startswith("compact") else _is_decoupled,
+        )
         for point in POINTS
     ),
     Fault("pause delivery until another has taken over", "pause", _pause, _is_decoupled),

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import pyarrow as pa
+from duckdb import DuckDBPyConnection
 from servers.azure import CONTAINER, NpmUnreachableError, azure_client, azure_names, emulator_options
+from servers.http_rows import HttpRows
 from servers.maven import MavenUnreachableError
 from servers.postgres import Postgres
 from servers.s3 import BUCKET, s3_client
@@ -16,26 +19,35 @@ from servers.started import Proxied, Servers
 from tests.chaos.disks import small_disk, why_no_small_disks
 
 from penstock.testing import DeltaTable, IcebergTable
-from penstock.testing.table import Table
+from penstock.testing.table import Table, TableVersion
 
-Format = Literal["delta", "iceberg"]
-Environment = Literal["disk", "small disks", "S3", "Azure", "REST catalog"]
+Format = Literal["delta", "iceberg", "http"]
+Environment = Literal[
+    "disk", "small disks", "S3", "Azure", "REST catalog", "plain service", "idempotent service"
+]
 Store = Literal["sqlite", "postgres"]
 Delivery = Literal["coupled", "decoupled"]
 LOCAL, CLUSTER = "local[2,8]", "local-cluster[2,1,1024]"
 """Spark's master: threads as executors, and eight failures of a task end a query; processes as executors."""
 
-FORMATS: Sequence[Format] = ("delta", "iceberg")
+FORMATS: Sequence[Format] = ("delta", "iceberg", "http")
 OBJECT_STORES: Sequence[Environment] = ("S3", "Azure")
+SERVICES: Sequence[Environment] = ("plain service", "idempotent service")
+"""The second one takes each Idempotency-Key once."""
 STORES: Sequence[Store] = ("sqlite", "postgres")
 
 _ENVIRONMENTS: Mapping[Format, Sequence[Environment]] = {
     "delta": ("disk", "small disks", *OBJECT_STORES),
     "iceberg": ("disk", "small disks", "REST catalog"),
+    "http": SERVICES,
 }
-ENVIRONMENTS: Sequence[Environment] = (*_ENVIRONMENTS["delta"], "REST catalog")
+ENVIRONMENTS: Sequence[Environment] = (*_ENVIRONMENTS["delta"], "REST catalog", *SERVICES)
 
-_OPTIONS: Mapping[Format | Delivery, Mapping[str, str]] = {
+ROWS_IN_REQUEST, REQUESTS_IN_FLIGHT, ROWS_BUFFERED = 5, 4, 20
+WINDOW = ROWS_BUFFERED + REQUESTS_IN_FLIGHT * ROWS_IN_REQUEST
+"""Rows that a delivery sends again at most after it was interrupted (`maxBufferedRequests`)."""
+
+_OPTIONS: Mapping[Format | Delivery | Environment, Mapping[str, str]] = {
     "delta": {"partitionBy": "day", "schemaEvolution": "addColumns"},
     "iceberg": {
         "partitionSpec": "day",
@@ -43,6 +55,13 @@ _OPTIONS: Mapping[Format | Delivery, Mapping[str, str]] = {
         "keepSnapshots": "8",
         "snapshotGrace": "15s",
     },
+    "http": {
+        "maxInFlightRequests": str(REQUESTS_IN_FLIGHT),
+        "maxBufferedRequests": str(ROWS_BUFFERED),
+        "maxBatchSize": str(ROWS_IN_REQUEST),
+        "progressEverySeconds": "0",
+    },
+    "idempotent service": {"format": "row", "idColumn": "id"},
     "coupled": {},
     "decoupled": {
         "delivery": "decoupled",
@@ -50,9 +69,9 @@ _OPTIONS: Mapping[Format | Delivery, Mapping[str, str]] = {
         "deliverAfterBatches": "12",
         "backlogBatches": "15",
         "backlogWaitSeconds": "10",
-        "compactEverySeconds": "20",
     },
 }
+_COMPACTION = {"compactEverySeconds": "20"}
 """With these, snapshots expire, backlogs fill up and files are compacted within one trial."""
 
 
@@ -75,8 +94,18 @@ class Setup:
 
     @property
     def has_server(self) -> bool:
-        """True if the table or its catalog is behind a server, and its proxy."""
-        return self.environment in (*OBJECT_STORES, "REST catalog")
+        """True if the table, its catalog or the service is behind a server, and its proxy."""
+        return self.environment in (*OBJECT_STORES, *SERVICES, "REST catalog")
+
+    @property
+    def doubles_rows(self) -> bool:
+        """True if rows that are sent again are there twice."""
+        return self.environment == "plain service"
+
+    @property
+    def is_table(self) -> bool:
+        """False if the rows are sent in requests."""
+        return self.environment not in SERVICES
 
 
 def all_setups(
@@ -147,7 +176,10 @@ class Deployment:
     @property
     def options(self) -> dict[str, str]:
         """The options of the query."""
-        more = {**_OPTIONS[self.setup.format], **_OPTIONS[self.setup.delivery]}
+        setup = self.setup
+        more = {**_OPTIONS[setup.format], **_OPTIONS.get(setup.environment, {}), **_OPTIONS[setup.delivery]}
+        if setup.is_decoupled and setup.is_table:
+            more |= _COMPACTION
         return {**self.place.options, **more, "store": self.store_url}
 
     def read_table(self) -> Table:
@@ -188,6 +220,8 @@ def _place(setup: Setup, root: Path, servers: Servers) -> Place:
         return _on_s3(folder, name, servers)
     if setup.environment == "Azure":
         return _on_azure(folder, name, servers)
+    if not setup.is_table:
+        return _at_service(setup, servers)
     if setup.environment == "REST catalog":
         return _in_rest_catalog(name, servers)
     if setup.format == "delta":
@@ -233,8 +267,33 @@ def _in_rest_catalog(namespace: str, servers: Servers) -> Place:
     return Place(table, options, catalog.warehouse / namespace / "ids", server)
 
 
+def _at_service(setup: Setup, servers: Servers) -> Place:
+    service, server = servers.http()
+    service.clear()
+    service.set(deduplicate=setup.environment == "idempotent service")
+    url = f"{server.proxy.url}/rows"
+    return Place(ReceivedRows(service, url), {"url": url}, server=server)
+
+
 def _prefixed(prefix: str, options: Mapping[str, str]) -> dict[str, str]:
     return {f"{prefix}.{key}": value for key, value in options.items()}
+
+
+@dataclass(frozen=True)
+class ReceivedRows:
+    """See `Table`: the rows that a service has received, past the proxy."""
+
+    service: HttpRows
+    uri: str
+
+    def relation(self, connection: DuckDBPyConnection) -> str:
+        rows = self.service.rows()
+        columns = {name: [row[name] for row in rows] for name in ("id", "day")}
+        connection.register("received", pa.table(columns, pa.schema({"id": pa.int64(), "day": pa.string()})))
+        return "received"
+
+    def read(self, connection: DuckDBPyConnection) -> TableVersion:
+        return TableVersion(self.relation(connection), {}, (), set(), ())
 
 
 @dataclass(frozen=True)

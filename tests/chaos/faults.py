@@ -21,14 +21,14 @@ from servers.lossy_proxy import Fault as RequestFault
 from servers.lossy_proxy import LossyProxy
 from servers.processes import send
 from tests.chaos import disks
-from tests.chaos.deployments import CLUSTER, OBJECT_STORES, Environment, Setup
+from tests.chaos.deployments import CLUSTER, OBJECT_STORES, SERVICES, Environment, Setup
 from tests.chaos.driver import Driver, Role
 
 if TYPE_CHECKING:
     from tests.chaos.trial import Trial
 
 Kind = Literal["kill", "pause", "disk", "permission", "connection"]
-Paused = Literal["driver", "task worker", "commit worker", "Postgres", "object store"]
+Paused = Literal["driver", "task worker", "commit worker", "Postgres", "object store", "service"]
 
 AT_WORK_S_MAX = 30.0
 """How long a worker is watched, to hit it while it works."""
@@ -195,7 +195,7 @@ def _stopped(what: Paused, trial: Trial) -> AbstractContextManager[object]:
     if what == "Postgres":
         assert trial.deployment.postgres is not None
         return trial.deployment.postgres.stopped()
-    if what == "object store":
+    if what == "object store" or what == "service":
         assert trial.deployment.place.server is not None
         return trial.deployment.place.server.stopped()
     found = trial.driver.processes() if what == "driver" else trial.driver.of_role(what)
@@ -261,6 +261,7 @@ def _wait_for_failure(trial: Trial, pattern: str) -> str:
 _COMMIT_REQUEST: Mapping[Environment, str] = {
     **dict.fromkeys(OBJECT_STORES, "PUT /_delta_log/"),
     "REST catalog": "POST /v1/namespaces/ /tables/",
+    **dict.fromkeys(SERVICES, "POST /rows"),
 }
 """Words of the first line of the request that is the commit."""
 
@@ -280,11 +281,12 @@ def failing_requests(
     try:
         yield proxy
     finally:
+        trial.faulty_requests += len(proxy.spent())
         proxy.spend()
 
 
 def _outage(how: RequestFault, trial: Trial) -> str:
-    """All requests to the object store or the catalog fail for a while."""
+    """All requests to the object store, the catalog or the service fail for a while."""
     trial.wait_briefly()
     seconds = trial.rng.choice((1.0, 1.0, 3.0, 12.0))
     with failing_requests(trial, how) as proxy:
@@ -322,6 +324,10 @@ def _in_object_store(setup: Setup) -> bool:
     return setup.environment in OBJECT_STORES
 
 
+def _is_service(setup: Setup) -> bool:
+    return not setup.is_table
+
+
 def _on_small_disks(setup: Setup) -> bool:
     return setup.environment == "small disks"
 
@@ -335,7 +341,7 @@ def _has_permissions(setup: Setup) -> bool:
 
 
 def _has_permissions_of_table(setup: Setup) -> bool:
-    return _has_permissions(setup) and not _in_object_store(setup)
+    return _has_permissions(setup) and setup.is_table and not _in_object_store(setup)
 
 
 _WORKERS: Sequence[Role] = ("task worker", "planner", "commit worker")
@@ -367,6 +373,7 @@ SURVIVED: Sequence[Fault] = (
     *(Fault(f"pause {what} for seconds", "pause", partial(_pause, what)) for what in _PAUSED),
     Fault("pause Postgres for seconds", "pause", partial(_pause, "Postgres"), _has_postgres),
     Fault("pause object store for seconds", "pause", partial(_pause, "object store"), _in_object_store),
+    Fault("pause service for seconds", "pause", partial(_pause, "service"), _is_service),
     *(
         Fault(f"fill the {what}'s disk", "disk", partial(_fill_disk, what), _on_small_disks)
         for what in ("table", "checkpoint")

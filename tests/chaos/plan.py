@@ -31,6 +31,8 @@ NEW_COLUMN = "evolve.done"
 ANYWHERE = tuple(
     point for point in STREAM_POINTS if point not in (*IN_RECOVERY, AT_THE_BEGINNING, NEW_COLUMN)
 )
+SENT_BY_TASKS = tuple(point for point in ANYWHERE if not point.startswith("write."))
+"""The points of a driver whose tasks send their rows, and write no files."""
 WITHOUT_TABLE = (*BEFORE_PREPARE, "prepare.done")
 """The points of the driver of a decoupled stream: its delivery processes reach the others."""
 
@@ -67,14 +69,15 @@ def plan_trial(rng: random.Random, setup: Setup) -> Iterator[DriverPlan]:
 
 def _choose_point(rng: random.Random, setup: Setup, number: int, before: str | None) -> str | None:
     if number == 0:
-        return AT_THE_BEGINNING if rng.random() < 0.3 else None
+        return AT_THE_BEGINNING if setup.is_table and rng.random() < 0.3 else None
     if setup.is_decoupled:
         return rng.choice(WITHOUT_TABLE) if rng.random() < 0.3 else None
     if before in LEAVES_PENDING and rng.random() < 0.6:
         return rng.choice(IN_RECOVERY)
     if rng.random() < 0.4:
         return None
-    return rng.choice((*ANYWHERE, NEW_COLUMN) if setup.format == "delta" else ANYWHERE)
+    anywhere = ANYWHERE if setup.is_table else SENT_BY_TASKS
+    return rng.choice((*anywhere, NEW_COLUMN) if setup.format == "delta" else anywhere)
 
 
 def _faults(rng: random.Random, setup: Setup) -> list[Fault]:
@@ -83,7 +86,10 @@ def _faults(rng: random.Random, setup: Setup) -> list[Fault]:
     kills = [fault for fault in possible if fault.kind == "kill"]
     others = [fault for fault in possible if fault.kind != "kill"]
     weights = [EXECUTORS_WEIGHT if fault == KILL_EXECUTOR else 1 for fault in kills]
-    chosen = rng.choices(kills, weights, k=rng.randint(4, 8)) + rng.sample(others, k=rng.randint(0, 2))
+    # A service has no files and no catalog: what it sees are its requests.
+    kills_range, others_range = ((4, 8), (0, 2)) if setup.is_table else ((2, 4), (3, 5))
+    chosen = rng.choices(kills, weights, k=rng.randint(*kills_range))
+    chosen += rng.sample(others, k=rng.randint(*others_range))
     if setup.is_decoupled:
         chosen.append(rng.choice([fault for fault in others if fault in delivery_faults.SURVIVED]))
     rng.shuffle(chosen)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import get_args
 
+from tests.chaos.checks import Verdict
 from tests.chaos.faults import Kind
 from tests.chaos.trial import Result
 
@@ -59,7 +60,8 @@ class Report:
             f"{sum(result.batches for result in self.results):,} batches.",
             f"{sum(verdict.rows for verdict in verdicts):,} rows at the ends of the trials: "
             f"{sum(verdict.lost for verdict in verdicts)} lost, "
-            f"{sum(verdict.doubled for verdict in verdicts)} doubled. "
+            f"{sum(verdict.doubled for verdict in verdicts if not verdict.doubles_max)} doubled. "
+            f"{_of_services(verdicts)}"
             f"Trials that failed: {', '.join(failed) or 'none'}.",
             "",
             f"Seed {self.seed}; again: `{self.command}`. {os.cpu_count()} cores, "
@@ -69,6 +71,18 @@ class Report:
         ]
         rows = [["fault", *places], ["---"] * (1 + len(places)), *table]
         return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows), ""])
+
+
+def _of_services(verdicts: Sequence[Verdict]) -> str:
+    """Return what became of the rows of services that do not know ids; empty without them."""
+    found = [verdict for verdict in verdicts if verdict.doubles_max]
+    if not found:
+        return ""
+    return (
+        f"{sum(verdict.rows for verdict in found):,} of them at services without ids, there "
+        f"{sum(verdict.doubled for verdict in found):,} doubled; the declared windows allow "
+        f"{sum(verdict.doubles_max for verdict in found):,}. "
+    )
 
 
 def _where(result: Result) -> str:

@@ -12,16 +12,18 @@ from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
+from urllib.request import Request, urlopen
 
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
+from servers.http_rows import http_rows
 from servers.started import Servers
 from tests.chaos import delivery_faults
 from tests.chaos.campaign import Campaign
 from tests.chaos.checks import check_during_trial
 from tests.chaos.deliveries import DeliveryStore, Lease
-from tests.chaos.deployments import CLUSTER, Deployment, Place, Setup, all_setups
+from tests.chaos.deployments import CLUSTER, Deployment, Place, ReceivedRows, Setup, all_setups
 from tests.chaos.faults import KILL_AT_POINT, KILL_DRIVER, KILL_DRIVER_AT_POINT, Fault
 from tests.chaos.plan import (
     ANYWHERE,
@@ -190,6 +192,39 @@ def test_a_missing_data_file_is_found(deployment: Deployment, source: Source) ->
     assert deployment.place.folder is not None
     next(deployment.place.folder.glob("*.parquet")).unlink()
     assert any("missing" in problem for problem in check_during_trial(deployment, source).problems)
+
+
+def test_rows_that_a_service_has_twice_are_counted_and_may_be_few(
+    deployment: Deployment, source: Source
+) -> None:
+    files = sorted(source.folder.iterdir())[:3]
+    rows = [row for file in files for row in pq.read_table(file, columns=["id", "day"]).to_pylist()]
+    with http_rows() as service:
+        place = Place(ReceivedRows(service, service.url), {"url": service.url})
+        received = replace(deployment, setup=Setup("http", "plain service", "sqlite"), place=place)
+        assert check_during_trial(received, source).lost == 3 * ROWS_PER_FILE, "it has none"
+        for sent in (rows[1:], rows[:1]):
+            send_rows(service.url, sent)
+        verdict = check_during_trial(received, source)
+        assert (verdict.rows, verdict.doubled, verdict.problems) == (len(rows), 0, [])
+
+        send_rows(service.url, rows[:7])
+        assert check_during_trial(received, source, doubles_max=7).problems == []
+        verdict = check_during_trial(received, source, doubles_max=6)
+        assert (verdict.doubled, verdict.lost) == (7, 0)
+        assert "doubled" in verdict.problems[0]
+
+
+def send_rows(url: str, rows: list[dict[str, Any]]) -> None:
+    urlopen(Request(url, json.dumps(rows).encode(), {"Content-Type": "application/json"})).close()
+
+
+def test_only_the_plain_service_may_double_rows() -> None:
+    """A service that knows ids, like a table, has each row once."""
+    setups = all_setups(["http"])
+    assert [setup.environment for setup in setups if setup.doubles_rows] == ["plain service"] * 4
+    assert len(setups) == 8
+    assert not any(setup.doubles_rows for setup in all_setups(["delta", "iceberg"]))
 
 
 def commit(deployment: Deployment, action: Callable[[dict[str, Any]], dict[str, Any]]) -> str:

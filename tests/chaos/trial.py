@@ -12,7 +12,7 @@ from types import TracebackType
 import psutil
 from tests.chaos.checks import Verdict, check_after_trial, check_during_trial
 from tests.chaos.deliveries import Deliveries
-from tests.chaos.deployments import Deployment
+from tests.chaos.deployments import ROWS_IN_REQUEST, WINDOW, Deployment
 from tests.chaos.driver import Driver
 from tests.chaos.faults import (
     KILL_AT_POINT,
@@ -25,7 +25,7 @@ from tests.chaos.faults import (
 )
 from tests.chaos.plan import DriverPlan
 from tests.chaos.program import NEEDS_OPERATOR
-from tests.chaos.source import Progress, Source
+from tests.chaos.source import ROWS_PER_FILE, Progress, Source
 
 HEAL_S_MAX = 120.0
 """Within this time after a fault the stream must have continued."""
@@ -91,6 +91,8 @@ class Trial:
         self.deliveries = Deliveries(deployment, rng, self._stack)
         self.columns = 0
         """Columns of the query in addition to those of its driver's plan."""
+        self.faulty_requests = 0
+        """Requests that the proxy did not answer as the service did. Each may be sent again."""
         self._drivers: list[Driver] = []
         self._plan = next(self._plans)
         self.driver = self._new_driver()
@@ -143,7 +145,7 @@ class Trial:
             self.start_next_driver()
         self._heal(fault)
         healed_s = time.monotonic() - began
-        verdict = check_during_trial(self.deployment, self.source, self._delivered())
+        verdict = check_during_trial(self.deployment, self.source, self._delivered(), self._doubles_max())
         restarts = self._starts() - starts
         at_s = began - self._began
         event = Event(at_s, fault.name, fault.kind, counts, what, healed_s, restarts, verdict)
@@ -220,7 +222,7 @@ class Trial:
         if self.deployment.setup.is_decoupled:
             self._deliver_the_rest()
         self.result.batches = self.progress.committed() + 1
-        self.result.verdict = check_after_trial(self.deployment, self.source)
+        self.result.verdict = check_after_trial(self.deployment, self.source, self._doubles_max())
         if self.result.verdict.problems:
             raise TrialFailed(f"at the end of the source: {'; '.join(self.result.verdict.problems)}")
 
@@ -237,6 +239,17 @@ class Trial:
                 raise TrialFailed(
                     f"the rest was not delivered in {HEAL_S_MAX:.0f} s: exit code {code}; {self._log_end()}"
                 )
+
+    def _doubles_max(self) -> int:
+        """Return how many rows may be doubled: none, except where a service does not know ids.
+
+        There, an interruption of a task repeats its batch at most, one of a delivery its window,
+        and a request without the service's answer is sent again.
+        """
+        if not self.deployment.setup.doubles_rows:
+            return 0
+        interruptions = self._starts() + len(self.result.events) + 1 + self.deliveries.starts
+        return interruptions * max(ROWS_PER_FILE, WINDOW) + self.faulty_requests * ROWS_IN_REQUEST
 
     def _delivered(self) -> int | None:
         """Return the last batch that the table must have; None for the last one that Spark has logged."""

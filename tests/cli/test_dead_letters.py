@@ -13,11 +13,13 @@ from servers.http_rows import HttpRows, http_rows
 from tests.support.cli import Ended
 from tests.support.dead_letters import BAD, EVERY_KIND, KINDS, Letters, letters_of, rows_with
 from tests.support.lakes import IcebergLake
+from tests.support.postgres import PostgresTable
 
+from penstock.cli import leases
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.options.stream import origins_of
 from penstock.testing.conformance.query import Query
-from penstock.testing.faults import crash_at
+from penstock.testing.faults import at_point, crash_at
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +38,20 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlManife
 
 @pytest.fixture
 def letters(
-    request: pytest.FixtureRequest, tmp_path: Path, store: SqlManifestStore, http_server: HttpRows
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    store: SqlManifestStore,
+    http_server: HttpRows,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Letters:
     kind, to = getattr(request, "param", ("delta", "delta"))
-    made = letters_of(kind, to, tmp_path, store, http_server)
+    monkeypatch.setenv("PGUSER", "postgres")
+
+    def new_url() -> str:
+        url: str = request.getfixturevalue("new_postgres_url")()
+        return url
+
+    made = letters_of(kind, to, tmp_path, store, http_server, new_url)
     made.run(0, rows_with(1, 3))
     made.run(1, rows_with(7, 2))
     return made
@@ -56,6 +68,8 @@ def accept_bad_rows(letters: Letters, server: HttpRows, *, accepts: bool = True)
     lake: Any = letters.query.harness
     if letters.is_http:
         server.set(deduplicate=True, refused=() if accepts else BAD)
+    elif isinstance(lake, PostgresTable):
+        lake.sql(f"ALTER TABLE events ALTER name {'DROP' if accepts else 'SET'} NOT NULL")
     elif isinstance(lake, IcebergLake):
         with lake.load().update_schema() as update:
             update.make_column_optional("name")
@@ -80,7 +94,7 @@ def test_list_counts_what_waits_and_what_is_delivered(letters: Letters) -> None:
     code = "422" if letters.is_http else "does_not_fit"
     assert [(one["code"], one["letters"]) for one in found["waiting"]] == [(code, 1)]
     assert [(one["code"], one["letters"]) for one in found["delivered"]] == [(code, 3)]
-    assert found["sent_up_to"] is None
+    assert found["sent_again"] == 0
     shown = Ended("dead-letters", "list", columns=200).out
     assert f"In the store  1 x {code}, 20" in shown
     assert f"Delivered     3 x {code}, 20" in shown
@@ -116,10 +130,12 @@ def test_show_has_the_rows_and_their_errors_newest_first(letters: Letters) -> No
 @EVERY_KIND
 def test_resend_adds_each_row_once(letters: Letters, http_server: HttpRows) -> None:
     accept_bad_rows(letters, http_server)
-    assert run("resend", "q1", "--yes") == {**_stream(letters), "rows": 2, "sent_up_to": 1}
+    stage = "send" if letters.is_http else "write"
+    names = [f"0/{stage}-00000-000000000001", f"1/{stage}-00000-000000000000"]
+    assert run("resend", "q1", "--yes") == {**_stream(letters), "rows": 2, "letters": names}
     assert sorted(letters.ids()) == [1, 2, 3, 7]
-    assert run("resend", "q1", "--yes") == {**_stream(letters), "rows": 0, "sent_up_to": 1}
-    assert run("list")["streams"][0]["sent_up_to"] == 1
+    assert run("resend", "q1", "--yes") == {**_stream(letters), "rows": 0, "letters": []}
+    assert run("list")["streams"][0]["sent_again"] == 2
     assert {one["state"] for one in run("show", "q1")["letters"]} == {"sent again"}
 
     if not letters.is_http:  # NULL is accepted now
@@ -164,13 +180,111 @@ def test_resend_of_some_batches_leaves_the_others(letters: Letters, http_server:
     assert letters.ids() == [1, 2, 3, 7]
 
 
+ONE, TWO, FOUR = (f"{batch}/write-00000-00000000000{row}" for batch, row in ((0, 1), (1, 0), (2, 1)))
+"""Ids of the first, the second and the fourth dead letter: the rows are 3, 7, 12 and 3."""
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        (("--id", TWO), [7]),
+        (("--id", ONE, "--id", FOUR), [3, 3]),
+        (("--code", "does_not_fit"), [3, 7, 12, 3]),
+        (("--code", "422"), []),
+        (("--since", "2100-01-01"), []),
+        (("--until", "2100-01-01T00:00+01:00"), [3, 7, 12, 3]),
+        (("--until", "2020-01-01"), []),
+        (("--since", "2020-01-01", "--up-to", "1"), [3, 7]),
+    ],
+)
+def test_resend_of_some_letters_leaves_the_others(
+    letters: Letters, http_server: HttpRows, options: tuple[str, ...], rows: list[int]
+) -> None:
+    """Each letter is sent once, in whatever order they are chosen."""
+    letters.run(2, rows_with(12, 3))
+    accept_bad_rows(letters, http_server)
+    before = list(letters.ids())
+    assert run("resend", "q1", "--yes", *options)["rows"] == len(rows)
+    assert sorted(letters.ids()) == sorted([*before, *rows])
+    if "--up-to" not in options:
+        shown = run("show", "q1", *options)["letters"]
+        assert sorted(json.loads(one["row"])["id"] for one in shown) == sorted(rows)
+        assert all(one["state"] == "sent again" for one in shown)
+    assert run("resend", "q1", "--yes", *options)["rows"] == 0
+    assert run("resend", "q1", "--yes")["rows"] == 4 - len(rows)
+    assert sorted(letters.ids()) == sorted([*before, 3, 7, 12, 3])
+    assert run("list")["streams"][0]["sent_again"] == 4
+
+
+@pytest.mark.parametrize("point", ["prepare.start", "prepare.done", "commit.landed", "mark.done"])
+def test_resends_of_different_letters_after_a_crash_double_none(
+    letters: Letters, http_server: HttpRows, point: str
+) -> None:
+    accept_bad_rows(letters, http_server)
+    with crash_at(point):
+        Ended("dead-letters", "resend", "q1", "--yes", "--id", TWO)
+    run("resend", "q1", "--yes", "--id", ONE)
+    run("resend", "q1", "--yes")
+    assert sorted(letters.ids()) == [1, 2, 3, 7]
+
+
+def test_a_resend_that_was_never_prepared_is_sent_by_the_next(
+    letters: Letters, http_server: HttpRows
+) -> None:
+    accept_bad_rows(letters, http_server)
+    with crash_at("prepare.start"):
+        Ended("dead-letters", "resend", "q1", "--yes", "--id", TWO)
+    assert run("list")["streams"][0]["sent_again"] == 0
+    assert run("resend", "q1", "--yes", "--id", TWO)["rows"] == 1
+    assert sorted(letters.ids()) == [1, 2, 7]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--id", "1/write-00000-000000000009"), "has no dead letter '1/write-00000-000000000009'"),
+        (("--since", "yesterday"), "--since 'yesterday' is no time"),
+    ],
+)
+def test_a_wrong_choice_is_refused(letters: Letters, options: tuple[str, ...], message: str) -> None:
+    for command in ("show", "resend"):
+        assert message in run(command, "q1", *options, code=2)
+
+
+def test_a_store_that_has_lost_a_resend_sends_only_what_is_named(
+    letters: Letters, http_server: HttpRows
+) -> None:
+    """It does not know what the destination got again."""
+    accept_bad_rows(letters, http_server)
+    run("resend", "q1", "--yes", "--id", ONE)
+    with letters.store.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM penstock_resends")
+    assert "does not know all of them" in run("resend", "q1", "--yes", code=2)
+    assert run("resend", "q1", "--yes", "--id", TWO)["rows"] == 1
+    assert sorted(letters.ids()) == [1, 2, 3, 7]
+
+
+def test_two_resends_at_once_double_nothing(
+    letters: Letters, http_server: HttpRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one begins while the first is about to prepare."""
+    accept_bad_rows(letters, http_server)
+    monkeypatch.setattr(leases, "LEASE_WAIT_S", 0.1)
+    errors: list[str] = []
+    with at_point("prepare.start", lambda: errors.append(run("resend", "q1", "--yes", code=3))):
+        run("resend", "q1", "--yes", "--id", ONE)
+    assert "has held the lease" in errors[0]
+    run("resend", "q1", "--yes")
+    assert sorted(letters.ids()) == [1, 2, 3, 7]
+
+
 @KINDS
 def test_resend_of_rows_that_are_still_bad_is_an_error(letters: Letters) -> None:
     before = sorted(letters.ids())
     message = run("resend", "q1", "--yes", code=3)
     assert "NULL in name" in message or "refused entry" in message
     assert sorted(letters.ids()) == before
-    assert run("list")["streams"][0]["sent_up_to"] is None
+    assert run("list")["streams"][0]["sent_again"] == 0
 
 
 def test_resend_asks_first(letters: Letters, http_server: HttpRows) -> None:
@@ -201,7 +315,8 @@ def test_a_dead_letter_destination_that_cannot_be_read_is_named(
     letters.run(0, rows_with(8, 12))
     found = next(one for one in run("list")["streams"] if one["query_id"] == "q2")
     assert [one["letters"] for one in found["waiting"]] == [1]
-    assert (found["delivered"], found["problem"]) == (None, "Penstock does not read rows from penstock.http")
+    assert found["delivered"] is None
+    assert found["problem"].startswith("Penstock does not read rows from penstock.http. Read http://")
     assert "does not read rows from penstock.http" in run("resend", "q2", "--yes", code=2)
 
 

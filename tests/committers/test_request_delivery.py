@@ -22,6 +22,7 @@ from penstock.committers.contract import (
     StreamKey,
     Token,
 )
+from penstock.committers.dead_letters import BadRows
 from penstock.committers.errors import (
     CheckpointMismatchError,
     ConfigurationError,
@@ -53,6 +54,7 @@ class Backlog:
         self.destination = FakeDestination()
         self.every_s = 0.0
         self.keys: tuple[str, ...] = ()
+        self.on_bad_rows = BadRows.FAIL
         self._attempts = 0
         store.register_stream(STREAM, "test")
 
@@ -83,7 +85,13 @@ class Backlog:
 
     def committer(self) -> RequestCommitter:
         committer = RequestCommitter(
-            "test", STREAM.table_uri, self.destination, self.log, self.every_s, self.keys
+            "test",
+            STREAM.table_uri,
+            self.destination,
+            self.log,
+            self.every_s,
+            self.keys,
+            on_bad_rows=self.on_bad_rows,
         )
         return with_store(committer, self.store)
 
@@ -478,8 +486,68 @@ def test_after_a_crash_the_last_row_of_each_key_is_there(keyed: Backlog, after: 
     assert {15, 115} <= set(sent(keyed))
 
 
+def test_columns_that_change_within_a_delivery_end_what_can_be_replaced(
+    keyed: Backlog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query was started with another type of a key. Values of different types are not compared."""
+    first = keyed.prepare(0)
+    keys_of = keyed._keys_of
+    monkeypatch.setattr(keyed, "_keys_of", lambda ids: {**keys_of(ids), "k": keys_of(ids)["day"]})
+    keyed.committer().commit(MANIFESTS.merge([first, keyed.prepare(1)]))
+    assert sent(keyed) == [*last_of_each_key(*ROWS_OF_0), ROWS_OF_1[-1]]
+
+
 def test_a_batch_without_the_columns_of_the_key_is_sent_whole(keyed: Backlog) -> None:
     """The query was started with other columns in between."""
     keyed.keys = ("other", "k")
     keyed.committer().commit(keyed.merged(0))
     assert sent(keyed) == list(ROWS_OF_0)
+
+
+# Rows that cannot be converted ---------------------------------------------------------------------------
+
+
+def letters(backlog: Backlog, batch_id: int = 0) -> list[str]:
+    found = backlog.store.dead_letters.of_batch(backlog.batch(batch_id))
+    return [letter.letter_id for some in found for letter in some]
+
+
+@pytest.mark.parametrize("on_bad_rows", [BadRows.DEAD_LETTER, BadRows.DROP])
+def test_rows_that_cannot_be_converted_are_left_out(backlog: Backlog, on_bad_rows: BadRows) -> None:
+    """Each by its place, and the ids of the other rows stay the same."""
+    backlog.destination.inconvertible = frozenset({0, 2, 3, 15})
+    backlog.on_bad_rows = on_bad_rows
+    outcome = backlog.committer().commit(backlog.prepare(0))
+    assert isinstance(outcome, Committed)
+    assert outcome.dropped_rows == 4
+    assert backlog.destination.ids == [one for one in ids(0) if one not in REFUSED_IDS]
+    places = [f"send-0000{one[4]}-00000000000{one[6]}" for one in REFUSED_IDS]
+    assert letters(backlog) == (places if on_bad_rows is BadRows.DEAD_LETTER else [])
+
+
+REFUSED_IDS = ("q-0-0-0", "q-0-0-2", "q-0-0-3", "q-0-1-5")
+
+
+def test_a_row_that_cannot_be_converted_is_an_error_by_default(backlog: Backlog) -> None:
+    backlog.destination.inconvertible = frozenset({2})
+    with pytest.raises(SchemaMismatchError, match="cannot be converted"):
+        backlog.committer().commit(backlog.prepare(0))
+    assert backlog.progress.token is None
+
+
+def test_columns_that_the_destination_cannot_receive_are_no_bad_rows(backlog: Backlog) -> None:
+    """The query was started with other options since."""
+    backlog.destination.columns = ("id", "other")
+    backlog.on_bad_rows = BadRows.DEAD_LETTER
+    with pytest.raises(SchemaMismatchError, match="columns are missing"):
+        backlog.committer().commit(backlog.prepare(0))
+    assert letters(backlog) == []
+
+
+def test_a_row_that_a_later_one_replaces_is_no_dead_letter(keyed: Backlog) -> None:
+    """Even if it cannot be converted."""
+    keyed.destination.inconvertible = frozenset({10, 15})
+    keyed.on_bad_rows = BadRows.DEAD_LETTER
+    keyed.committer().commit(keyed.prepare(0))
+    assert letters(keyed) == ["send-00001-000000000005"], "a row without a key"
+    assert sent(keyed) == [one for one in last_of_each_key(*ROWS_OF_0) if one != 15]

@@ -60,11 +60,21 @@ def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
 
 @pytest.fixture
 def letters(
-    request: pytest.FixtureRequest, tmp_path: Path, store: SqlManifestStore, http_server: HttpRows
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    store: SqlManifestStore,
+    http_server: HttpRows,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Letters:
     """A query into each kind of destination, by default Delta with a Delta table for its dead letters."""
     kind, to = getattr(request, "param", ("delta", "delta"))
-    return letters_of(kind, to, tmp_path, store, http_server)
+    monkeypatch.setenv("PGUSER", "postgres")
+
+    def new_url() -> str:
+        url: str = request.getfixturevalue("new_postgres_url")()
+        return url
+
+    return letters_of(kind, to, tmp_path, store, http_server, new_url)
 
 
 @EVERY_KIND
@@ -304,6 +314,41 @@ def test_numbers_that_overflow_the_column_of_a_table_are_dead_letters(
     letters.query = letters.query.with_options(badRows="fail")
     with pytest.raises(SchemaMismatchError, match="in the table and"):
         letters.run(1, pa.table(rows))
+
+
+@pytest.mark.parametrize("delivery", ["coupled", "decoupled"])
+@pytest.mark.parametrize("letters", [("postgres", "postgres")], indirect=True)
+def test_values_that_do_not_fit_a_column_of_postgres_are_dead_letters(
+    letters: Letters, delivery: str
+) -> None:
+    """The server itself would refuse each of them, and with it all rows of the task or the batch."""
+    table: Any = letters.query.harness
+    table.sql("DROP TABLE events")
+    table.sql(
+        "CREATE TABLE events (id bigint, small smallint, price numeric(5,2), short varchar(3), key uuid)"
+    )
+    letters.decouple(delivery=delivery)
+    key = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
+    rows = pa.table(
+        {
+            "id": pa.array(range(9), pa.int64()),
+            "small": pa.array([1, 2**15, -(2**15), None, 4, 5, 6, 7, 8], pa.int64()),
+            "price": pa.array(map(Decimal, ["1.50", "0", "999.99", "1", "1000", "0.005", "1", "1", "1"])),
+            "short": ["äöü", "a", None, "", "a", "a", "abcd", "abc   ", "a"],
+            "key": [key, key, f"{{{key}}}", None, key, key, key, key, key.replace("a0", "z0")],
+        }
+    )
+    letters.run(0, rows)
+    if delivery == "decoupled":
+        letters.deliver()
+
+    assert [row[:4] for row in table.sql("SELECT * FROM events ORDER BY id")] == [
+        (0, 1, Decimal("1.50"), "äöü"),
+        (2, -(2**15), Decimal("999.99"), None),
+        (3, None, Decimal("1.00"), ""),
+    ]
+    assert letters.bad_ids() == [1, 4, 5, 6, 7, 8]
+    assert {one["code"] for one in letters.read()} == {"does_not_fit"}
 
 
 def test_bad_values_of_a_partition_column_are_dead_letters(letters: Letters, tmp_path: Path) -> None:

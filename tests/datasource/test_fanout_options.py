@@ -50,7 +50,7 @@ def with_dots(**given: str | None) -> dict[str, str | None]:
         (with_dots(target__lake__delivery="decoupled"), r"target\.lake\.delivery: .* Remove it\."),
         (with_dots(target__lake__checkpointLocation="/x"), "all targets have the checkpointLocation of the"),
         (with_dots(target__search__store="sqlite:////x"), "all targets have the store of the query"),
-        (with_dots(target__lake__badRows="drop"), "Target lake: badRows=drop is not supported"),
+        (with_dots(target__lake__badRows="deadLetter"), "Target lake: .*badRows=deadLetter needs deadLetter"),
         (with_dots(path="/tmp/lake"), "path is not an option: each target has its own"),
         (with_dots(deliverAfterSecond="3"), "deliveraftersecond is not an option.*deliverAfterSeconds"),
         (

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
+import redis.asyncio
 
 from penstock.committers.errors import ConfigurationError
 from penstock.datasource.redis.options import RedisOptions, address_of
@@ -93,3 +95,12 @@ def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'penstock\[redis\]'"):
         RedisDataSource(GIVEN).sink()
+
+
+def test_with_tls_the_certificate_must_be_that_of_the_host() -> None:
+    """With both clients, in each version of the library."""
+    target = RedisOptions.parse({**GIVEN, "url": "rediss://redis.example.com/0"}).target
+    assert target.arguments["ssl_check_hostname"] is True
+    for client in (redis.Redis(**target.arguments), redis.asyncio.Redis(**target.arguments)):
+        connection: Any = client.connection_pool.make_connection()
+        assert isinstance(connection, redis.SSLConnection | redis.asyncio.connection.SSLConnection)

@@ -17,6 +17,7 @@ from tests.support.cli import Ended, modules_loaded_by
 from tests.support.lakes import LAKES
 from tests.support.stored_lake import paths, paths_of
 
+from penstock.cli import leases
 from penstock.cli.commands import admin
 from penstock.committers.contract import Batch, ManifestState, StreamKey
 from penstock.committers.store.delivery_queries import DeliveryPhase
@@ -362,9 +363,7 @@ def test_abort_aborts_only_named_batches(delta: DecoupledLake, monkeypatch: pyte
 
 
 def test_abort_waits_for_the_delivery_process(delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.cli import admin
-
-    monkeypatch.setattr(admin, "LEASE_WAIT_S", 0.6)
+    monkeypatch.setattr(leases, "LEASE_WAIT_S", 0.6)
     assert delta.store.deliveries.acquire(delta.stream, "deliverer", 30) is not None
     ended = Ended("abort", "ids", *REASON, "--yes")
     assert ended.code == 3

@@ -1,4 +1,4 @@
-"""Decoupled streams to Redis and NATS: what a delivery process sends, and sends again after its death."""
+"""Decoupled streams to Redis, NATS and OpenSearch: what a delivery sends, and sends again after its death."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 import pytest
 from servers.lossy_tcp import LossyTcp, lossy_tcp
 from servers.nats import NatsServer
+from servers.opensearch import OpenSearchServer
 from servers.redis import RedisServer
 from tests.support.backlogs import start_cli, wait_until
 from tests.support.cli import Ended
@@ -19,6 +21,8 @@ from penstock.datasource.nats import sink as nats_sink
 from penstock.datasource.nats.source import NatsDataSource
 from penstock.datasource.redis import sink as redis_sink
 from penstock.datasource.redis.source import RedisDataSource
+from penstock.datasource.search import opensearch
+from penstock.datasource.search.sources import OpenSearchDataSource
 from penstock.testing.conformance import SECRET, Query
 from penstock.testing.conformance.query import ids
 
@@ -62,13 +66,32 @@ class NatsPlace:
         return [row["id"] for row in self.server.rows("ROWS")]
 
 
-Place = RedisPlace | NatsPlace
+@dataclass(frozen=True)
+class OpenSearchPlace:
+    """The index `flights`."""
+
+    server: OpenSearchServer
+    data_source, destination = OpenSearchDataSource, opensearch.DESTINATION
+    word: ClassVar[bytes] = b"/_bulk"
+
+    def create(self) -> None:
+        self.server.delete("flights")
+        self.server.create("flights", {"id": "long"})
+
+    def url(self, port: int) -> str:
+        return f"http://127.0.0.1:{port}"
+
+    def ids(self) -> list[int]:
+        return [row["id"] for row in self.server.rows("flights")]
+
+
+Place = RedisPlace | NatsPlace | OpenSearchPlace
+SERVERS = {RedisPlace: "redis_service", NatsPlace: "nats_service", OpenSearchPlace: "opensearch"}
 
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest, kind: type[Place]) -> Place:
-    server = request.getfixturevalue("redis_service" if kind is RedisPlace else "nats_service")
-    made = kind(server)
+    made = kind(request.getfixturevalue(SERVERS[kind]))
     made.create()
     return made
 
@@ -76,7 +99,9 @@ def place(request: pytest.FixtureRequest, kind: type[Place]) -> Place:
 @pytest.fixture
 def proxy(place: Place) -> Iterator[LossyTcp]:
     """Slow enough to kill a delivery in the middle."""
-    with lossy_tcp(place.server.port, delay_s=0.1) as started:
+    port = urlsplit(place.server.url).port
+    assert port is not None
+    with lossy_tcp(port, delay_s=0.1) as started:
         yield started
 
 
@@ -124,8 +149,9 @@ ONCE = {"exactlyOnce": "true"}
         (RedisPlace, {"structure": "stream", "key": "rows", **ONCE}, True),
         (RedisPlace, {"structure": "list", "key": "rows", **ONCE}, True),
         (NatsPlace, {"subject": "rows.{id}", "maxInFlightRequests": "2", **ONCE}, False),
+        (OpenSearchPlace, {"index": "flights", "maxInFlightRequests": "2"}, False),
     ],
-    ids=["redis-set", "redis-stream", "redis-list", "nats"],
+    ids=["redis-set", "redis-stream", "redis-list", "nats", "opensearch"],
 )
 def test_a_delivery_process_that_is_killed_doubles_nothing(
     place: Place,

@@ -46,7 +46,6 @@ from penstock.committers.contract import (
     ManifestState,
     StreamKey,
 )
-from penstock.committers.deliveries.contract import Lease
 from penstock.committers.errors import PenstockError
 from penstock.committers.file_tables import manifest as lake_manifest
 from penstock.committers.progress import with_store
@@ -150,10 +149,15 @@ class World:
         """What waits does so by the clock of the simulation; operators have no options to parse."""
         scheduler, now = self.scheduler, clock_of(self.scheduler)
 
-        def leased(store: Any, stream: Any) -> Any:
+        @contextmanager
+        def held_lease(store: Any, stream: Any) -> Iterator[None]:
+            """In the place of the product's, whose thread renews the lease."""
             while (lease := store.deliveries.acquire(stream, "operator", LEASE_S)) is None:
                 scheduler.sleep(1.0)
-            return lease
+            try:
+                yield
+            finally:
+                store.deliveries.release(lease)
 
         for module, name, instead in (
             (
@@ -166,8 +170,7 @@ class World:
                 "wait_for_delivery",
                 partial(wait_for_delivery, now=now, sleep=scheduler.sleep),
             ),
-            (admin, "_leased", leased),
-            (admin, "HeldLease", _released),
+            (admin, "held_lease", held_lease),
             (admin, "stored_table", lambda *_: SimulatedStoredTable(self.lake)),
             (admin, "open_committer", lambda *given: with_store(self.lake.open_committer(), given[2])),
             (admin, "paths_of", self.lake.paths_of),
@@ -443,12 +446,3 @@ class World:
                 told = seen.digests.get((batch.stream.query_id, batch.batch_id), batch.digest)
                 if record.state is ManifestState.COMMITTED and record.rows and told != batch.digest:
                     yield f"batch {batch.batch_id} is COMMITTED, the table has it from other offsets"
-
-
-@contextmanager
-def _released(deliveries: Any, lease: Lease, seconds: float) -> Iterator[None]:
-    """In the place of the product's `HeldLease`, whose thread renews it."""
-    try:
-        yield
-    finally:
-        deliveries.release(lease)

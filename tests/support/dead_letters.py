@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from servers.http_rows import HttpRows
 from tests.support.lakes import DeltaLake, IcebergLake, LakeTable, rows
+from tests.support.postgres import PostgresTable
 
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.http.sink import DESTINATION
@@ -33,7 +34,15 @@ KINDS = pytest.mark.parametrize(
 """Each kind of destination, with a Delta table for its dead letters."""
 EVERY_KIND = pytest.mark.parametrize(
     "letters",
-    [("delta", "delta"), ("delta", "iceberg"), ("http", "delta"), ("http", "iceberg"), ("iceberg", "delta")],
+    [
+        ("delta", "delta"),
+        ("delta", "iceberg"),
+        ("http", "delta"),
+        ("http", "iceberg"),
+        ("iceberg", "delta"),
+        ("delta", "postgres"),
+        ("postgres", "postgres"),
+    ],
     indirect=True,
 )
 
@@ -52,13 +61,26 @@ class Endpoint:
     destination = DESTINATION
 
 
+@dataclass(frozen=True)
+class PostgresLetters(PostgresTable):
+    """A dead-letter table in Postgres."""
+
+    @property
+    def exists(self) -> bool:
+        ((found,),) = self.sql("SELECT to_regclass('events')")
+        return found is not None
+
+    def read(self, columns: str, order: str) -> list[tuple[Any, ...]]:
+        return self.sql(f"SELECT {columns} FROM events ORDER BY {order}")
+
+
 @dataclass
 class Letters:
     """A query with a dead-letter table."""
 
     query: Query
     store: SqlManifestStore
-    table: LakeTable
+    table: LakeTable | PostgresLetters
     """The dead-letter table."""
     ids: Callable[[], Sequence[int]]
     """Reads the ids in the destination."""
@@ -90,7 +112,13 @@ class Letters:
     def read(self) -> list[dict[str, Any]]:
         """The rows of the dead-letter table in the order of batches."""
         columns = "query_id, table_uri, batch_id, letter_id, row_id, code, message, refused_at, row, content"
-        found = rows(self.table, columns, "batch_id, letter_id") if self.table.exists else []
+        order, table = "batch_id, letter_id", self.table
+        if not table.exists:
+            return []
+        if isinstance(table, PostgresLetters):
+            found: Sequence[tuple[Any, ...]] = table.read(columns, order)
+        else:
+            found = rows(table, columns, order)
         return [dict(zip(columns.split(", "), row, strict=True)) for row in found]
 
     def bad_ids(self) -> list[int]:
@@ -114,12 +142,27 @@ class Letters:
             return count
 
 
-def letters_of(kind: str, to: str, folder: Path, store: SqlManifestStore, server: HttpRows) -> Letters:
-    """Return a query into a destination of this kind, with a dead-letter table of the other."""
+def letters_of(
+    kind: str,
+    to: str,
+    folder: Path,
+    store: SqlManifestStore,
+    server: HttpRows,
+    new_postgres_url: Callable[[], str],
+) -> Letters:
+    """Return a query into a destination of this kind, with a dead-letter table of the other.
+
+    Args:
+        new_postgres_url: only called for a table in Postgres
+    """
     options = {"badRows": "deadLetter", "checkpointLocation": str(folder / "checkpoint")}
-    table: LakeTable = DeltaLake(folder / "refused")
+    table: LakeTable | PostgresLetters = DeltaLake(folder / "refused")
     if to == "delta":
         options["deadLetter"] = str(folder / "refused")
+    elif to == "postgres":
+        table = PostgresLetters(new_postgres_url())
+        options["deadLetter.format"] = "penstock.postgres"
+        options |= {f"deadLetter.{key}": value for key, value in table.options.items()}
     else:
         table = IcebergLake(folder / "refused", "lake.refused")
         options["deadLetter.format"] = "penstock.iceberg"
@@ -129,6 +172,10 @@ def letters_of(kind: str, to: str, folder: Path, store: SqlManifestStore, server
         server.set(deduplicate=True, refused=BAD)
         place = Endpoint({"url": server.url, "format": "row"})
         return Letters(Query(place, options=options, store=store), store, table, server.ids)
+    if kind == "postgres":
+        events = PostgresTable(new_postgres_url())
+        events.sql("CREATE TABLE events (id bigint, name text NOT NULL)")
+        return Letters(Query(events, options=options), store, table, events.ids)
     lake: LakeTable = DeltaLake(folder / "table") if kind == "delta" else IcebergLake(folder / "lake")
     lake.create(NOT_NULL)
     return Letters(Query(lake, options=options), store, table, lake.ids)

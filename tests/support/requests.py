@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.committers.errors import PenstockError
+from penstock.committers.errors import PenstockError, SchemaMismatchError
 from penstock.committers.requests.contract import RefusedEntry, RowPlace
 
 REFUSED_AT = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
@@ -36,15 +36,24 @@ class FakeDestination:
     """Row ids that are dropped as bad rows."""
     keeps_refused: bool = False
     """They become dead letters instead."""
+    inconvertible: frozenset[int] = frozenset()
+    """Row ids that cannot be converted."""
+    columns: tuple[str, ...] = ("id",)
+    """Those that the rows must have."""
 
-    def check_schema(self, rows: pa.Schema) -> None: ...
+    def check_schema(self, rows: pa.Schema) -> None:
+        if not set(self.columns) <= set(rows.names):
+            raise SchemaMismatchError("columns are missing")
 
     def checker(self) -> Callable[[pa.RecordBatch], None]:
         return lambda rows: None
 
     def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[FakeEntry]:
+        self.check_schema(rows.schema)
         prefix = f"{place.query_id}-{place.batch_id}-{place.partition}"
         ids = rows.column("id").to_pylist()
+        if self.inconvertible.intersection(ids):
+            raise SchemaMismatchError("a row cannot be converted")
         return [
             FakeEntry(f"{prefix}-{place.row + number}", place.position + number, row_id)
             for number, row_id in enumerate(ids)

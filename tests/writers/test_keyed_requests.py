@@ -13,6 +13,8 @@ from penstock.committers.errors import ConfigurationError, SchemaMismatchError
 from penstock.committers.requests.contract import RowPlace
 from penstock.datasource.http.options import HttpOptions
 from penstock.datasource.http.sink import SERVICE
+from penstock.datasource.redis import sink as redis_sink
+from penstock.datasource.redis.options import RedisOptions
 from penstock.writers.requests.keyed import KeyedRequests, row_keys
 
 PLACE = RowPlace("q", 0, 0, 0, 0)
@@ -30,6 +32,15 @@ def test_entries_have_the_values_of_the_columns_as_their_key(option: str, keys: 
     requests.check_schema(rows.schema)
     assert [entry.key for entry in requests.entries(rows, PLACE)] == [(1, "x"), (1, "y"), None]
     assert settings.order_by_key
+
+
+def test_entries_with_a_key_of_their_own_keep_it() -> None:
+    """It has the order that the service needs, such as that of a key of Redis."""
+    options = {"url": "redis://h/0", "structure": "set", "key": "rows:{a}", "keys": "b"}
+    parsed = RedisOptions.parse(options)
+    requests = parsed.with_keys(redis_sink.SERVICE.requests(parsed))
+    rows = pa.record_batch({"a": ["x", "y"], "b": [1, 1]})
+    assert [entry.key for entry in requests.entries(rows, PLACE)] == [("rows:x", None), ("rows:y", None)]
 
 
 def test_without_keys_nothing_is_ordered() -> None:

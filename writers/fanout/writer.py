@@ -9,12 +9,27 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...committers.contract import AttemptId, TaskWriter, TaskWriterFactory
 from ...committers.errors import PenstockError
+from ..bad_rows import BadRowWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FanoutPayload: TypeAlias = "tuple[Any, ...]"
-"""One payload for each part."""
+    from ...committers.contract import DeadLetter
+
+
+@dataclass(frozen=True, slots=True)
+class PartPayload:
+    """What a task has written for one part."""
+
+    payload: Any
+    dead_letters: tuple[DeadLetter, ...] = ()
+    """Rows that do not fit the target of the part."""
+    rows: int = 0
+    """See `Committable.rows`."""
+
+
+FanoutPayload: TypeAlias = "tuple[PartPayload, ...]"
+"""One for each part."""
 
 
 @contextmanager
@@ -61,7 +76,7 @@ class FanoutWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         """
         Raises:
-            SchemaMismatchError: a value does not fit one of the targets.
+            SchemaMismatchError: a value does not fit one of the targets, and its option is badRows=fail.
         """
         for name, writer in self._writers:
             with of_target(name):
@@ -71,7 +86,11 @@ class FanoutWriter:
         payloads = []
         for name, writer in self._writers:
             with of_target(name):
-                payloads.append(writer.finish())
+                payload = writer.finish()
+            if isinstance(writer, BadRowWriter):
+                payloads.append(PartPayload(payload, writer.dead_letters, writer.rows))
+            else:
+                payloads.append(PartPayload(payload))
         return tuple(payloads)
 
     def abort(self) -> None:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...committers.contract import AttemptId
 from ...committers.crash_points import reach
-from ...committers.errors import PenstockError
+from ...committers.errors import PenstockError, SchemaMismatchError
 from ...committers.postgres.address import literal, qualified, quoted
 from ...committers.postgres.staging import (
     StagingComment,
@@ -19,6 +20,7 @@ from ...committers.postgres.staging import (
     drop,
     staging_name,
 )
+from ...committers.postgres.types import length_max
 from ..background import Background
 from ..parquet.schema_projection import SchemaProjector
 from .copy_csv import copy_csv
@@ -43,9 +45,32 @@ class StagingWriters:
     the same values.
     """
     sql_types: tuple[str, ...]
+    narrows: bool = False
+    """Some values of the query may not fit their columns. See `types.may_hold`."""
 
     def open(self, attempt: AttemptId) -> StagingWriter:
         return StagingWriter(self, attempt)
+
+
+_UUID = r"([0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}"
+
+
+def check_texts(texts: pa.Array, column: str, kind: str) -> None:
+    """Check that the server accepts the texts for a column of the SQL type, and stores them unchanged.
+
+    Raises:
+        SchemaMismatchError: it does not.
+    """
+    most = length_max(kind)
+    longest = None if most is None else pc.max(pc.utf8_length(texts)).as_py()
+    if most is not None and longest is not None and longest > most:
+        raise SchemaMismatchError(
+            f"A text of {longest:,} characters does not fit the column {column}, which is {kind}. Make the "
+            "column longer, or shorten the text in the query."
+        )
+    matches = pc.match_substring_regex(texts, rf"^({_UUID}|\{{{_UUID}\}})$") if kind == "uuid" else texts
+    if kind == "uuid" and pc.all(matches).as_py() is False:
+        raise SchemaMismatchError(f"A text in the column {column} is not a UUID. Correct it in the query.")
 
 
 class StagingWriter:
@@ -62,7 +87,12 @@ class StagingWriter:
         self._name = staging_name(attempt, plan.table_sql)
         self._sql = qualified(plan.schema, self._name)
         where = f"batch {attempt.batch_id}, partition {attempt.partition}, attempt {attempt.attempt}"
-        self._project = SchemaProjector(plan.columns, where)
+        self._project = SchemaProjector(plan.columns, where, narrows=plan.narrows)
+        self._limited = [
+            (number, kind)
+            for number, kind in enumerate(plan.sql_types)
+            if kind == "uuid" or length_max(kind) is not None
+        ]
         self._connection: Connection | None = None
         self._background = Background("penstock-copy")
         self._rows = self._bytes = 0
@@ -71,7 +101,10 @@ class StagingWriter:
 
     def check_rows(self, batch: pa.RecordBatch) -> None:
         """See `ChecksRows`."""
-        self._checked = (batch, copy_csv(self._project(batch)))
+        rows = self._project(batch)
+        for number, kind in self._limited:
+            check_texts(rows.column(number), self._plan.columns.field(number).name, kind)
+        self._checked = (batch, copy_csv(rows))
 
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:

@@ -65,6 +65,7 @@ class RedisTarget:
             "username": self.username,
             "password": self.password,
             "ssl": self.has_tls,
+            "ssl_check_hostname": True,  # redis-py before version 6 does not
             "socket_connect_timeout": CONNECT_S,
         }
 

@@ -23,6 +23,10 @@ Check = Callable[[pa.RecordBatch], None]
 """Raises `SchemaMismatchError` if the destination would not accept a value."""
 
 
+def accept_all(_: pa.RecordBatch) -> None:
+    """A `Check` for destinations whose delivery finds the rows that cannot be sent."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowLogWriters:
     """Opens task writers. Pickled to the executors, with the options of the object store."""

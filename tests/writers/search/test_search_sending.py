@@ -205,6 +205,36 @@ def test_a_missing_index_is_created_if_allowed(kind: str, place: SearchPlace) ->
         assert place.server.ask("GET", place.index) is not None
 
 
+@BOTH
+def test_an_index_that_another_query_creates_meanwhile_is_used(
+    kind: str, place: SearchPlace, proxy: LossyProxy
+) -> None:
+    """The request arrives twice, and the second one is refused."""
+    place.server.delete(place.index)
+    proxy.spend("sent twice", on=f"PUT /{place.index}")
+    place.sink(createIndex="true").open_table().plan_batch(rows_of(0).schema, "append", 0)
+    assert len(proxy.spent()) == 1
+    assert place.server.ask("GET", place.index) is not None
+
+
+@BOTH
+def test_an_index_that_cannot_be_created_is_an_error(
+    kind: str, place: SearchPlace, proxy: LossyProxy
+) -> None:
+    place.server.delete(place.index)
+    proxy.spend("denied", on=f"PUT /{place.index}")
+    with pytest.raises(PenstockError, match="cannot be checked"):
+        place.sink(createIndex="true").open_table().plan_batch(rows_of(0).schema, "append", 0)
+    assert place.server.ask("GET", place.index) is None
+
+
+def test_a_pipeline_that_may_not_be_read_is_not_called_missing(place: SearchPlace, proxy: LossyProxy) -> None:
+    proxy.spend("denied", on="GET /_ingest/pipeline")
+    with pytest.raises(PenstockError, match="cannot be checked"):
+        place.sink(pipeline="some").open_table().plan_batch(rows_of(0).schema, "append", 0)
+    assert len(proxy.spent()) == 1
+
+
 def test_a_data_stream_takes_each_document_once(place: SearchPlace) -> None:
     server, name = place.server, f"logs-{place.index}"
     server.ask("PUT", "_index_template/logs", {"index_patterns": ["logs-*"], "data_stream": {}})
