@@ -157,9 +157,12 @@ def deliver(
         keep_refused()
         recorder.record_if_due(acknowledged())
 
-    def settle(rows: int) -> None:
+    def flush() -> None:
         writer.flush()
         keep_refused()
+
+    def settle(rows: int) -> None:
+        flush()
         recorder.record(rows)
 
     in_flight = RowsInFlight()
@@ -167,8 +170,7 @@ def deliver(
     try:
         rows = rows_to_send(log, batches, start, keys)
         size_bytes, replaced, refused = _write_all(writer, requests, rows, in_flight, on_bad_rows, settle)
-        writer.flush()
-        keep_refused()
+        flush()
     except PenstockError:
         with suppress(PenstockError):  # the first error counts
             recorder.record(acknowledged())

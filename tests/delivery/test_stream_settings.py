@@ -144,7 +144,7 @@ def test_damaged_settings_are_reported(settings: str) -> None:
 
 def test_a_kind_that_is_not_known_is_named_wherever_a_table_is_opened(lake: DecoupledLake) -> None:
     sink: Any = lake.sink
-    stream = replace(lake.status, kind="paimon")
+    stream = replace(lake.status, kind="clay")
     settings = StreamSettings(options=sink.options.given)
     uses: list[Callable[[], object]] = [
         lambda: stored_table(stream, NO_SECRETS),
@@ -152,7 +152,7 @@ def test_a_kind_that_is_not_known_is_named_wherever_a_table_is_opened(lake: Deco
         lambda: check_checkpoint_gone(replace(stream, settings=CHECKPOINT), NO_SECRETS),
     ]
     for use in uses:
-        with pytest.raises(ConfigurationError, match=r"kind 'paimon'.*pip install --upgrade penstock"):
+        with pytest.raises(ConfigurationError, match=r"kind 'clay'.*pip install --upgrade penstock"):
             use()
 
 
