@@ -86,7 +86,7 @@ class FilesOptions(DeliveryOptions):
             ConfigurationError: lists all problems, one sentence each.
         """
         values, problems = parse_options(OPTIONS, PREFIXES, options)
-        if not values.get("path"):
+        if not values.get("path") and "path" not in options:  # a wrong one is a problem already
             problems.append('path is missing: give the folder with .option("path", ...) or .start(path).')
         codecs, codec = _CODECS[values.get("file_format", "parquet")], values.get("compression")
         if codec is not None and codec not in codecs:

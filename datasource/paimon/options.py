@@ -63,7 +63,7 @@ class PaimonOptions(DeliveryOptions):
             ConfigurationError: lists all problems, one sentence each.
         """
         values, problems = parse_options(OPTIONS, PREFIXES, options)
-        if not values.get("path"):
+        if not values.get("path") and not options.get("path"):  # a wrong one is a problem already
             problems.append(
                 'path is missing: say where the table is with .option("path", ...) or .start(path).'
             )

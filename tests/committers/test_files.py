@@ -155,8 +155,9 @@ def test_partitions_that_readers_do_not_read_back_are_refused(
 
 @pytest.mark.parametrize("path", ["s3://bucket/rows", "/", ""])
 def test_other_paths_are_refused(path: str) -> None:
-    with pytest.raises(ConfigurationError, match="path"):
+    with pytest.raises(ConfigurationError, match="path") as error:
         FilesOptions.parse({"path": path})
+    assert str(error.value).count("  - ") == 1
 
 
 def test_an_overwrite_is_refused(harness: FilesHarness) -> None:
