@@ -42,11 +42,11 @@ demo-fanout: .venv/.installed java ## Stream flights into Delta, OpenSearch and 
 	@$(BIN)/python notebooks/fanout_demo.py
 
 .PHONY: test
-test: .venv/.installed java ## The fast tests, about five minutes: units, protocol, real Spark, kills of Delta and Iceberg streams
+test: .venv/spark.jsa java ## The fast tests, about five minutes: units, protocol, real Spark, kills of Delta and Iceberg streams
 	@$(BIN)/pytest $(PARALLEL) -m "not slow" $(PYTEST_ARGS)
 
 .PHONY: test-all
-test-all: .venv/.installed java ## All tests on the newest Spark, about 45 minutes
+test-all: .venv/spark.jsa java ## All tests on the newest Spark, about 45 minutes
 	@$(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
 
 .PHONY: check
@@ -66,7 +66,7 @@ format: .venv/.installed ## Rewrite the code the way `make lint` wants it
 
 .PHONY: test-spark40
 test-spark40: export PYSPARK_PYTHON = $(CURDIR)/$(BIN40)/python
-test-spark40: .venv-spark40/.installed java ## The Spark tests on the oldest supported Spark, 4.0 (without kills)
+test-spark40: .venv-spark40/spark.jsa java ## The Spark tests on the oldest supported Spark, 4.0 (without kills)
 	@$(BIN40)/pytest $(PARALLEL) -m "spark and not kills" --ignore=tests/chaos $(PYTEST_ARGS)
 
 .PHONY: test-paimon
@@ -100,7 +100,7 @@ test-newest: .venv/.installed ## The contract tests with the newest deltalake, p
 	@.venv-newest/bin/python -m pytest -q $(CONTRACTS) $(ARGS)
 
 .PHONY: kills
-kills: .venv/.installed java ## SIGKILL the driver three times at every crash point; figures at the end
+kills: .venv/spark.jsa java ## SIGKILL the driver three times at every crash point; figures at the end
 	@PENSTOCK_KILLS=3 $(BIN)/pytest -m kills -s $(PYTEST_ARGS)
 
 # make simulate SEEDS=100000; the timeline of one history: make simulate ARGS="--seed 4711"
@@ -123,7 +123,7 @@ mutants: .venv/.installed ## Take guards away, one at a time, and count the hist
 MINUTES ?= 60
 SEED ?=
 .PHONY: chaos
-chaos: .venv/.installed java ## Kill, pause, starve and disconnect real streams for MINUTES, and check every row
+chaos: .venv/spark.jsa java ## Kill, pause, starve and disconnect real streams for MINUTES, and check every row
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # make flames NAMES=writer
@@ -215,7 +215,13 @@ distclean: clean ## The same, and the environments too
 	@$*/bin/python -m pip install --quiet --no-build-isolation --no-deps --editable .
 	@touch $@
 
-.PRECIOUS: %/.locked .venv-python%/.locked
+# The tests start many JVMs, and each of them would load Spark's classes from the jars.
+%/spark.jsa: %/.locked | %/.installed java
+	@echo "Keeping Spark's classes in $@, half a minute"
+	@PYSPARK_PYTHON=$(CURDIR)/$*/bin/python $*/bin/python -m tests.support.class_archive $@ > $@.log 2>&1 || true
+	@[ -s $@ ] || echo "This Java keeps no classes: Spark starts slower in the tests. See $@.log"
+
+.PRECIOUS: %/.locked .venv-python%/.locked %/spark.jsa
 
 define create
 if [ -z "$(PYTHON)" ]; then \

@@ -12,7 +12,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -146,6 +146,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
     slow = {item.path for item in items if any(item.iter_markers("slow"))}
     items.sort(key=lambda item: (item.path not in slow, "spark" not in item.path.parts))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem: str, sched: Any) -> None:
+    """A test that ends its process has failed. pytest-xdist would run it again, and waits for ever if it ends
+    a second process.
+    """
+    for tests in getattr(sched, "workqueue", {}).values():
+        if crashitem in tests:
+            tests[crashitem] = True
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

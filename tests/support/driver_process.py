@@ -6,15 +6,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.support.class_archive import java_options
+
 from penstock.testing import RunningJob
 
 DRIVER = Path(__file__).with_name("stream_driver.py")
 
 SHORT_LIVED = {
     "spark.ui.enabled": "false",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": java_options(),
 }
-"""Configuration of a Spark that lives for seconds: its JVM compiles fast rather than well."""
+"""Configuration of a Spark that lives for seconds."""
 
 
 class DriverProcess(RunningJob):

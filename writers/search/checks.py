@@ -29,9 +29,9 @@ def check_index(client: Any, target: SearchTarget) -> None:
                 'columns, or set .option("createIndex", "true"). Nothing was written.'
             )
         _create(client, target.index)
-    if target.operation == "index" and _is_data_stream(client, target.index):
+    if target.operation == "index" and _belongs_to_data_stream(client, target.index):
         raise ConfigurationError(
-            f"{target.index} is a data stream, which only accepts new documents. Set "
+            f"{target.index} is or belongs to a data stream, which only accepts new documents. Set "
             '.option("operation", "create"). Nothing was written.'
         )
     if target.pipeline is not None and not _has_pipeline(client, target.pipeline):
@@ -60,9 +60,9 @@ def _create(client: Any, index: str) -> None:
             raise
 
 
-def _is_data_stream(client: Any, name: str) -> bool:
-    found = client.indices.get(index=name, filter_path="*.data_stream")
-    return any(one.get("data_stream") == name for one in dict(found).values())
+def _belongs_to_data_stream(client: Any, name: str) -> bool:
+    """The name of a data stream, of an alias of one, or of an index of one."""
+    return bool(dict(client.indices.get(index=name, filter_path="*.data_stream")))
 
 
 def _has_pipeline(client: Any, pipeline: str) -> bool:

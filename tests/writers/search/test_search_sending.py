@@ -180,7 +180,8 @@ def test_create_keeps_the_first_document(kind: str, place: SearchPlace) -> None:
     [
         ({"index": "missing"}, 'The index missing does not exist.*option\\("createIndex", "true"\\)'),
         ({"pipeline": "missing"}, "The ingest pipeline missing does not exist"),
-        ({"index": "events-1"}, 'events-1 is a data stream.*option\\("operation", "create"\\)'),
+        ({"index": "events-1"}, 'events-1 is or belongs to a data stream.*option\\("operation", "create"\\)'),
+        ({"index": ".ds-events-1-000001"}, "belongs to a data stream, which only accepts new documents"),
     ],
 )
 def test_what_is_missing_is_reported_before_any_row_moves(
