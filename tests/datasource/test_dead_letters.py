@@ -351,6 +351,36 @@ def test_values_that_do_not_fit_a_column_of_postgres_are_dead_letters(
     assert {one["code"] for one in letters.read()} == {"does_not_fit"}
 
 
+@pytest.mark.parametrize("kind", ["json", "jsonb"])
+@pytest.mark.parametrize("letters", [("postgres", "postgres")], indirect=True)
+def test_texts_that_the_server_does_not_take_as_json_are_dead_letters(letters: Letters, kind: str) -> None:
+    table: Any = letters.query.harness
+    table.sql("DROP TABLE events")
+    table.sql(f"CREATE TABLE events (id bigint, value {kind})")
+    texts = [
+        None,
+        "null",
+        ' {"a": [1, -2.5e3]}',
+        '"\\\\u0000 \\ud83d\\ude00"',
+        "9" * 5000,
+        f'"{"x" * 100_000}"',
+    ]
+    texts += ["", "[1, 2", "{'a': 1}", "NaN", "-Infinity", "01", '"\t"', "[1,]", "1 2"]
+    texts += ['"\\u0000"', '"\\ud83d"', "1e999999", "1e131071", "1e131072"]
+    rows = pa.table({"id": pa.array(range(len(texts)), pa.int64()), "value": texts})
+    letters.run(0, rows)
+
+    refused = []
+    for number, text in enumerate(texts[1:], start=1):
+        try:
+            table.sql(f"SELECT length($text${text}$text$::{kind}::text)")
+        except Exception:  # noqa: BLE001 - the server's judgement
+            refused.append(number)
+    assert len(refused) == {"json": 9, "jsonb": 13}[kind]
+    assert letters.bad_ids() == refused
+    assert {one["code"] for one in letters.read()} == {"does_not_fit"}
+
+
 def test_bad_values_of_a_partition_column_are_dead_letters(letters: Letters, tmp_path: Path) -> None:
     """The writer meets them when it splits the rows, later than other values."""
     lake = DeltaLake(tmp_path / "by day")

@@ -1,13 +1,12 @@
 """SIGKILL to the whole driver at every named crash point, restart, and every row is there once.
 
-All kills hit one stream: each driver waits at the next crash point and is killed there, with its JVM and its
-Python workers. `PENSTOCK_KILLS=3` repeats that three times.
+A driver has several streams. Each of them waits at its next crash point, and then the driver is killed with
+its JVM and its Python workers. `PENSTOCK_KILLS=3` repeats that three times.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,47 +20,45 @@ pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
 ROUNDS = int(os.environ.get("PENSTOCK_KILLS", "1"))
 
-KILLS = (
-    "write.file_open",
-    "write.files_closed",
-    "prepare.start",
-    "prepare.done",
-    "recover.start",
-    "commit.start",
-    "commit.landed",
-    "recover.done",
-    "evolve.done",
-    "mark.done",
+CHAINS = (
+    ("table.created", "write.file_open", "write.files_closed"),
+    ("prepare.start", "prepare.done", "recover.start"),
+    ("commit.start", "commit.landed", "mark.done"),
+    ("prepare.done", "recover.done", "evolve.done"),
 )
-"""In this order the pending batch that `prepare.done` leaves is killed again and again in its recovery.
-
-`table.created` can happen only once, so each round begins a new table with it.
-"""
+"""What one stream each is killed at, in this order. Pending batches are killed again in their recovery."""
 
 ONLY_DELTA = {"evolve.done"}
 """An Iceberg table gets new columns in the commit of their first batch."""
 
 
 def test_the_kills_cover_every_crash_point() -> None:
-    assert {*KILLS, "table.created"} == set(STREAM_POINTS)
+    assert {point for chain in CHAINS for point in chain} == set(STREAM_POINTS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kill_round", range(ROUNDS))
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
+@pytest.mark.parametrize("lake", LAKES)
 def test_a_kill_at_every_crash_point_loses_and_doubles_nothing(
-    kill_round: int, store: str, tmp_path: Path, table: LakeTable, request: pytest.FixtureRequest
+    kill_round: int, store: str, lake: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    if ROUNDS == 1 and (store == "postgres" or table.source == "penstock.iceberg"):
+    if ROUNDS == 1 and (store == "postgres" or lake == "iceberg"):
         pytest.skip("one round of kills runs on Delta and SQLite only; PENSTOCK_KILLS=3 takes both of each")
-    kills = ["table.created", *KILLS]
-    if table.source == "penstock.iceberg":
-        kills = [point for point in kills if point not in ONLY_DELTA]
+    tables, streams, stores = [], [], []
+    for number, chain in enumerate(CHAINS):
+        (folder := tmp_path / str(number)).mkdir()
+        kills = [point for point in chain if lake == "delta" or point not in ONLY_DELTA]
+        stores.append(_store_url(store, folder, request))
+        tables.append(table := LAKES[lake](folder))
+        options = {**table.options, table.partitioning: "day", "store": stores[-1]}
+        streams.append(KilledStream(folder, table.source, options, kills))
+    KilledDriver(tmp_path, streams).run()
 
-    found = _run_with_kills(tmp_path, table, _store_url(store, tmp_path, request), kills)
-
-    assert rows(table, "bool_and(coalesce(twice = 2 * id, true)), count(twice) > 0") == [(True, True)]
-    print(f"{table.source}, {store}: {len(kills)} kills, {found}")  # noqa: T201 - shown by `make kills`
+    for table, store_url, chain in zip(tables, stores, CHAINS, strict=True):
+        found = _check(table, tmp_path, store_url)
+        print(f"{table.source}, {store}: killed at {', '.join(chain)}, {found}")  # noqa: T201 - for `make kills`
+    assert rows(tables[-1], "bool_and(coalesce(twice = 2 * id, true)), count(twice) > 0") == [(True, True)]
 
 
 def test_a_kill_after_the_commit_and_before_the_mark_adds_no_rows(tmp_path: Path) -> None:
@@ -76,16 +73,6 @@ def test_a_kill_after_the_commit_and_before_the_mark_adds_no_rows(tmp_path: Path
     KilledDriver(tmp_path, streams).run()
     for table, stream in zip(tables, streams, strict=True):
         _check(table, tmp_path, f"sqlite:///{stream.checkpoint}/penstock.sqlite")
-
-
-def _run_with_kills(
-    tmp_path: Path, table: LakeTable, store_url: str, kills: Sequence[str]
-) -> testing.Observation:
-    """Kill a stream at every point, and check that each row is in the table once."""
-    options = {**table.options, table.partitioning: "day", "store": store_url}
-    stream = KilledStream(tmp_path, table.source, options, kills)
-    stream.run()
-    return _check(table, tmp_path, store_url)
 
 
 def _check(table: LakeTable, root: Path, store_url: str) -> testing.Observation:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ...committers.contract import AttemptId
 from ...committers.crash_points import reach
-from ...committers.errors import PenstockError, SchemaMismatchError
+from ...committers.errors import PenstockError
 from ...committers.postgres.address import literal, qualified, quoted
 from ...committers.postgres.staging import (
     StagingComment,
@@ -20,10 +19,10 @@ from ...committers.postgres.staging import (
     drop,
     staging_name,
 )
-from ...committers.postgres.types import length_max
 from ..background import Background
 from ..parquet.schema_projection import SchemaProjector
 from .copy_csv import copy_csv
+from .text_checks import check_texts, has_limits
 
 if TYPE_CHECKING:
     from ...committers.postgres.connection import Connection, PostgresServer
@@ -52,27 +51,6 @@ class StagingWriters:
         return StagingWriter(self, attempt)
 
 
-_UUID = r"([0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}"
-
-
-def check_texts(texts: pa.Array, column: str, kind: str) -> None:
-    """Check that the server accepts the texts for a column of the SQL type, and stores them unchanged.
-
-    Raises:
-        SchemaMismatchError: it does not.
-    """
-    most = length_max(kind)
-    longest = None if most is None else pc.max(pc.utf8_length(texts)).as_py()
-    if most is not None and longest is not None and longest > most:
-        raise SchemaMismatchError(
-            f"A text of {longest:,} characters does not fit the column {column}, which is {kind}. Make the "
-            "column longer, or shorten the text in the query."
-        )
-    matches = pc.match_substring_regex(texts, rf"^({_UUID}|\{{{_UUID}\}})$") if kind == "uuid" else texts
-    if kind == "uuid" and pc.all(matches).as_py() is False:
-        raise SchemaMismatchError(f"A text in the column {column} is not a UUID. Correct it in the query.")
-
-
 class StagingWriter:
     """See `TaskWriter`. Uses one transaction: before `finish` the table is invisible, and a crash leaves
     nothing.
@@ -88,11 +66,7 @@ class StagingWriter:
         self._sql = qualified(plan.schema, self._name)
         where = f"batch {attempt.batch_id}, partition {attempt.partition}, attempt {attempt.attempt}"
         self._project = SchemaProjector(plan.columns, where, narrows=plan.narrows)
-        self._limited = [
-            (number, kind)
-            for number, kind in enumerate(plan.sql_types)
-            if kind == "uuid" or length_max(kind) is not None
-        ]
+        self._limited = [(number, kind) for number, kind in enumerate(plan.sql_types) if has_limits(kind)]
         self._connection: Connection | None = None
         self._background = Background("penstock-copy")
         self._rows = self._bytes = 0
