@@ -38,20 +38,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlManife
 
 @pytest.fixture
 def letters(
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    store: SqlManifestStore,
-    http_server: HttpRows,
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, tmp_path: Path, store: SqlManifestStore, http_server: HttpRows
 ) -> Letters:
-    kind, to = getattr(request, "param", ("delta", "delta"))
-    monkeypatch.setenv("PGUSER", "postgres")
-
-    def new_url() -> str:
-        url: str = request.getfixturevalue("new_postgres_url")()
-        return url
-
-    made = letters_of(kind, to, tmp_path, store, http_server, new_url)
+    made = letters_of(request, tmp_path, store, http_server)
     made.run(0, rows_with(1, 3))
     made.run(1, rows_with(7, 2))
     return made

@@ -60,21 +60,10 @@ def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
 
 @pytest.fixture
 def letters(
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    store: SqlManifestStore,
-    http_server: HttpRows,
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, tmp_path: Path, store: SqlManifestStore, http_server: HttpRows
 ) -> Letters:
     """A query into each kind of destination, by default Delta with a Delta table for its dead letters."""
-    kind, to = getattr(request, "param", ("delta", "delta"))
-    monkeypatch.setenv("PGUSER", "postgres")
-
-    def new_url() -> str:
-        url: str = request.getfixturevalue("new_postgres_url")()
-        return url
-
-    return letters_of(kind, to, tmp_path, store, http_server, new_url)
+    return letters_of(request, tmp_path, store, http_server)
 
 
 @EVERY_KIND

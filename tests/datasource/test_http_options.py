@@ -1,10 +1,7 @@
-"""Options of `penstock.http`: what is missing or wrong is said before anything moves."""
+"""Options of `penstock.http` and what they make of rows; of all services: `test_service_options.py`."""
 
 from __future__ import annotations
 
-import pickle
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.committers.contract import Batch, StreamKey
-from penstock.committers.errors import ConfigurationError, SchemaMismatchError
+from penstock.committers.errors import ConfigurationError
 from penstock.committers.requests.contract import RowPlace
-from penstock.datasource.http.options import HttpOptions, address_of
+from penstock.datasource.http.options import HttpOptions
 from penstock.datasource.http.sink import DESTINATION
 from penstock.datasource.http.source import HttpDataSource
 from penstock.datasource.table_access import TableAccess
@@ -24,76 +21,11 @@ IDS = pa.schema({"id": pa.int64()})
 STREAM = StreamKey("q", GIVEN["url"])
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"url": ""}, "url"),
-        ({"url": "ftp://example.com/x"}, "url='ftp://example.com/x': must be a URL such as"),
-        ({"url": "https:///x"}, "must be a URL such as"),
-        ({"url": "https://example.com:port/"}, "must be a URL such as"),
-        ({"url": "https://example.com/a b"}, "must be a URL such as"),
-        ({"url": "https://example.com/#x"}, "must not have a fragment"),
-        ({"url": "https://me@example.com/"}, "give them as username and password"),
-        ({"url": "https://example.com/?token=geheim"}, "Give it as header.* or storage.* instead"),
-        ({"method": "PO ST"}, "method='PO ST'"),
-        ({"format": "xml"}, "must be one of json, ndjson, row"),
-        ({"idempotencyHeader": "a b"}, "must be the name of a header"),
-        ({"idempotencyHeader": "X-Id", "header.x-id": "1"}, "name the same header"),
-        ({"header.a b": "c"}, "header.a b: must be a name"),
-        ({"header.a": "c\r\nHost: x"}, "header.a: must be a name"),
-        ({"password": "geheim"}, "password needs username"),
-        ({"username": "me", "bearerToken": "geheim"}, "bearerToken and username contradict each other"),
-        ({"bearerToken": "geheim", "header.Authorization": "x"}, "contradict each other"),
-        ({"maxRecordBytes": "5mb"}, "maxRecordBytes (5,242,880 bytes) must not be larger than maxBatchBytes"),
-        ({"maxBatchBytes": "64mb"}, "must not be larger than maxBufferedBytes"),
-        ({"requestTimeout": "0s"}, "requestTimeout must be at least 1s"),
-        ({"maxRowsPerSecond": "10"}, "parallelTasks is missing"),
-        ({"badRows": "ignore"}, "must be one of fail, drop, deadLetter"),
-        ({"targetFileSize": "1mb"}, "targetFileSize is an option of lake tables"),
-        ({"partitionby": "a"}, "partitionBy is an option of lake tables"),
-        ({"path": "/x"}, "path is not an option"),
-        ({"ulr": "x"}, "Did you mean url"),
-    ],
-)
-def test_a_wrong_option_is_named_and_no_secret_is_shown(options: Mapping[str, str], said: str) -> None:
-    with pytest.raises(ConfigurationError) as failure:
-        HttpOptions.parse({**GIVEN, **options})
-    assert said in str(failure.value)
-    assert "geheim" not in str(failure.value)
-
-
 @pytest.mark.parametrize(("delivery", "tasks"), [("coupled", 4), ("decoupled", 1)])
 def test_a_delivery_has_the_rate_of_all_tasks(delivery: str, tasks: int) -> None:
     rate = {"maxRowsPerSecond": "100", "parallelTasks": "4"}
     settings = HttpOptions.parse({**GIVEN, **rate, "delivery": delivery}).writer_settings
     assert (settings.rows_s_max, settings.tasks) == (100, tasks)
-
-
-def test_an_endpoint_is_required() -> None:
-    with pytest.raises(ConfigurationError, match="url is missing"):
-        HttpOptions.parse({})
-
-
-@pytest.mark.parametrize(
-    ("url", "address"),
-    [
-        ("HTTPS://API.Example.com:443", "https://api.example.com/"),
-        ("http://h:80/A?b=C", "http://h/A?b=C"),
-        ("http://h:8080/", "http://h:8080/"),
-        ("http://[::1]:80/x", "http://[::1]/x"),
-    ],
-)
-def test_an_endpoint_has_one_address(url: str, address: str) -> None:
-    assert address_of(url) == address_of(address) == address
-
-
-def test_secrets_are_not_shown_and_not_stored() -> None:
-    secrets = {"header.x-key": "geheim", "username": "geheim", "password": "geheim", "storage.key": "geheim"}
-    source = HttpDataSource({**GIVEN, **secrets, "checkpointLocation": "/c"})
-    sink = source.sink()
-    assert "geheim" not in repr(sink) + repr(sink.options) + repr(sink.open_table())
-    assert sink.options.given == {**GIVEN, "checkpointLocation": "/c", "rowLog": "/c/row-log"}
-    assert HttpOptions.parse(source.options).headers == {"x-key": "geheim"}
 
 
 def test_the_place_of_the_row_log_is_known_in_any_working_directory(
@@ -112,32 +44,6 @@ def test_decoupled_delivery_needs_a_row_log() -> None:
     target = HttpDataSource(options).sink().open_table()
     with pytest.raises(ConfigurationError, match="rowLog is missing"):
         target.plan_batch(IDS, "append", 0)
-
-
-def test_tasks_of_a_decoupled_query_get_no_secrets_of_the_endpoint(tmp_path: Path) -> None:
-    options = {**GIVEN, "rowLog": str(tmp_path / "log"), "bearerToken": "geheim", "header.x": "geheim"}
-    plans = [
-        HttpDataSource({**options, "delivery": delivery}).sink().open_table().plan_batch(IDS, "append", 0)
-        for delivery in ("coupled", "decoupled")
-    ]
-    assert [b"geheim" in pickle.dumps(plan) for plan in plans] == [True, False]
-
-
-@pytest.mark.parametrize(
-    ("options", "rows"),
-    [
-        ({}, pa.schema({"m": pa.map_(pa.int64(), pa.int64())})),
-        ({"idColumn": "id"}, pa.schema({"x": pa.int64()})),
-    ],
-)
-@pytest.mark.parametrize("delivery", ["coupled", "decoupled"])
-def test_columns_that_do_not_fit_are_refused_before_any_row_moves(
-    tmp_path: Path, options: Mapping[str, str], rows: pa.Schema, delivery: str
-) -> None:
-    given = {**GIVEN, **options, "delivery": delivery, "rowLog": str(tmp_path / "log")}
-    with pytest.raises(SchemaMismatchError):
-        HttpDataSource(given).sink().open_table().plan_batch(rows, "append", 0)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_request_has_one_row_if_each_is_a_request_of_its_own() -> None:
@@ -162,12 +68,6 @@ def test_an_id_can_be_sent_in_a_header() -> None:
     rows = pa.record_batch({"id": ["a b/c", "é\r\nX: y", "100%"]})
     ids = [entry.id for entry in requests.entries(rows, RowPlace("q", 0, 0, 0, 0))]
     assert ids == ["a b/c", "%C3%A9%0D%0AX: y", "100%25"]
-
-
-def test_the_client_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "aiohttp", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'penstock\[http\]'"):
-        HttpDataSource(dict(GIVEN)).sink()
 
 
 # In the delivery process ----------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from tests.support.lake_pairs import LakePair, by_all_readers, lake_pair, run
+from tests.support.lake_pairs import LakePair, by_all_readers, run
 
 from penstock.committers.contract import ManifestState
 from penstock.committers.errors import CheckpointMismatchError, RetryableError
@@ -21,12 +20,6 @@ from penstock.testing.faults import crash_at
 
 PREPARED, COMMITTED = ManifestState.PREPARED, ManifestState.COMMITTED
 UTC = timezone.utc
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[LakePair]:
-    with lake_pair(tmp_path) as tables:
-        yield tables
 
 
 # One write ---------------------------------------------------------------------------------------------

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from unittest import mock
 
 import pyarrow as pa
@@ -12,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 from tests.support.cli import Ended
-from tests.support.lake_pairs import LakePair, age_files, lake_pair, run
+from tests.support.lake_pairs import LakePair, age_files, run
 
 from penstock.cli import admin
 from penstock.committers.contract import ManifestState
@@ -27,12 +25,6 @@ from penstock.testing.conformance.query import ids
 
 PREPARED = ManifestState.PREPARED
 UTC = timezone.utc
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[LakePair]:
-    with lake_pair(tmp_path) as tables:
-        yield tables
 
 
 def delivered(pair: LakePair, batches: int = 3) -> Query:

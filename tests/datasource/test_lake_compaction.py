@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -32,12 +31,6 @@ from penstock.testing.conformance import Query
 from penstock.testing.faults import crash_at
 
 UTC = timezone.utc
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[LakePair]:
-    with lake_pair(tmp_path) as tables:
-        yield tables
 
 
 def test_small_files_of_each_partition_become_one_of_both_tables(pair: LakePair) -> None:

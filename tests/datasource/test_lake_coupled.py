@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from pathlib import Path
 from unittest import mock
 
 import pytest
-from tests.support.lake_pairs import LakePair, lake_pair, run
+from tests.support.lake_pairs import LakePair, run
 
 from penstock.committers.contract import ManifestState
 from penstock.committers.delta.committer import DeltaTableCommitter
@@ -17,12 +15,6 @@ from penstock.testing.conformance.query import ids
 from penstock.testing.faults import at_point, crash_at
 
 PREPARED, COMMITTED = ManifestState.PREPARED, ManifestState.COMMITTED
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[LakePair]:
-    with lake_pair(tmp_path) as tables:
-        yield tables
 
 
 def test_a_coupled_query_commits_each_batch_to_both(pair: LakePair) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from unittest import mock
 
 import pytest
@@ -17,7 +16,6 @@ from tests.support.lake_pairs import (
     agree,
     compacted,
     delivered,
-    lake_pair,
     run,
     share,
     some,
@@ -30,12 +28,6 @@ from penstock.committers.file_tables import shared_compaction
 from penstock.committers.iceberg.compaction import IcebergCompactableTable
 from penstock.delivery.maintenance_steps import StoredContext
 from penstock.testing.faults import at_point, crash_at
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[LakePair]:
-    with lake_pair(tmp_path) as tables:
-        yield tables
 
 
 def delete_from_delta(pair: LakePair, row_id: int) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.support.lake_pairs import LakePair, lake_pair, run
+from tests.support.lake_pairs import LakePair, run
 from tests.support.lakes import IDS
 
 from penstock.committers.errors import (
@@ -20,12 +18,6 @@ from penstock.committers.errors import (
 )
 from penstock.committers.file_tables.shared_files import SHARES_PROPERTY
 from penstock.testing.conformance.query import ids
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[LakePair]:
-    with lake_pair(tmp_path) as tables:
-        yield tables
 
 
 def refused(pair: LakePair, rows: pa.Table, error: type[PenstockError], message: str, **options: str) -> None:

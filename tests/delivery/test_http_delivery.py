@@ -14,7 +14,7 @@ import pytest
 from servers.http_rows import HttpRows, http_rows
 from tests.support.backlogs import start_cli, wait_until
 from tests.support.cli import Ended
-from tests.support.http_streams import ROWS, Stream, http_stream
+from tests.support.request_streams import ROWS, Stream, http_stream
 
 from penstock.committers.contract import ManifestState, Token
 from penstock.testing.conformance.query import ids

@@ -18,7 +18,7 @@ from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
 from servers.s3 import BUCKET, s3_client, s3_server
 from tests.support.cli import Ended
 from tests.support.fanouts import Fanout
-from tests.support.http_streams import ROWS, Stream, http_stream
+from tests.support.request_streams import ROWS, Stream, http_stream
 
 from penstock.committers.store.sql import open_store
 from penstock.testing.conformance.query import ids

@@ -26,7 +26,6 @@ from tests.support.backlogs import (
 from tests.support.lakes import LAKES
 from tests.support.stored_lake import paths_of
 
-from penstock.committers.contract import ManifestState
 from penstock.committers.errors import FencedError, RetryableError
 from penstock.committers.file_tables.manifest import decode
 from penstock.committers.store.sql import SqlManifestStore, StreamStatus
@@ -162,15 +161,6 @@ def test_the_lease_is_free_when_there_is_nothing_to_do(delta: DecoupledLake) -> 
     with serving(delta, settings=replace(QUICK, lease_s=60)):
         wait_until(lambda: delta.left == 0)
         wait_until(lambda: delta.store.deliveries.acquire(delta.stream, "another", 10) is not None, 10)
-
-
-def test_two_services_share_a_store_and_deliver_each_row_once(lake: DecoupledLake) -> None:
-    first, second = RecordingListener(), RecordingListener()
-    with serving(lake, first), serving(lake, second):
-        wait_until(lambda: lake.left == 0)
-        lake.fill(3, first=4)
-        wait_until(lambda: lake.left == 0)
-    assert lake.row_ids() == list(range(1, 15))
 
 
 def test_streams_are_shared_on_every_database(tmp_path: Path, store_url: str) -> None:
@@ -346,27 +336,10 @@ def test_a_batch_that_the_table_refuses_is_parked_with_its_error(tmp_path: Path)
 # Until nothing is left ------------------------------------------------------------------------------
 
 
-def test_drain_delivers_what_is_pending_and_ends(lake: DecoupledLake) -> None:
-    lake.decouple(deliverAfterSeconds="3600")
-    (drained,) = drain(lake.store, context_of())
-    assert (drained.deliveries, drained.batches, drained.rows, drained.left) == (1, 4, 8, 0)
-    assert lake.row_ids() == list(range(1, 9))
-    (again,) = drain(lake.store, context_of())
-    assert (again.deliveries, again.left, again.error) == (0, 0, None)
-
-
 def test_drain_waits_for_the_process_with_the_lease(delta: DecoupledLake) -> None:
     assert delta.store.deliveries.acquire(delta.stream, "another", 1) is not None
     (drained,) = drain(delta.store, context_of())
     assert (drained.batches, drained.left) == (4, 0)
-
-
-def test_drain_stops_waiting_for_a_stream_that_another_process_delivers(delta: DecoupledLake) -> None:
-    lease = delta.store.deliveries.acquire(delta.stream, "another", 60)
-    assert lease is not None
-    with HeldLease(delta.store.deliveries, lease, 60):
-        (drained,) = drain(delta.store, context_of(settings=replace(QUICK, lease_wait_s=0.5)))
-    assert (drained.left, drained.is_busy, drained.error) == (4, True, None)
 
 
 def test_drain_leaves_a_parked_stream_and_reports_it(delta: DecoupledLake) -> None:
@@ -437,9 +410,3 @@ def test_nothing_is_deleted_while_the_delivery_is_not_in_the_table(lake: Decoupl
     lake.planned = lake.plan()
     assert remove(lake, LATER) == 0
     assert lake.on_disk() == before
-
-
-def test_a_batch_in_a_delivery_is_committed_with_it(lake: DecoupledLake) -> None:
-    deliver(lake)
-    states = {record.state for record in lake.store.history(lake.stream, 10)}
-    assert states == {ManifestState.COMMITTED}

@@ -1,5 +1,10 @@
 """A manifest store in memory. It does in dictionaries what `SqlManifestStore` does in SQL; the same tests run
 on both.
+
+It is here for its speed: on a busy machine, 300 seeds in one process took 15 to 21 s (14 to 20
+seeds per second) with it, and 242 to 298 s (1.0 to 1.2) with the SQL store on SQLite in memory. Where all
+histories share one database, whose tables are made once, the SQL store plays 5.6 seeds per second of
+processor time; this one plays 43.
 """
 
 from __future__ import annotations

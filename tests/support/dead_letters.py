@@ -143,24 +143,19 @@ class Letters:
 
 
 def letters_of(
-    kind: str,
-    to: str,
-    folder: Path,
-    store: SqlManifestStore,
-    server: HttpRows,
-    new_postgres_url: Callable[[], str],
+    request: pytest.FixtureRequest, folder: Path, store: SqlManifestStore, server: HttpRows
 ) -> Letters:
-    """Return a query into a destination of this kind, with a dead-letter table of the other.
-
-    Args:
-        new_postgres_url: only called for a table in Postgres
+    """Return a query and its dead-letter table, of the two kinds in the parameter of the request. Without a
+    parameter, both are Delta tables.
     """
+    kind, to = getattr(request, "param", ("delta", "delta"))
+    request.getfixturevalue("monkeypatch").setenv("PGUSER", "postgres")
     options = {"badRows": "deadLetter", "checkpointLocation": str(folder / "checkpoint")}
     table: LakeTable | PostgresLetters = DeltaLake(folder / "refused")
     if to == "delta":
         options["deadLetter"] = str(folder / "refused")
     elif to == "postgres":
-        table = PostgresLetters(new_postgres_url())
+        table = PostgresLetters(request.getfixturevalue("new_postgres_url")())
         options["deadLetter.format"] = "penstock.postgres"
         options |= {f"deadLetter.{key}": value for key, value in table.options.items()}
     else:
@@ -173,7 +168,7 @@ def letters_of(
         place = Endpoint({"url": server.url, "format": "row"})
         return Letters(Query(place, options=options, store=store), store, table, server.ids)
     if kind == "postgres":
-        events = PostgresTable(new_postgres_url())
+        events = PostgresTable(request.getfixturevalue("new_postgres_url")())
         events.sql("CREATE TABLE events (id bigint, name text NOT NULL)")
         return Letters(Query(events, options=options), store, table, events.ids)
     lake: LakeTable = DeltaLake(folder / "table") if kind == "delta" else IcebergLake(folder / "lake")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 STUCK_S = 5.0
@@ -54,3 +56,13 @@ def run_virtually(main: Coroutine[Any, Any, T]) -> T:
                 task.cancel()
             loop.run_until_complete(asyncio.wait(tasks))
         loop.close()
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Decorator of a test that is a coroutine."""
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        run_virtually(test(*args, **kwargs))
+
+    return run

@@ -16,7 +16,7 @@ from tests.support.request_service import (
     now,
     sender,
 )
-from tests.support.virtual_loop import run_virtually
+from tests.support.virtual_loop import in_virtual_time
 
 from penstock.committers.errors import AccessRefusedError, SchemaMismatchError
 from penstock.writers.requests.results import DELIVERED, Fatal, Retry
@@ -25,42 +25,37 @@ from penstock.writers.requests.sender import RequestSender
 HOURS_S = 3600 * 24
 
 
-def test_close_flushes_and_closes_the_client_once() -> None:
+@in_virtual_time
+async def test_close_flushes_and_closes_the_client_once() -> None:
     service = ScriptedService()
-
-    async def main() -> None:
-        writer = sender(service)
-        await writer.write(entries(5))
-        await writer.close()
-        assert service.in_flight == 0
-        assert writer.acknowledged_up_to == 4
-        await writer.abort()
-
-    run_virtually(main())
+    writer = sender(service)
+    await writer.write(entries(5))
+    await writer.close()
+    assert service.in_flight == 0
+    assert writer.acknowledged_up_to == 4
+    await writer.abort()
     assert service.closed == 1
 
 
-def test_abort_cancels_what_is_in_flight_and_forgets_what_is_buffered() -> None:
+@in_virtual_time
+async def test_abort_cancels_what_is_in_flight_and_forgets_what_is_buffered() -> None:
     service = ScriptedService(NEVER, Retry("503"))
     observed = Observed()
-
-    async def main() -> None:
-        writer = sender(service, observer=observed)
-        await writer.write(entries(12))
-        await asyncio.sleep(LATENCY_S * 1.1)
-        sent = len(service.requests)
-        await writer.abort()
-        assert (service.in_flight, service.closed) == (0, 1)
-        assert (writer.counters.in_flight, writer.counters.in_flight_requests) == (0, 0)
-        assert (writer.counters.buffered, writer.counters.buffered_bytes) == (0, 0)
-        await asyncio.sleep(HOURS_S)
-        assert len(service.requests) == sent
-
-    run_virtually(main())
+    writer = sender(service, observer=observed)
+    await writer.write(entries(12))
+    await asyncio.sleep(LATENCY_S * 1.1)
+    sent = len(service.requests)
+    await writer.abort()
+    assert (service.in_flight, service.closed) == (0, 1)
+    assert (writer.counters.in_flight, writer.counters.in_flight_requests) == (0, 0)
+    assert (writer.counters.buffered, writer.counters.buffered_bytes) == (0, 0)
+    await asyncio.sleep(HOURS_S)
+    assert len(service.requests) == sent
     assert 0 not in observed.positions
 
 
-def test_abort_waits_for_a_client_that_takes_time_to_stop() -> None:
+@in_virtual_time
+async def test_abort_waits_for_a_client_that_takes_time_to_stop() -> None:
     class Slow(ScriptedService):
         async def submit(self, entries: object) -> None:  # type: ignore[override]
             self.in_flight += 1
@@ -71,19 +66,16 @@ def test_abort_waits_for_a_client_that_takes_time_to_stop() -> None:
                 self.in_flight -= 1
 
     service = Slow()
-
-    async def main() -> None:
-        writer = sender(service)
-        await writer.write(entries(3))
-        await asyncio.sleep(1)
-        await writer.abort()
-        assert service.in_flight == 0
-        assert now() == 4
-
-    run_virtually(main())
+    writer = sender(service)
+    await writer.write(entries(3))
+    await asyncio.sleep(1)
+    await writer.abort()
+    assert service.in_flight == 0
+    assert now() == 4
 
 
-def test_a_result_that_comes_while_aborting_is_not_acknowledged() -> None:
+@in_virtual_time
+async def test_a_result_that_comes_while_aborting_is_not_acknowledged() -> None:
     class LastMoment(ScriptedService):
         async def submit(self, entries: object) -> object:  # type: ignore[override]
             with suppress(asyncio.CancelledError):
@@ -91,14 +83,10 @@ def test_a_result_that_comes_while_aborting_is_not_acknowledged() -> None:
             return DELIVERED
 
     observed = Observed()
-
-    async def main() -> None:
-        writer = sender(LastMoment(), observer=observed)
-        await writer.write(entries(3))
-        await asyncio.sleep(1)
-        await writer.abort()
-
-    run_virtually(main())
+    writer = sender(LastMoment(), observer=observed)
+    await writer.write(entries(3))
+    await asyncio.sleep(1)
+    await writer.abort()
     assert observed.done == []
 
 
@@ -110,75 +98,63 @@ CALLS: dict[str, Callable[[RequestSender[int]], Awaitable[None]]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_each_call_after_an_error_raises_it(call: str) -> None:
+@in_virtual_time
+async def test_each_call_after_an_error_raises_it(call: str) -> None:
     service = ScriptedService(Fatal("401", "Check the token.", AccessRefusedError))
-
-    async def main() -> None:
-        writer = sender(service)
-        await writer.write(entries(12))
-        await asyncio.sleep(HOURS_S)
-        for _ in range(2):
-            with pytest.raises(AccessRefusedError, match="Check the token"):
-                await CALLS[call](writer)
-        await writer.abort()
-
-    run_virtually(main())
+    writer = sender(service)
+    await writer.write(entries(12))
+    await asyncio.sleep(HOURS_S)
+    for _ in range(2):
+        with pytest.raises(AccessRefusedError, match="Check the token"):
+            await CALLS[call](writer)
+    await writer.abort()
     assert len(service.requests) == 2  # both were in flight before the error
 
 
 @pytest.mark.parametrize("waiting", ["write", "flush"])
-def test_a_call_that_waits_raises_the_error(waiting: str) -> None:
+@in_virtual_time
+async def test_a_call_that_waits_raises_the_error(waiting: str) -> None:
     service = ScriptedService(NEVER, Fatal("401", "", AccessRefusedError))
-
-    async def main() -> None:
-        writer = sender(service, buffered_entries_max=3, request_timeout_s=HOURS_S)
-        await writer.write(entries(6))
-        with pytest.raises(AccessRefusedError):
-            await (writer.write(entries(99, start=6)) if waiting == "write" else writer.flush())
-        assert now() == LATENCY_S
-        await writer.abort()
-
-    run_virtually(main())
+    writer = sender(service, buffered_entries_max=3, request_timeout_s=HOURS_S)
+    await writer.write(entries(6))
+    with pytest.raises(AccessRefusedError):
+        await (writer.write(entries(99, start=6)) if waiting == "write" else writer.flush())
+    assert now() == LATENCY_S
+    await writer.abort()
 
 
-def test_a_flush_ends_with_the_error_of_a_concurrent_write() -> None:
-    async def main() -> None:
-        writer = sender(ScriptedService(NEVER), request_timeout_s=HOURS_S, record_bytes_max=100)
-        await writer.write(entries(3))
-        flush = asyncio.ensure_future(writer.flush())
-        await asyncio.sleep(1)
-        with pytest.raises(SchemaMismatchError):
-            await writer.write(entries(1, start=3, size_bytes=101))
-        with pytest.raises(SchemaMismatchError):
-            await flush
-        assert now() == 1
-        await writer.abort()
-
-    run_virtually(main())
+@in_virtual_time
+async def test_a_flush_ends_with_the_error_of_a_concurrent_write() -> None:
+    writer = sender(ScriptedService(NEVER), request_timeout_s=HOURS_S, record_bytes_max=100)
+    await writer.write(entries(3))
+    flush = asyncio.ensure_future(writer.flush())
+    await asyncio.sleep(1)
+    with pytest.raises(SchemaMismatchError):
+        await writer.write(entries(1, start=3, size_bytes=101))
+    with pytest.raises(SchemaMismatchError):
+        await flush
+    assert now() == 1
+    await writer.abort()
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_closed_writer_takes_nothing(call: str) -> None:
-    async def main() -> None:
-        writer = sender(ScriptedService())
-        await writer.close()
-        with pytest.raises(RuntimeError, match="closed"):
-            await CALLS[call](writer)
-
-    run_virtually(main())
+@in_virtual_time
+async def test_a_closed_writer_takes_nothing(call: str) -> None:
+    writer = sender(ScriptedService())
+    await writer.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        await CALLS[call](writer)
 
 
 @pytest.mark.parametrize("ending", ["close", "abort"])
-def test_a_client_that_cannot_close_does_not_change_the_result(ending: str) -> None:
+@in_virtual_time
+async def test_a_client_that_cannot_close_does_not_change_the_result(ending: str) -> None:
     class Broken(ScriptedService):
         async def close(self) -> None:
             if ending == "close":
                 raise OSError("no connection")
             await asyncio.Event().wait()
 
-    async def main() -> None:
-        writer = sender(Broken())
-        await writer.write(entries(3))
-        await (writer.close() if ending == "close" else writer.abort())
-
-    run_virtually(main())
+    writer = sender(Broken())
+    await writer.write(entries(3))
+    await (writer.close() if ending == "close" else writer.abort())

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.virtual_loop import run_virtually
+from tests.support.virtual_loop import in_virtual_time, run_virtually
 
 from penstock.committers.errors import RetryableError
 from penstock.writers.requests.entry import Entry
@@ -263,25 +263,23 @@ class Player:
 
 @settings(max_examples=300, deadline=None)
 @given(courses(FAULTS))
-def test_each_entry_is_acknowledged_once_and_only_refused_ones_are_dead_letters(course: Course) -> None:
-    async def main() -> None:
-        player = Player(course)
-        await player.play()
-        service, writer = player.service, player.writer
-        assert not service.in_flight
-        positions = {entry.position for entry in player.entries}
-        assert service.done.keys() == positions
-        dead = {position for position, result in service.done.items() if result == REFUSED}
-        assert dead == positions & course.refused
-        delivered = {position for position, result in service.done.items() if isinstance(result, Delivered)}
-        assert delivered == positions - dead
-        assert delivered <= service.arrived
-        assert writer.acknowledged_up_to == (len(positions) - 1 if positions else None)
-        assert (writer.counters.in_flight, writer.counters.buffered) == (0, 0)
-        assert not writer._progress._open
-        await writer.close()
-
-    run_virtually(main())
+@in_virtual_time
+async def test_each_entry_is_acknowledged_once_and_only_refused_ones_are_dead_letters(course: Course) -> None:
+    player = Player(course)
+    await player.play()
+    service, writer = player.service, player.writer
+    assert not service.in_flight
+    positions = {entry.position for entry in player.entries}
+    assert service.done.keys() == positions
+    dead = {position for position, result in service.done.items() if result == REFUSED}
+    assert dead == positions & course.refused
+    delivered = {position for position, result in service.done.items() if isinstance(result, Delivered)}
+    assert delivered == positions - dead
+    assert delivered <= service.arrived
+    assert writer.acknowledged_up_to == (len(positions) - 1 if positions else None)
+    assert (writer.counters.in_flight, writer.counters.buffered) == (0, 0)
+    assert not writer._progress._open
+    await writer.close()
 
 
 @settings(max_examples=300, deadline=None)

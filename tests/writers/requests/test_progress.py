@@ -17,7 +17,7 @@ from tests.support.request_service import (
     entry,
     sender,
 )
-from tests.support.virtual_loop import run_virtually
+from tests.support.virtual_loop import in_virtual_time, run_virtually
 
 from penstock.committers.errors import PenstockError
 from penstock.writers.requests.counters import Counters
@@ -25,7 +25,8 @@ from penstock.writers.requests.progress import Progress
 from penstock.writers.requests.results import DELIVERED, DeadLetter, Dropped, Retry
 
 
-def test_the_observer_gets_entries_in_the_order_of_their_acknowledgment() -> None:
+@in_virtual_time
+async def test_the_observer_gets_entries_in_the_order_of_their_acknowledgment() -> None:
     """The first request takes longest; of the second, one entry is sent again."""
     service = ScriptedService(
         [DELIVERED, Dropped("old"), DeadLetter("400", "Bad.")],
@@ -33,13 +34,9 @@ def test_the_observer_gets_entries_in_the_order_of_their_acknowledgment() -> Non
         latency_s=lambda number: 5.0 if number == 0 else LATENCY_S,
     )
     observed = Observed()
-
-    async def main() -> None:
-        writer = sender(service, observer=observed)
-        await writer.write(entries(6))
-        await writer.flush()
-
-    run_virtually(main())
+    writer = sender(service, observer=observed)
+    await writer.write(entries(6))
+    await writer.flush()
     assert observed.done == [
         (3, DELIVERED),
         (5, DELIVERED),
@@ -50,55 +47,46 @@ def test_the_observer_gets_entries_in_the_order_of_their_acknowledgment() -> Non
     ]
 
 
-def test_what_a_crash_would_repeat_is_bounded_while_one_request_gets_no_response() -> None:
+@in_virtual_time
+async def test_what_a_crash_would_repeat_is_bounded_while_one_request_gets_no_response() -> None:
     """Without a bound, all others would be done behind it, and none of them recorded."""
     service = ScriptedService(NEVER)
-
-    async def main() -> None:
-        writer = sender(service, in_flight_requests_max=2, buffered_entries_max=10, request_timeout_s=60.0)
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(writer.write(entries(100)), timeout=30)
-        assert writer.acknowledged_up_to is None
-        assert max(place for request in service.positions for place in request) == 10 + 2 * 3 - 1
-        await writer.abort()
-
-    run_virtually(main())
+    writer = sender(service, in_flight_requests_max=2, buffered_entries_max=10, request_timeout_s=60.0)
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(writer.write(entries(100)), timeout=30)
+    assert writer.acknowledged_up_to is None
+    assert max(place for request in service.positions for place in request) == 10 + 2 * 3 - 1
+    await writer.abort()
 
 
-def test_progress_is_the_prefix_of_what_is_done() -> None:
+@in_virtual_time
+async def test_progress_is_the_prefix_of_what_is_done() -> None:
     service = ScriptedService(latency_s=lambda number: [3.0, 1.0, 5.0, 1.0][number])
-
-    async def main() -> None:
-        writer = sender(service, in_flight_requests_max=3)
-        assert writer.acknowledged_up_to is None
-        await writer.write(entries(9))
-        for second, done_up_to in ((0.5, None), (2, None), (3.5, 5), (5.5, 8)):
-            await asyncio.sleep(second - asyncio.get_running_loop().time())
-            assert writer.acknowledged_up_to == done_up_to
-        await writer.write([entry(20), entry(30)])
-        await writer.flush()
-        assert writer.acknowledged_up_to == 30
-
-    run_virtually(main())
+    writer = sender(service, in_flight_requests_max=3)
+    assert writer.acknowledged_up_to is None
+    await writer.write(entries(9))
+    for second, done_up_to in ((0.5, None), (2, None), (3.5, 5), (5.5, 8)):
+        await asyncio.sleep(second - asyncio.get_running_loop().time())
+        assert writer.acknowledged_up_to == done_up_to
+    await writer.write([entry(20), entry(30)])
+    await writer.flush()
+    assert writer.acknowledged_up_to == 30
 
 
-def test_progress_does_not_pass_what_the_observer_did_not_take() -> None:
+@in_virtual_time
+async def test_progress_does_not_pass_what_the_observer_did_not_take() -> None:
     def refuse(done: object) -> None:
         raise OSError("disk full")
 
     service = ScriptedService(DELIVERED, NEVER, NEVER)
-
-    async def main() -> None:
-        writer = sender(service, observer=refuse)
-        await writer.write(entries(3))
-        with pytest.raises(PenstockError, match="OSError: disk full"):
-            await writer.flush()
-        assert writer.acknowledged_up_to is None
-        with pytest.raises(PenstockError, match="OSError: disk full"):
-            await writer.write(entries(3, start=3))
-        await writer.abort()
-
-    run_virtually(main())
+    writer = sender(service, observer=refuse)
+    await writer.write(entries(3))
+    with pytest.raises(PenstockError, match="OSError: disk full"):
+        await writer.flush()
+    assert writer.acknowledged_up_to is None
+    with pytest.raises(PenstockError, match="OSError: disk full"):
+        await writer.write(entries(3, start=3))
+    await writer.abort()
     assert len(service.requests) == 1
 
 

@@ -25,7 +25,7 @@ from tests.support.request_service import (
     now,
     sender,
 )
-from tests.support.virtual_loop import run_virtually
+from tests.support.virtual_loop import in_virtual_time, run_virtually
 
 from penstock.committers.errors import (
     AccessRefusedError,
@@ -92,19 +92,16 @@ def test_one_result_is_that_of_all_entries_of_the_request() -> None:
 
 
 @pytest.mark.parametrize("slower", [0, 1])
-def test_failed_entries_return_to_the_front_in_their_order(slower: int) -> None:
+@in_virtual_time
+async def test_failed_entries_return_to_the_front_in_their_order(slower: int) -> None:
     """Two requests fail, in either order, while other entries wait."""
     service = ScriptedService(
         BUSY, BUSY, NEVER, NEVER, latency_s=lambda number: LATENCY_S + 0.001 * (number == slower)
     )
-
-    async def main() -> None:
-        writer = sender(service, retries=RetryBudget(), draw=lambda: 0.0, in_flight_requests_max=2)
-        await writer.write(entries(9))
-        await asyncio.sleep(1)
-        await writer.abort()
-
-    run_virtually(main())
+    writer = sender(service, retries=RetryBudget(), draw=lambda: 0.0, in_flight_requests_max=2)
+    await writer.write(entries(9))
+    await asyncio.sleep(1)
+    await writer.abort()
     first, second, *again = service.positions
     assert (first, second) == ((0, 1, 2), (3, 4, 5))
     # The first request that fails is sent again before the other one has failed.
