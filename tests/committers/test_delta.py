@@ -9,15 +9,13 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tests.support.streams import SCHEMA, VIEWS, DeltaStream, stream_in
+from tests.support.streams import VIEWS, DeltaStream, stream_in
 
 from penstock.committers.contract import Committed
 from penstock.committers.delta.files import delta_files
 from penstock.committers.errors import PenstockError, RetryableError, TableNotSupportedError
-from penstock.testing.faults import crash_at
 
 
 @pytest.fixture(params=sorted(VIEWS))
@@ -89,20 +87,6 @@ def test_overwrite_of_an_append_only_table_is_refused_by_name(stream: DeltaStrea
     with pytest.raises(TableNotSupportedError, match=r"delta\.appendOnly"):
         stream.prepare(1, [2], mode="overwrite")
     stream.commit(1, [2])
-    assert stream.ids() == [1, 2]
-
-
-# New columns ------------------------------------------------------------------------------------------
-
-
-def test_a_crash_after_adding_columns_is_finished_by_the_next_attempt(stream: DeltaStream) -> None:
-    stream.commit(0, [1])
-    wider = pa.schema([*SCHEMA, ("extra", pa.int32())])
-    manifest = stream.prepare(1, [2], schema=wider, evolve=True)
-    with crash_at("evolve.done"):
-        stream.committer().commit(manifest)
-    assert stream.ids() == [1]
-    assert stream.committer().commit(manifest) == Committed(3)
     assert stream.ids() == [1, 2]
 
 

@@ -36,7 +36,7 @@ from penstock.committers.lance.table import TOKEN_PREFIX, table_id_of
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.lance.source import LanceDataSource
 from penstock.testing.conformance.query import Query, ids
-from penstock.testing.faults import at_point, crash_at
+from penstock.testing.faults import at_point
 
 TEXTS = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
@@ -414,20 +414,6 @@ def test_columns_that_change_before_the_commit_are_named(
     harness.table().add_columns(pa.schema([("text", pa.int32())]))
     with pytest.raises(SchemaMismatchError, match="text: it is int32 now, and was string"):
         query.target().commit(manifest)
-
-
-def test_a_crash_between_the_new_columns_and_their_batch_is_recovered(
-    query: Query, store: SqlManifestStore, harness: LanceHarness
-) -> None:
-    query.run(store, query.batch(0), ids(0))
-    wider = query.with_options(schemaEvolution="addColumns")
-    rows = pa.table({"id": [1], "text": ["a"]}, schema=TEXTS)
-    with crash_at("evolve.done"):
-        wider.run(store, wider.batch(1), rows)
-    assert harness.table().to_table().to_pydict() == {"id": [0], "text": [None]}
-
-    assert wider.plan(store, wider.batch(1), TEXTS).writers is None, "the prepared files are committed"
-    assert harness.table().to_table().to_pydict() == {"id": [0, 1], "text": [None, "a"]}
 
 
 def test_a_missing_library_is_named(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:

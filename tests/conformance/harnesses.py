@@ -86,7 +86,7 @@ class DeltaHarness(DeltaLake, LakeHarness):
         commit="the next file of the log, created if it is not there",
         token="transaction identifiers (`txn`) in the same log entry",
         shows_secrets_to_tasks=True,
-        crash_points=CRASH_POINTS,
+        crash_points=(*CRASH_POINTS, "evolve.done"),
     )
 
     def __init__(self, folder: Path) -> None:

@@ -35,6 +35,7 @@ class LanceHarness(DestinationHarness):
             "table.created",
             "write.file_open",
             "write.files_closed",
+            "evolve.done",
             "commit.start",
             "commit.landed",
         ),
