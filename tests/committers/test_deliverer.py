@@ -139,11 +139,6 @@ class Stream:
         return self.query.holds(self.store, ids)
 
 
-@pytest.fixture(params=LAKES)
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
-    return LAKES[request.param](tmp_path)
-
-
 @pytest.fixture
 def store(store_url: str, clock: HandClock) -> Iterator[SqlManifestStore]:
     with open_store(store_url, clock) as opened:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -33,7 +33,7 @@ from penstock.committers.lance.cleanup import LanceCleanableTable
 from penstock.committers.lance.committer import LanceTableCommitter
 from penstock.committers.lance.maintenance import clean_up, compact
 from penstock.committers.lance.table import TOKEN_PREFIX, table_id_of
-from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.lance.source import LanceDataSource
 from penstock.testing.conformance.query import Query, ids
 from penstock.testing.faults import at_point
@@ -44,12 +44,6 @@ TEXTS = pa.schema([("id", pa.int64()), ("text", pa.string())])
 @pytest.fixture
 def harness(tmp_path: Path) -> LanceHarness:
     return LanceHarness(tmp_path)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
-    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
-        yield store
 
 
 @pytest.fixture

@@ -47,11 +47,6 @@ PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, 
 PARTS: Sequence[Ids] = ([1, 2], [3])
 
 
-@pytest.fixture(params=LAKES)
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
-    return LAKES[request.param](tmp_path)
-
-
 @pytest.fixture
 def query(lake: LakeTable) -> Query:
     return Query(lake)
