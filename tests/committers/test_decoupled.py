@@ -91,12 +91,6 @@ class Stream:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
-    with open_store(f"sqlite:///{tmp_path}/store.db") as opened:
-        yield opened
-
-
-@pytest.fixture
 def stream(tmp_path: Path, store: SqlManifestStore) -> Stream:
     return Stream(Query(LAKES["delta"](tmp_path)), store)
 
@@ -481,15 +475,6 @@ def test_a_skipped_batch_hides_none_that_was_given_up(stream: Stream) -> None:
     stream.store.deliveries.skip(stream.query.stream, 2, "ann", "broken")
     with pytest.raises(CheckpointMismatchError, match="batch 1 was aborted and never written again"):
         stream.begin(stream.batch(3))
-
-
-def test_a_query_continues_after_a_batch_that_an_operator_has_skipped(stream: Stream) -> None:
-    stream.run(0, [0])
-    stream.run(1, [1])
-    assert stream.store.deliveries.skip(stream.query.stream, 1, "ann", "broken")
-    stream.run(2, [2])
-    stream.deliver()
-    assert stream.holds([0, 2])
 
 
 # A store that was lost or put back --------------------------------------------------------------------
