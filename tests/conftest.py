@@ -55,7 +55,6 @@ SLOW = (
     "committers/test_hudi_java.py",
     "committers/test_hudi_s3.py",
     "committers/test_iceberg_catalogs.py",
-    "committers/test_iceberg_concurrency.py",
     "committers/test_iceberg_expiry.py",
     "committers/test_iceberg_foreign_tables.py",
     "committers/test_iceberg_glue.py",

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 
 from ...committers import crash_points
@@ -15,7 +16,7 @@ from ...committers.store.sql import SqlManifestStore
 from ..faults import Crash, crash_at
 from .claims import Claims, check_nothing_left, check_rows
 from .harness import DestinationHarness
-from .query import Query, ids
+from .query import TEXTS, Query, ids
 
 OF_THE_PROTOCOL = ("prepare.start", "prepare.done", "mark.done")
 """Crash points of every batch. A destination adds its own."""
@@ -56,6 +57,23 @@ class CrashClaims(Claims):
 
         check_rows(harness, 1, 2, 3, 4)
         assert not store.pending(query.stream)
+
+    @pytest.mark.parametrize("point", ["evolve.done", "commit.start", "commit.landed"])
+    def test_a_crash_of_a_batch_with_a_new_column_loses_and_doubles_nothing(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness, point: str
+    ) -> None:
+        """Only for the points that the destination declares in its promises."""
+        if not harness.promises.adds_columns or point not in harness.promises.crash_points:
+            return
+        query.run(store, query.batch(0), ids(0))
+        wider = Query(harness, options={"schemaEvolution": "addColumns"}, store=store)
+        rows = pa.table({"id": [1], "text": ["a"]}, schema=TEXTS)
+        with crash_at(point):
+            wider.run(store, wider.batch(1), rows)
+        wider.run(store, wider.batch(1), rows, run_id="r2")
+
+        check_rows(harness, 0, 1)
+        assert query.state(store, 1) is ManifestState.COMMITTED
 
     @pytest.mark.parametrize("has_committed", [False, True], ids=["before its commit", "after its commit"])
     @pytest.mark.parametrize("batch_id", [0, 1])

@@ -16,9 +16,8 @@ from ...datasource.committing import commit_batch_write
 from ...datasource.planning import plan_batch_write
 from .claims import Claims, check_nothing_left, check_rows
 from .harness import DestinationHarness
-from .query import IDS, Plan, Query, ids, shipped, task
+from .query import IDS, TEXTS, Plan, Query, ids, shipped, task
 
-TEXTS = pa.schema([("id", pa.int64()), ("text", pa.string())])
 OTHER_TYPE = pa.schema([("id", pa.list_(pa.int64()))])
 
 MIB = 1024 * 1024

@@ -124,12 +124,14 @@ class DeliveryClaims(Claims):
     ) -> None:
         if not harness.promises.overwrites:
             return
-        for batch_id, overwrite in enumerate((False, True, False)):
+        decoupled.run(store, decoupled.batch(0), ids(0))
+        deliver(store)
+        for batch_id, overwrite in enumerate((False, True, False), 1):
             decoupled.run(store, decoupled.batch(batch_id), ids(batch_id), overwrite=overwrite)
         delivered = _delivered(store)
 
         assert delivered.left == 0
-        check_rows(harness, 1, 2)
+        check_rows(harness, 2, 3)
 
     def test_missing_prepared_rows_stop_the_delivery(
         self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness

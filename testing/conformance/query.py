@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 IDS = pa.schema([("id", pa.int64())])
+TEXTS = pa.schema([("id", pa.int64()), ("text", pa.string())])
 NO_ACCESS = TableAccess({}, {})
 
 Messages = list[CommittableMessage[Any, Any]]

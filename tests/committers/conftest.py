@@ -1,4 +1,4 @@
-"""Fixtures for tests of the store, which other test files override, and of catalogs."""
+"""Stores, storages, and catalogs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from servers.rest_catalog import RestCatalogServer
 from servers.s3 import s3_server
 from tests.support.catalogs import CatalogLake, GlueLake, HiveLake, RestLake, SqlLake, StoredQuery
 from tests.support.iceberg_tables import Tables, tables_in
-from tests.support.lakes import ids
-from tests.support.stored_batches import STREAM
+from tests.support.lakes import LAKES, LakeTable, ids
 from tests.support.stores import HandClock
 
-from penstock.committers.deliveries.contract import Lease
-from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.sql import SqlManifestStore, open_store
+
+
+@pytest.fixture(params=LAKES)
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
+    """A table of each format; other test files have lakes of their own."""
+    return LAKES[request.param](tmp_path)
 
 
 @pytest.fixture
@@ -37,24 +40,10 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-def store(store_url: str, clock: HandClock) -> Iterator[SqlManifestStore]:
-    """A store with the stream STREAM, which run "r1" has claimed."""
-    with open_store(store_url, clock) as opened:
-        opened.register_stream(STREAM, "test")
-        opened.claim(STREAM, "r1")
+def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
+    """An empty store in SQLite, in the file `store.db`. Some test files take others."""
+    with open_store(f"sqlite:///{tmp_path}/store.db") as opened:
         yield opened
-
-
-@pytest.fixture
-def deliveries(store: SqlManifestStore) -> SqlDeliveries:
-    return store.deliveries
-
-
-@pytest.fixture
-def lease(deliveries: SqlDeliveries) -> Lease:
-    held = deliveries.acquire(STREAM, "first", 10)
-    assert held is not None
-    return held
 
 
 def quiet(proxy: LossyProxy) -> LossyProxy:
@@ -76,6 +65,18 @@ def s3() -> Iterator[dict[str, str]]:
     """A server of S3; the options for its bucket."""
     with s3_server() as options:
         yield options
+
+
+@pytest.fixture(scope="session")
+def _s3_proxy(s3: dict[str, str]) -> Iterator[LossyProxy]:
+    with lossy_proxy(s3["AWS_ENDPOINT_URL"]) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def s3_proxy(_s3_proxy: LossyProxy) -> LossyProxy:
+    """A proxy before the server of S3, without faults."""
+    return quiet(_s3_proxy)
 
 
 @pytest.fixture(scope="session")

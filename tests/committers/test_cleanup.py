@@ -6,22 +6,22 @@ import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from tests.support.lakes import LAKES
-from tests.support.stored_lake import GRACE, NOW, OLD, YOUNG, Lake, paths, paths_of
+from tests.support.stored_lake import GRACE, NOW, OLD, Lake, paths
 
 from penstock.committers import cleanup
 from penstock.committers.cleanup import FileStatus, ListedFile, classify, settled_batches
-from penstock.committers.contract import DataFile, ManifestState, Mode, Token
+from penstock.committers.contract import DataFile, ManifestState, Token
 from penstock.committers.delta.cleanup import DeltaCleanableTable
+from penstock.committers.delta.files import delta_files
 from penstock.committers.errors import ManifestCorruptError, RetryableError
+from penstock.committers.file_tables.files import TableFiles
+from penstock.committers.iceberg.files import iceberg_files
 from penstock.writers.parquet.write_config import parse_file_name
 
 
@@ -46,33 +46,7 @@ def any_lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
         yield lake
 
 
-# What can be deleted --------------------------------------------------------------------------------
-
-
-def test_files_of_a_lost_attempt_of_a_committed_batch_are_deleted(lake: Lake) -> None:
-    lost, kept = lake.write(0), lake.write(0)
-    lake.commit(0, kept)
-
-    assert paths(lake.find().unneeded) == paths(lost)
-    assert lake.on_disk() == paths(lost) | paths(kept)
-
-    assert lake.clean_up() == len(lost)
-    assert lake.on_disk() == paths(kept)
-
-
 # What cannot ----------------------------------------------------------------------------------------
-
-
-def test_files_of_a_batch_that_runs_for_longer_than_the_grace_period_stay(lake: Lake) -> None:
-    """A task closes its first file days before its batch is prepared: age alone proves nothing."""
-    lake.commit(0, lake.write(0))
-    running = lake.write(1, age=OLD)
-
-    assert lake.clean_up() == 0
-    assert paths(lake.find().unsettled) == paths(running)
-
-    lake.commit(1, running)
-    assert len(lake.rows()) == 4
 
 
 def test_files_of_a_batch_given_up_stay_until_a_later_one_is_committed(lake: Lake) -> None:
@@ -100,13 +74,6 @@ def test_pending_files_are_kept_even_if_the_table_has_a_later_batch(local_lake: 
     assert paths(local_lake.find().unneeded) == paths(lost)
     assert local_lake.clean_up() == len(lost)
     assert local_lake.on_disk() == paths(files)
-
-
-def test_young_files_stay(any_lake: Lake) -> None:
-    young = any_lake.write(0, age=YOUNG)
-    any_lake.commit(0, any_lake.write(0))
-    assert paths(any_lake.find().young) == paths(young)
-    assert any_lake.clean_up() == 0
 
 
 def test_files_that_only_an_older_version_has_stay_for_time_travel(local_lake: Lake) -> None:
@@ -350,150 +317,25 @@ def test_verdicts(path: str, age: timedelta, verdict: FileStatus) -> None:
     assert classify(file, parse_file_name(path), {"q": 5}, NOW - GRACE) is verdict
 
 
-# Any history ----------------------------------------------------------------------------------------
+# Files on the local disk ----------------------------------------------------------------------------
 
-STEPS = (
-    "commit",
-    "commit",
-    "lost attempt",
-    "lost young attempt",
-    "overwrite",
-    "die before prepare",
-    "die before commit",
-    "die before mark",
-    "recover",
-    "give up",
-    "renew",
-    "lose store",
-    "foreign delete",
-    "foreign compact",
-    "restore",
-    "log checkpoint",
-    "clean up",
+
+@pytest.mark.parametrize(
+    ("files_of", "location"), [(delta_files, "{}"), (iceberg_files, "{}"), (iceberg_files, "file://{}")]
 )
-
-
-class History:
-    """Runs the steps of drivers and other jobs on a lake, with one stream at a time."""
-
-    def __init__(self, lake: Lake) -> None:
-        self.lake = lake
-        self.next_batch = 0
-        self.orphans: set[str] = set()
-        """Old files of lost attempts of the current query, which clean-up has to delete."""
-        self.must_stay: set[str] = set()
-
-    def run(self, step: str) -> None:
-        getattr(self, step.replace(" ", "_"))()
-
-    def commit(self, mode: Mode = "append") -> None:
-        self.lake.recover()
-        self.lake.commit(self.next_batch, self.lake.write(self.next_batch), mode)
-        self.next_batch += 1
-
-    def overwrite(self) -> None:
-        self.commit("overwrite")
-
-    def lost_attempt(self) -> None:
-        self.orphans |= paths(self.lake.write(self.next_batch))
-        self.commit()
-
-    def lost_young_attempt(self) -> None:
-        self.must_stay |= paths(self.lake.write(self.next_batch, YOUNG))
-        self.commit()
-
-    def die_before_prepare(self) -> None:
-        self.orphans |= paths(self.lake.write(self.next_batch))
-
-    def die_before_commit(self) -> None:
-        self.lake.recover()
-        self.lake.prepare(self.next_batch, self.lake.write(self.next_batch))
-        self.next_batch += 1
-
-    def die_before_mark(self) -> None:
-        self.lake.recover()
-        manifest = self.lake.prepare(self.next_batch, self.lake.write(self.next_batch))
-        self.lake.committer().commit(manifest)
-        self.next_batch += 1
-
-    def recover(self) -> None:
-        self.lake.recover()
-
-    def give_up(self) -> None:
-        """The newest batch, if it is pending, is aborted for its replay."""
-        for record in self.lake.store.pending(self.lake.stream):
-            token = self.lake.committer().token(self.lake.query_id)
-            if token is None or token.batch_id < record.batch.batch_id:
-                manifest = self.lake.store.manifest(self.lake.stream, record.batch.batch_id)
-                assert manifest is not None
-                self.lake.store.finish(record.batch, ManifestState.ABORTED)
-                self.orphans |= set(paths_of(manifest))
-                self.next_batch = record.batch.batch_id
-
-    def renew(self) -> None:
-        self.lake.recover()
-        self.lake.query_id = f"q{int(self.lake.query_id[1:]) + 1}"
-        self.lake.register()
-        self.next_batch += 1
-        self.orphans.clear()
-
-    def lose_store(self) -> None:
-        self.give_up()
-        self.lake.lose_store()
-
-    def foreign_delete(self) -> None:
-        self._table().delete("id % 3 = 0")
-
-    def foreign_compact(self) -> None:
-        self._table().optimize.compact()
-
-    def restore(self) -> None:
-        """To the version before: RESTORE removes rows, never tokens."""
-        table = self._table()
-        if table.version() > 0 and not self.lake.store.pending(self.lake.stream):
-            table.restore(table.version() - 1)
-            # The streams continue, as after `recover --accept-table`.
-
-    def log_checkpoint(self) -> None:
-        self._table().create_checkpoint()
-
-    def _table(self) -> deltalake.DeltaTable:
-        return deltalake.DeltaTable(str(self.lake.table))
-
-    def clean_up(self) -> None:
-        lake = self.lake
-        before, named, versions = lake.on_disk(), lake.named_by_store(), lake.versions()
-        token = lake.committer().token(lake.query_id)
-        lake.clean_up()
-        deleted = before - lake.on_disk()
-        assert not deleted & named, "a manifest names it"
-        assert not deleted & set().union(*versions.values()), "a version of the table needs it"
-        assert not deleted & self.must_stay
-        for path in deleted:
-            name = parse_file_name(path)
-            assert name is not None
-            if name.query_id == lake.query_id:
-                assert token is not None
-                assert name.batch_id <= token.batch_id, "its batch may still be committed"
-        assert lake.versions() == versions
-
-
-@pytest.mark.slow
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
-@given(steps=st.lists(st.sampled_from(STEPS), min_size=3, max_size=14))
-def test_clean_up_deletes_no_named_or_readable_file_whatever_happened(steps: list[str]) -> None:
-    """Afterwards pending batches can be committed, and the orphans of the query are deleted."""
-    with TemporaryDirectory() as folder, Lake(Path(folder)) as lake:
-        history = History(lake)
-        for step in [*steps, "clean up"]:
-            history.run(step)
-        rows = lake.rows()
-        pending = lake.store.pending(lake.stream)
-        lake.recover()
-        assert len(lake.rows()) >= len(rows)
-        assert not lake.store.pending(lake.stream), pending
-        history.commit()
-        history.clean_up()
-        assert not history.orphans & lake.on_disk()
+def test_files_below_a_local_location(
+    tmp_path: Path, files_of: Callable[[str, dict[str, str]], TableFiles], location: str
+) -> None:
+    """Paths have the characters of partition values. A location that does not exist has no files."""
+    names = [f"day={n % 3}/a%2F b{n}" for n in range(100)]
+    for name in names:
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).touch()
+    files = files_of(location.format(tmp_path / "data"), {})
+    assert {path for path, _, _ in files.walk()} == set(names)
+    assert files.missing([names[0], "day=9/x"]) == ["day=9/x"]
+    assert files.missing([*names, "day=9/x"]) == ["day=9/x"]
+    assert files.delete([names[0], "day=9/x"]) == 1
+    assert files.missing(names) == [names[0]]
+    missing = files_of(location.format(tmp_path / "missing"), {})
+    assert (missing.missing(["a"]), missing.delete(["a"]), list(missing.walk())) == (["a"], 0, [])

@@ -26,10 +26,10 @@ from penstock.committers.contract import (
 )
 from penstock.committers.decision import Action
 from penstock.committers.decoupled import DecoupledCommitter
-from penstock.committers.errors import CheckpointMismatchError, FencedError, RetryableError
+from penstock.committers.errors import CheckpointMismatchError, RetryableError
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.committers.two_phase import TwoPhaseCommitter
-from penstock.testing.faults import at_point, crash_at
+from penstock.testing.faults import crash_at
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
 
@@ -91,12 +91,6 @@ class Stream:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
-    with open_store(f"sqlite:///{tmp_path}/store.db") as opened:
-        yield opened
-
-
-@pytest.fixture
 def stream(tmp_path: Path, store: SqlManifestStore) -> Stream:
     return Stream(Query(LAKES["delta"](tmp_path)), store)
 
@@ -108,17 +102,6 @@ def any_stream(request: pytest.FixtureRequest, tmp_path: Path, store: SqlManifes
 
 
 # Without failures -------------------------------------------------------------------------------------
-
-
-def test_a_batch_is_done_before_the_table_has_it(any_stream: Stream) -> None:
-    any_stream.run(0, [1])
-    any_stream.run(1, [2])
-    assert any_stream.states() == {0: PREPARED, 1: PREPARED}
-    assert any_stream.query.lake.count() == 0
-
-    any_stream.deliver()
-    assert any_stream.states() == {0: COMMITTED, 1: COMMITTED}
-    assert any_stream.holds([1, 2])
 
 
 def test_a_batch_after_one_that_the_store_knows_needs_no_table(stream: Stream) -> None:
@@ -159,14 +142,6 @@ def test_a_delivered_batch_with_other_offsets_is_an_error(stream: Stream) -> Non
     stream.deliver()
     with pytest.raises(CheckpointMismatchError, match="committed from other source offsets"):
         stream.begin(stream.batch(0, "others"))
-
-
-def test_a_replay_with_missing_files_is_written_again(any_stream: Stream) -> None:
-    any_stream.run(0, [1])
-    any_stream.query.lake.vacuum()
-    any_stream.run(0, [1], "r2")
-    any_stream.deliver()
-    assert any_stream.holds([1])
 
 
 def test_a_replay_with_missing_files_keeps_later_batches(any_stream: Stream) -> None:
@@ -502,15 +477,6 @@ def test_a_skipped_batch_hides_none_that_was_given_up(stream: Stream) -> None:
         stream.begin(stream.batch(3))
 
 
-def test_a_query_continues_after_a_batch_that_an_operator_has_skipped(stream: Stream) -> None:
-    stream.run(0, [0])
-    stream.run(1, [1])
-    assert stream.store.deliveries.skip(stream.query.stream, 1, "ann", "broken")
-    stream.run(2, [2])
-    stream.deliver()
-    assert stream.holds([0, 2])
-
-
 # A store that was lost or put back --------------------------------------------------------------------
 
 
@@ -583,51 +549,3 @@ def test_the_first_prepared_batch_wins_and_the_files_of_the_other_are_deleted(st
     assert not any((stream.query.lake.data_folder / path).exists() for path in ours.paths)
     stream.deliver()
     assert stream.holds([1])
-
-
-def test_other_rows_that_were_prepared_first_are_an_error(stream: Stream) -> None:
-    ours = stream.write(stream.batch(0), "r2", [1])
-    stream.prepare(stream.write(stream.batch(0, "others"), "r1", [2]))
-    with pytest.raises(CheckpointMismatchError, match="by another run"):
-        stream.prepare(ours)
-
-
-def test_a_run_that_was_taken_over_prepares_nothing(stream: Stream) -> None:
-    stream.run(0, [0], "r1")
-    late = stream.write(stream.batch(1), "r1", [1])
-    stream.run(1, [1], "r2")
-    with pytest.raises(FencedError):
-        stream.prepare(late)
-    assert not any((stream.query.lake.data_folder / path).exists() for path in late.paths)
-
-
-def test_a_manifest_of_a_dead_run_with_missing_files_is_replaced(stream: Stream) -> None:
-    """The database executed the request of the dead run after this run had begun the batch."""
-    batch = stream.batch(0)
-    assert stream.begin(batch) is Action.WRITE
-    dead = stream.write(batch, "dead", [1])
-    for path in dead.paths:
-        (stream.query.lake.data_folder / path).unlink()
-    ours = stream.write(batch, "r2", [1])
-    with at_point("prepare.start", lambda: stream.prepare(dead)):
-        with pytest.raises(FencedError):  # the dead run's claim came last
-            stream.prepare(ours)
-    assert stream.states() == {0: PREPARED}
-    again = stream.write(batch, "r3", [1])
-    stream.prepare(again)
-    stream.deliver()
-    assert stream.holds([1])
-
-
-@pytest.mark.parametrize("point", ["prepare.start", "prepare.done"])
-def test_a_crash_around_prepare_and_a_restart_leave_each_row_once(any_stream: Stream, point: str) -> None:
-    any_stream.run(0, [0])
-    batch = any_stream.batch(1)
-    assert any_stream.begin(batch) is Action.WRITE
-    written = any_stream.write(batch, "r1", [1])
-    with crash_at(point):
-        any_stream.prepare(written)
-    if any_stream.begin(batch) is Action.WRITE:
-        any_stream.prepare(any_stream.write(batch, "r2", [1]))
-    any_stream.deliver()
-    assert any_stream.holds([0, 1])

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import json
-import pickle
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tests.support.streams import SCHEMA, VIEWS, DeltaStream, stream_in
+from tests.support.streams import VIEWS, DeltaStream, stream_in
 
-from penstock.committers.contract import Committed
-from penstock.committers.delta.files import delta_files
 from penstock.committers.errors import PenstockError, RetryableError, TableNotSupportedError
-from penstock.testing.faults import crash_at
 
 
 @pytest.fixture(params=sorted(VIEWS))
@@ -63,24 +55,6 @@ def test_the_commit_names_its_query_and_batch(stream: DeltaStream) -> None:
     assert info["isBlindAppend"] is True
 
 
-# Conflicts --------------------------------------------------------------------------------------------
-
-
-def test_rows_of_concurrent_writers_are_each_in_the_table_once(stream: DeltaStream) -> None:
-    stream.commit(0, [0])
-
-    def append_all(first: int) -> None:
-        for n in range(10):
-            stream.lake.append(first + n)
-
-    with ThreadPoolExecutor(3) as pool:
-        foreign = [pool.submit(append_all, first) for first in (1000, 2000)]
-        for batch_id in range(1, 15):
-            stream.commit_until_it_ends(stream.prepare(batch_id, [batch_id]))
-        [future.result() for future in foreign]
-    assert stream.ids() == [*range(15), *range(1000, 1010), *range(2000, 2010)]
-
-
 # Overwrite --------------------------------------------------------------------------------------------
 
 
@@ -92,62 +66,7 @@ def test_overwrite_of_an_append_only_table_is_refused_by_name(stream: DeltaStrea
     assert stream.ids() == [1, 2]
 
 
-# New columns ------------------------------------------------------------------------------------------
-
-
-def test_a_crash_after_adding_columns_is_finished_by_the_next_attempt(stream: DeltaStream) -> None:
-    stream.commit(0, [1])
-    wider = pa.schema([*SCHEMA, ("extra", pa.int32())])
-    manifest = stream.prepare(1, [2], schema=wider, evolve=True)
-    with crash_at("evolve.done"):
-        stream.committer().commit(manifest)
-    assert stream.ids() == [1]
-    assert stream.committer().commit(manifest) == Committed(3)
-    assert stream.ids() == [1, 2]
-
-
 # Files and storage ------------------------------------------------------------------------------------
-
-
-def test_the_files_of_a_big_manifest_are_listed_by_directory(tmp_path: Path) -> None:
-    names = [f"day={n % 3}/a%2F b{n}" for n in range(100)]
-    for name in names:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    (tmp_path / names[50]).unlink()
-    files = delta_files(str(tmp_path), {})
-    assert files.missing([*names, "day=9/x"]) == [names[50], "day=9/x"]
-    assert files.delete(names) == 99
-    assert delta_files(str(tmp_path / "missing"), {}).missing(["a"]) == ["a"]
-
-
-def test_a_full_disk_loses_nothing_and_the_next_attempt_succeeds(stream: DeltaStream, tmp_path: Path) -> None:
-    """A limit on the size of files stands for the disk."""
-    program = """
-import pickle, resource, signal, sys
-from penstock.committers.delta.committer import DeltaTableCommitter
-manifest = pickle.load(open(sys.argv[1], "rb"))
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
-try:
-    DeltaTableCommitter(manifest.batch.stream.table_uri).commit(manifest)
-except Exception as error:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    print(type(error).__name__, error)
-"""
-
-    manifest = stream.prepare(0, [1])
-    (tmp_path / "manifest").write_bytes(pickle.dumps(manifest))
-    run = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "manifest")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stdout.startswith("RetryableError"), run.stdout + run.stderr
-    assert "The batch was not committed" in run.stdout
-    assert stream.committer().commit(manifest) == Committed(1)
-    assert stream.ids() == [1]
 
 
 def test_a_damaged_table_is_reported_as_unreadable(stream: DeltaStream) -> None:

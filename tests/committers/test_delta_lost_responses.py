@@ -23,12 +23,6 @@ ONCE_ONLY = {"max_retries": "0"}
 
 
 @pytest.fixture(scope="module")
-def s3_proxy(s3: dict[str, str]) -> Iterator[LossyProxy]:
-    with lossy_proxy(s3["AWS_ENDPOINT_URL"]) as proxy:
-        yield proxy
-
-
-@pytest.fixture(scope="module")
 def azure_proxy(azure: str) -> Iterator[LossyProxy]:
     with lossy_proxy(azure) as proxy:
         yield proxy

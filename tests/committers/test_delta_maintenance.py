@@ -248,18 +248,19 @@ def test_old_log_entries_are_deleted_if_allowed(stream: DeltaStream, enabled: st
     assert pl.read_delta(stream.uri).height == 2 * COMMITS_PER_CHECKPOINT
 
 
-@pytest.mark.parametrize("by", ["checkpoint", "overwrite"])
 @pytest.mark.parametrize(
-    ("text", "is_left"),
+    ("by", "text", "is_left"),
     [
-        ("interval 1 day", False),
-        ("interval 365 days", True),
-        ("365 days", True),
-        ("INTERVAL 365 DAYS", True),
-        ("interval 1 day 52 weeks", True),
-        ("1 month", True),
-        ("", True),
-        ("2 days", False),
+        ("checkpoint", "interval 1 day", False),
+        ("checkpoint", "interval 365 days", True),
+        ("checkpoint", "365 days", True),
+        ("checkpoint", "INTERVAL 365 DAYS", True),
+        ("checkpoint", "interval 1 day 52 weeks", True),
+        ("checkpoint", "1 month", True),
+        ("checkpoint", "", True),
+        ("checkpoint", "2 days", False),
+        ("overwrite", "interval 1 day", False),
+        ("overwrite", "365 days", True),
     ],
 )
 def test_the_log_is_kept_for_the_retention(stream: DeltaStream, by: str, text: str, is_left: bool) -> None:

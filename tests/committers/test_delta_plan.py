@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
 
 import pyarrow as pa
@@ -81,11 +80,6 @@ def test_a_location_that_cannot_be_written_is_a_configuration_error(tmp_path: Pa
 
 
 # Matching ---------------------------------------------------------------------------------------------
-
-
-def test_a_target_pickles(stream: DeltaStream) -> None:
-    target = stream.committer().plan(SCHEMA)
-    assert pickle.loads(pickle.dumps(target)) == target
 
 
 @pytest.mark.parametrize(

@@ -173,13 +173,6 @@ def test_columns_that_others_add_are_noticed(stream: DeltaStream) -> None:
     assert stream.committer().plan(stream.schema).schema.names == ["id", "name", "extra"]
 
 
-def test_properties_that_others_set_are_noticed(stream: DeltaStream) -> None:
-    manifest = stream.prepare(1, [1])
-    DeltaTable(stream.uri).alter.add_constraint({"positive": "id >= 0"})
-    with pytest.raises(Exception, match="positive"):
-        stream.committer().commit(manifest)
-
-
 def test_a_concurrent_driver_is_noticed(stream: DeltaStream, tmp_path: Path) -> None:
     manifest = stream.prepare(1, [1])
     other = stream_in(tmp_path, snapshot_cache=VIEWS["a process that goes on"]())
@@ -198,14 +191,6 @@ def test_a_table_created_again_is_not_taken_for_the_old_one(stream: DeltaStream,
     with pytest.raises(TableChangedError, match="dropped and re-created"):
         stream.committer().commit(manifest)
     assert DeltaTable(stream.uri).version() == versions - 1
-
-
-def test_a_dropped_table_is_noticed(stream: DeltaStream) -> None:
-    manifest = stream.prepare(1, [1])
-    shutil.rmtree(stream.uri)
-    with pytest.raises(TableChangedError, match=r"Delta table .* no longer exists"):
-        stream.committer().commit(manifest)
-    assert not Path(stream.uri).exists()
 
 
 def test_a_log_that_was_cleaned_up_after_the_cached_version_is_loaded(stream: DeltaStream) -> None:

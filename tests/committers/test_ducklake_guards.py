@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -21,16 +20,10 @@ from penstock.committers.ducklake.files import DuckLakeCleanableTable
 from penstock.committers.ducklake.maintenance import merge_files
 from penstock.committers.ducklake.table import data_path_problem
 from penstock.committers.errors import RetryableError, TableChangedError
-from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance import Query
 from penstock.testing.conformance.query import payloads
 from penstock.testing.duckdb_reader import load_extensions
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
-    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
-        yield store
 
 
 @pytest.fixture

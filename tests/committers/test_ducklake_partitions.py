@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,19 +17,13 @@ from penstock.committers.ducklake.connection import LakeServer
 from penstock.committers.ducklake.maintenance import merge_files
 from penstock.committers.errors import ConfigurationError, SchemaMismatchError, TableNotSupportedError
 from penstock.committers.file_tables.manifest import decode
-from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.ducklake.target import DuckLakeTarget
 from penstock.testing.conformance import Query
 from penstock.writers.parquet.compaction import choose_groups, rewrite_group
 from penstock.writers.parquet.write_config import FileNames
 
 UTC = dt.timezone.utc
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
-    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
-        yield store
 
 
 @pytest.fixture
@@ -190,17 +183,6 @@ def test_a_data_path_that_looks_like_a_partition_is_refused(tmp_path: Path, stor
     plain = Query(lake, options={"table": "main.plain"})
     plain.run(store, plain.batch(0), rows("a"))
     assert lake.sql("SELECT key FROM plain") == [("a",)]
-
-
-def test_files_are_not_added_to_a_table_with_other_partitions(
-    lake: DuckLake, store: SqlManifestStore
-) -> None:
-    query = by(lake, "key")
-    manifest = query.prepare(store, query.batch(0), rows("a"))
-    lake.sql("ALTER TABLE events RESET PARTITIONED BY")
-    with pytest.raises(SchemaMismatchError, match="is now partitioned by no column, and was by key"):
-        query.target().commit(manifest)
-    assert lake.sql("SELECT count(*) FROM events") == [(0,)]
 
 
 def test_small_files_are_rewritten_within_their_partition(lake: DuckLake, store: SqlManifestStore) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
+from servers.lossy_proxy import Fault, LossyProxy
 from servers.s3 import BUCKET, s3_client
 from tests.support.ducklakes import DuckLake, sqlite_lake
 
@@ -20,7 +19,7 @@ from penstock.committers.ducklake.connection import LakeServer
 from penstock.committers.ducklake.maintenance import delete_removed_files, merge_files
 from penstock.committers.ducklake.storage import duckdb_secret
 from penstock.committers.errors import ConfigurationError, RetryableError
-from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.destinations import cleanup_of
 from penstock.datasource.ducklake.sink import DuckLakeSink, StoredDuckLake
 from penstock.testing.conformance import Query
@@ -29,24 +28,11 @@ from penstock.testing.conformance.query import ids, payloads
 KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
-@pytest.fixture(scope="module")
-def s3_proxy(s3: dict[str, str]) -> Iterator[LossyProxy]:
-    with lossy_proxy(s3["AWS_ENDPOINT_URL"]) as proxy:
-        yield proxy
-
-
 @pytest.fixture
 def lake(tmp_path: Path, s3: dict[str, str], s3_proxy: LossyProxy) -> DuckLake:
     """Reached through the proxy."""
-    s3_proxy.spend()
     storage = {**s3, "AWS_ENDPOINT_URL": s3_proxy.url, "max_retries": "0"}
     return replace(sqlite_lake(tmp_path), s3=storage)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
-    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
-        yield store
 
 
 @pytest.fixture

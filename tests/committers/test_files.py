@@ -13,7 +13,6 @@ from penstock.committers.contract import AttemptId, Batch, Committed, Manifest, 
 from penstock.committers.errors import (
     CommitStateUnknownError,
     ConfigurationError,
-    PenstockError,
     SchemaMismatchError,
     TableChangedError,
     TableNotSupportedError,
@@ -158,11 +157,6 @@ def test_other_paths_are_refused(path: str) -> None:
     with pytest.raises(ConfigurationError, match="path") as error:
         FilesOptions.parse({"path": path})
     assert str(error.value).count("  - ") == 1
-
-
-def test_an_overwrite_is_refused(harness: FilesHarness) -> None:
-    with pytest.raises(PenstockError, match="cannot overwrite"):
-        target_of(harness).plan_batch(ROWS, "overwrite", 0)
 
 
 def test_the_version_that_commands_show_is_the_last_batch_of_the_query(harness: FilesHarness) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.hudi import META, HudiLake
 
-from penstock.committers.contract import AlreadyCommitted, Committed, Conflict
+from penstock.committers.contract import AlreadyCommitted, Committed, Conflict, Manifest
 from penstock.committers.errors import PenstockError, RetryableError, SchemaMismatchError, TableChangedError
 from penstock.committers.hudi import table as hudi_table
 from penstock.committers.hudi.committer import HudiTableCommitter
@@ -30,12 +30,6 @@ DAYS = pa.schema([("id", pa.int64()), ("day", pa.string())])
 @pytest.fixture
 def lake(tmp_path: Path) -> HudiLake:
     return HudiLake(tmp_path)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
-    with open_store(f"sqlite:///{tmp_path}/store.db") as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -330,17 +324,25 @@ def test_a_rollback_of_a_batch_stops_the_stream(
 # Two drivers ----------------------------------------------------------------------------------------
 
 
-def test_a_batch_that_another_driver_commits_is_not_committed_with_other_files(
-    lake: HudiLake, query: Query, store: SqlManifestStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without its claim both would complete an instant of their own."""
+@pytest.fixture
+def two_manifests(
+    query: Query, store: SqlManifestStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Manifest, Manifest]:
+    """Of two drivers with a store each. The first one has died in its commit."""
     first = query.prepare(store, query.batch(0), ids(1))
     with open_store(f"sqlite:///{tmp_path}/copy.db") as other_store:
         second = query.prepare(other_store, query.batch(0), ids(1), run_id="r2")
     crash_in(monkeypatch, "complete")
     with pytest.raises(Crash):
         query.target().commit(first)
+    return first, second
 
+
+def test_a_batch_that_another_driver_commits_is_not_committed_with_other_files(
+    lake: HudiLake, query: Query, two_manifests: tuple[Manifest, Manifest]
+) -> None:
+    """Without its claim both would complete an instant of their own."""
+    first, second = two_manifests
     assert isinstance(query.target().commit(second), Conflict)
     assert isinstance(query.target().commit(first), Committed)
     assert isinstance(query.target().commit(second), AlreadyCommitted)
@@ -348,15 +350,9 @@ def test_a_batch_that_another_driver_commits_is_not_committed_with_other_files(
 
 
 def test_the_claim_of_a_dead_driver_is_taken_over_after_a_while(
-    lake: HudiLake, query: Query, store: SqlManifestStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: HudiLake, query: Query, two_manifests: tuple[Manifest, Manifest]
 ) -> None:
-    first = query.prepare(store, query.batch(0), ids(1))
-    with open_store(f"sqlite:///{tmp_path}/copy.db") as other_store:
-        second = query.prepare(other_store, query.batch(0), ids(1), run_id="r2")
-    crash_in(monkeypatch, "complete")
-    with pytest.raises(Crash):
-        query.target().commit(first)
-
+    first, second = two_manifests
     later = HudiTableCommitter(str(lake.folder), now=_in(timedelta(minutes=11)))
     assert isinstance(later.commit(second), Committed)
     assert lake.ids() == [1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,18 +12,12 @@ from servers.maven import MavenUnreachableError
 from tests.support.hudi import HudiLake
 
 from penstock.committers.hudi.publishing import Publishing
-from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance import Query
 from penstock.testing.faults import Crash
 
 ROWS = pa.schema([("id", pa.int64()), ("day", pa.string())])
 WIDER = pa.schema([*ROWS, ("price", pa.decimal128(12, 2))])
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
-    with open_store(f"sqlite:///{tmp_path}/store.db") as opened:
-        yield opened
 
 
 def seen(lake: HudiLake) -> SeenTable:

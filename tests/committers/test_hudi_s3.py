@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from hudi import HudiTableBuilder
-from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
+from servers.lossy_proxy import Fault, LossyProxy
 from servers.s3 import BUCKET, s3_client
 
 from penstock.committers.contract import AlreadyCommitted, Committed
 from penstock.committers.errors import CommitStateUnknownError
-from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.base_source import PenstockDataSource
 from penstock.datasource.destinations import DestinationType
 from penstock.datasource.hudi.sink import DESTINATION
@@ -52,22 +50,9 @@ class HudiOnS3:
         return [one["Key"].removeprefix(f"{self.folder}/") for one in listed["Contents"]]
 
 
-@pytest.fixture(scope="module")
-def s3_proxy(s3: dict[str, str]) -> Iterator[LossyProxy]:
-    with lossy_proxy(s3["AWS_ENDPOINT_URL"]) as proxy:
-        yield proxy
-
-
 @pytest.fixture
 def table(s3: dict[str, str], s3_proxy: LossyProxy) -> HudiOnS3:
-    s3_proxy.spend()
     return HudiOnS3(s3, s3_proxy, f"tables/{uuid.uuid4()}")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
-    with open_store(f"sqlite:///{tmp_path}/store.db") as opened:
-        yield opened
 
 
 @pytest.fixture

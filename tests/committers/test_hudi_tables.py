@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ from tests.support.hudi import HudiLake
 from penstock.committers.errors import ConfigurationError, SchemaMismatchError, TableNotSupportedError
 from penstock.committers.hudi.properties import NewHudiTable, parse, render, table_of
 from penstock.committers.hudi.schema import arrow_schema, avro_record
-from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance import Query
 from penstock.testing.conformance.query import ids
 
@@ -27,12 +26,6 @@ TEXTS = pa.schema([("id", pa.int64()), ("day", pa.string())])
 @pytest.fixture
 def lake(tmp_path: Path) -> HudiLake:
     return HudiLake(tmp_path)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
-    with open_store(f"sqlite:///{tmp_path}/store.db") as opened:
-        yield opened
 
 
 @pytest.mark.parametrize(

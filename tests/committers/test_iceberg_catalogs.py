@@ -105,12 +105,22 @@ def test_concurrent_drivers_with_own_connections_commit_once(stream: StoredQuery
     assert lake.ids() == [1, 2, 3]
 
 
-def test_a_table_dropped_before_the_commit_stops_the_batch(stream: StoredQuery, lake: CatalogLake) -> None:
+@pytest.mark.parametrize("is_recreated", [False, True])
+def test_a_table_dropped_before_the_commit_stops_the_batch(
+    stream: StoredQuery, lake: CatalogLake, is_recreated: bool
+) -> None:
     written = stream.write(1, ids(3))
-    with at_point("commit.start", lambda: lake.catalog.drop_table(lake.name)):
-        with pytest.raises(TableChangedError, match=r"Iceberg table .* no longer exists"):
-            stream.commit(written)
+
+    def drop() -> None:
+        lake.catalog.drop_table(lake.name)
+        if is_recreated:
+            lake.catalog.create_table(lake.name, ids().schema)
+
+    said = "dropped and re-created" if is_recreated else r"Iceberg table .* no longer exists"
+    with at_point("commit.start", drop), pytest.raises(TableChangedError, match=said):
+        stream.commit(written)
     assert stream.state(1) is PREPARED
+    assert not is_recreated or lake.load().current_snapshot() is None
 
 
 # The network -------------------------------------------------------------------------------------------

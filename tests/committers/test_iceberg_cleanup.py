@@ -235,23 +235,6 @@ def test_snapshots_expired_meanwhile_are_listed(lake: Lake, monkeypatch: pytest.
 # Files in other places ------------------------------------------------------------------------------
 
 
-def test_files_below_a_local_location(tmp_path: Path) -> None:
-    """Paths have the characters of partition values. A location that does not exist has no files."""
-    names = [f"day={n % 3}/a%2F b{n}" for n in range(100)]
-    for name in names:
-        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "data" / name).touch()
-    for location in (f"file://{tmp_path}/data", f"{tmp_path}/data"):
-        files = iceberg_files(location, {})
-        assert {path for path, _, _ in files.walk()} == set(names)
-        assert files.missing([names[0], "day=9/x"]) == ["day=9/x"]
-        assert files.missing([*names, "day=9/x"]) == ["day=9/x"]
-    assert files.delete([names[0], "day=9/x"]) == 1
-    assert files.missing(names) == [names[0]]
-    missing = iceberg_files(f"file://{tmp_path}/missing", {})
-    assert (missing.missing(["a"]), missing.delete(["a"]), list(missing.walk())) == (["a"], 0, [])
-
-
 def test_files_below_a_location_in_an_object_store(s3: dict[str, str]) -> None:
     folder = f"cleanup/{uuid.uuid4()}"
     for key in ("data/day=1/a b", "data/b", "data2/c"):

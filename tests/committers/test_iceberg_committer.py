@@ -6,17 +6,13 @@ Rows are read back with duckdb.
 from __future__ import annotations
 
 import json
-import threading
 import uuid
 from dataclasses import replace
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pytest
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.types import StringType
-from tests.support import foreign_iceberg
 from tests.support.lakes import rows
 from tests.support.readers import duckdb_with_iceberg
 from tests.support.streams import SCHEMA, IcebergStream
@@ -153,28 +149,6 @@ def test_overwrite_replaces_all_rows_in_one_snapshot(stream: IcebergStream) -> N
             assert found in ([(1,), (2,)], [(1,), (2,), (100,)], [(3,)])
 
 
-def test_readers_never_see_a_table_between_two_overwrites(stream: IcebergStream) -> None:
-    stream.commit(0, [0, 0], mode="overwrite")
-    found: set[tuple[object, ...]] = set()
-    done = threading.Event()
-
-    def read() -> None:
-        with duckdb.connect() as connection:
-            while not done.is_set():
-                newest = stream.lake.relation(connection)
-                ids = connection.execute(f"SELECT id FROM {newest}").fetchall()
-                found.add(tuple(row[0] for row in ids))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    for batch_id in range(1, 8):
-        stream.commit(batch_id, [batch_id, batch_id], mode="overwrite")
-    done.set()
-    reader.join()
-    assert found
-    assert found <= {(n, n) for n in range(8)}
-
-
 def overwrite_with_nothing(stream: IcebergStream, batch_id: int) -> Outcome:
     content = stream.plan("overwrite").content
     return stream.committer().commit(build_manifest(stream.batch(batch_id), content))
@@ -196,25 +170,6 @@ def test_overwrite_of_a_branch_leaves_the_main_branch_alone(stream: IcebergStrea
     audit = replace(stream, branch="audit")
     audit.commit(0, [2], mode="overwrite")
     assert (stream.ids(), audit.ids()) == ([1], [2])
-
-
-@pytest.mark.parametrize(
-    "name", ["evolved_spec", "position_deletes", "equality_deletes", "copy_on_write", "plain_v1"]
-)
-def test_overwrite_of_what_java_wrote_leaves_the_new_rows_only(tmp_path: Path, name: str) -> None:
-    """Partitioned by three specs in turn, or with rows deleted by position and by value."""
-    foreign_iceberg.load(name, tmp_path)
-    stream = IcebergStream(tmp_path, name=f"foreign.{name}", schema=pa.schema([("id", pa.int64())]))
-    assert stream.ids()
-    for batch_id in range(0, 8, 4):
-        stream.commit(batch_id, [1000 + batch_id, 1001], mode="overwrite")
-        assert stream.ids() == sorted([1000 + batch_id, 1001])
-        assert isinstance(overwrite_with_nothing(stream, batch_id + 1), Committed)
-        assert stream.ids() == []
-        assert isinstance(overwrite_with_nothing(stream, batch_id + 2), Committed)
-        assert stream.ids() == []
-        stream.commit(batch_id + 3, [7])
-        assert stream.ids() == [7]
 
 
 # New columns ------------------------------------------------------------------------------------------
@@ -251,35 +206,6 @@ def test_another_query_that_added_the_same_column_first_is_followed(stream: Iceb
     replace(stream.evolving, query_id="query-2").commit(0, [3], schema=WIDER, note="theirs")
     assert isinstance(stream.committer().commit(ours), Committed)
     assert rows(stream.lake, "id, note") == [(1, None), (2, "ours"), (3, "theirs")]
-
-
-@pytest.mark.parametrize("is_dropped", [False, True], ids=["taken", "taken and dropped"])
-@pytest.mark.parametrize("point", ["before", "commit.start"])
-def test_a_new_column_whose_field_id_another_has_taken_is_refused_and_nothing_is_committed(
-    stream: IcebergStream, is_dropped: bool, point: str
-) -> None:
-    """The files have that id: their values would be read as those of the other column."""
-
-    def take() -> None:
-        with stream.load().update_schema() as update:
-            update.add_column("taken", StringType())
-        if is_dropped:
-            with stream.load().update_schema() as update:
-                update.delete_column("taken")
-
-    stream.commit(0, [1])
-    manifest = stream.evolving.prepare(1, [2], schema=WIDER, note="ours")
-    if point == "before":
-        take()
-    else:
-        with at_point(point, take):
-            assert isinstance(stream.committer().commit(manifest), Conflict)
-    with pytest.raises(SchemaMismatchError, match="field id"):
-        stream.committer().commit(manifest)
-    assert stream.lake.versions() == 1
-    assert stream.lake.orphan_manifests() == set()
-    stream.evolving.commit(1, [2], schema=WIDER, note="ours")
-    assert rows(stream.lake, "id, note") == [(1, None), (2, "ours")]
 
 
 def test_a_new_column_with_another_field_id_than_in_the_files_is_refused(stream: IcebergStream) -> None:

@@ -378,6 +378,7 @@ def reload(table: Table) -> Table:
         "evolved_schema",
         "evolved_spec",
         "name_mapped",
+        "plain_v1",
         "position_deletes",
         "replaced",
         "rolled_back",

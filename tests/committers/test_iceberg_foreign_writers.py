@@ -267,23 +267,3 @@ def test_metadata_that_is_replaced_and_deleted_before_it_is_read_is_loaded_again
     assert isinstance(stream.committer().commit(manifest), Committed)
     assert deleted
     assert stream.ids() == [1, 2]
-
-
-def test_a_column_that_another_adds_with_another_type_is_refused(stream: IcebergStream) -> None:
-    wider = pa.schema([*NARROW, ("added", pa.int64())])
-    manifest = stream.evolving.prepare(1, [2], schema=wider, added=5)
-    ADD_COLUMN(stream)
-    with pytest.raises(SchemaMismatchError, match=r"'added' is now string; the files have long"):
-        stream.committer().commit(manifest)
-    assert stream.ids() == [1]
-
-
-def test_the_field_of_a_foreign_schema_is_matched_by_id(stream: IcebergStream) -> None:
-    """Two columns swap their names. The values keep the field ids that they were written for."""
-    manifest = stream.prepare(1, [2], n=7)
-    with stream.load().update_schema() as update:
-        update.rename_column("n", "m")
-    with stream.load().update_schema() as update:
-        update.rename_column("id", "n")
-    stream.committer().commit(manifest)
-    assert rows(stream.lake, "n, m") == [(1, 1), (2, 7)]

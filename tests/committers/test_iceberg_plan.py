@@ -279,11 +279,14 @@ def test_settings_that_cannot_be_followed_are_refused_by_name(tables: Tables, ke
 
 
 def test_io_properties_come_along(tables: Tables, tmp_path: Path) -> None:
-    properties = {**tables.config.embedded_properties, "type": "sql", "s3.endpoint": "http://host"}
+    own = {"s3.endpoint": "http://host", "s3.secret-access-key": "AKsecret+/="}
+    properties = {**tables.config.embedded_properties, "type": "sql", **own}
     (tmp_path / "lake").mkdir()
     theirs = Tables(CatalogConfig.of("penstock", properties))
     theirs.create()
-    assert theirs.plan(SCHEMA).io_properties == {"s3.endpoint": "http://host"}
+    target = theirs.plan(SCHEMA)
+    assert target.io_properties == own
+    assert "AKsecret" not in repr(target)
 
 
 def test_executors_get_no_file_io_that_the_table_chooses(tables: Tables) -> None:

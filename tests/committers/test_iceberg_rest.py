@@ -18,13 +18,11 @@ from tests.support.catalogs import COMMIT, RestLake, StoredQuery, assert_hides
 from tests.support.lakes import ids
 from tests.support.query import Written
 
-from penstock.committers.contract import AlreadyCommitted, Committed, ManifestState
+from penstock.committers.contract import Committed, ManifestState
 from penstock.committers.errors import (
     CommitStateUnknownError,
     PenstockError,
     RetryableError,
-    SchemaMismatchError,
-    TableChangedError,
 )
 from penstock.committers.iceberg.catalog import CatalogConfig, open_catalog
 from penstock.committers.iceberg.library import catalogs
@@ -182,16 +180,6 @@ def test_a_late_request_before_its_retry_wins(stream: StoredQuery, lake: RestLak
     assert lake.ids() == [1, 2, 3]
 
 
-def test_a_late_first_batch_into_an_empty_table_is_committed_once(lake: RestLake) -> None:
-    """The table has no head yet that the request could require."""
-    stream = lake.stream(lake.proxy.url)
-    written = stream.write(0, ids(1))
-    commit_late(stream, lake, written)
-    stream.recover()
-    assert lake.proxy.deliver_late() == [409]
-    assert lake.ids() == [1]
-
-
 def test_a_late_overwrite_does_not_undo_later_batches(stream: StoredQuery, lake: RestLake) -> None:
     written = stream.write(1, ids(3), overwrite=True)
     commit_late(stream, lake, written)
@@ -313,59 +301,6 @@ def test_a_rest_catalog_of_pyicebergs_configuration_gets_the_timeout(monkeypatch
     monkeypatch.setattr(RestCatalogWithTimeouts, "_fetch_config", lambda _: None)
     monkeypatch.setenv("PYICEBERG_CATALOG__CONFIGURED__URI", "http://127.0.0.1:1")
     assert isinstance(open_catalog(CatalogConfig.of("configured", {})), RestCatalogWithTimeouts)
-
-
-# Others at the same table ------------------------------------------------------------------------------
-
-
-def test_a_driver_that_wakes_up_late_adds_nothing(stream: StoredQuery, lake: RestLake) -> None:
-    written = stream.write(1, ids(3))
-    commit_late(stream, lake, written)
-    other = lake.stream()
-    other.run(2, ids(4))
-    assert lake.proxy.deliver_late() == [409]
-    assert isinstance(stream.commit(written), AlreadyCommitted)
-    assert lake.ids() == [1, 2, 3, 4]
-
-
-def test_a_partitioning_set_meanwhile_stops_the_batch(stream: StoredQuery, lake: RestLake) -> None:
-    written = stream.write(1, ids(3))
-
-    def partition() -> None:
-        with lake.load().update_spec() as update:
-            update.add_identity("id")
-
-    with (
-        at_point("commit.start", partition),
-        pytest.raises(SchemaMismatchError, match="now partitioned by id"),
-    ):
-        stream.commit(written)
-    assert stream.state(1) is PREPARED
-    assert lake.ids() == [1, 2]
-
-
-@pytest.mark.parametrize("is_recreated", [False, True])
-def test_a_table_dropped_during_the_commit_is_reported(
-    stream: StoredQuery, lake: RestLake, is_recreated: bool
-) -> None:
-    written = stream.write(1, ids(3))
-
-    def drop() -> None:
-        lake.catalog.drop_table(lake.name)
-        if is_recreated:
-            lake.catalog.create_table(lake.name, ids().schema)
-
-    said = "dropped and re-created" if is_recreated else "The Iceberg table .* no longer exists"
-    with at_point("commit.start", drop), pytest.raises(TableChangedError, match=said):
-        stream.commit(written)
-    if is_recreated:
-        with pytest.raises(TableChangedError):
-            stream.recover()
-        assert lake.load().current_snapshot() is None
-    else:
-        (recovered,) = stream.recover()
-        assert "files are missing" in recovered.reason
-    assert stream.state(1) is PREPARED
 
 
 # Secrets -----------------------------------------------------------------------------------------------

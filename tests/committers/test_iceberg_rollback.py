@@ -99,7 +99,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("go_back", WAYS)
-def test_a_removed_batch_stops_the_stream(
+def test_a_removed_batch_stops_the_stream_until_the_table_is_accepted(
     main: IcebergStream, go_back: Callable[[IcebergStream], None]
 ) -> None:
     """At planning and recovery (by the token), and at the commit, of the batch itself and of the next."""
@@ -118,6 +118,11 @@ def test_a_removed_batch_stops_the_stream(
         ):
             attempt()
     assert main.ids() == left
+
+    main.committer().accept("query-1")
+    assert isinstance(main.committer().commit(replayed), AlreadyCommitted)
+    assert isinstance(main.committer().commit(following), Committed)
+    assert main.ids() == sorted([*left, 2])
 
 
 def test_a_branch_set_back_stops_the_stream(stream: IcebergStream) -> None:
@@ -305,17 +310,6 @@ def test_a_batch_that_was_cherry_picked_is_in_the_table(main: IcebergStream) -> 
 
 
 # An operator accepts it --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("go_back", WAYS)
-def test_the_table_can_be_accepted(main: IcebergStream, go_back: Callable[[IcebergStream], None]) -> None:
-    replayed = main.prepare(1, [1])
-    go_back(main)
-    left = main.ids()
-    main.committer().accept("query-1")
-    assert isinstance(main.committer().commit(replayed), AlreadyCommitted)
-    assert isinstance(main.commit(2, [2]), Committed)
-    assert main.ids() == sorted([*left, 2])
 
 
 def test_accepting_a_dropped_branch_creates_it_again(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -33,10 +33,10 @@ from penstock.committers.lance.cleanup import LanceCleanableTable
 from penstock.committers.lance.committer import LanceTableCommitter
 from penstock.committers.lance.maintenance import clean_up, compact
 from penstock.committers.lance.table import TOKEN_PREFIX, table_id_of
-from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.lance.source import LanceDataSource
 from penstock.testing.conformance.query import Query, ids
-from penstock.testing.faults import at_point, crash_at
+from penstock.testing.faults import at_point
 
 TEXTS = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
@@ -44,12 +44,6 @@ TEXTS = pa.schema([("id", pa.int64()), ("text", pa.string())])
 @pytest.fixture
 def harness(tmp_path: Path) -> LanceHarness:
     return LanceHarness(tmp_path)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
-    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
-        yield store
 
 
 @pytest.fixture
@@ -414,20 +408,6 @@ def test_columns_that_change_before_the_commit_are_named(
     harness.table().add_columns(pa.schema([("text", pa.int32())]))
     with pytest.raises(SchemaMismatchError, match="text: it is int32 now, and was string"):
         query.target().commit(manifest)
-
-
-def test_a_crash_between_the_new_columns_and_their_batch_is_recovered(
-    query: Query, store: SqlManifestStore, harness: LanceHarness
-) -> None:
-    query.run(store, query.batch(0), ids(0))
-    wider = query.with_options(schemaEvolution="addColumns")
-    rows = pa.table({"id": [1], "text": ["a"]}, schema=TEXTS)
-    with crash_at("evolve.done"):
-        wider.run(store, wider.batch(1), rows)
-    assert harness.table().to_table().to_pydict() == {"id": [0], "text": [None]}
-
-    assert wider.plan(store, wider.batch(1), TEXTS).writers is None, "the prepared files are committed"
-    assert harness.table().to_table().to_pydict() == {"id": [0, 1], "text": [None, "a"]}
 
 
 def test_a_missing_library_is_named(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +19,7 @@ from penstock.committers.errors import (
     SchemaMismatchError,
     TableNotSupportedError,
 )
-from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance.query import Query
 
 LENGTH, ROWS = 16, 512
@@ -30,12 +29,6 @@ FLOATS = pa.list_(pa.float32())
 @pytest.fixture
 def harness(tmp_path: Path) -> LanceHarness:
     return LanceHarness(tmp_path)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
-    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
-        yield store
 
 
 def documents(ids: range, seed: int) -> pa.Table:

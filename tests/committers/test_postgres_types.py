@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.support.postgres import PostgresQuery, query_into
 from penstock.committers.errors import SchemaMismatchError
 from penstock.committers.postgres.connection import COMMIT_TIMEOUT_S, IDLE_TASK_TIMEOUT_S
 from penstock.committers.postgres.types import holds, is_staged_as, sql_type
-from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.types import ARROW_TYPES
 
 TEXTS = ["", "a", "\\N", "NULL", "\\", "\\.", 'a"b,c{d}', "tab\tline\nreturn\r", "ä😀", " ", None]
@@ -62,12 +62,6 @@ VALUES: list[tuple[pa.DataType, str, list[Any]]] = [
 @pytest.fixture
 def query(new_postgres_url: Callable[[], str]) -> PostgresQuery:
     return query_into(new_postgres_url())
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
-    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
-        yield store
 
 
 @pytest.mark.parametrize(("kind", "sql_type", "values"), VALUES, ids=[str(kind) for kind, *_ in VALUES])

@@ -131,16 +131,6 @@ def test_a_batch_is_sent_in_order_recorded_and_deleted(backlog: Backlog) -> None
     assert committer.missing(manifest) == []
 
 
-def test_a_delivered_batch_is_not_sent_again(backlog: Backlog) -> None:
-    manifest = backlog.prepare(0)
-    first = backlog.committer().commit(manifest)
-    again = backlog.committer().commit(manifest)
-
-    assert isinstance(first, Committed)
-    assert again == AlreadyCommitted(first.table_version)
-    assert len(backlog.destination.received) == 10
-
-
 def test_files_that_a_dead_process_has_left_are_deleted_by_the_next(backlog: Backlog) -> None:
     manifest = backlog.prepare(0)
     backlog.record(Token(0, "d0"))

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import pickle
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from tests.support.lakes import LAKES, LakeTable, rows
 from tests.support.query import Query
+from tests.support.race import race
 from tests.support.streams import SCHEMA, VIEWS, TableStream, stream_of
 
-from penstock.committers.contract import Committed, Conflict, Manifest, Mode, Outcome
+from penstock.committers.contract import Committed, Conflict, Mode
 from penstock.committers.errors import ConfigurationError
 from penstock.committers.store.sql import open_store_in_memory
 from penstock.testing.faults import at_point
@@ -55,55 +54,20 @@ def test_a_concurrent_driver_that_commits_first_is_noticed(stream: TableStream, 
     assert [batch_id for _, batch_id, _ in stream.lake.tokens()] == [0, 1]
 
 
+@pytest.mark.parametrize("kind", LAKES)
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_of_many_concurrent_drivers_exactly_one_commits(stream: TableStream, mode: Mode) -> None:
-    batches = 25 if stream.lake.kind == "delta" else 6
-    for batch_id in range(batches):
-        manifest = stream.prepare(batch_id, [batch_id], mode=mode)
-        start = threading.Barrier(4)
-
-        def commit(manifest: Manifest = manifest, start: threading.Barrier = start) -> Outcome:
-            start.wait()
-            return stream.commit_until_it_ends(manifest)
-
-        with ThreadPoolExecutor(4) as pool:
-            [future.result() for future in [pool.submit(commit) for _ in range(4)]]
-    assert stream.lake.versions() - stream.lake.versions_when_new == batches
-    assert stream.ids() == (list(range(batches)) if mode == "append" else [batches - 1])
-
-
-def test_of_two_processes_with_one_manifest_exactly_one_commits(stream: TableStream, tmp_path: Path) -> None:
-    program = """
-import pickle, sys
-from penstock.committers.contract import Conflict
-new_committer, arguments, manifests = pickle.load(open(sys.argv[1], "rb"))
-sys.stdin.readline()
-for manifest in manifests:
-    while isinstance(new_committer(*arguments).commit(manifest), Conflict):
-        pass
-"""
-
-    manifests = [stream.prepare(batch_id, [batch_id]) for batch_id in range(8)]
-    (tmp_path / "manifests").write_bytes(pickle.dumps((*stream.committer_arguments(), manifests)))
-    processes = [
-        subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "manifests")], stdin=subprocess.PIPE)
-        for _ in range(2)
-    ]
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write(b"go\n")
-        process.stdin.close()
-    assert [process.wait(60) for process in processes] == [0, 0]
-    assert stream.ids() == list(range(8))
-    assert stream.lake.versions() - stream.lake.versions_when_new == 8
+def test_of_two_processes_with_one_manifest_exactly_one_commits(
+    tmp_path: Path, kind: str, mode: Mode
+) -> None:
+    stream = stream_of(kind, tmp_path)
+    new_committer, arguments = stream.committer_arguments()
+    manifests = [stream.prepare(batch_id, [batch_id], mode=mode) for batch_id in range(4)]
+    race(partial(new_committer, *arguments), manifests)
+    assert stream.ids() == (list(range(4)) if mode == "append" else [3])
+    assert stream.lake.versions() - stream.lake.versions_when_new == 4
 
 
 # Plans ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=LAKES)
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
-    return LAKES[request.param](tmp_path)
 
 
 def test_no_table_is_created_where_that_is_not_allowed(lake: LakeTable) -> None:

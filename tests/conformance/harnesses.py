@@ -20,6 +20,7 @@ from servers.nats import NatsServer
 from servers.opensearch import OpenSearchServer
 from servers.redis import RedisServer
 from tests.support.ducklakes import DuckLake, losing_commit
+from tests.support.harness import CRASH_POINTS, FileTableHarness
 from tests.support.hudi import HudiLake
 from tests.support.lakes import DeltaLake, IcebergLake, LakeTable
 from tests.support.postgres import PostgresTable, commit_answers
@@ -51,16 +52,9 @@ from penstock.testing.faults import lossy
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-CRASH_POINTS = ("table.created", "write.file_open", "write.files_closed", "commit.start", "commit.landed")
-"""The crash points that each built-in destination reaches."""
 
-
-class LakeHarness(LakeTable, DestinationHarness):
+class LakeHarness(LakeTable, FileTableHarness):
     """A table of files on the local disk, read by duckdb."""
-
-    @property
-    def small_buffer(self) -> Mapping[str, str]:
-        return {"bufferSize": "4mb"}
 
     def uncommitted(self) -> Collection[str]:
         """Data files only: metadata files belong to commits."""
@@ -86,7 +80,7 @@ class DeltaHarness(DeltaLake, LakeHarness):
         commit="the next file of the log, created if it is not there",
         token="transaction identifiers (`txn`) in the same log entry",
         shows_secrets_to_tasks=True,
-        crash_points=CRASH_POINTS,
+        crash_points=(*CRASH_POINTS, "evolve.done"),
     )
 
     def __init__(self, folder: Path) -> None:
@@ -136,7 +130,7 @@ class IcebergHarness(IcebergLake, LakeHarness):
         return lossy(SqlCatalog, "commit_table", lost, ConnectionError("the connection was lost"))
 
 
-class HudiHarness(HudiLake, DestinationHarness):
+class HudiHarness(HudiLake, FileTableHarness):
     """A table of version 6 on the local disk, read by the package hudi."""
 
     promises = Promises(
@@ -152,10 +146,6 @@ class HudiHarness(HudiLake, DestinationHarness):
     @property
     def secret_options(self) -> dict[str, str]:
         return {**self.options, "storage.AWS_SECRET_ACCESS_KEY": SECRET}
-
-    @property
-    def small_buffer(self) -> Mapping[str, str]:
-        return {"bufferSize": "4mb"}
 
     def losing(self, lost: Lost) -> AbstractContextManager[None]:
         return lossy(Publishing, "complete", lost, OSError("the connection was lost"))
@@ -224,7 +214,7 @@ class PostgresHarness(PostgresTable, DestinationHarness):
         self.sql("UPDATE penstock_fence SET batch_id = batch_id - 1")
 
 
-class DuckLakeHarness(DuckLake, DestinationHarness):
+class DuckLakeHarness(DuckLake, FileTableHarness):
     """Read by duckdb in a connection of its own, which knows nothing of the writer's."""
 
     promises = Promises(
@@ -246,10 +236,6 @@ class DuckLakeHarness(DuckLake, DestinationHarness):
         if not self.secret_options:
             return {}
         return {**self.options, "catalog": f"postgresql://me:{SECRET}@localhost:1/db"}
-
-    @property
-    def small_buffer(self) -> Mapping[str, str]:
-        return {"bufferSize": "4mb"}
 
     def ids(self) -> list[int]:
         return [row[0] for row in self.sql("SELECT id FROM events")] if self.exists else []

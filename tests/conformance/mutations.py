@@ -240,6 +240,7 @@ MUTATIONS = (
         "a_concurrent_driver_that_commits_first_is_noticed_by_the_commit",
         harness=DeltaHarness,
         a_committed_batch_whose_response_was_lost_is_not_added_again={"batch_id": 0},
+        a_crash_of_a_batch_with_a_new_column_loses_and_doubles_nothing={"point": "commit.landed"},
         two_drivers_that_commit_one_batch_at_once_add_it_once={"batch_id": 1},
     ),
     Mutation(

@@ -14,10 +14,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import orc
+from tests.support.harness import FileTableHarness
 
 from penstock.datasource.files.sink import DESTINATION
 from penstock.datasource.files.source import FilesDataSource
-from penstock.testing.conformance import DestinationHarness, Lost, Promises
+from penstock.testing.conformance import Lost, Promises
 from penstock.testing.faults import lossy
 
 CSV = r"""header = true, quote = '"', escape = '"', nullstr = '\N', union_by_name = true"""
@@ -39,7 +40,7 @@ READ_IDS: Mapping[str, Callable[[list[str]], list[int]]] = {
 }
 
 
-class FilesHarness(DestinationHarness):
+class FilesHarness(FileTableHarness):
     """A folder, read by DuckDB, Avro files by polars, and ORC files by Arrow: they have no other reader."""
 
     data_source = FilesDataSource
@@ -61,14 +62,6 @@ class FilesHarness(DestinationHarness):
     @property
     def options(self) -> dict[str, str]:
         return {"path": str(self.folder), "fileFormat": self.file_format}
-
-    @property
-    def secret_options(self) -> dict[str, str]:
-        return {}
-
-    @property
-    def small_buffer(self) -> Mapping[str, str]:
-        return {"bufferSize": "4mb"}
 
     def ids(self) -> list[int]:
         paths = [str(path) for path in self.folder.rglob(f"*.{self.file_format}")]

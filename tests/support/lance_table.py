@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,17 @@ from unittest import mock
 
 import lance
 import pyarrow as pa
+from tests.support.harness import CRASH_POINTS, FileTableHarness
 
 from penstock.datasource.lance.sink import DESTINATION
 from penstock.datasource.lance.source import LanceDataSource
-from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promises
+from penstock.testing.conformance import SECRET, Lost, Promises
 from penstock.testing.faults import lossy
 
 IDS = pa.schema([("id", pa.int64())])
 
 
-class LanceHarness(DestinationHarness):
+class LanceHarness(FileTableHarness):
     """No other engine here reads Lance: its own reader checks each file against the table."""
 
     data_source = LanceDataSource
@@ -31,13 +32,7 @@ class LanceHarness(DestinationHarness):
         commit="the next version's manifest, created if it is not there",
         token="the schema's metadata in the same version",
         shows_secrets_to_tasks=True,
-        crash_points=(
-            "table.created",
-            "write.file_open",
-            "write.files_closed",
-            "commit.start",
-            "commit.landed",
-        ),
+        crash_points=(*CRASH_POINTS, "evolve.done"),
     )
 
     def __init__(self, folder: Path) -> None:
@@ -60,10 +55,6 @@ class LanceHarness(DestinationHarness):
             "storage.AWS_ACCESS_KEY_ID": "key",
             "storage.AWS_SECRET_ACCESS_KEY": SECRET,
         }
-
-    @property
-    def small_buffer(self) -> Mapping[str, str]:
-        return {"bufferSize": "4mb"}
 
     def table(self) -> lance.LanceDataset:
         return lance.dataset(str(self.path))

@@ -14,18 +14,19 @@ from unittest import mock
 import duckdb
 import fastavro
 import pyarrow as pa
+from tests.support.harness import CRASH_POINTS, FileTableHarness
 
 from penstock.committers.contract import Manifest
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.paimon.sink import DESTINATION
 from penstock.datasource.paimon.source import PaimonDataSource
-from penstock.testing.conformance import DestinationHarness, Lost, Promises, Query
+from penstock.testing.conformance import Lost, Promises, Query
 from penstock.testing.faults import lossy
 
 IDS = pa.schema([("id", pa.int64())])
 
 
-class PaimonHarness(DestinationHarness):
+class PaimonHarness(FileTableHarness):
     """Manifests are read as plain Avro, and data files by duckdb."""
 
     data_source = PaimonDataSource
@@ -36,13 +37,7 @@ class PaimonHarness(DestinationHarness):
         commit="the next snapshot's file, created by a hard link",
         token="commit user, identifier and properties of the same snapshot",
         adds_columns=False,
-        crash_points=(
-            "table.created",
-            "write.file_open",
-            "write.files_closed",
-            "commit.start",
-            "commit.landed",
-        ),
+        crash_points=CRASH_POINTS,
     )
 
     def __init__(self, folder: Path) -> None:
@@ -52,14 +47,6 @@ class PaimonHarness(DestinationHarness):
     @property
     def options(self) -> dict[str, str]:
         return {"path": str(self.path)}
-
-    @property
-    def secret_options(self) -> dict[str, str]:
-        return {}
-
-    @property
-    def small_buffer(self) -> Mapping[str, str]:
-        return {"bufferSize": "4mb"}
 
     # Without pypaimon -------------------------------------------------------------------------------
 

@@ -148,14 +148,6 @@ class Query(conformance.Query):
         """Return True if the table holds each of these ids once and no batch is pending."""
         return self.problems(ids) == [] and not store.pending(self.stream)
 
-    def commit_to(self, table: PayloadCommitter[DataFiles], store: ManifestStore, written: Written) -> None:
-        """As `commit`, through another table committer, which fails as the test needs it."""
-        try:
-            self.two_phase(store, table).commit(written.manifest, written.committables)
-        except Exception:
-            self.abort(written)
-            raise
-
 
 @dataclass
 class Batches:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-import deltalake
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
@@ -23,7 +22,6 @@ from penstock.committers.contract import (
     DataFile,
     DataFiles,
     Manifest,
-    ManifestState,
     Mode,
     StreamKey,
 )
@@ -192,29 +190,6 @@ class Lake:
     def on_disk(self) -> set[str]:
         files = {str(path.relative_to(self.table)) for path in self.table.rglob("*.parquet")}
         return {path for path in files if not path.startswith("_delta_log")}
-
-    def named_by_store(self) -> set[str]:
-        states = (ManifestState.PREPARED, ManifestState.COMMITTED)
-        streams = [stream.key for stream in self.store.streams()]
-        return {
-            p
-            for s in streams
-            for state in states
-            for m in self.store.manifests(s, state)
-            for p in paths_of(m)
-        }
-
-    def versions(self) -> Mapping[int, set[str]]:
-        """The files of each version of the table that can be read, as the Delta library tells."""
-        newest = deltalake.DeltaTable(str(self.table)).version()
-        found = {}
-        for version in range(newest + 1):
-            try:
-                table = deltalake.DeltaTable(str(self.table), version=version)
-            except deltalake.exceptions.DeltaError:
-                continue
-            found[version] = {os.path.relpath(uri, self.table) for uri in table.file_uris()}
-        return found
 
     def rows(self) -> list[tuple[object, ...]]:
         """The newest version, by another engine than the one that wrote it."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.stored_batches import HOUR
+from tests.support.stored_batches import HOUR, STREAM, batch, own
 from tests.support.stores import START, create_old_store, run_sql
 
-from penstock.committers.contract import StreamKey
+from penstock.committers.contract import DeadLetter, StreamKey, Token
 from penstock.committers.errors import ManifestCorruptError
+from penstock.committers.progress import Progress
 from penstock.committers.store.expiries import Expiry, SqlExpiries
 from penstock.committers.store.sql import SqlManifestStore, open_store
 
+LETTER = DeadLetter("send-00000-0", "id 0", "422", "not accepted", START, b"row")
 PLAN = Expiry("e1", "catalog:ns.t", "uuid-1", b"\x00content\xff", START)
 
 
@@ -69,7 +71,7 @@ def test_a_damaged_expiry_is_an_error_with_a_remedy(store: SqlManifestStore) -> 
 
 
 def test_a_store_of_the_first_schema_version_is_upgraded_in_place(store_url: str) -> None:
-    """With its streams, which the new version still knows."""
+    """With its streams, which the new version still knows. All later tables are there."""
     create_old_store(
         store_url,
         "0001",
@@ -80,3 +82,8 @@ def test_a_store_of_the_first_schema_version_is_upgraded_in_place(store_url: str
     with open_store(store_url) as store:
         assert [stream.key for stream in store.streams()] == [StreamKey("q", "s3://lake/flights")]
         store.expiries.put(PLAN)
+        store.register_stream(STREAM, "test")
+        store.claim(STREAM, "r1")
+        store.progress.write(STREAM, Progress(), Token(0, "d0"))
+        store.prepare(replace(own(0), dead_letters=(LETTER,)), "r1")
+        assert list(store.dead_letters.of_batch(batch(0))) == [[LETTER]]

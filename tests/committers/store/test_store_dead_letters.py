@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 from tests.support.stored_batches import COMMITTED, STREAM, UNKNOWN, batch, own
-from tests.support.stores import START, HandClock, create_old_store
+from tests.support.stores import START, HandClock
 
 from penstock.committers.contract import AbortedBy, Batch, DeadLetter, Token
 from penstock.committers.dead_letters import LETTERS_BYTES_MAX, LetterBox
@@ -15,7 +15,7 @@ from penstock.committers.errors import FencedError, SchemaMismatchError
 from penstock.committers.progress import Progress
 from penstock.committers.store import dead_letters
 from penstock.committers.store.dead_letters import LetterCount
-from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore
 
 
 def letter(number: int, code: str = "422", stage: str = "send") -> DeadLetter:
@@ -136,15 +136,6 @@ def test_pruning_keeps_the_record_of_a_batch_whose_dead_letters_wait(
     assert stored(store, batch(2)) == [], "nobody needs those of a skipped batch"
     store.dead_letters.delete(batch(1))
     assert store.prune(STREAM, 60, 100, 1000) == 1
-
-
-def test_an_older_store_gets_a_place_for_them(store_url: str) -> None:
-    create_old_store(store_url, "0007")
-    with open_store(store_url) as store:
-        store.register_stream(STREAM, "test")
-        store.claim(STREAM, "r1")
-        prepare(store, 0, letter(1))
-        assert len(stored(store, batch(0))) == 1
 
 
 def test_a_box_is_bounded() -> None:

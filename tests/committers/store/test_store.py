@@ -26,7 +26,7 @@ from tests.support.stores import (
     statements_of,
 )
 
-from penstock.committers.contract import Batch, Manifest, ManifestState, ManifestStore, StreamKey
+from penstock.committers.contract import Batch, Manifest, ManifestState, StreamKey
 from penstock.committers.errors import (
     CommitStateUnknownError,
     FencedError,
@@ -45,12 +45,6 @@ def manifest(
 
 
 # Prepare --------------------------------------------------------------------------------------------
-
-
-def test_the_sql_store_is_a_manifest_store(store: SqlManifestStore) -> None:
-    """Checked by mypy, and by what runs below."""
-    protocol: ManifestStore = store
-    assert protocol.record(STREAM, 0) is None
 
 
 def test_a_prepared_manifest_reads_back_as_written(store: SqlManifestStore, store_url: str) -> None:
@@ -190,14 +184,6 @@ def test_a_fenced_run_stays_fenced_when_it_comes_back(store: SqlManifestStore) -
         with pytest.raises(FencedError):
             store.prepare(manifest(), fenced)
     assert store.prepare(manifest(), "r3").is_ours
-
-
-def test_a_fenced_run_cannot_prepare_again(store: SqlManifestStore) -> None:
-    """Also for a batch that it has prepared itself."""
-    store.prepare(manifest(), "r1")
-    store.claim(STREAM, "r2")
-    with pytest.raises(FencedError):
-        store.prepare(manifest(), "r1")
 
 
 def test_prepare_needs_a_claim(store: SqlManifestStore) -> None:

@@ -115,10 +115,6 @@ def test_the_database_refuses_a_second_unfinished_delivery(store: SqlManifestSto
 UNFIT: dict[str, tuple[Callable[[SqlManifestStore], object], str]] = {
     "committed": (lambda store: store.finish(batch(1), COMMITTED), "Batch 1 .*is no longer pending"),
     "skipped": (lambda store: store.deliveries.skip(STREAM, 1, "me", ""), "Batch 1 .*is no longer pending"),
-    "given up": (
-        lambda store: store.finish(batch(1), ABORTED),
-        "Batch 1 .*waits for its replay and must be delivered first",
-    ),
     "replaced": (
         lambda store: [
             store.finish(batch(2), ABORTED),

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import sqlalchemy as sa
 from tests.support.stored_batches import STREAM, UNKNOWN
-from tests.support.stores import create_old_store
 
 from penstock.committers.contract import StreamKey, Token
 from penstock.committers.errors import FencedError, RetryableError
@@ -65,16 +63,6 @@ def test_progress_of_a_store_that_was_replaced_is_not_written(store: SqlManifest
         store.progress.write(UNKNOWN, Progress(), Token(0, "d0"))
 
     assert store.progress.read(STREAM) == Progress()
-
-
-def test_a_store_of_version_0006_gets_the_table_of_progress(store_url: str) -> None:
-    create_old_store(store_url, "0006")
-    with open_store(store_url) as store:
-        store.register_stream(STREAM, "test")
-        store.progress.write(STREAM, Progress(), Token(0, "d0"))
-        with store.engine.connect() as connection:
-            rows = connection.execute(sa.text("SELECT batch_id, digest FROM penstock_progress")).all()
-    assert [tuple(row) for row in rows] == [(0, "d0")]
 
 
 class Stored:

@@ -11,19 +11,13 @@ from tests.support.stored_batches import STREAM, UNKNOWN, fill, merged
 from tests.support.stores import START, HandClock, Processes, holding
 
 from penstock.committers.contract import StreamKey
-from penstock.committers.deliveries.contract import LEASE_S_MAX, Backlog, DeliveryState, DeliveryStore, Lease
+from penstock.committers.deliveries.contract import LEASE_S_MAX, Backlog, DeliveryState, Lease
 from penstock.committers.errors import FencedError, RetryableError
 from penstock.committers.store import database
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.sql import SqlManifestStore, open_store
 
 # Leases ---------------------------------------------------------------------------------------------
-
-
-def test_the_sql_deliveries_are_a_delivery_store(deliveries: SqlDeliveries) -> None:
-    """Checked by mypy, and by what runs below."""
-    protocol: DeliveryStore = deliveries
-    assert protocol.unfinished(STREAM) is None
 
 
 def test_a_lease_holds_until_it_expires(deliveries: SqlDeliveries, lease: Lease, clock: HandClock) -> None:

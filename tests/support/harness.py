@@ -1,0 +1,22 @@
+"""What the harnesses of tables of files have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.testing.conformance import DestinationHarness
+
+CRASH_POINTS = ("table.created", "write.file_open", "write.files_closed", "commit.start", "commit.landed")
+"""The crash points that each built-in table reaches."""
+
+
+class FileTableHarness(DestinationHarness):
+    """Tasks write data files."""
+
+    @property
+    def secret_options(self) -> dict[str, str]:
+        return {}
+
+    @property
+    def small_buffer(self) -> Mapping[str, str]:
+        return {"bufferSize": "4mb"}
