@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from servers.s3 import s3_server
 from tests.support.files import CsvHarness, FilesHarness
+from tests.support.files_s3 import S3FilesHarness
 
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
 from penstock.testing.conformance.cleaning import CleaningClaims
@@ -22,3 +25,19 @@ class TestFormats(DataClaims, CleaningClaims):
     @pytest.fixture(params=["json", "csv", "avro", "orc"])
     def harness(self, tmp_path: Path, request: pytest.FixtureRequest) -> DestinationHarness:
         return CsvHarness(tmp_path) if request.param == "csv" else FilesHarness(tmp_path, request.param)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, str]]:
+    with s3_server() as storage:
+        yield storage
+
+
+class TestFilesOnS3(DestinationConformance):
+    @pytest.fixture
+    def harness(
+        self, s3: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> DestinationHarness:
+        for name, value in s3.items():  # commands take them from the environment
+            monkeypatch.setenv(name, value)
+        return S3FilesHarness(s3, tmp_path)

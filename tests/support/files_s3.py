@@ -1,0 +1,94 @@
+"""A folder of files on S3, as the conformance suite needs it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+from servers.s3 import BUCKET, s3_client
+from tests.support.files import FilesHarness
+
+from penstock.committers.errors import RetryableError
+from penstock.committers.files.bucket import Bucket
+from penstock.testing.conformance.harness import SECRET
+from penstock.testing.faults import Lost, lossy
+
+
+class S3FilesHarness(FilesHarness):
+    """A folder on S3, read by polars."""
+
+    promises = replace(
+        FilesHarness.promises,
+        name="Folders of files on S3",
+        payload="multipart uploads that are not completed",
+        commit="the journal of the query is replaced if it is unchanged; then the uploads it lists are completed",
+        token="an object for each query below the folder",
+        shows_secrets_to_tasks=True,
+    )
+
+    def __init__(self, storage: dict[str, str], work: Path) -> None:
+        super().__init__(work)
+        self.storage = storage
+        self.name = f"folders/{uuid.uuid4().hex}"
+
+    @property
+    def uri(self) -> str:
+        return f"s3://{BUCKET}/{self.name}"
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"path": self.uri, **{f"storage.{name}": value for name, value in self.storage.items()}}
+
+    @property
+    def secret_options(self) -> dict[str, str]:
+        return {**self.options, "storage.AWS_SECRET_ACCESS_KEY": SECRET}
+
+    @property
+    def unreachable_options(self) -> dict[str, str]:
+        return {**self.secret_options, "storage.AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
+
+    def paths(self) -> list[str]:
+        listed = s3_client(self.storage).list_objects_v2(Bucket=BUCKET, Prefix=f"{self.name}/")
+        return [one["Key"].removeprefix(f"{self.name}/") for one in listed.get("Contents", ())]
+
+    def ids(self) -> list[int]:
+        if not any(path.endswith(".parquet") for path in self.paths()):
+            return []
+        rows = pl.read_parquet(f"{self.uri}/*.parquet", storage_options=self.storage, missing_columns="insert")
+        return list(rows["id"])
+
+    def uploads(self) -> list[tuple[str, str]]:
+        """Path and upload id of what is staged."""
+        listed = s3_client(self.storage).list_multipart_uploads(Bucket=BUCKET, Prefix=f"{self.name}/")
+        return [(one["Key"].removeprefix(f"{self.name}/"), one["UploadId"]) for one in listed.get("Uploads", ())]
+
+    def uncommitted(self) -> Collection[str]:
+        return {path for path, _ in self.uploads()}
+
+    def losing(self, lost: Lost) -> AbstractContextManager[None]:
+        return lossy(Bucket, "_put", lost, RetryableError("the connection was lost"))
+
+    def delete_uncommitted(self) -> None:
+        """As a lifecycle rule does."""
+        for path, upload_id in self.uploads():
+            s3_client(self.storage).abort_multipart_upload(
+                Bucket=BUCKET, Key=f"{self.name}/{path}", UploadId=upload_id
+            )
+
+    def put(self, path: str, content: bytes) -> None:
+        s3_client(self.storage).put_object(Bucket=BUCKET, Key=f"{self.name}/{path}", Body=content)
+
+    def append(self, row_id: int) -> None:
+        self.folder.mkdir(exist_ok=True)
+        super().append(row_id)
+        name = f"others-{row_id}.{self.file_format}"
+        self.put(name, (self.folder / name).read_bytes())
+
+    def drop(self) -> None:
+        for path in self.paths():
+            s3_client(self.storage).delete_object(Bucket=BUCKET, Key=f"{self.name}/{path}")
+        self.delete_uncommitted()
