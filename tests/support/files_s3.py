@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import polars as pl
 from servers.s3 import BUCKET, s3_client
@@ -15,7 +18,12 @@ from tests.support.files import FilesHarness
 from penstock.committers.errors import RetryableError
 from penstock.committers.files.bucket import Bucket
 from penstock.testing.conformance.harness import SECRET
-from penstock.testing.faults import Lost, lossy
+from penstock.testing.faults import Lost
+
+
+@lru_cache
+def _client(storage: tuple[tuple[str, str], ...]) -> Any:
+    return s3_client(dict(storage))
 
 
 class S3FilesHarness(FilesHarness):
@@ -36,6 +44,10 @@ class S3FilesHarness(FilesHarness):
         self.name = f"folders/{uuid.uuid4().hex}"
 
     @property
+    def client(self) -> Any:
+        return _client(tuple(self.storage.items()))
+
+    @property
     def uri(self) -> str:
         return f"s3://{BUCKET}/{self.name}"
 
@@ -52,35 +64,53 @@ class S3FilesHarness(FilesHarness):
         return {**self.secret_options, "storage.AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
 
     def paths(self) -> list[str]:
-        listed = s3_client(self.storage).list_objects_v2(Bucket=BUCKET, Prefix=f"{self.name}/")
+        listed = self.client.list_objects_v2(Bucket=BUCKET, Prefix=f"{self.name}/")
         return [one["Key"].removeprefix(f"{self.name}/") for one in listed.get("Contents", ())]
 
     def ids(self) -> list[int]:
         if not any(path.endswith(".parquet") for path in self.paths()):
             return []
-        rows = pl.read_parquet(f"{self.uri}/*.parquet", storage_options=self.storage, missing_columns="insert")
-        return list(rows["id"])
+        rows = pl.scan_parquet(
+            f"{self.uri}/*.parquet",
+            storage_options=self.storage,
+            missing_columns="insert",
+            extra_columns="ignore",
+        )
+        return list(rows.select("id").collect()["id"])
 
     def uploads(self) -> list[tuple[str, str]]:
         """Path and upload id of what is staged."""
-        listed = s3_client(self.storage).list_multipart_uploads(Bucket=BUCKET, Prefix=f"{self.name}/")
+        listed = self.client.list_multipart_uploads(Bucket=BUCKET, Prefix=f"{self.name}/")
         return [(one["Key"].removeprefix(f"{self.name}/"), one["UploadId"]) for one in listed.get("Uploads", ())]
 
     def uncommitted(self) -> Collection[str]:
         return {path for path, _ in self.uploads()}
 
-    def losing(self, lost: Lost) -> AbstractContextManager[None]:
-        return lossy(Bucket, "_put", lost, RetryableError("the connection was lost"))
+    @contextmanager
+    def losing(self, lost: Lost) -> Iterator[None]:
+        """Lose the request that replaces the journal."""
+        put, left = Bucket._put, [lost]
+
+        def lossy_put(bucket: Bucket, path: str, content: bytes, **condition: str) -> str:
+            if not left or not path.endswith(".journal"):
+                return put(bucket, path, content, **condition)
+            if left.pop() == "response":
+                put(bucket, path, content, **condition)
+            raise RetryableError("the connection was lost")
+
+        with mock.patch.object(Bucket, "_put", lossy_put):
+            yield
+        assert not left, "the journal was not replaced"
 
     def delete_uncommitted(self) -> None:
         """As a lifecycle rule does."""
         for path, upload_id in self.uploads():
-            s3_client(self.storage).abort_multipart_upload(
+            self.client.abort_multipart_upload(
                 Bucket=BUCKET, Key=f"{self.name}/{path}", UploadId=upload_id
             )
 
     def put(self, path: str, content: bytes) -> None:
-        s3_client(self.storage).put_object(Bucket=BUCKET, Key=f"{self.name}/{path}", Body=content)
+        self.client.put_object(Bucket=BUCKET, Key=f"{self.name}/{path}", Body=content)
 
     def append(self, row_id: int) -> None:
         self.folder.mkdir(exist_ok=True)
@@ -90,5 +120,5 @@ class S3FilesHarness(FilesHarness):
 
     def drop(self) -> None:
         for path in self.paths():
-            s3_client(self.storage).delete_object(Bucket=BUCKET, Key=f"{self.name}/{path}")
+            self.client.delete_object(Bucket=BUCKET, Key=f"{self.name}/{path}")
         self.delete_uncommitted()
