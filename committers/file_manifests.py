@@ -69,4 +69,3 @@ class FileManifests:
                 "the version of the package that prepared the batch."
             ) from error
         return files
-

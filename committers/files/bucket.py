@@ -1,6 +1,7 @@
 """The objects and the multipart uploads below a prefix of a bucket on S3, through botocore.
 
-`obstore` and the Delta library do not show the id of an upload, which one process begins and another completes.
+`obstore` and the Delta library do not show the id of an upload. Here one process begins an upload, and
+another completes it.
 """
 
 from __future__ import annotations
@@ -179,7 +180,9 @@ class Bucket:
 
 
 def _status(error: Any) -> int:
-    return int(getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    """The HTTP status of an error; 0 if there was no response."""
+    response = getattr(error, "response", None) or {}
+    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def open_bucket(uri: str, storage_options: Mapping[str, str]) -> Bucket:
@@ -212,7 +215,7 @@ def _client(options: tuple[tuple[str, str], ...], _process: int) -> Any:
     config = Config(
         connect_timeout=10,
         read_timeout=60,
-        retries={"mode": "standard", "max_attempts": 4},
+        retries={"mode": "standard", "total_max_attempts": 4},
         max_pool_connections=2 * UPLOADS_MAX,
         request_checksum_calculation="when_required",  # other servers than that of AWS do not know them
         response_checksum_validation="when_required",

@@ -1,7 +1,7 @@
 """Publishes data files in a folder of the local disk or on S3.
 
-Tasks write files that no reader sees. The commit replaces one small file per query, the journal, which has the
-token and lists the files of the last batch; then it publishes these files. A process that dies in between
+Tasks write files that no reader sees. The commit replaces one small file per query, the journal, which has
+the token and lists the files of the last batch; then it publishes these files. A process that dies in between
 leaves the rest to the next one that reads the token: it publishes them. `Place` has what differs between the
 storages.
 """
@@ -180,4 +180,6 @@ class FilesCommitter:
                     f"Batch {journal.token.batch_id} is committed, but its files could not all be published "
                     f"in {self.folder}: {error} The next attempt continues."
                 ) from error
-        raise RetryableError(f"{self.place.journal_address(query_id)} changes all the time. Nothing was committed.")
+        raise RetryableError(
+            f"{self.place.journal_address(query_id)} changes all the time. Nothing was committed."
+        )

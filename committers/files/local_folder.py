@@ -142,9 +142,7 @@ class LocalFolder:
             state = self._state(path)
         if state is not FileState.PUBLISHED:
             what = (
-                "is the file of another writer"
-                if state is FileState.TAKEN
-                else f"is missing, as is {staged}"
+                "is the file of another writer" if state is FileState.TAKEN else f"is missing, as is {staged}"
             )
             raise TableChangedError(
                 f"A file of a committed batch cannot be published: {final} {what}. "

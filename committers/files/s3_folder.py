@@ -1,6 +1,7 @@
 """A folder on S3. Tasks upload their files as multipart uploads, and the commit completes these.
 
-An incomplete upload is no object: no reader sees it. The journals are objects below the folder, in `_penstock`.
+An incomplete upload is no object: no reader sees it. The journals are objects below the folder, in
+`_penstock`.
 """
 
 from __future__ import annotations

@@ -44,7 +44,9 @@ def _on_s3(path: str) -> str:
     if not bucket or not folders:
         raise ValueError("must have a bucket and a folder in it: `s3://bucket/folder`")
     if re.search(r"[\x00-\x1f\x7f\\*]", uri) or not {"", ".", ".."}.isdisjoint(folders):
-        raise ValueError("must not contain control characters, backslashes, `*`, or the folders ``, `.`, `..`")
+        raise ValueError(
+            "must not contain control characters, backslashes, `*`, or the folders ``, `.`, `..`"
+        )
     return uri
 
 

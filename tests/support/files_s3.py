@@ -33,7 +33,7 @@ class S3FilesHarness(FilesHarness):
         FilesHarness.promises,
         name="Folders of files on S3",
         payload="multipart uploads that are not completed",
-        commit="the journal of the query is replaced if it is unchanged; then the uploads it lists are completed",
+        commit="the journal of the query is replaced; then the uploads it lists are completed one by one",
         token="an object for each query below the folder",
         shows_secrets_to_tasks=True,
     )
@@ -81,7 +81,9 @@ class S3FilesHarness(FilesHarness):
     def uploads(self) -> list[tuple[str, str]]:
         """Path and upload id of what is staged."""
         listed = self.client.list_multipart_uploads(Bucket=BUCKET, Prefix=f"{self.name}/")
-        return [(one["Key"].removeprefix(f"{self.name}/"), one["UploadId"]) for one in listed.get("Uploads", ())]
+        return [
+            (one["Key"].removeprefix(f"{self.name}/"), one["UploadId"]) for one in listed.get("Uploads", ())
+        ]
 
     def uncommitted(self) -> Collection[str]:
         return {path for path, _ in self.uploads()}
@@ -105,9 +107,7 @@ class S3FilesHarness(FilesHarness):
     def delete_uncommitted(self) -> None:
         """As a lifecycle rule does."""
         for path, upload_id in self.uploads():
-            self.client.abort_multipart_upload(
-                Bucket=BUCKET, Key=f"{self.name}/{path}", UploadId=upload_id
-            )
+            self.client.abort_multipart_upload(Bucket=BUCKET, Key=f"{self.name}/{path}", UploadId=upload_id)
 
     def put(self, path: str, content: bytes) -> None:
         self.client.put_object(Bucket=BUCKET, Key=f"{self.name}/{path}", Body=content)
