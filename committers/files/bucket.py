@@ -62,8 +62,9 @@ class Bucket:
         self._prefix = prefix
 
     @property
-    def endpoint(self) -> str:
-        return str(self._client.meta.endpoint_url)
+    def root(self) -> str:
+        """The URL of the bucket."""
+        return f"{self._client.meta.endpoint_url}/{self._bucket}"
 
     def address(self, path: str) -> str:
         return f"s3://{self._bucket}/{self._prefix}/{path}"

@@ -39,8 +39,10 @@ class Place(Protocol):
     Paths are relative to the folder. Runs on the driver and in the delivery process.
     """
 
-    why_missing: str
-    """Why a staged file may be missing; shown behind its path."""
+    @property
+    def why_missing(self) -> str:
+        """Why a staged file may be missing, for messages; empty if there is nothing to say."""
+        ...
 
     def exists(self) -> bool: ...
 

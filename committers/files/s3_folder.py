@@ -20,13 +20,14 @@ from .bucket import Bucket, ConditionError, open_bucket
 from .place import FileState, JournalChangedError, StoredJournal
 from .staged import UPLOADS_MAX, StagedFiles, Upload
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 FOLDER = "_penstock"
 """Readers ignore folders whose names begin with `_`."""
 _PROBE = f"{FOLDER}/probe"
-_checked: set[tuple[str, str]] = set()
-"""Endpoint and address of the folders whose storage this process has checked."""
+_checked: set[str] = set()
+"""The buckets that this process has checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,9 @@ class S3Folder:
 
     def open(self, *, create: bool) -> None:
         bucket = self._bucket
-        if (bucket.endpoint, self.uri) not in _checked:
+        if bucket.root not in _checked:
             _check_conditions(bucket)
-            _checked.add((bucket.endpoint, self.uri))
+            _checked.add(bucket.root)
 
     def journal_address(self, query_id: str) -> str:
         return self._bucket.address(_journal(query_id))

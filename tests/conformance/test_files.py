@@ -14,7 +14,12 @@ from tests.support.files_s3 import S3FilesHarness
 from penstock.committers.files.bucket import Bucket
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
 from penstock.testing.conformance.cleaning import CleaningClaims
+from penstock.testing.conformance.commits import CommitClaims
+from penstock.testing.conformance.concurrency import ConcurrencyClaims
+from penstock.testing.conformance.crashes import CrashClaims
 from penstock.testing.conformance.data import DataClaims
+from penstock.testing.conformance.responses import ResponseClaims
+from penstock.testing.conformance.secrecy import SecrecyClaims
 
 
 class TestFiles(DestinationConformance):
@@ -41,7 +46,11 @@ def _begun_now(upload: tuple[str, str, datetime]) -> tuple[str, str, datetime]:
     return path, upload_id, datetime.now(timezone.utc)
 
 
-class TestFilesOnS3(DestinationConformance):
+class TestFilesOnS3(
+    CommitClaims, CrashClaims, ResponseClaims, ConcurrencyClaims, SecrecyClaims, CleaningClaims
+):
+    """The claims that depend on the storage."""
+
     @pytest.fixture
     def harness(
         self, s3: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
