@@ -218,16 +218,20 @@ def test_a_file_that_another_writer_adds_during_the_commit_is_not_overwritten(
     assert found["Body"].read() == b"others"
 
 
-def test_two_drivers_with_other_files_of_one_batch_commit_those_of_one(harness: S3FilesHarness) -> None:
-    """The second one had read the journal before the first one replaced it."""
-    committer_of(harness).commit(staged(harness))
-    slow, fast = staged(harness, 1, run_id="slow"), staged(harness, 1, run_id="fast")
+@pytest.mark.parametrize("batch_id", [0, 1])
+def test_two_drivers_with_other_files_of_one_batch_commit_those_of_one(
+    harness: S3FilesHarness, batch_id: int
+) -> None:
+    """The second one had read the journal before the first one replaced or created it."""
+    for earlier in range(batch_id):
+        committer_of(harness).commit(staged(harness, earlier))
+    slow, fast = staged(harness, batch_id, run_id="slow"), staged(harness, batch_id, run_id="fast")
     with at_point("commit.start", lambda: committer_of(harness).commit(fast)):
         outcome = committer_of(harness).commit(slow)
     assert isinstance(outcome, Conflict)
     assert isinstance(committer_of(harness).commit(slow), AlreadyCommitted)
 
-    assert ids(harness) == [0, 1, 2, 3]
+    assert ids(harness) == list(range(2 * batch_id + 2))
 
 
 def test_two_processes_that_publish_one_batch_do_not_disturb_each_other(harness: S3FilesHarness) -> None:
@@ -340,6 +344,14 @@ def test_a_task_that_cannot_upload_leaves_no_upload(harness: S3FilesHarness, pro
         writer.finish()
     writer.abort()
     assert not harness.uncommitted()
+
+
+def test_several_batches_are_committed_at_once(harness: S3FilesHarness) -> None:
+    """As a delivery does."""
+    committer, manifests = committer_of(harness), [staged(harness, batch_id) for batch_id in range(3)]
+    merged = committer.merge(committer.mergeable(manifests), None)
+    assert isinstance(committer.commit(merged), Committed)
+    assert ids(harness) == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
