@@ -69,8 +69,8 @@ A folder of files has no version: a reader that lists it during a commit may see
 ## What the suite checks
 
 Each of these is a test of `penstock.testing.conformance`, run against every destination above. Where a
-destination promises less, the test checks the weaker promise. Folders of files on S3 run those that depend on the
-storage.
+destination promises less, the test checks the weaker promise. For folders of files on S3, these are the tests
+that depend on the storage.
 
 {claims}
 """
