@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass
 from pathlib import PurePosixPath
 
 from .contract import Batch, DataFile, DataFiles, Manifest
 from .errors import ManifestCorruptError
+
+
+def data_file(path: object, size_bytes: object, rows: object, values: object, statistics: object) -> DataFile:
+    """Return the file with these fields, as decoded from JSON.
+
+    Raises:
+        ValueError, TypeError: a field is invalid.
+    """
+    if not isinstance(path, str) or not isinstance(size_bytes, int) or not isinstance(rows, int):
+        raise TypeError("invalid path, size or row count of a file")
+    if not isinstance(values, list) or not isinstance(statistics, str):
+        raise TypeError("invalid partition values or statistics of a file")
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or "\0" in path:
+        raise ValueError("a path points outside of the destination")
+    return DataFile(path, size_bytes, rows, tuple((name, value) for name, value in values), statistics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +32,8 @@ class FileManifests:
 
     kind: str
     version: int = 1
+    file_of: Callable[..., DataFile] = data_file
+    """Returns the file with the decoded fields; see `data_file`. For subclasses of `DataFile`."""
 
     def encode(self, batch: Batch, payloads: Iterable[DataFiles]) -> Manifest:
         """Combine all files of one batch into one manifest. A batch without files is empty."""
@@ -41,7 +58,7 @@ class FileManifests:
         try:
             if (manifest.kind, manifest.version) != (self.kind, self.version):
                 raise ValueError(f"kind {manifest.kind!r}, version {manifest.version}")
-            files = tuple(_data_file(*fields) for fields in json.loads(manifest.content))
+            files = tuple(self.file_of(*fields) for fields in json.loads(manifest.content))
             if len(files) != manifest.files:
                 raise ValueError(f"{len(files)} files instead of {manifest.files}")
         except (ValueError, TypeError, RecursionError) as error:
@@ -52,15 +69,3 @@ class FileManifests:
                 "the version of the package that prepared the batch."
             ) from error
         return files
-
-
-def _data_file(
-    path: object, size_bytes: object, rows: object, values: object, statistics: object
-) -> DataFile:
-    if not isinstance(path, str) or not isinstance(size_bytes, int) or not isinstance(rows, int):
-        raise TypeError("invalid path, size or row count of a file")
-    if not isinstance(values, list) or not isinstance(statistics, str):
-        raise TypeError("invalid partition values or statistics of a file")
-    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or "\0" in path:
-        raise ValueError("a path points outside of the destination")
-    return DataFile(path, size_bytes, rows, tuple((name, value) for name, value in values), statistics)

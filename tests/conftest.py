@@ -52,6 +52,7 @@ SLOW = (
     "committers/test_ducklake_guards.py",
     "committers/test_ducklake_partitions.py",
     "committers/test_ducklake_s3.py",
+    "committers/test_files_s3.py",
     "committers/test_hudi_java.py",
     "committers/test_hudi_s3.py",
     "committers/test_iceberg_catalogs.py",

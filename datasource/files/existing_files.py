@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
-import os
+import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...committers.errors import ConfigurationError
+from ...committers.files.committer import place_of
+from ...writers.delta.filesystem import open_filesystem
 from ...writers.files.formats import FORMATS, format_in
 
 
@@ -25,23 +26,33 @@ def format_problems(rows: pa.Schema, partition_by: Sequence[str], file_format: s
 
 
 def differences(
-    folder: str, rows: pa.Schema, partition_by: Sequence[str], file_format: str, *, add_columns: bool
+    folder: str,
+    storage_options: Mapping[str, str],
+    rows: pa.Schema,
+    partition_by: Sequence[str],
+    file_format: str,
+    *,
+    add_columns: bool,
 ) -> list[str]:
     """Compare the rows with one file of the folder: its format, its partitions, its columns."""
-    path = _first_file(folder)
-    if path is None:
+    paths = (path for path in place_of(folder, storage_options).paths() if format_in(path) is not None)
+    relative = next(paths, None)
+    if relative is None:
         return []
-    found, codec = format_in(path.name) or ("", None)
+    path = posixpath.join(folder, relative)
+    found, codec = format_in(path) or ("", None)
     if found != file_format:
         return [f"fileFormat: {path} is {found}, and the query writes {file_format}. Use another folder."]
-    folders = [part.partition("=")[0] for part in path.relative_to(folder).parts[:-1] if "=" in part]
+    folders = [part.partition("=")[0] for part in relative.split("/")[:-1] if "=" in part]
     if folders != list(partition_by):
         return [
             f"partitionBy: {path} is partitioned by {', '.join(folders) or 'nothing'}, and the query by "
             f"{', '.join(partition_by) or 'nothing'}."
         ]
     try:
-        stored = _stored_types(path, found, codec)
+        filesystem, root = open_filesystem(folder, dict(storage_options))
+        with filesystem.open_input_file(posixpath.join(root, relative)) as content:
+            stored = _stored_types(content, found, codec)
     except Exception as error:  # noqa: BLE001  each format has its own errors
         return [f"{path} cannot be read as {found} ({error}). Move it away, or use another folder."]
     columns = {field.name: _type_name(field.type, found) for field in rows if field.name not in partition_by}
@@ -49,7 +60,7 @@ def differences(
 
 
 def _compared(
-    path: Path, stored: dict[str, str], columns: dict[str, str], found: str, *, add_columns: bool
+    path: str, stored: dict[str, str], columns: dict[str, str], found: str, *, add_columns: bool
 ) -> Iterator[str]:
     if found == "csv":  # readers take the columns of the first file, by position
         if list(stored) != list(columns):
@@ -62,21 +73,11 @@ def _compared(
             yield f"{name}: {path} has {stored[name]}, the rows have {wanted}."
 
 
-def _first_file(folder: str) -> Path | None:
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(("_", "."))]
-        for name in names:
-            if format_in(name) is not None and not name.startswith(("_", ".")):
-                return Path(parent, name)
-    return None
-
-
-def _stored_types(path: Path, found: str, codec: str | None) -> dict[str, str]:
+def _stored_types(content: pa.NativeFile, found: str, codec: str | None) -> dict[str, str]:
     if found not in FORMATS:
-        return {field.name: _type_name(field.type, found) for field in pq.read_schema(path)}
-    with path.open("rb") as content:
-        plain = content if codec is None else io.BufferedReader(pa.CompressedInputStream(content, codec))
-        return FORMATS[found].stored_types(plain)
+        return {field.name: _type_name(field.type, found) for field in pq.read_schema(content)}
+    plain = content if codec is None else pa.CompressedInputStream(content, codec)
+    return FORMATS[found].stored_types(io.BufferedReader(plain))
 
 
 def _type_name(data_type: pa.DataType, found: str) -> str:

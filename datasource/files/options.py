@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...writers.local_path import local_path
-from ..options.declaring import declared, option, optional, options_of, prefixes_of
+from ..options.declaring import declared, option, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import TARGET_FILE_SIZE, DeliveryOptions
 from ..options.parsing import MIB, check, columns, one_of, parse_options, size, storable
-from ..options.stream import problems_of
+from ..options.stream import normalized_location, problems_of
 
 NAME = "penstock.files"
 
@@ -26,20 +27,38 @@ _ALL_CODECS = {codec: codec for codecs in _CODECS.values() for codec in codecs}
 
 
 def _folder(path: str) -> str:
+    if path.startswith(("s3://", "s3a://")):
+        return _on_s3(path)
     local = local_path(path)
     if not path.strip() or local is None:
-        raise ValueError("must be a folder of the local disk; other file systems are not supported")
+        raise ValueError("must be a folder of the local disk or on S3; other file systems are not supported")
     folder = str(Path(local).resolve())
     if folder == "/":
         raise ValueError("must not be the root of the file system")
     return folder
 
 
+def _on_s3(path: str) -> str:
+    uri = normalized_location(path)
+    bucket, *folders = uri.removeprefix("s3://").split("/")
+    if not bucket or not folders:
+        raise ValueError("must have a bucket and a folder in it: `s3://bucket/folder`")
+    if re.search(r"[\x00-\x1f\x7f\\*]", uri) or not {"", ".", ".."}.isdisjoint(folders):
+        raise ValueError(
+            "must not contain control characters, backslashes, `*`, or the folders ``, `.`, `..`"
+        )
+    return uri
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesOptions(DeliveryOptions):
     """Options of `penstock.files`."""
 
-    path: str = field(metadata=declared("path", _folder, "The folder: an absolute path on the local disk."))
+    path: str = field(
+        metadata=declared(
+            "path", _folder, "The folder: an absolute path on the local disk, or `s3://bucket/folder`."
+        )
+    )
     partition_by: tuple[str, ...] | None = optional(
         "partitionBy",
         columns,
@@ -70,6 +89,11 @@ class FilesOptions(DeliveryOptions):
         + "; ".join([f"{name}: {', '.join(codecs)}" for name, codecs in _CODECS.items()])
         + ".",
         default="the first one of the format",
+    )
+    storage_options: Mapping[str, str] = passed_on(
+        "storage.",
+        str.upper,
+        "Options of S3, such as `storage.AWS_REGION`, named as in `penstock.delta`.",
     )
 
     @property

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -13,23 +12,27 @@ from ...committers.contract import Batch, DataFiles, Manifest, Mode, PlannedBatc
 from ...committers.dead_letters import BadRows
 from ...committers.errors import ConfigurationError, SchemaMismatchError, TableNotSupportedError
 from ...committers.files.cleanup import CleanableFolder
-from ...committers.files.committer import KIND, MANIFESTS, FilesCommitter, staging_of
+from ...committers.files.committer import KIND, MANIFESTS, FilesCommitter
+from ...committers.files.local_folder import staging_of
+from ...writers.delta.filesystem import open_filesystem
 from ...writers.delta.partitions import check_partition_columns
 from ...writers.delta.table_format import DeltaFormat
 from ...writers.files.table_format import RowFilesFormat, parse_name
+from ...writers.files.uploading import UploadingWriters
 from ...writers.parquet.write_config import WriteConfig
-from ..destinations import DestinationType, TableNow
+from ..destinations import DestinationType, TableNow, with_prefix
 from ..plain_sink import PlainSink
 from .existing_files import differences, format_problems
 from .options import OPTIONS, FilesOptions
 
 if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
     from ...committers.cleanup import CleanableTable, NameParser
     from ...committers.contract import StreamKey
     from ...committers.store.sql import SqlManifestStore
     from ...writers.parquet.table_format import TableFormat
-
-FilesSink: TypeAlias = PlainSink[DataFiles, str]
+    from ..table_access import TableAccess
 
 _TABLES = {"_delta_log": "Delta", "metadata/*.metadata.json": "Iceberg", ".hoodie": "Hudi"}
 
@@ -38,7 +41,7 @@ _TABLES = {"_delta_log": "Delta", "metadata/*.metadata.json": "Iceberg", ".hoodi
 class FilesTarget(FilesCommitter):
     """The target of a stream into a folder, with the options of its query. See `Target`."""
 
-    options: FilesOptions
+    options: FilesOptions = field(kw_only=True)
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedBatch[DataFiles, str]:
         if mode != "append":
@@ -49,14 +52,14 @@ class FilesTarget(FilesCommitter):
         partition_by = self.options.partition_by or ()
         check_partition_columns(rows, partition_by)
         self._check_types(rows, partition_by)
-        if not Path(self.folder).exists() and not self.options.create_table:
+        place = self.place
+        if not self.options.create_table and not place.exists():
             raise ConfigurationError(f"There is no folder {self.folder}, and createTable is false.")
-        Path(staging_of(self.folder)).mkdir(parents=True, exist_ok=True)
-        if self.options.create_table and not any(Path(staging_of(self.folder)).glob("*.journal")):
-            Path(self.folder).mkdir(exist_ok=True)
+        place.open(create=self.options.create_table)
+        is_on_s3 = self.folder.startswith("s3://")
         config = WriteConfig(
-            location=staging_of(self.folder),
-            storage_options={},
+            location=self.folder if is_on_s3 else staging_of(self.folder),
+            storage_options=dict(self.storage_options) if is_on_s3 else {},
             schema=pa.schema([field.with_nullable(True) for field in rows]),
             table_format=_table_format(self.options, partition_by),
             target_file_bytes=self.options.target_file_bytes,
@@ -64,14 +67,14 @@ class FilesTarget(FilesCommitter):
             compression=self.options.codec if self.options.file_format == "parquet" else "none",
             narrows=self.options.bad_rows is not BadRows.FAIL,
         )
-        return PlannedBatch(config, content=mode, target_id="")
+        return PlannedBatch(UploadingWriters(config) if is_on_s3 else config, content=mode, target_id="")
 
     def manifest(self, batch: Batch, content: str, payloads: Sequence[DataFiles]) -> Manifest:
         return MANIFESTS.encode(batch, payloads)
 
     def _check_folder(self) -> None:
         for name, table in _TABLES.items():
-            if next(Path(self.folder).glob(name), None):
+            if self.place.has(name):
                 raise TableNotSupportedError(
                     f"{self.folder} is a table of {table}: it has {name}. Files that its metadata does not "
                     f"list are not part of it. Use a sink for {table} tables, or another folder."
@@ -87,7 +90,12 @@ class FilesTarget(FilesCommitter):
         file_format = self.options.file_format
         problems += format_problems(rows, partition_by, file_format)
         problems += differences(
-            self.folder, rows, partition_by, file_format, add_columns=self.options.add_columns
+            self.folder,
+            self.storage_options,
+            rows,
+            partition_by,
+            file_format,
+            add_columns=self.options.add_columns,
         )
         if problems:
             raise SchemaMismatchError(f"The rows do not fit {self.folder}.\n- " + "\n- ".join(problems))
@@ -105,14 +113,14 @@ def _table_format(options: FilesOptions, partition_by: tuple[str, ...]) -> Table
 class StoredFolder(FilesCommitter):
     """The folder without the options of a query, for commands. See `StoredTable`."""
 
-    query_id: str
+    query_id: str = field(kw_only=True)
 
     def committer(self) -> FilesCommitter:
         return self
 
     def now(self) -> TableNow | None:
         """The version is the last batch of the query: a folder has none."""
-        if not Path(self.folder).is_dir():
+        if not self.place.exists():
             return None
         token = self.token(self.query_id)
         return TableNow("", -1 if token is None else token.batch_id)
@@ -129,15 +137,31 @@ class StoredFolder(FilesCommitter):
         return False
 
 
+class FilesSink(PlainSink[DataFiles, str]):
+    """See `Sink`."""
+
+    def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
+        """Open a location, a remote one with the options `storage.*` if there are any."""
+        storage = self.options.storage_options if isinstance(self.options, FilesOptions) else {}
+        return open_filesystem(location, dict(storage)) if storage else super().open_filesystem(location)
+
+
 def sink_of(options: FilesOptions) -> FilesSink:
-    return PlainSink(KIND, options.path, options, FilesTarget(options.path, options))
+    target = FilesTarget(options.path, options.storage_options, options=options)
+    return FilesSink(KIND, options.path, options, target)
+
+
+def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> FilesSink:
+    return sink_of(FilesOptions.parse(with_prefix("storage.", options, access.storage)))
 
 
 DESTINATION = DestinationType(
     kind=KIND,
     data_source="penstock.datasource.files.source:FilesDataSource",
     options=OPTIONS,
-    sink=lambda stream, options, access: sink_of(FilesOptions.parse(options)),
-    stored_table=lambda stream, access: StoredFolder(stream.table_uri, stream.query_id),
+    sink=_sink_of,
+    stored_table=lambda stream, access: StoredFolder(
+        stream.table_uri, access.storage, query_id=stream.query_id
+    ),
     files_of=MANIFESTS.decode,
 )

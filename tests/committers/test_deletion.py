@@ -159,7 +159,7 @@ def test_folders_of_files_and_hudi_tables_delete_only_their_own(tmp_path: Path) 
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "v2").touch()
     deletions: dict[Path, Callable[[list[str]], int]] = {
-        tmp_path / ".rows.penstock": FilesCommitter(f"{tmp_path}/rows").delete_staged,
+        tmp_path / ".rows.penstock": FilesCommitter(f"{tmp_path}/rows").place.delete_staged,
         tmp_path / "table": HudiStorage(f"{tmp_path}/table", {}).delete_all,
     }
     for folder, delete in deletions.items():
@@ -181,7 +181,7 @@ CALLERS = {
     "committers/delta/files.py": "behind the gate of `TableFiles`",
     "committers/delta/log_files.py": "its own temporary file",
     "committers/delta/maintenance.py": "only asks the library for a list",
-    "committers/files/committer.py": "behind the gate",
+    "committers/files/local_folder.py": "behind the gate",
     "committers/hudi/storage.py": "behind the gate; and folders that are empty",
     "committers/iceberg/files.py": "behind the gate of `TableFiles`",
     "committers/iceberg/expiry.py": "`delete_files`, whose callers ask the gate",

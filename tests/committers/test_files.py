@@ -114,6 +114,7 @@ def test_a_damaged_journal_and_a_missing_folder_are_errors(harness: FilesHarness
     harness.folder.rename(harness.folder.with_name("moved"))
     with pytest.raises(TableChangedError, match="no longer exists"):
         committer.token("q1")
+    harness.folder.with_name("moved").rename(harness.folder)
     (harness.staging / "q1.journal").write_text("{}")
     with pytest.raises(TableChangedError, match="journal"):
         committer.token("q1")
@@ -152,7 +153,7 @@ def test_partitions_that_readers_do_not_read_back_are_refused(
         target_of(harness, partitionBy="day").plan_batch(pa.schema([ROWS[0], ("day", kind)]), "append", 0)
 
 
-@pytest.mark.parametrize("path", ["s3://bucket/rows", "/", ""])
+@pytest.mark.parametrize("path", ["s3://bucket", "s3://bucket/a/../b", "abfss://a@b/rows", "/", ""])
 def test_other_paths_are_refused(path: str) -> None:
     with pytest.raises(ConfigurationError, match="path") as error:
         FilesOptions.parse({"path": path})
@@ -162,6 +163,6 @@ def test_other_paths_are_refused(path: str) -> None:
 def test_the_version_that_commands_show_is_the_last_batch_of_the_query(harness: FilesHarness) -> None:
     committed = FilesCommitter(str(harness.folder)).commit(staged(harness, 3))
     assert isinstance(committed, Committed)
-    versions = [StoredFolder(str(harness.folder), query_id).now() for query_id in ("q1", "other")]
+    versions = [StoredFolder(str(harness.folder), query_id=query_id).now() for query_id in ("q1", "other")]
     assert [now and now.version for now in versions] == [committed.table_version, -1] == [3, -1]
-    assert StoredFolder(f"{harness.folder}-2", "q1").now() is None
+    assert StoredFolder(f"{harness.folder}-2", query_id="q1").now() is None

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from servers.s3 import s3_server
 from tests.support.files import CsvHarness, FilesHarness
+from tests.support.files_s3 import S3FilesHarness
 
+from penstock.committers.files.bucket import Bucket
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
 from penstock.testing.conformance.cleaning import CleaningClaims
+from penstock.testing.conformance.commits import CommitClaims
+from penstock.testing.conformance.concurrency import ConcurrencyClaims
+from penstock.testing.conformance.crashes import CrashClaims
 from penstock.testing.conformance.data import DataClaims
+from penstock.testing.conformance.responses import ResponseClaims
+from penstock.testing.conformance.secrecy import SecrecyClaims
 
 
 class TestFiles(DestinationConformance):
@@ -22,3 +32,31 @@ class TestFormats(DataClaims, CleaningClaims):
     @pytest.fixture(params=["json", "csv", "avro", "orc"])
     def harness(self, tmp_path: Path, request: pytest.FixtureRequest) -> DestinationHarness:
         return CsvHarness(tmp_path) if request.param == "csv" else FilesHarness(tmp_path, request.param)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, str]]:
+    with s3_server() as storage:
+        yield storage
+
+
+def _begun_now(upload: tuple[str, str, datetime]) -> tuple[str, str, datetime]:
+    """The server says that all uploads began in 2010."""
+    path, upload_id, _ = upload
+    return path, upload_id, datetime.now(timezone.utc)
+
+
+class TestFilesOnS3(
+    CommitClaims, CrashClaims, ResponseClaims, ConcurrencyClaims, SecrecyClaims, CleaningClaims
+):
+    """The claims that depend on the storage."""
+
+    @pytest.fixture
+    def harness(
+        self, s3: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> DestinationHarness:
+        for name, value in s3.items():  # commands take them from the environment
+            monkeypatch.setenv(name, value)
+        uploads = Bucket.uploads
+        monkeypatch.setattr(Bucket, "uploads", lambda bucket: map(_begun_now, uploads(bucket)))
+        return S3FilesHarness(s3, tmp_path)

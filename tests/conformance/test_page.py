@@ -32,6 +32,7 @@ from tests.conformance.harnesses import (
     SqsHarness,
 )
 from tests.support.files import FilesHarness
+from tests.support.files_s3 import S3FilesHarness
 from tests.support.lance_table import LanceHarness
 from tests.support.paimon_table import PaimonHarness
 
@@ -60,7 +61,7 @@ checks it; do not edit by hand. [write-a-destination.md](write-a-destination.md)
 *Exactly once* is per (query, batch id), if the source replays the same rows under the same offsets
 ([guarantees.md](guarantees.md)). *At least once* means that a row may be there more often.
 
-A folder of files has no version: who lists it while a commit renames the files of a batch sees some of them.
+A folder of files has no version: a reader that lists it during a commit may see some files of the batch only.
 
 [`penstock.fanout`](destinations/fanout.md) writes several of them in one query, and
 [`penstock.lake`](destinations/lake.md) a Delta table and an Iceberg table with the same files.
@@ -68,7 +69,8 @@ A folder of files has no version: who lists it while a commit renames the files 
 ## What the suite checks
 
 Each of these is a test of `penstock.testing.conformance`, run against every destination above. Where a
-destination promises less, the test checks the weaker promise.
+destination promises less, the test checks the weaker promise. For folders of files on S3, these are the tests
+that depend on the storage.
 
 {claims}
 """
@@ -114,6 +116,7 @@ def _page(folder: Path) -> str:
         DeltaHarness(folder),
         IcebergHarness(folder),
         FilesHarness(folder),
+        S3FilesHarness({}, folder),
         LanceHarness(folder),
         DuckLakeHarness(folder, f"sqlite:{folder}/catalog.sqlite"),
         HudiHarness(folder),

@@ -1,0 +1,228 @@
+"""The objects and the multipart uploads below a prefix of a bucket on S3, through botocore.
+
+`obstore` and the Delta library do not show the id of an upload. Here one process begins an upload, and
+another completes it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+from ..error_causes import retryable
+from ..errors import NEXT_TRY, ConfigurationError
+from .staged import UPLOADS_MAX, Upload
+
+NONCE = "penstock-nonce"
+"""Key in an object's metadata."""
+
+_CLIENT_ARGUMENTS = {
+    "AWS_ACCESS_KEY_ID": "aws_access_key_id",
+    "AWS_SECRET_ACCESS_KEY": "aws_secret_access_key",
+    "AWS_SESSION_TOKEN": "aws_session_token",
+    "AWS_REGION": "region_name",
+    "AWS_DEFAULT_REGION": "region_name",
+    "AWS_ENDPOINT": "endpoint_url",
+    "AWS_ENDPOINT_URL": "endpoint_url",
+    "AWS_ENDPOINT_URL_S3": "endpoint_url",
+}
+"""Options as in the Delta library, by increasing priority, and their names in botocore."""
+_FROM_ENVIRONMENT = ("AWS_REGION", "AWS_ENDPOINT")
+"""Variables that botocore does not read by itself."""
+_VIRTUAL_HOSTED = "AWS_VIRTUAL_HOSTED_STYLE_REQUEST"
+
+
+class ConditionError(Exception):
+    """The object is not as a conditional request expects it. Or it is, because a repeated request of this
+    process has changed it before.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    content: bytes
+    etag: str
+
+
+class Bucket:
+    """Paths are relative to the prefix. Threads may share it.
+
+    All methods raise RetryableError if the storage fails, also if the request may have been executed.
+    """
+
+    def __init__(self, client: Any, bucket: str, prefix: str) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._prefix = prefix
+
+    @property
+    def root(self) -> str:
+        """The URL of the bucket."""
+        return f"{self._client.meta.endpoint_url}/{self._bucket}"
+
+    def address(self, path: str) -> str:
+        return f"s3://{self._bucket}/{self._prefix}/{path}"
+
+    # Objects --------------------------------------------------------------------------------------
+
+    def get(self, path: str) -> StoredObject | None:
+        with self._errors("could not be read", path):
+            try:
+                found = self._client.get_object(**self._object(path))
+            except self._client.exceptions.NoSuchKey:
+                return None
+            return StoredObject(found["Body"].read(), found["ETag"])
+
+    def create(self, path: str, content: bytes) -> str:
+        """Create an object and return its ETag. Raises ConditionError if there is one."""
+        return self._put(path, content, IfNoneMatch="*")
+
+    def replace(self, path: str, content: bytes, etag: str) -> str:
+        """Replace an object and return its ETag. Raises ConditionError if it has another ETag."""
+        return self._put(path, content, IfMatch=etag)
+
+    def nonce(self, path: str) -> str | None:
+        """Return the nonce of an object, empty if it has none; None if there is no object."""
+        with self._errors("could not be read", path):
+            try:
+                found = self._client.head_object(**self._object(path))
+            except self._client.exceptions.ClientError as error:
+                if _status(error) == 404:
+                    return None
+                raise
+            return str(found["Metadata"].get(NONCE, ""))
+
+    def paths(self, prefix: str = "") -> Iterator[str]:
+        """Paths that begin with the prefix."""
+        for page in self._pages("list_objects_v2", prefix):
+            yield from (one["Key"].removeprefix(f"{self._prefix}/") for one in page.get("Contents", ()))
+
+    # Multipart uploads ----------------------------------------------------------------------------
+
+    def create_upload(self, path: str, nonce: str) -> str:
+        with self._errors("could not be uploaded", path):
+            created = self._client.create_multipart_upload(**self._object(path), Metadata={NONCE: nonce})
+            return str(created["UploadId"])
+
+    def upload_part(self, path: str, upload_id: str, number: int, content: Any) -> str:
+        """Upload a part and return its ETag."""
+        with self._errors("could not be uploaded", path):
+            done = self._client.upload_part(
+                **self._object(path), UploadId=upload_id, PartNumber=number, Body=content
+            )
+            return str(done["ETag"])
+
+    def complete(self, path: str, upload: Upload) -> None:
+        """Make the object of an upload visible. Raises ConditionError if there is an object."""
+        parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(upload.etags, 1)]
+        with self._errors("could not be completed", path):
+            self._client.complete_multipart_upload(
+                **self._object(path),
+                UploadId=upload.upload_id,
+                MultipartUpload={"Parts": parts},
+                IfNoneMatch="*",
+            )
+
+    def has_upload(self, path: str, upload_id: str) -> bool:
+        with self._errors("could not be read", path):
+            try:
+                self._client.list_parts(**self._object(path), UploadId=upload_id, MaxParts=1)
+            except self._client.exceptions.ClientError as error:
+                if _status(error) == 404:
+                    return False
+                raise
+            return True
+
+    def abort(self, path: str, upload_id: str) -> bool:
+        """Return False if there was no such upload."""
+        with self._errors("could not be aborted", path):
+            try:
+                self._client.abort_multipart_upload(**self._object(path), UploadId=upload_id)
+            except self._client.exceptions.NoSuchUpload:
+                return False
+            return True
+
+    def uploads(self) -> Iterator[tuple[str, str, datetime]]:
+        """Path, id and start of each upload that is neither completed nor aborted."""
+        for page in self._pages("list_multipart_uploads"):
+            for one in page.get("Uploads", ()):
+                yield one["Key"].removeprefix(f"{self._prefix}/"), one["UploadId"], one["Initiated"]
+
+    # Requests -------------------------------------------------------------------------------------
+
+    def _object(self, path: str) -> dict[str, str]:
+        return {"Bucket": self._bucket, "Key": f"{self._prefix}/{path}"}
+
+    def _put(self, path: str, content: bytes, **condition: str) -> str:
+        with self._errors("could not be written", path):
+            return str(self._client.put_object(**self._object(path), Body=content, **condition)["ETag"])
+
+    def _pages(self, operation: str, prefix: str = "") -> Iterator[Mapping[str, Any]]:
+        with self._errors("could not be listed", prefix):
+            pages = self._client.get_paginator(operation)
+            yield from pages.paginate(Bucket=self._bucket, Prefix=f"{self._prefix}/{prefix}")
+
+    @contextmanager
+    def _errors(self, what: str, path: str) -> Iterator[None]:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            yield
+        except (BotoCoreError, ClientError) as error:
+            if _status(error) in (409, 412):
+                raise ConditionError(f"{self.address(path)} {what}: {error}") from None
+            raise retryable(error)(f"{self.address(path)} {what}: {error}. {NEXT_TRY}") from None
+
+
+def _status(error: Any) -> int:
+    """The HTTP status of an error; 0 if there was no response."""
+    response = getattr(error, "response", None) or {}
+    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def open_bucket(uri: str, storage_options: Mapping[str, str]) -> Bucket:
+    """Open `s3://bucket/prefix`. Runs anywhere.
+
+    Args:
+        storage_options: named as in the Delta library; what is missing comes from the environment
+
+    Raises:
+        ConfigurationError: botocore is not installed, or does not accept an option.
+    """
+    if find_spec("botocore") is None:
+        raise ConfigurationError('Plain files on S3 need botocore: pip install "penstock[files]".')
+    environment = {name: os.environ[name] for name in _FROM_ENVIRONMENT if name in os.environ}
+    options = {**environment, **storage_options}
+    known = {name: options[name] for name in (*_CLIENT_ARGUMENTS, _VIRTUAL_HOSTED) if options.get(name)}
+    bucket, _, prefix = uri.partition("://")[2].partition("/")
+    return Bucket(_client(tuple(known.items()), os.getpid()), bucket, prefix)
+
+
+@lru_cache(maxsize=16)
+def _client(options: tuple[tuple[str, str], ...], _process: int) -> Any:
+    """One client per process and options, so that connections stay open between batches."""
+    from botocore.config import Config
+    from botocore.session import get_session
+
+    given = dict(options)
+    is_virtual_hosted = given.pop(_VIRTUAL_HOSTED, "").lower() == "true"
+    arguments = {_CLIENT_ARGUMENTS[name]: value for name, value in given.items()}
+    config = Config(
+        connect_timeout=10,
+        read_timeout=60,
+        retries={"mode": "standard", "total_max_attempts": 4},
+        max_pool_connections=2 * UPLOADS_MAX,
+        request_checksum_calculation="when_required",  # other servers than that of AWS do not know them
+        response_checksum_validation="when_required",
+        s3={} if is_virtual_hosted or "endpoint_url" not in arguments else {"addressing_style": "path"},
+    )
+    try:
+        return get_session().create_client("s3", config=config, **arguments)
+    except ValueError as error:  # an invalid endpoint
+        raise ConfigurationError(f"The client of S3 cannot be opened: {error}.") from None

@@ -1,0 +1,39 @@
+"""The journal of a query: its last batch and the files of that batch. Replacing it is the commit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import astuple, dataclass
+
+from ..contract import Token
+from .staged import StagedFiles, upload_of
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    token: Token
+    files: StagedFiles
+    is_published: bool = False
+    """True: all files are visible, so that their owner may delete them again."""
+
+    def encode(self) -> bytes:
+        content = {
+            "batch_id": self.token.batch_id,
+            "digest": self.token.digest,
+            "files": list(self.files),
+            "published": self.is_published,
+        }
+        uploads = {path: astuple(upload) for path, upload in self.files.items() if upload is not None}
+        return json.dumps({**content, "uploads": uploads} if uploads else content).encode()
+
+    @classmethod
+    def decode(cls, content: bytes) -> Journal:
+        """
+        Raises:
+            ValueError, KeyError, TypeError: it is not a journal.
+        """
+        fields = json.loads(content)
+        token = Token(int(fields["batch_id"]), str(fields["digest"]))
+        uploads = {path: upload_of(*upload) for path, upload in fields.get("uploads", {}).items()}
+        files = {path: uploads.get(path) for path in map(str, fields["files"])}
+        return cls(token, files, bool(fields["published"]))

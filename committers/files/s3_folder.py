@@ -1,0 +1,193 @@
+"""A folder on S3. Tasks upload their files as multipart uploads, and the commit completes these.
+
+An incomplete upload is no object: no reader sees it. The journals are objects below the folder, in
+`_penstock`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from typing import TypeVar
+
+from ..cleanup import ListedFile
+from ..deletion import DeletionGuard
+from ..errors import CommitStateUnknownError, ConfigurationError, RetryableError, TableChangedError
+from .bucket import Bucket, ConditionError, open_bucket
+from .place import FileState, JournalChangedError, StoredJournal
+from .staged import UPLOADS_MAX, StagedFiles, Upload
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+FOLDER = "_penstock"
+"""Readers ignore folders whose names begin with `_`."""
+_PROBE = f"{FOLDER}/probe"
+_checked: set[str] = set()
+"""The buckets that this process has checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class S3Folder:
+    """See `Place`. A published file is a completed upload."""
+
+    uri: str
+    storage_options: Mapping[str, str] = field(repr=False)
+    why_missing: str = (
+        "its multipart upload no longer exists: a lifecycle rule of the bucket or another process has "
+        "aborted it"
+    )
+
+    @property
+    def _bucket(self) -> Bucket:
+        return open_bucket(self.uri, self.storage_options)
+
+    def exists(self) -> bool:
+        return next(self._bucket.paths(), None) is not None
+
+    def open(self, *, create: bool) -> None:
+        bucket = self._bucket
+        if bucket.root not in _checked:
+            _check_conditions(bucket)
+            _checked.add(bucket.root)
+
+    def journal_address(self, query_id: str) -> str:
+        return self._bucket.address(_journal(query_id))
+
+    def journals(self) -> Iterable[str]:
+        names = [posixpath.basename(path) for path in self._bucket.paths(f"{FOLDER}/")]
+        return [name.removesuffix(".journal") for name in names if name.endswith(".journal")]
+
+    def read_journal(self, query_id: str) -> StoredJournal | None:
+        found = self._bucket.get(_journal(query_id))
+        return None if found is None else StoredJournal(found.content, found.etag)
+
+    def replace_journal(self, query_id: str, content: bytes, replaced: StoredJournal | None) -> StoredJournal:
+        path = _journal(query_id)
+        try:
+            if replaced is None:
+                etag = self._bucket.create(path, content)
+            else:
+                etag = self._bucket.replace(path, content, replaced.version)
+        except ConditionError as error:
+            raise JournalChangedError(str(error)) from None
+        except RetryableError as error:  # the request may still be on its way
+            raise CommitStateUnknownError(str(error)) from error
+        return StoredJournal(content, etag)
+
+    def states(self, files: StagedFiles) -> Mapping[str, FileState]:
+        return dict(zip(files, _in_threads(self._state, files.items()), strict=True))
+
+    def publish(self, files: StagedFiles) -> None:
+        _in_threads(self._publish, files.items())
+
+    def discard(self, files: StagedFiles) -> int:
+        allowed = DeletionGuard([self.uri]).allowed_below(self.uri, files)
+        return self._abort([(path, upload.upload_id) for path in allowed if (upload := files[path])])
+
+    def staged(self) -> Iterator[ListedFile]:
+        for path, _, initiated in self._bucket.uploads():
+            yield ListedFile(path, 0, initiated)
+
+    def delete_staged(self, paths: Iterable[str]) -> int:
+        allowed = set(DeletionGuard([self.uri]).allowed_below(self.uri, paths))
+        return self._abort([(path, one) for path, one, _ in self._bucket.uploads() if path in allowed])
+
+    def paths(self) -> Iterator[str]:
+        for path in self._bucket.paths():
+            if not any(part.startswith(("_", ".")) for part in path.split("/")):
+                yield path
+
+    def has(self, pattern: str) -> bool:
+        found = self._bucket.paths(pattern.partition("*")[0])
+        return any(fnmatch(path, pattern) or path.startswith(f"{pattern}/") for path in found)
+
+    def _state(self, file: tuple[str, Upload | None]) -> FileState:
+        path, upload = file
+        if upload is None:
+            return FileState.MISSING
+        # The upload first: if it is completed between the two requests, the object is found.
+        is_staged = self._bucket.has_upload(path, upload.upload_id)
+        nonce = self._bucket.nonce(path)
+        if nonce is None:
+            return FileState.STAGED if is_staged else FileState.MISSING
+        return FileState.PUBLISHED if nonce == upload.nonce else FileState.TAKEN
+
+    def _publish(self, file: tuple[str, Upload | None]) -> None:
+        """Complete an upload. If that fails, the nonce in the object's metadata tells whether it is done."""
+        path, upload = file
+        try:
+            assert upload is not None
+            self._bucket.complete(path, upload)
+        except (ConditionError, RetryableError) as error:
+            state = self._state(file)
+            if state is FileState.PUBLISHED:
+                return
+            if state is FileState.STAGED:
+                raise RetryableError(str(error)) from error
+            what = (
+                "is the file of another writer, which is not overwritten. Move it away"
+                if state is FileState.TAKEN
+                else f"is missing, and {self.why_missing}. Its rows are lost, unless the source has them"
+            )
+            raise TableChangedError(
+                f"A file of a committed batch cannot be published: {self._bucket.address(path)} {what}."
+            ) from error
+
+    def _abort(self, uploads: Iterable[tuple[str, str]]) -> int:
+        bucket = self._bucket
+        return sum(_in_threads(lambda one: bucket.abort(*one), uploads))
+
+
+def _journal(query_id: str) -> str:
+    return f"{FOLDER}/{query_id}.journal"
+
+
+def _check_conditions(bucket: Bucket) -> None:
+    """Check that the storage does not ignore the conditions of requests, which make commits exactly-once.
+
+    The probe object stays, so that several processes may check at once.
+
+    Raises:
+        ConfigurationError: it ignores one.
+    """
+    try:
+        bucket.create(_PROBE, b"")
+    except ConditionError:
+        """It exists already."""
+    upload_id = bucket.create_upload(_PROBE, "probe")
+    part = bucket.upload_part(_PROBE, upload_id, 1, b"")
+    conditional: Mapping[str, Callable[[], object]] = {
+        "If-None-Match of PutObject": lambda: bucket.create(_PROBE, b""),
+        "If-Match of PutObject": lambda: bucket.replace(_PROBE, b"", '"0"'),
+        "If-None-Match of CompleteMultipartUpload": lambda: bucket.complete(
+            _PROBE, Upload(upload_id, "probe", (part,))
+        ),
+    }
+    ignored = [name for name, request in conditional.items() if not _is_refused(request)]
+    bucket.abort(_PROBE, upload_id)
+    if ignored:
+        raise ConfigurationError(
+            f"The storage of {bucket.address('')} ignores the condition {' and '.join(ignored)}, so that two "
+            "processes could commit at once. Nothing was written. Use a storage with conditional writes, or "
+            "penstock.iceberg with a catalog."
+        )
+
+
+def _is_refused(request: Callable[[], object]) -> bool:
+    try:
+        request()
+    except ConditionError:
+        return True
+    return False
+
+
+def _in_threads(do: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    items = list(items)
+    if len(items) < 2:
+        return [do(item) for item in items]
+    with ThreadPoolExecutor(min(UPLOADS_MAX, len(items)), "penstock-s3") as threads:
+        return list(threads.map(do, items))
