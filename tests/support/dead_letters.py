@@ -14,11 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from servers.http_rows import HttpRows
-from tests.support.http_streams import Endpoint
 from tests.support.lakes import DeltaLake, IcebergLake, LakeTable, rows
 from tests.support.postgres import PostgresTable
 
 from penstock.committers.store.sql import SqlManifestStore
+from penstock.datasource.http.sink import DESTINATION
+from penstock.datasource.http.source import HttpDataSource
 from penstock.testing.conformance.deliveries import deliver
 from penstock.testing.conformance.query import Messages, Query
 
@@ -49,6 +50,15 @@ EVERY_KIND = pytest.mark.parametrize(
 def rows_with(*ids: int) -> pa.Table:
     names = [None if row_id in BAD else f"name {row_id}" for row_id in ids]
     return pa.table({"id": pa.array(ids, pa.int64()), "name": pa.array(names, pa.string())}, schema=ROWS)
+
+
+@dataclass
+class Endpoint:
+    """See `Place`."""
+
+    options: dict[str, str]
+    data_source = HttpDataSource
+    destination = DESTINATION
 
 
 @dataclass(frozen=True)
