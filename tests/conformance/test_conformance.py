@@ -18,6 +18,11 @@ from penstock.committers.delta.snapshot_cache import SnapshotCache
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.delta.sink import DeltaTarget
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
+from penstock.testing.conformance.changes import ChangeClaims
+from penstock.testing.conformance.commits import CommitClaims
+from penstock.testing.conformance.concurrency import ConcurrencyClaims
+from penstock.testing.conformance.crashes import CrashClaims
+from penstock.testing.conformance.responses import ResponseClaims
 
 
 class TestDelta(DestinationConformance):
@@ -27,7 +32,7 @@ class TestDelta(DestinationConformance):
 
 
 @pytest.mark.slow
-class TestDeltaByTheLibrary(DestinationConformance):
+class TestDeltaByTheLibrary(CommitClaims, CrashClaims, ResponseClaims, ConcurrencyClaims, ChangeClaims):
     """Where only the Delta library reaches the log, it makes all commits."""
 
     @pytest.fixture

@@ -368,7 +368,7 @@ def remove(lake: DecoupledLake, committed_before: datetime) -> int:
     return remove_sources(lake.store, lake.stream, lambda: stored.cleanable(lake.store), committed_before)
 
 
-LATER = datetime.now(timezone.utc) + timedelta(hours=1)
+LATER = datetime.now(timezone.utc) + timedelta(days=1)
 EARLIER = datetime.now(timezone.utc) - timedelta(hours=1)
 
 
