@@ -79,6 +79,10 @@ class Bucket:
                 return None
             return StoredObject(found["Body"].read(), found["ETag"])
 
+    def put(self, path: str, content: bytes) -> str:
+        """Create or replace an object and return its ETag."""
+        return self._put(path, content)
+
     def create(self, path: str, content: bytes) -> str:
         """Create an object and return its ETag. Raises ConditionError if there is one."""
         return self._put(path, content, IfNoneMatch="*")

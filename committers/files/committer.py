@@ -30,6 +30,7 @@ from ..file_manifests import FileManifests, data_file
 from ..token_check import is_committed
 from .journal import Journal
 from .local_folder import LocalFolder
+from .markers import Markers
 from .place import FileState, JournalChangedError, Place, StoredJournal
 from .s3_folder import S3Folder
 from .staged import StagedFiles, UploadedFile, staged_files, upload_of
@@ -73,6 +74,11 @@ class FilesCommitter:
     def place(self) -> Place:
         return place_of(self.folder, self.storage_options)
 
+    @property
+    def markers(self) -> Markers:
+        """What new batches get. Without the options of a query, nothing."""
+        return Markers()
+
     def token(self, query_id: str) -> Token | None:
         """Return the last batch of the query, after all its files are published."""
         journal, _ = self._rolled_forward(query_id)
@@ -92,7 +98,10 @@ class FilesCommitter:
         if is_committed(manifest, token, f"folder {self.folder}"):
             return AlreadyCommitted()
         check_token(token)
-        new = Journal(Token(batch.batch_id, batch.digest), staged_files(MANIFESTS.decode(manifest)))
+        files = MANIFESTS.decode(manifest)
+        new = Journal(
+            Token(batch.batch_id, batch.digest), staged_files(files), markers=self.markers.of(batch, files)
+        )
         self._check_staged(batch.batch_id, new.files)
         reach("commit.start", batch.batch_id)
         content = new.encode()
@@ -160,13 +169,14 @@ class FilesCommitter:
             ) from error
 
     def _rolled_forward(self, query_id: str) -> tuple[Journal | None, StoredJournal | None]:
-        """Publish the files of the last batch that are still staged."""
+        """Publish the files of the last batch that are still staged, and write its markers."""
         for _ in range(_TRIES_MAX):
             journal, stored = self._read(query_id)
             if journal is None or journal.is_published:
                 return journal, stored
             try:
                 self.place.publish(journal.files)
+                self.place.mark(journal.markers)
                 journal = replace(journal, is_published=True)
                 return journal, self.place.replace_journal(query_id, journal.encode(), stored)
             except JournalChangedError:

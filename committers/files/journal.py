@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field
 
 from ..contract import Token
 from .staged import StagedFiles, upload_of
@@ -15,6 +16,8 @@ class Journal:
     files: StagedFiles
     is_published: bool = False
     """True: all files are visible, so that their owner may delete them again."""
+    markers: Mapping[str, str] = field(default_factory=dict)
+    """Content by path; see `Markers`. They are written once all files are visible."""
 
     def encode(self) -> bytes:
         content = {
@@ -24,7 +27,8 @@ class Journal:
             "published": self.is_published,
         }
         uploads = {path: astuple(upload) for path, upload in self.files.items() if upload is not None}
-        return json.dumps({**content, "uploads": uploads} if uploads else content).encode()
+        more = {"uploads": uploads, "markers": dict(self.markers)}
+        return json.dumps({**content, **{name: value for name, value in more.items() if value}}).encode()
 
     @classmethod
     def decode(cls, content: bytes) -> Journal:
@@ -36,4 +40,4 @@ class Journal:
         token = Token(int(fields["batch_id"]), str(fields["digest"]))
         uploads = {path: upload_of(*upload) for path, upload in fields.get("uploads", {}).items()}
         files = {path: uploads.get(path) for path in map(str, fields["files"])}
-        return cls(token, files, bool(fields["published"]))
+        return cls(token, files, bool(fields["published"]), dict(fields.get("markers", {})))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import posixpath
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -66,10 +67,7 @@ class LocalFolder:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # until the block or the process ends
                 if self.read_journal(query_id) != replaced:
                     raise JournalChangedError(f"{path} was replaced by another process.")
-                with new.open("wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
+                _write(new, content)
                 new.replace(path)
                 _sync(path.parent)
         except OSError as error:
@@ -83,6 +81,18 @@ class LocalFolder:
         try:
             for path in files:
                 self._publish(path)
+        except OSError as error:
+            raise RetryableError(str(error)) from error
+
+    def mark(self, markers: Mapping[str, str]) -> None:
+        try:
+            for path, content in markers.items():
+                final = Path(self.folder, path)
+                final.parent.mkdir(parents=True, exist_ok=True)
+                new = self._staged(f"{uuid.uuid4()}.marker")
+                _write(new, content.encode())
+                new.replace(final)
+                _sync(final.parent)
         except OSError as error:
             raise RetryableError(str(error)) from error
 
@@ -148,6 +158,13 @@ class LocalFolder:
                 f"A file of a committed batch cannot be published: {final} {what}. "
                 "Move it away, or restore it."
             )
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _sync(folder: Path) -> None:

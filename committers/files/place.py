@@ -97,6 +97,14 @@ class Place(Protocol):
         """
         ...
 
+    def mark(self, markers: Mapping[str, str]) -> None:
+        """Write small files with these contents; they replace those of the same paths.
+
+        Raises:
+            RetryableError: the storage has failed; some files may be written.
+        """
+        ...
+
     def discard(self, files: StagedFiles) -> int:
         """Delete staged files; return how many there were. Published ones stay."""
         ...

@@ -84,6 +84,10 @@ class S3Folder:
     def publish(self, files: StagedFiles) -> None:
         _in_threads(self._publish, files.items())
 
+    def mark(self, markers: Mapping[str, str]) -> None:
+        bucket = self._bucket
+        _in_threads(lambda one: bucket.put(one[0], one[1].encode()), markers.items())
+
     def discard(self, files: StagedFiles) -> int:
         allowed = DeletionGuard([self.uri]).allowed_below(self.uri, files)
         return self._abort([(path, upload.upload_id) for path in allowed if (upload := files[path])])

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...writers.local_path import local_path
 from ..options.declaring import declared, option, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import TARGET_FILE_SIZE, DeliveryOptions
-from ..options.parsing import MIB, check, columns, one_of, parse_options, size, storable
+from ..options.parsing import MIB, check, columns, flag, one_of, parse_options, size, storable
 from ..options.stream import normalized_location, problems_of
 
 NAME = "penstock.files"
@@ -89,6 +89,19 @@ class FilesOptions(DeliveryOptions):
         + "; ".join([f"{name}: {', '.join(codecs)}" for name, codecs in _CODECS.items()])
         + ".",
         default="the first one of the format",
+    )
+    success: str = option(
+        "successFiles",
+        one_of({"none": "none", "batch": "batch", "partition": "partition"}),
+        "`batch`: write an empty file `_SUCCESS` to the folder after each batch; `partition`: to the folder "
+        "of each partition that the batch has files in.",
+        default="none",
+    )
+    manifests: bool = option(
+        "batchManifests",
+        flag,
+        "Write a file to `_manifest` for each batch, which lists the batch's files.",
+        default="false",
     )
     storage_options: Mapping[str, str] = passed_on(
         "storage.",

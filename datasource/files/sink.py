@@ -14,6 +14,7 @@ from ...committers.errors import ConfigurationError, SchemaMismatchError, TableN
 from ...committers.files.cleanup import CleanableFolder
 from ...committers.files.committer import KIND, MANIFESTS, FilesCommitter
 from ...committers.files.local_folder import staging_of
+from ...committers.files.markers import Markers
 from ...writers.delta.filesystem import open_filesystem
 from ...writers.delta.partitions import check_partition_columns
 from ...writers.delta.table_format import DeltaFormat
@@ -42,6 +43,10 @@ class FilesTarget(FilesCommitter):
     """The target of a stream into a folder, with the options of its query. See `Target`."""
 
     options: FilesOptions = field(kw_only=True)
+
+    @property
+    def markers(self) -> Markers:
+        return Markers(self.options.success, self.options.manifests)
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedBatch[DataFiles, str]:
         if mode != "append":

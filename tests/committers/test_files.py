@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,11 +15,13 @@ from penstock.committers.contract import AttemptId, Batch, Committed, Manifest, 
 from penstock.committers.errors import (
     CommitStateUnknownError,
     ConfigurationError,
+    RetryableError,
     SchemaMismatchError,
     TableChangedError,
     TableNotSupportedError,
 )
 from penstock.committers.files.committer import FilesCommitter
+from penstock.committers.files.local_folder import LocalFolder
 from penstock.datasource.files.options import FilesOptions
 from penstock.datasource.files.sink import FilesTarget, StoredFolder, sink_of
 from penstock.destination import is_committed
@@ -85,6 +89,37 @@ def test_a_journal_that_lists_a_lost_file_is_an_error(
     harness.delete_uncommitted()
     with pytest.raises(TableChangedError, match="is missing"):
         FilesCommitter(str(harness.folder)).token("q1")
+
+
+@pytest.mark.parametrize(
+    ("success", "marked"), [("batch", ["_SUCCESS"]), ("partition", ["day=x/_SUCCESS", "day=y/_SUCCESS"])]
+)
+def test_a_batch_is_marked_once_all_its_files_are_published(
+    harness: FilesHarness, monkeypatch: pytest.MonkeyPatch, success: str, marked: list[str]
+) -> None:
+    """A process that dies before leaves the markers to the next one, which need not know the options."""
+    target = target_of(harness, partitionBy="day", successFiles=success, batchManifests="true")
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFolder, "mark", Mock(side_effect=RetryableError("no more")))
+        with pytest.raises(CommitStateUnknownError, match="no more"):
+            target.commit(staged(harness))
+    assert list(harness.folder.rglob("_*")) == []
+    assert sorted(harness.ids()) == [0, 1]
+
+    FilesCommitter(str(harness.folder)).token("q1")
+    manifest = f"_manifest/q1-{0:020}.manifest"
+    found = [path.relative_to(harness.folder).as_posix() for path in harness.folder.rglob("_*/*")]
+    found += [path.relative_to(harness.folder).as_posix() for path in harness.folder.rglob("_SUCCESS")]
+    assert sorted(set(found)) == sorted([manifest, *marked])
+    listed = json.loads((harness.folder / manifest).read_text())
+    assert (listed["query_id"], listed["batch_id"]) == ("q1", 0)
+    for file in listed["files"]:
+        path = harness.folder / file["path"]
+        assert (pq.read_metadata(path).num_rows, path.stat().st_size) == (file["rows"], file["size_bytes"])
+    assert len(listed["files"]) == len(harness.ids()) == 2
+    assert isinstance(target.commit(staged(harness, 1)), Committed)
+    assert len(list((harness.folder / "_manifest").iterdir())) == 2
+    assert not harness.uncommitted()
 
 
 def test_the_file_of_another_writer_is_not_overwritten(harness: FilesHarness) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -98,6 +99,21 @@ def ids(harness: S3FilesHarness) -> list[int]:
 def read(harness: S3FilesHarness) -> pl.DataFrame:
     files = f"{harness.uri}/**/*.parquet"
     return pl.read_parquet(files, storage_options=harness.storage, hive_partitioning=True)
+
+
+def test_a_batch_is_marked_once_its_uploads_are_completed(harness: S3FilesHarness) -> None:
+    target = target_of(harness, partitionBy="day", successFiles="partition", batchManifests="true")
+    for batch_id in range(2):
+        target.commit(staged(harness, batch_id))
+    bucket = open_bucket(harness.uri, harness.storage)
+    manifests = sorted(bucket.paths("_manifest/"))
+    assert manifests == [f"_manifest/q1-{batch_id:020}.manifest" for batch_id in range(2)]
+    stored = bucket.get(manifests[1])
+    assert stored is not None
+    for file in json.loads(stored.content)["files"]:
+        assert f"{file['path'].partition('/')[0]}/_SUCCESS" in list(bucket.paths())
+        assert file["path"] in list(bucket.paths())
+    assert ids(harness) == [0, 1, 2, 3]
 
 
 FAULTS: list[Fault] = ["request lost", "response lost", "committed, answered 503", "sent twice"]
