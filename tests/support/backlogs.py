@@ -111,7 +111,7 @@ def serving(
         assert not thread.is_alive()
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_until(is_so: Callable[[], bool], seconds: float = 120.0) -> None:
     ends_at = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < ends_at, "time-out"
