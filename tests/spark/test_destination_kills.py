@@ -22,7 +22,7 @@ from tests.conformance.harnesses import (
 )
 from tests.spark.killed_stream import FILES, ROWS, KilledDriver, KilledStream
 from tests.support.cli import Ended
-from tests.support.ducklakes import duckdb_lake, sqlite_lake
+from tests.support.ducklakes import sqlite_lake
 from tests.support.files import FilesHarness
 from tests.support.lance_table import LanceHarness
 
@@ -59,8 +59,7 @@ def destinations(stack: ExitStack, new_postgres_url: Callable[[], str]) -> dict[
 
     decoupled = {"delivery": "decoupled"}
     return {
-        "ducklake-sqlite": Killed(lambda folder: DuckLakeHarness(folder, sqlite_lake(folder).catalog)),
-        "ducklake-duckdb": Killed(lambda folder: DuckLakeHarness(folder, duckdb_lake(folder).catalog)),
+        "ducklake": Killed(lambda folder: DuckLakeHarness(folder, sqlite_lake(folder).catalog)),
         "files": Killed(FilesHarness, ("write.files_closed", "commit.landed")),
         "hudi": Killed(
             HudiHarness,
