@@ -16,6 +16,7 @@ import pytest
 from servers.http_rows import HttpRows
 from tests.support.lakes import DeltaLake, IcebergLake, LakeTable, rows
 from tests.support.postgres import PostgresTable
+from tests.support.request_streams import Service
 
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.http.sink import DESTINATION
@@ -52,15 +53,6 @@ def rows_with(*ids: int) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "name": pa.array(names, pa.string())}, schema=ROWS)
 
 
-@dataclass
-class Endpoint:
-    """See `Place`."""
-
-    options: dict[str, str]
-    data_source = HttpDataSource
-    destination = DESTINATION
-
-
 @dataclass(frozen=True)
 class PostgresLetters(PostgresTable):
     """A dead-letter table in Postgres."""
@@ -88,7 +80,7 @@ class Letters:
 
     @property
     def is_http(self) -> bool:
-        return isinstance(self.query.harness, Endpoint)
+        return isinstance(self.query.harness, Service)
 
     def decouple(self, **options: str) -> None:
         """Go on as a decoupled query, whose progress is recorded after each response."""
@@ -165,7 +157,7 @@ def letters_of(
     if kind == "http":
         server.clear()
         server.set(deduplicate=True, refused=BAD)
-        place = Endpoint({"url": server.url, "format": "row"})
+        place = Service(HttpDataSource, DESTINATION, {"url": server.url, "format": "row"})
         return Letters(Query(place, options=options, store=store), store, table, server.ids)
     if kind == "postgres":
         events = PostgresTable(request.getfixturevalue("new_postgres_url")())
