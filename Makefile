@@ -46,8 +46,12 @@ test: .venv/spark.jsa java ## The fast tests, about five minutes: units, protoco
 	@$(BIN)/pytest $(PARALLEL) -m "not slow" $(PYTEST_ARGS)
 
 .PHONY: test-all
-test-all: .venv/spark.jsa java ## All tests on the newest Spark, about 45 minutes
-	@$(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
+test-all: .venv/spark.jsa java ## All tests on the newest Spark except campaigns
+	@$(BIN)/pytest $(PARALLEL) -m "not campaign" $(PYTEST_ARGS)
+
+.PHONY: campaigns
+campaigns: .venv/spark.jsa java ## What test-all leaves out: kills of each destination, chaos trials, variants of destinations
+	@$(BIN)/pytest $(PARALLEL) -m campaign $(PYTEST_ARGS)
 
 .PHONY: check
 check: lint test-all ## What CI runs first: lint, types, direction of imports, all tests

@@ -103,7 +103,6 @@ SLOW = (
     "spark/test_decoupled.py",
     "spark/test_delivery_kills.py",
     "spark/test_delta_intervals.py",
-    "spark/test_destination_kills.py",
     "spark/test_errors.py",
     "spark/test_executor_secrets.py",
     "spark/test_files.py",
@@ -136,13 +135,14 @@ SLOW = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of slow files and those that take Azurite. Slow files run first, then those with Spark,
-    so that no process ends long after the others.
+    """Mark campaigns, the tests of slow files and those that take Azurite as slow. Slow files run first, then
+    those with Spark, so that no process ends long after the others.
     """
     root = Path(__file__).parent
     for item in items:
         takes_azure = "azure" in getattr(item, "fixturenames", ())
-        if takes_azure or any(item.path.is_relative_to(root / name) for name in SLOW):
+        is_campaign = any(item.iter_markers("campaign"))
+        if is_campaign or takes_azure or any(item.path.is_relative_to(root / name) for name in SLOW):
             item.add_marker("slow")
     slow = {item.path for item in items if any(item.iter_markers("slow"))}
     items.sort(key=lambda item: (item.path not in slow, "spark" not in item.path.parts))

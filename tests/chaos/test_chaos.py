@@ -279,7 +279,7 @@ def run_trial(setup: Setup, folder: Path, fault: Fault) -> Result:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_short_trial_ends_with_each_row_once(tmp_path: Path) -> None:
     result = run_trial(Setup("iceberg", "disk", "sqlite", "decoupled"), tmp_path, KILL_TASK_WORKER)
 
@@ -293,7 +293,7 @@ def test_a_short_trial_ends_with_each_row_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_trial_whose_rows_were_doubled_fails_and_keeps_its_files(tmp_path: Path) -> None:
     result = run_trial(Setup("delta", "disk", "sqlite"), tmp_path, DOUBLE_ROWS)
 

@@ -21,7 +21,15 @@ from penstock.testing.conformance import DestinationConformance, DestinationHarn
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind", [KinesisHarness, FirehoseHarness, DynamoDbHarness, SqsHarness, SqsFifoHarness], scope="class"
+    "kind",
+    [
+        KinesisHarness,
+        pytest.param(FirehoseHarness, marks=pytest.mark.campaign),
+        DynamoDbHarness,
+        pytest.param(SqsHarness, marks=pytest.mark.campaign),
+        SqsFifoHarness,
+    ],
+    scope="class",
 )
 class TestAws(DestinationConformance):
     """Rows arrive at least once; exactly once where the service knows their keys or ids."""

@@ -31,7 +31,7 @@ class TestDelta(DestinationConformance):
         return DeltaHarness(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 class TestDeltaByTheLibrary(CommitClaims, CrashClaims, ResponseClaims, ConcurrencyClaims, ChangeClaims):
     """Where only the Delta library reaches the log, it makes all commits."""
 

@@ -32,14 +32,14 @@ class TestInSqlite(DestinationConformance):
         return DuckLakeHarness(tmp_path, sqlite_lake(tmp_path).catalog)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 class TestInDuckDb(CommitClaims, CrashClaims, ConcurrencyClaims, CleaningClaims):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> DestinationHarness:
         return DuckLakeHarness(tmp_path, duckdb_lake(tmp_path).catalog)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 class TestInPostgres(CommitClaims, CrashClaims, ConcurrencyClaims, CleaningClaims, SecrecyClaims):
     """The manifests are in the same database as the catalog."""
 

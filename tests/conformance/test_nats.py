@@ -21,7 +21,7 @@ def proxy(nats_process: NatsServer) -> Iterator[LossyTcp]:
         yield started
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 class TestNats(DestinationConformance):
     """Rows arrive at least once: their ids are derived from Spark's partitions."""
 

@@ -12,7 +12,9 @@ from penstock.testing.conformance import DestinationConformance, DestinationHarn
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [RedisHarness, RedisStreamHarness], scope="class")
+@pytest.mark.parametrize(
+    "kind", [RedisHarness, pytest.param(RedisStreamHarness, marks=pytest.mark.campaign)], scope="class"
+)
 class TestRedis(DestinationConformance):
     """Rows arrive exactly once by their key; in streams at least once."""
 

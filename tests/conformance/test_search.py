@@ -23,7 +23,7 @@ class TestOpenSearch(DestinationConformance):
         harness.drop()  # a node has at most 1000 shards
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 class TestElasticsearch(DestinationConformance):
     """By the library of Elasticsearch."""
 

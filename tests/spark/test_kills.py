@@ -36,7 +36,7 @@ def test_the_kills_cover_every_crash_point() -> None:
     assert {point for chain in CHAINS for point in chain} == set(STREAM_POINTS)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("kill_round", range(ROUNDS))
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 @pytest.mark.parametrize("lake", LAKES)
