@@ -94,7 +94,7 @@ test-python3.10 test-python3.13: test-python%: .venv/.installed java ## The fast
 # All else comes from .venv, whose site directory the new environment includes.
 CONTRACTS := $(addprefix tests/committers/test_,library_hooks.py iceberg_library.py iceberg_transaction.py delta_library.py)
 .PHONY: test-newest
-test-newest: .venv/.installed ## The contract tests with the newest deltalake, pyiceberg and obstore, beyond the caps
+test-newest: .venv/.installed ## Before raising caps: the contract tests with the newest deltalake, pyiceberg and obstore, beyond the caps
 	@rm -rf .venv-newest
 	@$(BIN)/python -m venv .venv-newest
 	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \

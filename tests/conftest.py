@@ -10,7 +10,7 @@ import sys
 import tempfile
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,9 +89,7 @@ SLOW = (
     "delivery/test_delivery_commands.py",
     "delivery/test_lease.py",
     "delivery/test_postgres_delivery.py",
-    "delivery/test_postgres_failover.py",
     "delivery/test_row_log_s3.py",
-    "filters",
     "plug_in",
     "simulation/test_fake_delta.py",
     "simulation/test_fake_delta_faults.py",
@@ -134,15 +132,33 @@ SLOW = (
 """Files and folders that `make test` leaves to `make test-all`, besides single tests marked `slow`."""
 
 
+CAMPAIGNS = (
+    "bad_input/test_names.py",
+    "bad_input/test_partitions.py",
+    "bad_input/test_values.py",
+    "delivery/test_postgres_failover.py",
+    "delivery/test_service_delivery.py",
+    "filters",
+    "spark/test_destination_kills.py",
+    "spark/test_fanout_kills.py",
+)
+"""What `make test-all` leaves to `make campaigns`, besides single tests and classes marked `campaign`."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark campaigns, the tests of slow files and those that take Azurite as slow. Slow files run first, then
     those with Spark, so that no process ends long after the others.
     """
+
+    def is_in(item: pytest.Item, names: Sequence[str]) -> bool:
+        return any(item.path.is_relative_to(root / name) for name in names)
+
     root = Path(__file__).parent
     for item in items:
+        if is_in(item, CAMPAIGNS):
+            item.add_marker("campaign")
         takes_azure = "azure" in getattr(item, "fixturenames", ())
-        is_campaign = any(item.iter_markers("campaign"))
-        if is_campaign or takes_azure or any(item.path.is_relative_to(root / name) for name in SLOW):
+        if takes_azure or is_in(item, SLOW) or any(item.iter_markers("campaign")):
             item.add_marker("slow")
     slow = {item.path for item in items if any(item.iter_markers("slow"))}
     items.sort(key=lambda item: (item.path not in slow, "spark" not in item.path.parts))

@@ -29,7 +29,7 @@ from tests.support.lance_table import LanceHarness
 import penstock
 from penstock.testing.conformance import DestinationHarness
 
-pytestmark = [pytest.mark.spark, pytest.mark.kills, pytest.mark.campaign, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.kills, pytest.mark.timeout(1200)]
 
 BETWEEN_THE_PHASES = ("prepare.done", "commit.landed")
 

@@ -19,7 +19,7 @@ from tests.support.lake_pairs import LakePair, lake_pair
 
 from penstock.committers.store.sql import open_store
 
-pytestmark = [pytest.mark.spark, pytest.mark.kills, pytest.mark.campaign]
+pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
 
 class Deliveries:
