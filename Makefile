@@ -42,7 +42,7 @@ demo-fanout: .venv/.installed java ## Stream flights into Delta, OpenSearch and 
 	@$(BIN)/python notebooks/fanout_demo.py
 
 .PHONY: test
-test: .venv/spark.jsa java ## The fast tests, about five minutes: units, protocol, real Spark, kills of Delta and Iceberg streams
+test: .venv/spark.jsa java ## The fast tests: units, protocol, real Spark, kills of Delta and Iceberg streams
 	@$(BIN)/pytest $(PARALLEL) -m "not slow" $(PYTEST_ARGS)
 
 .PHONY: test-all
@@ -94,7 +94,7 @@ test-python3.10 test-python3.13: test-python%: .venv/.installed java ## The fast
 # All else comes from .venv, whose site directory the new environment includes.
 CONTRACTS := $(addprefix tests/committers/test_,library_hooks.py iceberg_library.py iceberg_transaction.py delta_library.py)
 .PHONY: test-newest
-test-newest: .venv/.installed ## Before raising caps: the contract tests with the newest deltalake, pyiceberg and obstore, beyond the caps
+test-newest: .venv/.installed ## Before raising caps: the contract tests with the newest deltalake, pyiceberg and obstore
 	@rm -rf .venv-newest
 	@$(BIN)/python -m venv .venv-newest
 	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
