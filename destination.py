@@ -36,13 +36,19 @@ if TYPE_CHECKING:
     from .committers.deliveries.contract import Mergeable
     from .committers.file_manifests import FileManifests
     from .committers.progress import BatchInDelivery, Progress, ProgressStore, StoresProgress
+    from .committers.requests.contract import ChecksDestination, RowPlace
     from .committers.token_check import is_committed
     from .datasource.base_source import PenstockDataSource
     from .datasource.destinations import Cleanable, DestinationType, StoredTable, TableNow
     from .datasource.options.declaring import declared, option, optional, options_of, passed_on
     from .datasource.options.delivery import DeliveryOptions
+    from .datasource.options.parsing import columns
     from .datasource.options.plug_in import parse_as
+    from .datasource.options.urls import http_url
     from .datasource.plain_sink import PlainSink
+    from .datasource.requests.options import RequestOptions, batch_bytes, batch_entries, record_bytes
+    from .datasource.requests.service import RequestService
+    from .datasource.requests.source import RequestDataSource
     from .datasource.sink import (
         Maintainable,
         Partitioned,
@@ -53,6 +59,22 @@ if TYPE_CHECKING:
     )
     from .datasource.table_access import TableAccess
     from .writers.factory import TaskWriters
+    from .writers.requests.client import Client, classify_error
+    from .writers.requests.entry import Entry
+    from .writers.requests.http import HttpClient, HttpTarget
+    from .writers.requests.json_requests import JsonRequests
+    from .writers.requests.results import (
+        DELIVERED,
+        DeadLetter,
+        Delivered,
+        Dropped,
+        Fatal,
+        Result,
+        Retry,
+        Split,
+    )
+    from .writers.requests.row_ids import row_ids
+    from .writers.requests.row_requests import RowRequests
 
 _HOME = {
     "committers.cleanup": ("CleanableTable", "ListedFile"),
@@ -96,24 +118,71 @@ _HOME = {
     ),
     "datasource.table_access": ("TableAccess",),
     "writers.factory": ("TaskWriters",),
+    "committers.requests.contract": (
+        "ChecksDestination",
+        "RowPlace",
+    ),
+    "datasource.options.parsing": ("columns",),
+    "datasource.options.urls": ("http_url",),
+    "datasource.requests.options": (
+        "RequestOptions",
+        "batch_bytes",
+        "batch_entries",
+        "record_bytes",
+    ),
+    "datasource.requests.service": ("RequestService",),
+    "datasource.requests.source": ("RequestDataSource",),
+    "writers.requests.client": (
+        "Client",
+        "classify_error",
+    ),
+    "writers.requests.entry": ("Entry",),
+    "writers.requests.http": (
+        "HttpClient",
+        "HttpTarget",
+    ),
+    "writers.requests.json_requests": ("JsonRequests",),
+    "writers.requests.results": (
+        "DELIVERED",
+        "DeadLetter",
+        "Delivered",
+        "Dropped",
+        "Fatal",
+        "Result",
+        "Retry",
+        "Split",
+    ),
+    "writers.requests.row_ids": ("row_ids",),
+    "writers.requests.row_requests": ("RowRequests",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "DELIVERED",
     "AlreadyCommitted",
     "AttemptId",
     "Batch",
     "BatchInDelivery",
     "CheckToken",
+    "ChecksDestination",
     "Cleanable",
     "CleanableTable",
+    "Client",
     "Committed",
     "Conflict",
     "DataFile",
     "DataFiles",
+    "DeadLetter",
+    "Delivered",
     "DeliveryOptions",
     "DestinationType",
+    "Dropped",
+    "Entry",
+    "Fatal",
     "FileManifests",
+    "HttpClient",
+    "HttpTarget",
+    "JsonRequests",
     "ListedFile",
     "Maintainable",
     "Manifest",
@@ -126,7 +195,15 @@ __all__ = [
     "PlannedBatch",
     "Progress",
     "ProgressStore",
+    "RequestDataSource",
+    "RequestOptions",
+    "RequestService",
+    "Result",
+    "Retry",
+    "RowPlace",
+    "RowRequests",
     "Sink",
+    "Split",
     "StoredTable",
     "StoresProgress",
     "StreamKey",
@@ -140,7 +217,12 @@ __all__ = [
     "TaskWriterFactory",
     "TaskWriters",
     "Token",
+    "batch_bytes",
+    "batch_entries",
+    "classify_error",
+    "columns",
     "declared",
+    "http_url",
     "is_committed",
     "option",
     "optional",
@@ -148,6 +230,8 @@ __all__ = [
     "parse_as",
     "passed_on",
     "reach",
+    "record_bytes",
+    "row_ids",
 ]
 
 

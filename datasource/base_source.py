@@ -6,7 +6,7 @@ import gc
 from abc import abstractmethod
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyspark.sql.datasource
 from pyspark.sql.datasource import DataSource
@@ -45,11 +45,17 @@ class PenstockDataSource(PlansUntilPickled, DataSource):
     writer, and creates another instance to commit. See `pickling`.
     """
 
+    format: ClassVar[str]
+    """What `writeStream.format(...)` takes, such as `penstock.delta`."""
     readers = "a reader of the format, such as DuckDB, Polars, pyiceberg or deltalake"
     """What reads the tables, for the error message."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self.options = options
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.format
 
     @abstractmethod
     def sink(self) -> Sink[Any, Any]:

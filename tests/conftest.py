@@ -91,6 +91,7 @@ SLOW = (
     "delivery/test_postgres_delivery.py",
     "delivery/test_row_log_s3.py",
     "plug_in",
+    "request_plug_in",
     "simulation/test_fake_delta.py",
     "simulation/test_fake_delta_faults.py",
     "simulation/test_fake_delta_histories.py",
@@ -287,24 +288,24 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def installed_plug_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where pip has installed the package in tests/plug_in."""
-    folder = tmp_path_factory.mktemp("plug_in")
-    source, target = folder / "source", folder / "site"
-    shutil.copytree(
-        Path(__file__).parent / "plug_in", source, ignore=shutil.ignore_patterns("__pycache__", "*test*")
-    )
+def installed_plug_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where pip has installed the packages in tests/plug_in and tests/request_plug_in."""
+    folder = tmp_path_factory.mktemp("plug_ins")
+    sources, target = [folder / name for name in ("plug_in", "request_plug_in")], folder / "site"
+    for source in sources:
+        ignored = shutil.ignore_patterns("__pycache__", "*test*")
+        shutil.copytree(Path(__file__).parent / source.name, source, ignore=ignored)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-build-isolation"]
-    subprocess.run([*command, "--no-deps", "--target", str(target), str(source)], check=True)
+    subprocess.run([*command, "--no-deps", "--target", str(target), *map(str, sources)], check=True)
     return target
 
 
 @pytest.fixture(scope="module")
-def plug_in(installed_plug_in: Path) -> Iterator[Path]:
-    """The same; this process finds it there too, for the tests of one module."""
-    sys.path.insert(0, str(installed_plug_in))
-    yield installed_plug_in
-    sys.path.remove(str(installed_plug_in))
+def plug_in(installed_plug_ins: Path) -> Iterator[Path]:
+    """The same; this process finds them there too, for the tests of one module."""
+    sys.path.insert(0, str(installed_plug_ins))
+    yield installed_plug_ins
+    sys.path.remove(str(installed_plug_ins))
 
 
 # Object stores ----------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ class Requests(Protocol):
         """
         ...
 
-    def checker(self) -> Callable[[pa.RecordBatch], None]:
+    def checker(self) -> Callable[[pa.RecordBatch], object]:
         """Return a check of values before they are written to a row log. It is pickled for tasks, without
         secrets, and raises `SchemaMismatchError` if a value cannot be converted.
         """

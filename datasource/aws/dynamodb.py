@@ -52,6 +52,10 @@ def _requests(options: DynamoDbOptions) -> DynamoDbRequests:
 
 
 SERVICE = RequestService(
-    kind="dynamodb", options=DynamoDbOptions, requests=_requests, library="aiobotocore", extra="aws"
+    kind="dynamodb",
+    options=DynamoDbOptions,
+    requests=_requests,
+    library="aiobotocore",
+    package="penstock[aws]",
 )
 DESTINATION = SERVICE.destination("penstock.datasource.aws.sources:DynamoDbDataSource")

@@ -35,6 +35,10 @@ def _requests(options: FirehoseOptions) -> FirehoseRequests:
 
 
 SERVICE = RequestService(
-    kind="firehose", options=FirehoseOptions, requests=_requests, library="aiobotocore", extra="aws"
+    kind="firehose",
+    options=FirehoseOptions,
+    requests=_requests,
+    library="aiobotocore",
+    package="penstock[aws]",
 )
 DESTINATION = SERVICE.destination("penstock.datasource.aws.sources:FirehoseDataSource")

@@ -53,6 +53,6 @@ def _requests(options: KinesisOptions) -> KinesisRequests:
 
 
 SERVICE = RequestService(
-    kind="kinesis", options=KinesisOptions, requests=_requests, library="aiobotocore", extra="aws"
+    kind="kinesis", options=KinesisOptions, requests=_requests, library="aiobotocore", package="penstock[aws]"
 )
 DESTINATION = SERVICE.destination("penstock.datasource.aws.sources:KinesisDataSource")

@@ -59,6 +59,6 @@ def _requests(options: SqsOptions) -> SqsRequests:
 
 
 SERVICE = RequestService(
-    kind="sqs", options=SqsOptions, requests=_requests, library="aiobotocore", extra="aws"
+    kind="sqs", options=SqsOptions, requests=_requests, library="aiobotocore", package="penstock[aws]"
 )
 DESTINATION = SERVICE.destination("penstock.datasource.aws.sources:SqsDataSource")

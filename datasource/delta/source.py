@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 class DeltaDataSource(PenstockDataSource):
     """Delta tables, by their path. See `PenstockDataSource`."""
 
-    @classmethod
-    def name(cls) -> str:
-        return "penstock.delta"
+    format = "penstock.delta"
 
     def sink(self) -> DeltaSink:
         from .options import DeltaOptions

@@ -13,11 +13,8 @@ if TYPE_CHECKING:
 class DuckLakeDataSource(PenstockDataSource):
     """Tables of a DuckLake. See `PenstockDataSource`."""
 
+    format = "penstock.ducklake"
     readers = "duckdb"
-
-    @classmethod
-    def name(cls) -> str:
-        return "penstock.ducklake"
 
     def sink(self) -> DuckLakeSink:
         from .options import DuckLakeOptions, require_duckdb

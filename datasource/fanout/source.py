@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 class FanoutDataSource(PenstockDataSource):
     """Several destinations at once. See `PenstockDataSource`."""
 
+    format = "penstock.fanout"
     readers = "the readers of its targets"
-
-    @classmethod
-    def name(cls) -> str:
-        return "penstock.fanout"
 
     def sink(self) -> FanoutSink:
         from .sink import FanoutSink

@@ -13,11 +13,8 @@ if TYPE_CHECKING:
 class FilesDataSource(PenstockDataSource):
     """Folders of files. See `PenstockDataSource`."""
 
+    format = "penstock.files"
     readers = "any reader of the files, such as spark.read.parquet, DuckDB or polars"
-
-    @classmethod
-    def name(cls) -> str:
-        return "penstock.files"
 
     def sink(self) -> FilesSink:
         from .options import FilesOptions

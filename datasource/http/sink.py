@@ -21,7 +21,7 @@ SERVICE = RequestService(
     options=HttpOptions,
     requests=_requests,
     library="aiohttp",
-    extra="http",
+    package="penstock[http]",
     secrets_are_for="url",
 )
 DESTINATION = SERVICE.destination("penstock.datasource.http.source:HttpDataSource")

@@ -8,8 +8,5 @@ from ..requests.source import RequestDataSource
 class HttpDataSource(RequestDataSource):
     """HTTP endpoints. See `PenstockDataSource`."""
 
+    format = "penstock.http"
     service = "penstock.datasource.http.sink:SERVICE"
-
-    @classmethod
-    def name(cls) -> str:
-        return "penstock.http"

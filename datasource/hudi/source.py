@@ -13,11 +13,8 @@ if TYPE_CHECKING:
 class HudiDataSource(PenstockDataSource):
     """Hudi tables, by their path. See `PenstockDataSource`."""
 
+    format = "penstock.hudi"
     readers = "a reader of the format, such as Hudi's Spark bundle, Trino or the package hudi"
-
-    @classmethod
-    def name(cls) -> str:
-        return "penstock.hudi"
 
     def sink(self) -> HudiSink:
         from .options import HudiOptions

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 class IcebergDataSource(PenstockDataSource):
     """Iceberg tables, by their name in a catalog. See `PenstockDataSource`."""
 
-    @classmethod
-    def name(cls) -> str:
-        return "penstock.iceberg"
+    format = "penstock.iceberg"
 
     def sink(self) -> IcebergSink:
         from .options import IcebergOptions

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 class LakeDataSource(PenstockDataSource):
     """A Delta table and an Iceberg table with the same data files. See `PenstockDataSource`."""
 
-    @classmethod
-    def name(cls) -> str:
-        return "penstock.lake"
+    format = "penstock.lake"
 
     def sink(self) -> LakeSink:
         from .sink import LakeSink

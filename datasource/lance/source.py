@@ -13,11 +13,8 @@ if TYPE_CHECKING:
 class LanceDataSource(PenstockDataSource):
     """Lance tables, by their path. See `PenstockDataSource`."""
 
+    format = "penstock.lance"
     readers = "lance.dataset, LanceDB, or from Spark with the connector of Lance"
-
-    @classmethod
-    def name(cls) -> str:
-        return "penstock.lance"
 
     def sink(self) -> LanceSink:
         from .options import LanceOptions

@@ -16,7 +16,7 @@ SERVICE = RequestService(
     options=NatsOptions,
     requests=_requests,
     library="nats",
-    extra="nats",
+    package="penstock[nats]",
     secrets_are_for="url",
 )
 DESTINATION = SERVICE.destination("penstock.datasource.nats.source:NatsDataSource")

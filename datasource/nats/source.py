@@ -8,9 +8,6 @@ from ..requests.source import RequestDataSource
 class NatsDataSource(RequestDataSource):
     """Messages of JetStream streams. See `PenstockDataSource`."""
 
+    format = "penstock.nats"
     readers = "a consumer of JetStream"
     service = "penstock.datasource.nats.sink:SERVICE"
-
-    @classmethod
-    def name(cls) -> str:
-        return "penstock.nats"

@@ -13,11 +13,8 @@ if TYPE_CHECKING:
 class PaimonDataSource(PenstockDataSource):
     """Paimon append tables, by their path. See `PenstockDataSource`."""
 
+    format = "penstock.paimon"
     readers = "pypaimon, or Paimon's connector for Spark, Flink or Trino"
-
-    @classmethod
-    def name(cls) -> str:
-        return "penstock.paimon"
 
     def sink(self) -> PaimonSink:
         from .options import PaimonOptions

@@ -13,11 +13,8 @@ if TYPE_CHECKING:
 class PostgresDataSource(PenstockDataSource):
     """Tables in a Postgres database. See `PenstockDataSource`."""
 
+    format = "penstock.postgres"
     readers = "SQL, or from Spark with spark.read.jdbc"
-
-    @classmethod
-    def name(cls) -> str:
-        return "penstock.postgres"
 
     def sink(self) -> PostgresSink:
         from .options import PostgresOptions, require_driver

@@ -23,7 +23,7 @@ SERVICE = RequestService(
     options=RedisOptions,
     requests=_requests,
     library="redis",
-    extra="redis",
+    package="penstock[redis]",
     secrets_are_for="url",
 )
 DESTINATION = SERVICE.destination("penstock.datasource.redis.source:RedisDataSource")

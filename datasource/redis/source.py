@@ -8,9 +8,6 @@ from ..requests.source import RequestDataSource
 class RedisDataSource(RequestDataSource):
     """Keys of a Redis server. See `PenstockDataSource`."""
 
+    format = "penstock.redis"
     readers = "a client of Redis"
     service = "penstock.datasource.redis.sink:SERVICE"
-
-    @classmethod
-    def name(cls) -> str:
-        return "penstock.redis"

@@ -32,8 +32,8 @@ class RequestService:
     """Returns how rows become requests, from the parsed options."""
     library: str
     """The module of the client library."""
-    extra: str
-    """The extra of Penstock that installs it."""
+    package: str
+    """What pip installs it with, such as `penstock[http]`."""
     secrets_are_for: str | None = None
     """The option with the URL to which secrets are sent. None: secrets sign requests and are never sent."""
 
@@ -70,7 +70,7 @@ class RequestService:
         except ImportError as error:
             raise ConfigurationError(
                 f"{self.options.NAME} needs {self.library}, which is not installed here ({error}). On the "
-                f"driver and the executors, run: pip install 'penstock[{self.extra}]'"
+                f"driver and the executors, run: pip install '{self.package}'"
             ) from error
 
     def _sink_of(self, stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> RequestSink:

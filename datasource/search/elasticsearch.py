@@ -47,7 +47,7 @@ SERVICE = RequestService(
     options=ElasticsearchOptions,
     requests=_requests,
     library="elasticsearch",
-    extra="elasticsearch",
+    package="penstock[elasticsearch]",
     secrets_are_for="url",
 )
 DESTINATION = SERVICE.destination("penstock.datasource.search.sources:ElasticsearchDataSource")

@@ -29,7 +29,7 @@ SERVICE = RequestService(
     options=OpenSearchOptions,
     requests=_requests,
     library="opensearchpy",
-    extra="opensearch",
+    package="penstock[opensearch]",
     secrets_are_for="url",
 )
 DESTINATION = SERVICE.destination("penstock.datasource.search.sources:OpenSearchDataSource")

@@ -21,6 +21,15 @@ pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgut
 from ..faults import Lost  # noqa: E402
 from .harness import SECRET, DestinationHarness, Promises  # noqa: E402  pytest rewrites their asserts
 from .query import Query  # noqa: E402
+from .request_harness import RequestHarness  # noqa: E402
 from .suite import DestinationConformance  # noqa: E402
 
-__all__ = ["SECRET", "DestinationConformance", "DestinationHarness", "Lost", "Promises", "Query"]
+__all__ = [
+    "SECRET",
+    "DestinationConformance",
+    "DestinationHarness",
+    "Lost",
+    "Promises",
+    "Query",
+    "RequestHarness",
+]

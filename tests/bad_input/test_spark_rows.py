@@ -49,9 +49,7 @@ def register_row_writers(spark: SparkSession) -> None:
     """`rows.delta` and `rows.iceberg`: Spark is offered the writer that it takes on 4.0, whatever it is."""
 
     class Delta(DeltaDataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "rows.delta"
+        format = "rows.delta"
 
         def streamWriter(self, schema: spark_types.StructType, overwrite: bool) -> DataSourceStreamWriter:
             from penstock.datasource.planning import plan_stream_batch
@@ -63,10 +61,7 @@ def register_row_writers(spark: SparkSession) -> None:
             )
 
     class Iceberg(IcebergDataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "rows.iceberg"
-
+        format = "rows.iceberg"
         streamWriter = Delta.streamWriter
 
     spark.dataSource.register(Delta)

@@ -27,9 +27,7 @@ from tests.support.postgres import PostgresTable, commit_answers
 
 from penstock import testing
 from penstock.committers.delta.log_files import LocalLogFiles
-from penstock.committers.errors import CommitStateUnknownError
 from penstock.committers.hudi.publishing import Publishing
-from penstock.committers.store.progress import SqlProgress
 from penstock.datasource.aws import dynamodb, firehose, kinesis, sqs
 from penstock.datasource.aws.sources import (
     DynamoDbDataSource,
@@ -46,7 +44,7 @@ from penstock.datasource.redis import sink as redis_sink
 from penstock.datasource.redis.source import RedisDataSource
 from penstock.datasource.search import elasticsearch, opensearch
 from penstock.datasource.search.sources import ElasticsearchDataSource, OpenSearchDataSource
-from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promises
+from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promises, RequestHarness
 from penstock.testing.faults import lossy
 
 if TYPE_CHECKING:
@@ -263,51 +261,6 @@ class DuckLakeHarness(DuckLake, FileTableHarness):
     def roll_back(self) -> None:
         """After a restore, only the fence says which batches the table has."""
         self.sql("UPDATE penstock_fence SET batch_id = batch_id - 1 WHERE batch_id >= 0")
-
-
-class RequestHarness(DestinationHarness):
-    """A service that receives rows in requests. Decoupled, they wait in a row log."""
-
-    promises = Promises(
-        name="",
-        payload="nothing: they send the rows. Decoupled: files of the row log",
-        commit="a record in the manifest store. Decoupled: the requests, then the record",
-        token="the progress in the manifest store, which is lost with it",
-        is_exactly_once=False,
-        is_atomic=False,
-        stages_rows=False,
-        overwrites=False,
-        checks_schema=False,
-        shows_secrets_to_tasks=True,
-        crash_points=("commit.start", "commit.landed"),
-    )
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / "row-log"
-
-    @property
-    def row_log_options(self) -> dict[str, str]:
-        return {"rowLog": str(self._folder), "progressEverySeconds": "0"}
-
-    @property
-    def small_buffer(self) -> Mapping[str, str]:
-        return {
-            "maxRecordBytes": "1100kb",
-            "maxBatchBytes": "2mb",
-            "maxBufferedBytes": "4mb",
-            "maxInFlightRequests": "2",
-        }
-
-    def uncommitted(self) -> Collection[str]:
-        return {str(path.relative_to(self._folder)) for path in self._folder.rglob("*.arrow")}
-
-    def losing(self, lost: Lost) -> AbstractContextManager[None]:
-        """The record: requests are sent again anyway."""
-        return lossy(SqlProgress, "write", lost, CommitStateUnknownError("the connection was lost"))
-
-    def delete_uncommitted(self) -> None:
-        for name in self.uncommitted():
-            (self._folder / name).unlink()
 
 
 class HttpHarness(RequestHarness):

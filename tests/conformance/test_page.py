@@ -8,6 +8,7 @@ from pathlib import Path
 
 from servers.aws import AwsServer
 from servers.http_rows import HttpRows
+from servers.influxdb import InfluxServer
 from servers.nats import NatsServer
 from servers.opensearch import OpenSearchServer
 from servers.redis import RedisServer
@@ -54,7 +55,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "destinations.md"
 TEXT = """# Destinations
 
 Made by `tests/conformance/test_page.py` from what the destinations declare to the conformance suite, which
-checks it; do not edit by hand. [write-a-destination.md](write-a-destination.md) shows how to add one.
+checks it; do not edit by hand. Add your own [table](write-a-destination.md) or
+[service](write-a-request-destination.md).
 
 {table}
 
@@ -110,6 +112,7 @@ def test_the_suite_has_at_least_25_claims() -> None:
 
 def _page(folder: Path) -> str:
     from tests.plug_in.harness import JsonLinesHarness
+    from tests.request_plug_in.harness import InfluxHarness
 
     nowhere = "postgresql+psycopg://user@host/database?options=-csearch_path%3Dschema"
     harnesses = [
@@ -129,6 +132,7 @@ def _page(folder: Path) -> str:
         OpenSearchHarness(folder, OpenSearchServer("http://localhost")),
         ElasticsearchHarness(folder, OpenSearchServer("http://localhost")),
         JsonLinesHarness(folder),
+        InfluxHarness(folder, InfluxServer("http://localhost")),
     ]
     head = ["", *(harness.promises.name for harness in harnesses)]
     lines = [head, ["---"] * len(head)]

@@ -128,9 +128,7 @@ class JsonLinesOptions(ps.DeliveryOptions):
 
 
 class JsonLinesDataSource(ps.PenstockDataSource):
-    @classmethod
-    def name(cls) -> str:
-        return KIND
+    format = KIND
 
     def sink(self) -> ps.Sink[ps.DataFiles, str]:
         options = ps.parse_as(JsonLinesOptions, KIND, self.options)

@@ -1,4 +1,4 @@
-"""docs/write-a-destination.md has the code that is tested."""
+"""The pages for authors of destinations have the code that is tested."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ import pytest
 
 from penstock import destination
 
-HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "write-a-destination.md"
+TESTS = Path(__file__).parents[1]
+DOCS = TESTS.parent / "docs"
+MODULES = {"plug_in": "penstock_jsonlines.py", "request_plug_in": "penstock_influxdb.py"}
+PAGES = {"plug_in": "write-a-destination.md", "request_plug_in": "write-a-request-destination.md"}
 LINES_MAX = 150
 
 
-@pytest.mark.parametrize(
-    ("language", "name"),
-    [("python", "penstock_jsonlines.py"), ("toml", "pyproject.toml"), ("python", "harness.py")],
-)
-def test_the_page_has_the_code_as_it_is(language: str, name: str) -> None:
-    code = (HERE / name).read_text()
+@pytest.mark.parametrize("folder", MODULES)
+@pytest.mark.parametrize("part", ["module", "package", "harness"])
+def test_the_page_has_the_code_as_it_is(folder: str, part: str) -> None:
+    name = {"module": MODULES[folder], "package": "pyproject.toml", "harness": "harness.py"}[part]
+    code, page = (TESTS / folder / name).read_text(), DOCS / PAGES[folder]
+    language = "toml" if part == "package" else "python"
     if os.environ.get("PENSTOCK_UPDATE_DOCS"):
-        _put(language, code)
-    assert f"```{language}\n{code}```\n" in PAGE.read_text(), "run again with PENSTOCK_UPDATE_DOCS=1"
+        _put(page, language, code)
+    assert f"```{language}\n{code}```\n" in page.read_text(), "run again with PENSTOCK_UPDATE_DOCS=1"
 
 
-def test_a_whole_destination_is_short() -> None:
-    assert len((HERE / "penstock_jsonlines.py").read_text().splitlines()) <= LINES_MAX
+@pytest.mark.parametrize("folder", MODULES)
+def test_a_whole_destination_is_short(folder: str) -> None:
+    assert len((TESTS / folder / MODULES[folder]).read_text().splitlines()) <= LINES_MAX
 
 
 def test_every_public_name_can_be_imported() -> None:
@@ -34,8 +37,8 @@ def test_every_public_name_can_be_imported() -> None:
         assert getattr(destination, name) is not None
 
 
-def _put(language: str, code: str) -> None:
+def _put(page: Path, language: str, code: str) -> None:
     """Replace the block that begins with the same line."""
     start = f"```{language}\n{code.splitlines()[0]}\n"
-    before, _, rest = PAGE.read_text().partition(start)
-    PAGE.write_text(f"{before}```{language}\n{code}```\n{rest.partition('```' + chr(10))[2]}")
+    before, _, rest = page.read_text().partition(start)
+    page.write_text(f"{before}```{language}\n{code}```\n{rest.partition('```' + chr(10))[2]}")

@@ -118,9 +118,7 @@ def test_a_stream_writer_pickles_without_a_secret(options: dict[str, str], secre
 class WatchedDataSource(penstock.IcebergDataSource):
     """A data source whose tasks report the secrets in their memory."""
 
-    @classmethod
-    def name(cls) -> str:
-        return "watched.iceberg"
+    format = "watched.iceberg"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         writer = super().streamWriter(schema, overwrite)

@@ -38,9 +38,7 @@ def searched() -> str:
 class CountingDataSource(penstock.DeltaDataSource):
     """A data source that counts before each step, into a file next to its checkpoint."""
 
-    @classmethod
-    def name(cls) -> str:
-        return "counting.delta"
+    format = "counting.delta"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         counts = Path(self.options["checkpointLocation"]).with_name("counts")

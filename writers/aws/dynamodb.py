@@ -14,9 +14,9 @@ from ...committers.requests.contract import NOWHERE, RowPlace
 from ..requests.entry import Entry
 from ..requests.json_rows import check_json_schema
 from ..requests.limits import Limits
-from ..requests.opening import RowWriter, WriterSettings, open_writer
 from ..requests.results import DELIVERED, Result, Retry
 from ..requests.row_ids import check_id_column, row_ids
+from ..requests.row_requests import RowRequests
 from .client import AwsClient
 from .dynamodb_items import Attribute, items_of, key_of, key_type, size_of
 from .target import AwsTarget
@@ -25,16 +25,13 @@ Item: TypeAlias = "dict[str, Attribute]"
 
 
 @dataclass(frozen=True, slots=True)
-class DynamoDbRequests:
+class DynamoDbRequests(RowRequests):
     """See `Requests`. Each row is an item, which replaces the one with its key.
 
     BatchWriteItem refuses a request with two items of one key, and says nothing about the order of requests.
     So an entry waits for those with its key before it (`order_by_key`).
     """
 
-    address: str
-    settings: WriterSettings
-    id_column: str | None
     target: AwsTarget
     keys: tuple[str, ...]
     """Columns of the partition key and, if the table has one, the sort key."""
@@ -82,9 +79,8 @@ class DynamoDbRequests:
             for number, (item, row_id) in enumerate(zip(items, ids, strict=True))
         ]
 
-    def open_writer(self, on_acknowledged: Callable[[], None] = lambda: None) -> RowWriter[Item]:
-        client = DynamoDbClient(self.target, self.settings.limits, self.keys)
-        return open_writer(client, self.settings, on_acknowledged)
+    def new_client(self) -> DynamoDbClient:
+        return DynamoDbClient(self.target, self.settings.limits, self.keys)
 
 
 class DynamoDbClient(AwsClient[Item]):

@@ -104,7 +104,7 @@ class FanoutWriter:
 class Checks:
     """Checks values for all targets that share a row log. Pickled to the executors."""
 
-    of_targets: tuple[tuple[str, Callable[[pa.RecordBatch], None]], ...]
+    of_targets: tuple[tuple[str, Callable[[pa.RecordBatch], object]], ...]
 
     def __call__(self, rows: pa.RecordBatch) -> None:
         """

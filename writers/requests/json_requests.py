@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,24 +10,15 @@ from typing import Any
 import pyarrow as pa
 
 from ...committers.requests.contract import NOWHERE, RowPlace
-from .client import Client
 from .entry import Entry
 from .json_rows import check_json_schema, check_values, json_objects
-from .opening import RowWriter, WriterSettings, open_writer
 from .row_ids import check_id_column, row_ids
+from .row_requests import RowRequests
 
 
 @dataclass(frozen=True, slots=True)
-class JsonRequests(ABC):
+class JsonRequests(RowRequests):
     """See `Requests`. Each row is a JSON object."""
-
-    address: str
-    settings: WriterSettings
-    id_column: str | None
-
-    @abstractmethod
-    def new_client(self) -> Client[Any]:
-        """Return a new client. The only place that loads the client library."""
 
     def check_schema(self, rows: pa.Schema) -> None:
         check_json_schema(rows, self.address)
@@ -43,9 +33,6 @@ class JsonRequests(ABC):
             Entry(row, len(row) + 1, row_id, position + number)
             for number, (row, row_id) in enumerate(zip(json_objects(rows), ids, strict=True))
         ]
-
-    def open_writer(self, on_acknowledged: Callable[[], None] = lambda: None) -> RowWriter[Any]:
-        return open_writer(self.new_client(), self.settings, on_acknowledged)
 
 
 def check_rows(id_column: str | None, rows: pa.RecordBatch) -> None:

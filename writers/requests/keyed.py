@@ -28,7 +28,7 @@ class KeyedRequests:
         self.requests.check_schema(rows)
         check_key_columns(rows, self.columns, self.option)
 
-    def checker(self) -> Callable[[pa.RecordBatch], None]:
+    def checker(self) -> Callable[[pa.RecordBatch], object]:
         return self.requests.checker()
 
     def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Any]:

@@ -19,7 +19,7 @@ from ..parquet.uploads import Uploads
 UPLOAD_BYTES_MAX = 64 * 1024 * 1024
 """Data that may wait for its upload to an object store."""
 
-Check = Callable[[pa.RecordBatch], None]
+Check = Callable[[pa.RecordBatch], object]
 """Raises `SchemaMismatchError` if the destination would not accept a value."""
 
 
