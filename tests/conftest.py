@@ -244,6 +244,14 @@ def nats_service(nats_process: NatsServer) -> NatsServer:
 # Databases for the manifest store -------------------------------------------------------------------
 
 
+@pytest.fixture(scope="session", autouse=True)
+def new_stores_are_fast() -> Iterator[None]:
+    from tests.support.stores import migrated_once
+
+    with migrated_once():
+        yield
+
+
 @pytest.fixture(scope="session")
 def new_postgres_url() -> Iterator[Callable[[], str]]:
     """Makes an empty schema in a real PostgreSQL that lives as long as the test session; its URL.

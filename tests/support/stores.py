@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import sqlalchemy as sa
 from alembic import command
@@ -17,9 +18,9 @@ from alembic.config import Config
 
 import penstock
 from penstock.committers.contract import StreamKey
-from penstock.committers.store import queries
+from penstock.committers.store import database, queries
 from penstock.committers.store.sql import SqlManifestStore
-from penstock.committers.store.tables import VERSION_TABLE, metadata
+from penstock.committers.store.tables import SCHEMA_VERSIONS, VERSION_TABLE, metadata
 
 START = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=timezone.utc)
 
@@ -56,6 +57,30 @@ def create_old_store(url: str, version: str, *statements: str) -> None:
         for statement in statements:
             connection.exec_driver_sql(statement)
     engine.dispose()
+
+
+@contextmanager
+def migrated_once() -> Iterator[None]:
+    """Run the migrations for the first new SQLite store of this process. Others get the tables that they have
+    made: tests create thousands of stores, and the migrations take most of that time.
+    """
+    migrate = database._run_migrations
+    made: list[str] = []
+
+    def run(connection: sa.Connection) -> None:
+        if connection.dialect.name != "sqlite" or sa.inspect(connection).get_table_names():
+            migrate(connection)
+        elif made:
+            for statement in made:
+                connection.exec_driver_sql(statement)
+        else:
+            migrate(connection)
+            of_tables = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite%'"
+            made.extend(connection.scalars(sa.text(f"{of_tables} ORDER BY rowid")))
+            made.append(f"INSERT INTO {VERSION_TABLE} VALUES ('{SCHEMA_VERSIONS[-1]}')")
+
+    with mock.patch.object(database, "_run_migrations", run):
+        yield
 
 
 HISTORY = {
