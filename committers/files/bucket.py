@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, ClassVar
 
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, ConfigurationError
@@ -41,11 +41,11 @@ _VIRTUAL_HOSTED = "AWS_VIRTUAL_HOSTED_STYLE_REQUEST"
 class Bucket:
     """See `ObjectStore`."""
 
-    why_missing = (
+    why_missing: ClassVar[str] = (
         "its multipart upload no longer exists: a lifecycle rule of the bucket or another process has "
         "aborted it"
     )
-    conditions: Mapping[str, str] = {
+    conditions: ClassVar[Mapping[str, str]] = {
         "create": "If-None-Match of PutObject",
         "replace": "If-Match of PutObject",
         "complete": "If-None-Match of CompleteMultipartUpload",

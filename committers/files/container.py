@@ -1,8 +1,8 @@
 """The blobs and the uncommitted blocks below a folder of a container on Azure, through Microsoft's client.
 
 Also for accounts with a hierarchical namespace (Data Lake Storage): their Blob endpoint takes the same
-requests. `obstore` and the Delta library do not show the ids of blocks. Here one process uploads the blocks of
-a blob, and another one commits them. It needs the package azure-storage-blob.
+requests. `obstore` and the Delta library do not show the ids of blocks. Here one process uploads the blocks
+of a blob, and another one commits them. It needs the package azure-storage-blob.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import requests
 from azure.core import MatchConditions
@@ -47,12 +47,12 @@ _BLOB_BYTES_MAX = 4 * 1024**3
 class Container:
     """See `ObjectStore`. An upload is the uncommitted blocks of its blob; its id is the nonce.
 
-    No request deletes the uncommitted blocks of a blob that does not exist: to delete them, one would have to
-    make a blob of no or other content visible first. Azure deletes them after 7 days.
+    No request deletes only uncommitted blocks: a blob with no or with other content would have to become
+    visible first. Azure deletes them after 7 days.
     """
 
-    why_missing = "its uncommitted blocks no longer exist: Azure deletes them after 7 days"
-    conditions: Mapping[str, str] = {
+    why_missing: ClassVar[str] = "its uncommitted blocks no longer exist: Azure deletes them after 7 days"
+    conditions: ClassVar[Mapping[str, str]] = {
         "create": "If-None-Match of Put Blob",
         "replace": "If-Match of Put Blob",
         "complete": "If-None-Match of Put Block List",
@@ -132,7 +132,7 @@ class Container:
     def _blob(self, path: str) -> BlobClient:
         return self._client.get_blob_client(f"{self._prefix}/{path}")
 
-    def _put(self, path: str, content: bytes, **condition: object) -> str:
+    def _put(self, path: str, content: bytes, **condition: Any) -> str:
         with self._errors("could not be written", path):
             return str(self._blob(path).upload_blob(content, overwrite=True, **condition)["etag"])
 
@@ -142,7 +142,7 @@ class Container:
             try:
                 return read(self._blob(path))
             except ResourceNotFoundError as error:
-                if error.error_code == StorageErrorCode.CONTAINER_NOT_FOUND:
+                if getattr(error, "error_code", None) == StorageErrorCode.CONTAINER_NOT_FOUND:
                     raise
                 return None
 

@@ -14,8 +14,8 @@ from fnmatch import fnmatch
 from typing import TypeVar
 
 from ..cleanup import ListedFile
-from ..delta.object_store import AZURE_SCHEMES
 from ..deletion import DeletionGuard
+from ..delta.object_store import AZURE_SCHEMES
 from ..errors import CommitStateUnknownError, ConfigurationError, RetryableError, TableChangedError
 from .bucket import open_bucket
 from .object_store import ConditionError, ObjectStore

@@ -64,8 +64,8 @@ class FilesOptions(DeliveryOptions):
         metadata=declared(
             "path",
             _folder,
-            "The folder: an absolute path on the local disk, `s3://bucket/folder`, `az://container/folder`, or "
-            "`abfss://container@account.dfs.core.windows.net/folder`.",
+            "The folder: an absolute path on the local disk, `s3://bucket/folder`, `az://container/folder`, "
+            "or `abfss://container@account.dfs.core.windows.net/folder`.",
         )
     )
     partition_by: tuple[str, ...] | None = optional(

@@ -50,7 +50,7 @@ def test_the_account_is_in_the_url_or_in_the_options(
     ],
 )
 def test_an_address_that_is_not_one_of_azure_is_refused(uri: str, options: dict[str, str]) -> None:
-    with pytest.raises(ConfigurationError, match="must have a host|needs the name of a storage account"):
+    with pytest.raises(ConfigurationError, match=r"must have a host|needs the name of a storage account"):
         open_store(uri, {**KEY_OPTION, **options})
 
 
@@ -79,7 +79,7 @@ def test_credentials_are_those_of_the_options_else_of_the_environment(
 
 def test_an_incomplete_service_principal_is_an_error_that_names_what_is_missing() -> None:
     account, _, _ = azure_account("az://lake/t", {"account_name": "one", "client_secret": "hunter2"})
-    with pytest.raises(ConfigurationError, match="AZURE_STORAGE_TENANT_ID and .*CLIENT_ID must") as raised:
+    with pytest.raises(ConfigurationError, match=r"AZURE_STORAGE_TENANT_ID and .*CLIENT_ID must") as raised:
         account.credential()
     assert "hunter2" not in str(raised.value)
 

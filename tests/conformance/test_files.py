@@ -62,15 +62,14 @@ class TestFilesOnS3(RemoteClaims):
         return _reached_by_commands(S3FilesHarness(s3, tmp_path), monkeypatch)
 
 
+@pytest.mark.campaign
 class TestFilesOnAzure(RemoteClaims):
     @pytest.fixture
     def harness(self, azure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DestinationHarness:
         return _reached_by_commands(AzureFilesHarness(azure, tmp_path), monkeypatch)
 
 
-def _reached_by_commands(
-    harness: RemoteFilesHarness, monkeypatch: pytest.MonkeyPatch
-) -> RemoteFilesHarness:
+def _reached_by_commands(harness: RemoteFilesHarness, monkeypatch: pytest.MonkeyPatch) -> RemoteFilesHarness:
     """Commands take the options from the environment."""
     for name, value in harness.storage.items():
         monkeypatch.setenv(name, value)

@@ -151,8 +151,8 @@ class S3FilesHarness(RemoteFilesHarness):
         shows_secrets_to_tasks=True,
     )
     store_type = Bucket
-    steps = {"journal": "PUT .journal", "completion": "POST uploadId", "part": "PUT partNumber"}
-    answers = {
+    steps: ClassVar = {"journal": "PUT .journal", "completion": "POST uploadId", "part": "PUT partNumber"}
+    answers: ClassVar = {
         "missing": (404, "NoSuchUpload"),
         "exists": (412, "PreconditionFailed"),
         "outage": (500, ""),
@@ -247,14 +247,14 @@ class AzureFilesHarness(RemoteFilesHarness):
         FilesHarness.promises,
         name="Folders of files on Azure",
         payload="blocks that are not committed; Azure deletes those of lost attempts after 7 days",
-        commit="the journal of the query is replaced; then the block lists of its files are committed one by one",
+        commit="the journal of the query is replaced; then the block lists it names are committed one by one",
         token="a blob for each query below the folder",
         shows_secrets_to_tasks=True,
         discards=False,
     )
     store_type = Container
-    steps = {"journal": "PUT .journal", "completion": "PUT comp=blocklist", "part": "PUT blockid"}
-    answers = {
+    steps: ClassVar = {"journal": "PUT .journal", "completion": "PUT comp=blocklist", "part": "PUT blockid"}
+    answers: ClassVar = {
         "missing": (400, "InvalidBlockList"),
         "exists": (409, "BlobAlreadyExists"),
         "outage": (500, "InternalError"),
@@ -296,9 +296,9 @@ class AzureFilesHarness(RemoteFilesHarness):
         return {blob.name.removeprefix(f"{self.name}/") for blob in blobs} - {*self.paths()}
 
     def delete_uncommitted(self) -> None:
-        """As the service does. Only a blob that takes their place discards blocks."""
+        """As the service does after 7 days. Only a list that is committed discards blocks; readers see it."""
         for path in self.uncommitted():
-            self.put(path, b"")
+            self.client.get_blob_client(f"{self.name}/{path}").commit_block_list([])
             self.delete(path)
 
     def put(self, path: str, content: bytes) -> None:
