@@ -26,6 +26,8 @@ class ErrorCause(Enum):
 
 _OUTAGE_TYPES = frozenset(
     {
+        "azure.core.exceptions.ServiceRequestError",
+        "azure.core.exceptions.ServiceResponseError",
         "botocore.exceptions.ConnectionError",
         "botocore.exceptions.HTTPClientError",
         "builtins.ConnectionError",
@@ -44,6 +46,7 @@ _OUTAGE_TYPES = frozenset(
 )
 _REFUSED_TYPES = frozenset(
     {
+        "azure.core.exceptions.ClientAuthenticationError",
         "botocore.exceptions.CredentialRetrievalError",
         "botocore.exceptions.NoCredentialsError",
         "botocore.exceptions.PartialCredentialsError",
@@ -95,6 +98,8 @@ def cause_of(error: BaseException) -> ErrorCause:
     text = str(error)
     if _REFUSED_TEXT.search(text):
         return ErrorCause.REFUSED
+    if "azure.core.exceptions.HttpResponseError" in names:
+        return _of_response(getattr(error, "status_code", None) or 0)
     if names & _OUTAGE_TYPES:
         is_bad_input = isinstance(error, ValueError)  # for example an invalid address
         return ErrorCause.UNKNOWN if is_bad_input else ErrorCause.OUTAGE
@@ -124,7 +129,10 @@ def _of_status(error: BaseException) -> ErrorCause:
     """Classify the HTTP status of a boto3 response."""
     response = getattr(error, "response", {})
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    code = str(response.get("Error", {}).get("Code", ""))
+    return _of_response(status, str(response.get("Error", {}).get("Code", "")))
+
+
+def _of_response(status: int, code: str = "") -> ErrorCause:
     if status == 429 or status >= 500 or "Throttl" in code:
         return ErrorCause.OUTAGE
     is_refused = status in (401, 403) or re.search("AccessDenied|Token|Unrecognized|Signature", code)

@@ -33,6 +33,7 @@ NEEDS_EXTRA = {
     "penstock.committers.ducklake.maintenance",
     "penstock.committers.ducklake.plan",
     "penstock.committers.ducklake.table",
+    "penstock.committers.files.container",
     "penstock.committers.iceberg.library.hive",
     "penstock.datasource.ducklake.target",
     "penstock.committers.postgres.committer",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _Frozen: TypeAlias = tuple[tuple[str, str], ...]
 
 _S3_SCHEMES = ("s3", "s3a")
-_AZURE_SCHEMES = ("abfs", "abfss", "adl", "az", "azure")
+AZURE_SCHEMES = ("abfs", "abfss", "adl", "az", "azure")
 
 
 def open_object_store(table_uri: str, storage_options: Mapping[str, str]) -> ObjectStore | None:
@@ -34,7 +34,7 @@ def open_object_store(table_uri: str, storage_options: Mapping[str, str]) -> Obj
     scheme = urlsplit(table_uri).scheme
     if scheme in _S3_SCHEMES:
         variables, knows = "AWS_", _has_s3_credentials
-    elif scheme in _AZURE_SCHEMES:
+    elif scheme in AZURE_SCHEMES:
         variables, knows = "AZUR", _has_azure_credentials  # also for Azurite
     else:
         return None

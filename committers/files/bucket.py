@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, ClassVar
 
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, ConfigurationError
+from .object_store import ConditionError, StoredObject
 from .staged import UPLOADS_MAX, Upload
 
 NONCE = "penstock-nonce"
@@ -38,23 +38,18 @@ _FROM_ENVIRONMENT = ("AWS_REGION", "AWS_ENDPOINT")
 _VIRTUAL_HOSTED = "AWS_VIRTUAL_HOSTED_STYLE_REQUEST"
 
 
-class ConditionError(Exception):
-    """The object is not as a conditional request expects it. Or it is, because a repeated request of this
-    process has changed it before.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class StoredObject:
-    content: bytes
-    etag: str
-
-
 class Bucket:
-    """Paths are relative to the prefix. Threads may share it.
+    """See `ObjectStore`."""
 
-    All methods raise RetryableError if the storage fails, also if the request may have been executed.
-    """
+    why_missing: ClassVar[str] = (
+        "its multipart upload no longer exists: a lifecycle rule of the bucket or another process has "
+        "aborted it"
+    )
+    conditions: ClassVar[Mapping[str, str]] = {
+        "create": "If-None-Match of PutObject",
+        "replace": "If-Match of PutObject",
+        "complete": "If-None-Match of CompleteMultipartUpload",
+    }
 
     def __init__(self, client: Any, bucket: str, prefix: str) -> None:
         self._client = client
@@ -63,7 +58,6 @@ class Bucket:
 
     @property
     def root(self) -> str:
-        """The URL of the bucket."""
         return f"{self._client.meta.endpoint_url}/{self._bucket}"
 
     def address(self, path: str) -> str:
@@ -80,19 +74,15 @@ class Bucket:
             return StoredObject(found["Body"].read(), found["ETag"])
 
     def put(self, path: str, content: bytes) -> str:
-        """Create or replace an object and return its ETag."""
         return self._put(path, content)
 
     def create(self, path: str, content: bytes) -> str:
-        """Create an object and return its ETag. Raises ConditionError if there is one."""
         return self._put(path, content, IfNoneMatch="*")
 
     def replace(self, path: str, content: bytes, etag: str) -> str:
-        """Replace an object and return its ETag. Raises ConditionError if it has another ETag."""
         return self._put(path, content, IfMatch=etag)
 
     def nonce(self, path: str) -> str | None:
-        """Return the nonce of an object, empty if it has none; None if there is no object."""
         with self._errors("could not be read", path):
             try:
                 found = self._client.head_object(**self._object(path))
@@ -103,7 +93,6 @@ class Bucket:
             return str(found["Metadata"].get(NONCE, ""))
 
     def paths(self, prefix: str = "") -> Iterator[str]:
-        """Paths that begin with the prefix."""
         for page in self._pages("list_objects_v2", prefix):
             yield from (one["Key"].removeprefix(f"{self._prefix}/") for one in page.get("Contents", ()))
 
@@ -114,8 +103,7 @@ class Bucket:
             created = self._client.create_multipart_upload(**self._object(path), Metadata={NONCE: nonce})
             return str(created["UploadId"])
 
-    def upload_part(self, path: str, upload_id: str, number: int, content: Any) -> str:
-        """Upload a part and return its ETag."""
+    def upload_part(self, path: str, upload_id: str, number: int, content: bytes) -> str:
         with self._errors("could not be uploaded", path):
             done = self._client.upload_part(
                 **self._object(path), UploadId=upload_id, PartNumber=number, Body=content
@@ -123,8 +111,7 @@ class Bucket:
             return str(done["ETag"])
 
     def complete(self, path: str, upload: Upload) -> None:
-        """Make the object of an upload visible. Raises ConditionError if there is an object."""
-        parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(upload.etags, 1)]
+        parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(upload.parts, 1)]
         with self._errors("could not be completed", path):
             self._client.complete_multipart_upload(
                 **self._object(path),
@@ -133,10 +120,10 @@ class Bucket:
                 IfNoneMatch="*",
             )
 
-    def has_upload(self, path: str, upload_id: str) -> bool:
+    def has_upload(self, path: str, upload: Upload) -> bool:
         with self._errors("could not be read", path):
             try:
-                self._client.list_parts(**self._object(path), UploadId=upload_id, MaxParts=1)
+                self._client.list_parts(**self._object(path), UploadId=upload.upload_id, MaxParts=1)
             except self._client.exceptions.ClientError as error:
                 if _status(error) == 404:
                     return False
@@ -144,7 +131,6 @@ class Bucket:
             return True
 
     def abort(self, path: str, upload_id: str) -> bool:
-        """Return False if there was no such upload."""
         with self._errors("could not be aborted", path):
             try:
                 self._client.abort_multipart_upload(**self._object(path), UploadId=upload_id)
@@ -153,7 +139,6 @@ class Bucket:
             return True
 
     def uploads(self) -> Iterator[tuple[str, str, datetime]]:
-        """Path, id and start of each upload that is neither completed nor aborted."""
         for page in self._pages("list_multipart_uploads"):
             for one in page.get("Uploads", ()):
                 yield one["Key"].removeprefix(f"{self._prefix}/"), one["UploadId"], one["Initiated"]

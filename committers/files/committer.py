@@ -1,4 +1,4 @@
-"""Publishes data files in a folder of the local disk or on S3.
+"""Publishes data files in a folder of the local disk or of an object store.
 
 Tasks write files that no reader sees. The commit replaces one small file per query, the journal, which has
 the token and lists the files of the last batch; then it publishes these files. A process that dies in between
@@ -31,8 +31,8 @@ from ..token_check import is_committed
 from .journal import Journal
 from .local_folder import LocalFolder
 from .markers import Markers
+from .object_folder import ObjectFolder, is_remote
 from .place import FileState, JournalChangedError, Place, StoredJournal
-from .s3_folder import S3Folder
 from .staged import StagedFiles, UploadedFile, staged_files, upload_of
 
 KIND = "files"
@@ -59,8 +59,8 @@ MANIFESTS = FileManifests(KIND, file_of=_file_of)
 
 
 def place_of(folder: str, storage_options: Mapping[str, str]) -> Place:
-    """Return the place of a folder: an absolute path, or `s3://bucket/prefix`."""
-    return S3Folder(folder, storage_options) if folder.startswith("s3://") else LocalFolder(folder)
+    """Return the place of a folder: an absolute path, or a URL such as `s3://bucket/prefix`."""
+    return ObjectFolder(folder, storage_options) if is_remote(folder) else LocalFolder(folder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The storage of a folder of files: what the committer needs from a local disk or from S3."""
+"""The storage of a folder of files: what the committer needs from a local disk or an object store."""
 
 from __future__ import annotations
 
@@ -106,12 +106,16 @@ class Place(Protocol):
         ...
 
     def discard(self, files: StagedFiles) -> int:
-        """Delete staged files; return how many there were. Published ones stay."""
+        """Delete staged files; return how many were deleted. Published ones stay, and so do those that the
+        storage deletes by itself later.
+        """
         ...
 
     # Clean-up ---------------------------------------------------------------------------------------------
 
-    def staged(self) -> Iterator[ListedFile]: ...
+    def staged(self) -> Iterator[ListedFile]:
+        """Staged files that can be deleted."""
+        ...
 
     def delete_staged(self, paths: Iterable[str]) -> int:
         """As `discard`, for files of which only the paths are known."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...committers.files.azure_account import account_in
+from ...committers.files.object_folder import is_remote
 from ...writers.local_path import local_path
 from ..options.declaring import declared, option, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import TARGET_FILE_SIZE, DeliveryOptions
@@ -27,22 +29,26 @@ _ALL_CODECS = {codec: codec for codecs in _CODECS.values() for codec in codecs}
 
 
 def _folder(path: str) -> str:
-    if path.startswith(("s3://", "s3a://")):
-        return _on_s3(path)
+    uri = normalized_location(path)
+    if is_remote(uri):
+        return _in_object_store(uri)
     local = local_path(path)
     if not path.strip() or local is None:
-        raise ValueError("must be a folder of the local disk or on S3; other file systems are not supported")
+        raise ValueError(
+            "must be a folder of the local disk, on S3 or on Azure; other file systems are not supported"
+        )
     folder = str(Path(local).resolve())
     if folder == "/":
         raise ValueError("must not be the root of the file system")
     return folder
 
 
-def _on_s3(path: str) -> str:
-    uri = normalized_location(path)
-    bucket, *folders = uri.removeprefix("s3://").split("/")
-    if not bucket or not folders:
-        raise ValueError("must have a bucket and a folder in it: `s3://bucket/folder`")
+def _in_object_store(uri: str) -> str:
+    bucket, *folders = uri.partition("://")[2].split("/")
+    if not bucket.partition("@")[0] or not folders:
+        raise ValueError("must have a bucket or a container, and a folder in it: `s3://bucket/folder`")
+    if not uri.startswith("s3://"):
+        account_in(bucket)
     if re.search(r"[\x00-\x1f\x7f\\*]", uri) or not {"", ".", ".."}.isdisjoint(folders):
         raise ValueError(
             "must not contain control characters, backslashes, `*`, or the folders ``, `.`, `..`"
@@ -56,7 +62,10 @@ class FilesOptions(DeliveryOptions):
 
     path: str = field(
         metadata=declared(
-            "path", _folder, "The folder: an absolute path on the local disk, or `s3://bucket/folder`."
+            "path",
+            _folder,
+            "The folder: an absolute path on the local disk, `s3://bucket/folder`, `az://container/folder`, "
+            "or `abfss://container@account.dfs.core.windows.net/folder`.",
         )
     )
     partition_by: tuple[str, ...] | None = optional(
@@ -106,7 +115,7 @@ class FilesOptions(DeliveryOptions):
     storage_options: Mapping[str, str] = passed_on(
         "storage.",
         str.upper,
-        "Options of S3, such as `storage.AWS_REGION`, named as in `penstock.delta`.",
+        "Options of S3 and Azure, such as `storage.AWS_REGION`, named as in `penstock.delta`.",
     )
 
     @property

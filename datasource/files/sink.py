@@ -15,6 +15,7 @@ from ...committers.files.cleanup import CleanableFolder
 from ...committers.files.committer import KIND, MANIFESTS, FilesCommitter
 from ...committers.files.local_folder import staging_of
 from ...committers.files.markers import Markers
+from ...committers.files.object_folder import is_remote
 from ...writers.delta.filesystem import open_filesystem
 from ...writers.delta.partitions import check_partition_columns
 from ...writers.delta.table_format import DeltaFormat
@@ -61,10 +62,10 @@ class FilesTarget(FilesCommitter):
         if not self.options.create_table and not place.exists():
             raise ConfigurationError(f"There is no folder {self.folder}, and createTable is false.")
         place.open(create=self.options.create_table)
-        is_on_s3 = self.folder.startswith("s3://")
+        is_uploaded = is_remote(self.folder)
         config = WriteConfig(
-            location=self.folder if is_on_s3 else staging_of(self.folder),
-            storage_options=dict(self.storage_options) if is_on_s3 else {},
+            location=self.folder if is_uploaded else staging_of(self.folder),
+            storage_options=dict(self.storage_options) if is_uploaded else {},
             schema=pa.schema([field.with_nullable(True) for field in rows]),
             table_format=_table_format(self.options, partition_by),
             target_file_bytes=self.options.target_file_bytes,
@@ -72,7 +73,7 @@ class FilesTarget(FilesCommitter):
             compression=self.options.codec if self.options.file_format == "parquet" else "none",
             narrows=self.options.bad_rows is not BadRows.FAIL,
         )
-        return PlannedBatch(UploadingWriters(config) if is_on_s3 else config, content=mode, target_id="")
+        return PlannedBatch(UploadingWriters(config) if is_uploaded else config, content=mode, target_id="")
 
     def manifest(self, batch: Batch, content: str, payloads: Sequence[DataFiles]) -> Manifest:
         return MANIFESTS.encode(batch, payloads)

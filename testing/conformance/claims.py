@@ -53,5 +53,6 @@ def check_rows(harness: DestinationHarness, *expected: int, early: Collection[in
 
 
 def check_nothing_left(harness: DestinationHarness) -> None:
-    """Check that tasks have left nothing behind."""
-    assert sorted(harness.uncommitted()) == []
+    """Check that tasks have left nothing behind, unless the destination deletes it by itself."""
+    if harness.promises.discards:
+        assert sorted(harness.uncommitted()) == []

@@ -41,6 +41,8 @@ class Promises:
     """True: what the tasks of a coupled query write waits for the commit, and can be discarded. False: it is
     sent at once.
     """
+    discards: bool = True
+    """True: staged payloads can be deleted. False: the destination deletes them by itself after a while."""
     overwrites: bool = True
     """True: supports batches that replace all rows, in `complete` mode and batch writes with overwrite."""
     adds_columns: bool = True

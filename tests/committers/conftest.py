@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,6 +78,13 @@ def _s3_proxy(s3: dict[str, str]) -> Iterator[LossyProxy]:
 def s3_proxy(_s3_proxy: LossyProxy) -> LossyProxy:
     """A proxy before the server of S3, without faults."""
     return quiet(_s3_proxy)
+
+
+@pytest.fixture
+def no_azure_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None in the environment."""
+    for name in [name for name in os.environ if name.startswith("AZUR")]:
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="session")

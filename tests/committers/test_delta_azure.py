@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,16 +21,11 @@ from penstock.committers.delta.object_store import open_object_store
 from penstock.committers.errors import RetryableError
 from penstock.committers.file_tables.files import TableFiles
 
+pytestmark = pytest.mark.usefixtures("no_azure_credentials")
+
 TOKEN = "a-token-of-the-pod"
 SIGNATURE = "sv=2022-11-02&sr=c&sig=s%3D"
 URI = f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net/t"
-
-
-@pytest.fixture(autouse=True)
-def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No credentials in the environment."""
-    for name in [name for name in os.environ if name.startswith("AZUR")]:
-        monkeypatch.delenv(name)
 
 
 class Service:

@@ -188,7 +188,14 @@ def test_partitions_that_readers_do_not_read_back_are_refused(
         target_of(harness, partitionBy="day").plan_batch(pa.schema([ROWS[0], ("day", kind)]), "append", 0)
 
 
-@pytest.mark.parametrize("path", ["s3://bucket", "s3://bucket/a/../b", "abfss://a@b/rows", "/", ""])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("s3://bucket", "s3://bucket/a/../b", "az://container", "abfss://a@b/rows", "gs://bucket/rows"),
+        "abfss://a@evil.example#.dfs.core.windows.net/rows",
+        *("/", ""),
+    ],
+)
 def test_other_paths_are_refused(path: str) -> None:
     with pytest.raises(ConfigurationError, match="path") as error:
         FilesOptions.parse({"path": path})

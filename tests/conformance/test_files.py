@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from servers.s3 import s3_server
 from tests.support.files import CsvHarness, FilesHarness
-from tests.support.files_s3 import S3FilesHarness
+from tests.support.files_remote import AzureFilesHarness, RemoteFilesHarness, S3FilesHarness
 
 from penstock.committers.files.bucket import Bucket
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
@@ -46,17 +46,32 @@ def _begun_now(upload: tuple[str, str, datetime]) -> tuple[str, str, datetime]:
     return path, upload_id, datetime.now(timezone.utc)
 
 
-class TestFilesOnS3(
+class RemoteClaims(
     CommitClaims, CrashClaims, ResponseClaims, ConcurrencyClaims, SecrecyClaims, CleaningClaims
 ):
     """The claims that depend on the storage."""
 
+
+class TestFilesOnS3(RemoteClaims):
     @pytest.fixture
     def harness(
         self, s3: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> DestinationHarness:
-        for name, value in s3.items():  # commands take them from the environment
-            monkeypatch.setenv(name, value)
         uploads = Bucket.uploads
         monkeypatch.setattr(Bucket, "uploads", lambda bucket: map(_begun_now, uploads(bucket)))
-        return S3FilesHarness(s3, tmp_path)
+        return _reached_by_commands(S3FilesHarness(s3, tmp_path), monkeypatch)
+
+
+@pytest.mark.campaign
+class TestFilesOnAzure(RemoteClaims):
+    @pytest.fixture
+    def harness(self, azure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DestinationHarness:
+        return _reached_by_commands(AzureFilesHarness(azure, tmp_path), monkeypatch)
+
+
+def _reached_by_commands(harness: RemoteFilesHarness, monkeypatch: pytest.MonkeyPatch) -> RemoteFilesHarness:
+    """Commands take the options from the environment."""
+    for name, value in harness.storage.items():
+        monkeypatch.setenv(name, value)
+    harness.without_delays(monkeypatch)
+    return harness

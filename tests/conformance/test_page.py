@@ -33,7 +33,7 @@ from tests.conformance.harnesses import (
     SqsHarness,
 )
 from tests.support.files import FilesHarness
-from tests.support.files_s3 import S3FilesHarness
+from tests.support.files_remote import AzureFilesHarness, S3FilesHarness
 from tests.support.lance_table import LanceHarness
 from tests.support.paimon_table import PaimonHarness
 
@@ -71,8 +71,8 @@ A folder of files has no version: a reader that lists it during a commit may see
 ## What the suite checks
 
 Each of these is a test of `penstock.testing.conformance`, run against every destination above. Where a
-destination promises less, the test checks the weaker promise. For folders of files on S3, these are the tests
-that depend on the storage.
+destination promises less, the test checks the weaker promise. For folders of files on S3 and Azure, these are
+the tests that depend on the storage.
 
 {claims}
 """
@@ -92,7 +92,9 @@ ROWS: dict[str, Callable[[DestinationHarness], str]] = {
         _target_is(one, SupportsTableIdentity)
     ),
     "Warns of a new query over old rows": lambda one: _yes(_target_is(one, SupportsOrigins)),
-    "Clean-up (`penstock gc`)": lambda one: _yes(isinstance(Query(one).stored_table(), Cleanable)),
+    "Clean-up (`penstock gc`)": lambda one: _yes(
+        one.promises.discards and isinstance(Query(one).stored_table(), Cleanable)
+    ),
     "Delivery merges batches": lambda one: _yes(_target_is(one, Mergeable)),
     "Delivery rewrites small files": lambda one: _yes(_target_is(one, Compactable)),
     "Maintenance by the delivery process": lambda one: _yes(isinstance(Query(one).sink(), Maintainable)),
@@ -120,6 +122,7 @@ def _page(folder: Path) -> str:
         IcebergHarness(folder),
         FilesHarness(folder),
         S3FilesHarness({}, folder),
+        AzureFilesHarness("http://127.0.0.1:1", folder),
         LanceHarness(folder),
         DuckLakeHarness(folder, f"sqlite:{folder}/catalog.sqlite"),
         HudiHarness(folder),

@@ -1,4 +1,4 @@
-"""Data files on S3 that stay incomplete multipart uploads until the commit. Executors only."""
+"""Data files in an object store that stay incomplete uploads until the commit. Executors only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ...committers.contract import AttemptId, DataFiles
-from ...committers.files.bucket import Bucket, open_bucket
+from ...committers.files.object_folder import open_store
+from ...committers.files.object_store import ObjectStore
 from ...committers.files.staged import Upload, UploadedFile
 from ..parquet.data_files import DataFileWriter
 from ..parquet.write_config import FileNames, WriteConfig
@@ -29,7 +30,7 @@ class UploadingWriter:
     """See `TaskWriter`."""
 
     def __init__(self, config: WriteConfig, attempt: AttemptId) -> None:
-        self._objects = StagedObjects(open_bucket(config.location, config.storage_options))
+        self._objects = StagedObjects(open_store(config.location, config.storage_options))
         self._files = DataFileWriter(config, FileNames.of(attempt), (self._objects, ""))
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -55,8 +56,8 @@ class UploadingWriter:
 class StagedObjects:
     """See `Objects`. What is created stays an upload, which no reader sees."""
 
-    def __init__(self, bucket: Bucket) -> None:
-        self._bucket = bucket
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
         self._uploads: dict[str, StagedParts] = {}
 
     def upload(self, path: str) -> Upload:
@@ -74,7 +75,7 @@ class StagedObjects:
 
     def create_in_parts(self, path: str) -> StagedParts:
         nonce = uuid.uuid4().hex
-        parts = StagedParts(self._bucket, path, nonce, self._bucket.create_upload(path, nonce))
+        parts = StagedParts(self._store, path, nonce, self._store.create_upload(path, nonce))
         self._uploads[path] = parts
         return parts
 
@@ -82,28 +83,28 @@ class StagedObjects:
         raise FileNotFoundError(path)
 
     def delete(self, path: str) -> None:
-        self._bucket.abort(path, self._uploads[path].upload.upload_id)
+        self._store.abort(path, self._uploads[path].upload.upload_id)
 
 
 class StagedParts:
     """See `Parts`. Each write is one part; all but the last have the size of `uploads.PART_BYTES` or more."""
 
-    def __init__(self, bucket: Bucket, path: str, nonce: str, upload_id: str) -> None:
-        self._bucket = bucket
+    def __init__(self, store: ObjectStore, path: str, nonce: str, upload_id: str) -> None:
+        self._store = store
         self._path = path
         self._nonce = nonce
         self._upload_id = upload_id
-        self._etags: list[str] = []
+        self._ids: list[str] = []
 
     @property
     def upload(self) -> Upload:
-        return Upload(self._upload_id, self._nonce, tuple(self._etags))
+        return Upload(self._upload_id, self._nonce, tuple(self._ids))
 
     def write(self, data: bytes | memoryview) -> None:
-        if data or not self._etags:  # an upload has at least one part
-            number = len(self._etags) + 1
-            etag = self._bucket.upload_part(self._path, self._upload_id, number, bytes(data))
-            self._etags.append(etag)
+        if data or not self._ids:  # an upload has at least one part
+            number = len(self._ids) + 1
+            part = self._store.upload_part(self._path, self._upload_id, number, bytes(data))
+            self._ids.append(part)
 
     def close(self) -> None:
         """Do nothing: the commit completes the upload."""
