@@ -57,6 +57,10 @@ _REFUSED_TYPES = frozenset(
         "pyiceberg.exceptions.ForbiddenError",
         "pyiceberg.exceptions.OAuthError",
         "pyiceberg.exceptions.UnauthorizedError",
+        "pypaimon.api.rest_exception.ForbiddenException",
+        "pypaimon.api.rest_exception.NotAuthorizedException",
+        "pypaimon.catalog.catalog_exception.DatabaseNoPermissionException",
+        "pypaimon.catalog.catalog_exception.TableNoPermissionException",
     }
 )
 _TRANSIENT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath"
+_GET = "org.apache.maven.plugins:maven-dependency-plugin:2.8:get"
+"""Later versions resolve the artifact's parents, too."""
 _NETWORK = r"Could not transfer|offline mode|Connection refused|Unknown host|timed out|Network is unreachable"
 """Matches Maven's messages if no repository responds, but not those about a missing artifact."""
 
@@ -28,23 +30,45 @@ def classpath(pom: Path, *, options: Sequence[str] = ()) -> str:
         MavenUnreachableError: a test may be skipped only for this reason.
         AssertionError: Maven works and could not resolve the project; its output is in the message.
     """
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "classpath"
+        _run([*("-U", "-f", str(pom)), *options, _PLUGIN, f"-Dmdep.outputFile={target}"], pom.name)
+        return target.read_text().strip()
+
+
+def classpath_with(pom: Path, artifacts: Sequence[str]) -> str:
+    """Return the class path of a project and of more artifacts, without the dependencies of these.
+
+    Args:
+        artifacts: `group:artifact:version:jar`, with `:classifier` if there is one
+
+    Raises:
+        MavenUnreachableError, AssertionError: as `classpath`.
+    """
+    jars = classpath(pom)
+    first = pom.read_text().partition("<dependency>")[2]
+    group = first.partition("<groupId>")[2].partition("</groupId>")[0]
+    repository = Path(jars.partition(os.pathsep)[0]).parents[len(group.split(".")) + 2]
+    paths = []
+    for coordinates in artifacts:
+        group, name, version, packaging, *classifier = coordinates.split(":")
+        file = f"{'-'.join([name, version, *classifier])}.{packaging}"
+        path = Path(repository, *group.split("."), name, version, file)
+        if not path.exists():
+            _run([_GET, f"-Dartifact={coordinates}", "-Dtransitive=false"], coordinates)
+        paths.append(str(path))
+    return os.pathsep.join([jars, *paths])
+
+
+def _run(arguments: Sequence[str], what: str) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise MavenUnreachableError("Maven cannot be reached: there is no mvn on PATH")
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "classpath"
-        ended = subprocess.run(
-            [maven, "-q", "-B", "-U", "-f", str(pom), *options, _PLUGIN, f"-Dmdep.outputFile={target}"],
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        if ended.returncode == 0:
-            return target.read_text().strip()
-        output = ended.stdout + ended.stderr
-    if re.search(_NETWORK, output):
-        raise MavenUnreachableError(f"Maven cannot be reached: no repository responds for {pom.name}")
-    raise AssertionError(f"{pom} could not be resolved:\n{output}")
+    ended = subprocess.run([maven, "-q", "-B", *arguments], capture_output=True, text=True, timeout=600)
+    output = ended.stdout + ended.stderr
+    if ended.returncode and re.search(_NETWORK, output):
+        raise MavenUnreachableError(f"Maven cannot be reached: no repository responds for {what}")
+    assert ended.returncode == 0, f"{what} could not be resolved:\n{output}"
 
 
 def java() -> str:

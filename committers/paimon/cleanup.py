@@ -10,9 +10,8 @@ from typing import Any
 
 from ..cleanup import ListedFile
 from ..contract import Token
-from ..delta.files import delta_files
-from .folder import TableFolder
-from .library import load_table, unreadable
+from .files import files_of
+from .table import PaimonTable
 from .tokens import Tokens
 
 _BRANCH = "branch-"
@@ -21,23 +20,22 @@ _BRANCH = "branch-"
 class PaimonCleanableTable:
     """`cleanup.CleanableTable` for Paimon. Each call reads the current state."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._folder = TableFolder(path)
-        self._files = delta_files(path, {})
+    def __init__(self, table: PaimonTable) -> None:
+        self._table = table
         self._read: set[str] = set()
         """Manifests that were read."""
 
     def id_and_tokens(self, query_ids: Iterable[str]) -> tuple[str | None, Mapping[str, Token]]:
-        table_id = self._folder.table_id()
+        table_id = self._table.table_id()
         if table_id is None:
             return None, {}
-        notes = Tokens(self._folder)
+        notes = Tokens(self._table)
         tokens = {query_id: notes.note(query_id).token for query_id in query_ids}
         return table_id, {query_id: token for query_id, token in tokens.items() if token is not None}
 
     def files(self) -> Iterator[ListedFile]:
-        for path, size_bytes, modified_at in self._files.walk():
+        files = files_of(self._table)
+        for path, size_bytes, modified_at in () if files is None else files.walk():
             if path.endswith(".parquet"):
                 yield ListedFile(path, size_bytes, modified_at)
 
@@ -47,28 +45,32 @@ class PaimonCleanableTable:
         Raises:
             RetryableError: a manifest cannot be read, so the files that it lists are unknown.
         """
-        if self._folder.table_id() is None:
+        if self._table.table_id() is None:
             return
-        table = load_table(self._path)
+        loaded = self._table.load()
         try:
-            for snapshot in self._snapshots(table):
-                yield from self._names_in(table, snapshot)
-        except Exception as error:
-            raise unreadable(self._path, error) from error
+            for snapshot in self._snapshots(loaded):
+                yield from self._names_in(loaded, snapshot)
+        except Exception as error:  # noqa: BLE001  pypaimon raises errors of any type
+            raise self._table.unreadable(error) from None
 
     def delete_files(self, paths: Iterable[str]) -> int:
-        return self._files.delete(paths)
+        files = files_of(self._table)
+        return 0 if files is None else files.delete(paths)
 
     def _snapshots(self, table: Any) -> Iterator[Any]:
         from pypaimon import TagManager
         from pypaimon.snapshot.snapshot_manager import SnapshotManager
 
         branches = [
-            name.removeprefix(_BRANCH) for name in self._folder.names("branch") if name.startswith(_BRANCH)
+            name.removeprefix(_BRANCH) for name in self._table.names("branch") if name.startswith(_BRANCH)
         ]
+        newest = table.snapshot_manager().get_latest_snapshot()  # of the catalog, if there is one
+        if newest is not None:
+            yield newest
         for branch in ("main", *branches):
-            yield from SnapshotManager(table.file_io, self._path, branch).list_snapshots()
-            tags = TagManager(table.file_io, self._path, branch)
+            yield from SnapshotManager(table.file_io, table.table_path, branch).list_snapshots()
+            tags = TagManager(table.file_io, table.table_path, branch)
             for name in tags.list_tags():
                 tag = tags.get(name)
                 if tag is not None:

@@ -1,10 +1,12 @@
-"""The committer of Paimon tables on a local disk: one snapshot per batch, with the batch's token in it.
+"""The committer of Paimon tables: one snapshot per batch, with the batch's token in it.
 
-pypaimon has two phases, but does not filter what is committed already. Its commit to a file-system catalog
-checks whether the next snapshot exists and then renames a file, under a lock of the process, so two processes
-replace each other's snapshots. Here pypaimon makes one attempt, which writes the manifests, and hands the
-snapshot over. The snapshot is created by a hard link, as the next one after that on which the token was
-checked. So of two processes only one commits, and the other one finds the token.
+pypaimon has two phases, but does not filter what is committed already. Here it makes one attempt, which
+writes the manifests, and hands the snapshot over. The snapshot is committed only as the next one after that
+on which the token was checked. So of two processes only one commits, and the other one finds the token.
+
+Without a catalog, the file of the snapshot is created by a hard link: pypaimon itself checks whether it
+exists and then renames a file, under a lock of the process, so two processes replace each other's snapshots.
+A REST catalog compares the base of the commit with its newest snapshot.
 """
 
 from __future__ import annotations
@@ -25,7 +27,6 @@ from ..contract import (
     Outcome,
     Token,
 )
-from ..delta.files import delta_files
 from ..errors import TableChangedError
 from ..failed_commit import failed_batch
 from ..file_tables.manifest import LakeManifest, decode
@@ -33,11 +34,12 @@ from ..file_tables.merged_batches import merged_note
 from ..safe_text import get_logger
 from ..token_check import is_committed
 from .features import refuse_unsupported
-from .folder import KIND, TableFolder, check_not_behind, check_same_table, dropped
-from .library import in_short, load_table
+from .files import files_of
+from .folder import KIND
 from .messages import messages_of
 from .plan import schema_id_of
 from .publishing import NextSnapshot
+from .table import Head, PaimonTable, check_not_behind, check_same_table, dropped
 from .tokens import DIGEST, USER_PREFIX, Note, Tokens
 
 logger = get_logger(__name__)
@@ -53,14 +55,13 @@ class PaimonTableCommitter:
     call. Data files are not opened.
 
     Args:
-        path: of the table, on a local disk
         now_ms: clock, milliseconds since 1970
     """
 
-    def __init__(self, path: str, *, now_ms: Callable[[], int] = now_ms) -> None:
-        self._uri = path
-        self._folder = TableFolder(path)
-        self._tokens = Tokens(self._folder)
+    def __init__(self, table: PaimonTable, *, now_ms: Callable[[], int] = now_ms) -> None:
+        self._uri = table.place
+        self._table = table
+        self._tokens = Tokens(table)
         self._now_ms = now_ms
 
     # What the table has -----------------------------------------------------------------------------
@@ -71,12 +72,12 @@ class PaimonTableCommitter:
 
     def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
         """See `SupportsTableIdentity`."""
-        if self._folder.table_id() is None:
+        if self._table.table_id() is None:
             if table_id is not None:
                 raise dropped(self._uri)
             return
-        check_same_table(self._folder, table_id)
-        check_not_behind(self._folder, last_version)
+        check_same_table(self._table, table_id)
+        check_not_behind(self._table, last_version)
         self._tokens.note(query_id)
 
     def accept(self, query_id: str) -> None:
@@ -89,15 +90,17 @@ class PaimonTableCommitter:
 
     def has_rows(self) -> bool:
         """See `SupportsOrigins`."""
-        return bool(self._folder.snapshot_ids())
+        return bool(self._table.snapshot_ids())
 
     def missing(self, manifest: Manifest) -> Sequence[str]:
         """Paths of data files that are missing."""
-        return delta_files(self._uri, {}).missing([file.path for file in decode(manifest, KIND).files])
+        paths, files = [file.path for file in decode(manifest, KIND).files], files_of(self._table)
+        return paths if files is None else files.missing(paths)
 
     def discard(self, payloads: Iterable[DataFiles]) -> int:
         """Delete uncommitted data files; return the number deleted."""
-        return delta_files(self._uri, {}).delete([file.path for files in payloads for file in files])
+        files = files_of(self._table)
+        return 0 if files is None else files.delete([file.path for payload in payloads for file in payload])
 
     # Commit -------------------------------------------------------------------------------------------
 
@@ -115,33 +118,33 @@ class PaimonTableCommitter:
         """
         content = decode(manifest, KIND)
         query_id = manifest.batch.stream.query_id
-        check_same_table(self._folder, content.table_id)
-        check_not_behind(self._folder, content.table_version)
-        base = self._folder.latest()
+        check_same_table(self._table, content.table_id)
+        check_not_behind(self._table, content.table_version)
+        base = self._table.head()
         known = self._tokens.note(query_id, planned_at=content.table_version)
         if is_committed(manifest, known.token, f"Paimon table {self._uri}"):
             self._settle(manifest, content, known)
             return AlreadyCommitted(known.snapshot_id)
         check_token(known.token)
-        table = load_table(self._uri)
-        refuse_unsupported(table, self._uri)
-        if table.schema_manager.get_schema(schema_id_of(content)) is None:
+        loaded = self._table.load()
+        refuse_unsupported(loaded, self._uri)
+        if loaded.schema_manager.get_schema(schema_id_of(content)) is None:
             raise TableChangedError(
                 f"The Paimon table {self._uri} no longer has the schema {schema_id_of(content)}, with which "
                 f"{_name(manifest)} was written: the table was rolled back. Nothing was committed. A replay "
                 "of the batch writes new files."
             )
-        return self._commit_once(table, base, known, manifest, content)
+        return self._commit_once(loaded, base, known, manifest, content)
 
     def _commit_once(
-        self, table: Any, base: int, known: Note, manifest: Manifest, content: LakeManifest
+        self, loaded: Any, base: Head, known: Note, manifest: Manifest, content: LakeManifest
     ) -> Outcome:
-        messages = messages_of(table, content, _name(manifest))
+        messages = messages_of(loaded, content, _name(manifest))
         batch = manifest.batch
-        next_snapshot = NextSnapshot(self._folder, table, base)
+        next_snapshot = NextSnapshot(self._table, loaded, content.table_id, base)
         crash_points.reach("commit.start", batch.batch_id)
         try:
-            self._tokens.begin(batch.stream.query_id, known, base, self._now_ms())
+            self._tokens.begin(batch.stream.query_id, known, base.snapshot_id, self._now_ms())
             next_snapshot.commit(
                 messages,
                 user=USER_PREFIX + batch.stream.query_id,
@@ -152,8 +155,8 @@ class PaimonTableCommitter:
         except Exception as error:  # noqa: BLE001  the table shows whether the batch was committed
             return self._outcome_after(error, next_snapshot, manifest, content)
         crash_points.reach("commit.landed", batch.batch_id)
-        self._end(manifest, content, base + 1)
-        return Committed(base + 1)
+        self._end(manifest, content, base.snapshot_id + 1)
+        return Committed(base.snapshot_id + 1)
 
     def _outcome_after(
         self, error: Exception, tried: NextSnapshot, manifest: Manifest, content: LakeManifest
@@ -161,22 +164,22 @@ class PaimonTableCommitter:
         failed = failed_batch(
             manifest.batch,
             f"the Paimon table {self._uri}",
-            in_short(error),
-            can_commit_later=False,
-            cause=error,
+            self._table.in_short(error),
+            can_commit_later=tried.may_commit_later,
         )
         with failed.reading_table():
-            check_same_table(self._folder, content.table_id)
+            check_same_table(self._table, content.table_id)
             known = self._tokens.note(manifest.batch.stream.query_id, planned_at=content.table_version)
             if is_committed(manifest, known.token, f"Paimon table {self._uri}"):
                 crash_points.reach("commit.landed", manifest.batch.batch_id)
                 self._settle(manifest, content, known)
                 return Committed(known.snapshot_id)
-            latest = self._folder.latest()
-        tried.clean_up()
-        if latest > tried.base:
-            return Conflict(f"another writer has committed snapshot {latest}")
-        raise failed.not_found() from error
+            head = self._table.head()
+        if not tried.may_commit_later:
+            tried.clean_up()
+        if head != tried.base:
+            return Conflict(f"another writer has committed snapshot {head.snapshot_id}")
+        raise failed.not_found() from None
 
     # The note -----------------------------------------------------------------------------------------
 
@@ -190,7 +193,7 @@ class PaimonTableCommitter:
             self._tokens.end(manifest.batch, snapshot_id, content.origins, self._now_ms())
             for name in self._tokens.old_batch_writes(self._now_ms()):
                 with suppress(FileNotFoundError):
-                    self._folder.delete(name)
+                    self._table.delete(name)
         except OSError as error:
             logger.warning("The note of a commit to the Paimon table %s failed: %s", self._uri, error)
 

@@ -1,4 +1,4 @@
-"""The folder of a Paimon table on a local disk: its identity and its snapshots.
+"""The folder of a Paimon table on a local disk: its identity, its snapshots, and commits without a catalog.
 
 A snapshot is a file of JSON, `snapshot/snapshot-<id>`, with ids that ascend by one. Expired ones are deleted.
 Format: https://paimon.apache.org/docs/master/concepts/spec/snapshot/
@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import TableChangedError
-from .library import unreadable
+from ..error_causes import retryable
+from ..errors import NEXT_TRY, RetryableError, TableChangedError
+from .library import in_short, require_library
+from .table import Head, NextCommit
 
 KIND = "paimon"
 _SNAPSHOT = re.compile(r"snapshot-(\d+)")
@@ -42,13 +44,21 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class TableFolder:
-    """Each call reads the current state. Does not need pypaimon.
+    """A table of Paimon's file-system catalog, see `PaimonTable`. Only `load`, `create` and `commit` need
+    pypaimon.
 
     Args:
         path: absolute
     """
 
     path: str
+
+    @property
+    def place(self) -> str:
+        return self.path
+
+    def location(self) -> str:
+        return self.path
 
     def table_id(self) -> str | None:
         """Return an id that differs if the table is created again; None if there is no table.
@@ -80,9 +90,49 @@ class TableFolder:
                 f"({error!r}). Nothing was committed. Restore it from a backup."
             ) from error
 
-    def latest(self) -> int:
-        """Return the id of the newest snapshot; 0 if there is none."""
-        return max(self.snapshot_ids(), default=0)
+    def head(self) -> Head:
+        return Head(max(self.snapshot_ids(), default=0))
+
+    def load(self) -> Any:
+        """Load the table of pypaimon with its newest schema.
+
+        Raises:
+            RetryableError: it cannot be read now.
+        """
+        require_library()
+        from pypaimon.table.file_store_table import FileStoreTable
+
+        try:
+            return FileStoreTable.from_path(self.path)
+        except Exception as error:
+            raise self.unreadable(error) from error
+
+    def create(self, schema: Any) -> None:
+        """Create the file of the first schema."""
+        from pypaimon.common.json_util import JSON
+        from pypaimon.schema.table_schema import TableSchema
+
+        first = TableSchema.from_schema(schema_id=0, schema=schema)
+        try:
+            self.create_file("schema/schema-0", JSON.to_json(first, indent=2).encode())
+        except OSError as error:
+            raise retryable(error)(
+                f"The Paimon table {self.path} cannot be created: {in_short(error)}. Check the path and that "
+                f"the disk is reachable. {NEXT_TRY}"
+            ) from error
+
+    def commit(self, commit: NextCommit) -> bool:
+        """Create the file of the snapshot, unless another process has. Raises OSError."""
+        from pypaimon.common.json_util import JSON
+
+        content = JSON.to_json(commit.snapshot, indent=2).encode()
+        created = self.create_file(f"snapshot/snapshot-{commit.snapshot.id}", content)
+        if created:
+            self.replace("snapshot/LATEST", str(commit.snapshot.id).encode())
+        return created
+
+    def may_commit_later(self, error: BaseException) -> bool:
+        return False
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder of the table; none if it does not exist."""
@@ -91,7 +141,7 @@ class TableFolder:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise unreadable(self.path, error) from error
+            raise self.unreadable(error) from error
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file; None if it does not exist.
@@ -104,7 +154,7 @@ class TableFolder:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise unreadable(self.path, error) from error
+            raise self.unreadable(error) from error
 
     def replace(self, name: str, content: bytes) -> None:
         """Write a small file, durably, in one step. Raises OSError."""
@@ -112,7 +162,7 @@ class TableFolder:
         _temporary(target, content).replace(target)
         sync(target.parent)
 
-    def create(self, name: str, content: bytes) -> bool:
+    def create_file(self, name: str, content: bytes) -> bool:
         """Write a small file, durably, unless it exists; return False if it does. Raises OSError.
 
         A hard link is created by one process only, on NFS as well. A rename replaces a file that exists.
@@ -132,6 +182,15 @@ class TableFolder:
         """Delete a file. Raises OSError."""
         Path(self.path, name).unlink()
 
+    def in_short(self, error: BaseException) -> str:
+        return in_short(error)
+
+    def unreadable(self, error: Exception) -> RetryableError:
+        return retryable(error)(
+            f"The Paimon table {self.path} cannot be read: {in_short(error)}. Nothing was committed. Check "
+            f"the path and that the disk is reachable. {NEXT_TRY}"
+        )
+
 
 def _temporary(target: Path, content: bytes) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -150,42 +209,3 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def dropped(path: str) -> TableChangedError:
-    return TableChangedError(
-        f"The Paimon table {path} no longer exists: it was dropped or moved while the stream used it. "
-        "Nothing was committed. Restore the table, or start the query with a new checkpoint to write a new "
-        "table from the beginning."
-    )
-
-
-def check_same_table(folder: TableFolder, table_id: str | None) -> None:
-    """
-    Raises:
-        TableChangedError: it is another table, or there is none.
-    """
-    has = folder.table_id()
-    if has is None:
-        raise dropped(folder.path)
-    if table_id not in (None, has):
-        raise TableChangedError(
-            f"The Paimon table {folder.path} was dropped and re-created: its first schema is not the one "
-            "that the stream wrote to. Nothing was committed. Start the query with a new checkpoint to write "
-            "the new table from the beginning, or restore the old table."
-        )
-
-
-def check_not_behind(folder: TableFolder, snapshot_id: int | None) -> None:
-    """
-    Raises:
-        TableChangedError: the table was at a later snapshot before.
-    """
-    latest = folder.latest()
-    if snapshot_id is not None and latest < snapshot_id:
-        raise TableChangedError(
-            f"The Paimon table {folder.path} is at snapshot {latest}, but the stream has already used "
-            f"snapshot {snapshot_id}: the table was rolled back or restored from a backup. Nothing was "
-            "committed. Restore the newest snapshot, or start the query with a new checkpoint to write the "
-            "table from the beginning."
-        )

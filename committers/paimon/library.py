@@ -1,11 +1,8 @@
-"""Calls of pypaimon that every module needs, and the texts of its errors."""
+"""Whether pypaimon is installed, and the texts of its errors."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from ..error_causes import retryable
-from ..errors import NEXT_TRY, ConfigurationError, RetryableError
+from ..errors import ConfigurationError
 
 _SHORT_MAX = 400
 
@@ -34,25 +31,3 @@ def in_short(error: BaseException) -> str:
         texts.append(str(found) or type(found).__name__)
         found = found.__cause__
     return ": ".join(texts)[:_SHORT_MAX]
-
-
-def load_table(path: str) -> Any:
-    """Load the table of pypaimon with its newest schema.
-
-    Raises:
-        RetryableError: it cannot be read now.
-    """
-    require_library()
-    from pypaimon.table.file_store_table import FileStoreTable
-
-    try:
-        return FileStoreTable.from_path(path)
-    except Exception as error:
-        raise unreadable(path, error) from error
-
-
-def unreadable(path: str, error: Exception) -> RetryableError:
-    return retryable(error)(
-        f"The Paimon table {path} cannot be read: {in_short(error)}. Nothing was committed. Check the path "
-        f"and that the disk is reachable. {NEXT_TRY}"
-    )

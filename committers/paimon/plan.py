@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from .. import crash_points
 from ..contract import Mode
-from ..error_causes import retryable
-from ..errors import NEXT_TRY, ConfigurationError, ManifestCorruptError, SchemaMismatchError
+from ..errors import ConfigurationError, ManifestCorruptError, SchemaMismatchError
 from ..file_tables.manifest import LakeManifest
 from .features import refuse_unsupported
-from .folder import KIND, TableFolder
-from .library import in_short, load_table, require_library
+from .folder import KIND
+from .library import in_short, require_library
 from .schema import arrow_schema, check_new, nullable
+from .table import PaimonTable, check_same_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class PaimonLayout:
     """How the files of one batch are written."""
 
     schema: pa.Schema
+    location: str
+    """Of the table, on a disk that executors share."""
     table_schema_json: str
     """Paimon's own form of the schema."""
     schema_id: int
@@ -73,7 +75,7 @@ def schema_id_of(content: LakeManifest) -> int:
 
 
 def plan(
-    folder: TableFolder,
+    table: PaimonTable,
     rows: pa.Schema,
     options: PlanOptions,
     batch_id: int,
@@ -92,18 +94,25 @@ def plan(
     require_library()
     from pypaimon.common.json_util import JSON
 
-    if folder.table_id() is None:
+    if table.table_id() is None:
         check_place()
-        _create(folder, rows, options)
+        _create(table, rows, options)
         crash_points.reach("table.created", batch_id)
-    snapshot_id = folder.latest()
-    table = load_table(folder.path)
-    refuse_unsupported(table, folder.path)
-    _check_partitions(table, folder.path, options)
-    table_id = folder.table_id()
-    assert table_id is not None, "it was just loaded"
-    schema = table.table_schema
-    return PaimonLayout(arrow_schema(table), JSON.to_json(schema), schema.id, table_id, snapshot_id)
+    table_id = check_same_table(table, None)
+    snapshot_id = table.head().snapshot_id
+    loaded = table.load()
+    refuse_unsupported(loaded, table.place)
+    _check_partitions(loaded, table.place, options)
+    schema, location = loaded.table_schema, table.location()
+    assert location is not None, "it was just loaded"
+    return PaimonLayout(
+        schema=arrow_schema(loaded),
+        location=location,
+        table_schema_json=JSON.to_json(schema),
+        schema_id=schema.id,
+        table_id=table_id,
+        snapshot_id=snapshot_id,
+    )
 
 
 def _check_partitions(table: Any, path: str, options: PlanOptions) -> None:
@@ -115,15 +124,13 @@ def _check_partitions(table: Any, path: str, options: PlanOptions) -> None:
         )
 
 
-def _create(folder: TableFolder, rows: pa.Schema, options: PlanOptions) -> None:
+def _create(table: PaimonTable, rows: pa.Schema, options: PlanOptions) -> None:
     """Create the table. If another process was faster, its table is used."""
     from pypaimon import Schema
-    from pypaimon.common.json_util import JSON
-    from pypaimon.schema.table_schema import TableSchema
 
     if not options.create:
         raise ConfigurationError(
-            f"There is no Paimon table at {folder.path}, and createTable=false. Create the table, correct "
+            f"There is no Paimon table at {table.place}, and createTable=false. Create the table, correct "
             "the path, or set createTable=true."
         )
     columns = pa.schema([nullable(field) for field in rows])
@@ -133,17 +140,9 @@ def _create(folder: TableFolder, rows: pa.Schema, options: PlanOptions) -> None:
     properties = dict(options.properties or {})
     try:
         schema = Schema.from_pyarrow_schema(columns, partition_keys=partition_by, options=properties)
-        first = TableSchema.from_schema(schema_id=0, schema=schema)
-        content = JSON.to_json(first, indent=2).encode()
+        table.create(schema)
     except (ValueError, RuntimeError, NotImplementedError) as error:
         raise SchemaMismatchError(
-            f"The Paimon table {folder.path} cannot be created: {in_short(error)}. Fix the columns of the "
+            f"The Paimon table {table.place} cannot be created: {in_short(error)}. Fix the columns of the "
             "query or tableProperties."
-        ) from error
-    try:
-        folder.create("schema/schema-0", content)
-    except OSError as error:
-        raise retryable(error)(
-            f"The Paimon table {folder.path} cannot be created: {in_short(error)}. Check the path and that "
-            f"the disk is reachable. {NEXT_TRY}"
         ) from error

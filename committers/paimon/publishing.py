@@ -1,4 +1,4 @@
-"""Commits with pypaimon, and creates the snapshot itself."""
+"""Commits with pypaimon, and hands the snapshot over to the table's catalog."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .folder import TableFolder, sync
+from .folder import sync
+from .table import Head, NextCommit, PaimonTable
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -23,19 +24,22 @@ _ONE_ATTEMPT = {
 
 
 class NextSnapshot:
-    """The snapshot after one that was read. Created once, by one process only.
+    """The snapshot after one that was read. Committed once, by one process only.
 
     Implements pypaimon's `SnapshotCommit`.
 
     Args:
-        table: of pypaimon
-        base: id of the newest snapshot that was read; 0 if there is none
+        loaded: the table of pypaimon
+        base: the newest snapshot that was read
     """
 
-    def __init__(self, folder: TableFolder, table: Any, base: int) -> None:
+    def __init__(self, table: PaimonTable, loaded: Any, table_id: str, base: Head) -> None:
         self.base = base
-        self._folder = folder
-        self._table = table.copy(_ONE_ATTEMPT)
+        self.may_commit_later = False
+        """True if the request has failed and may still be executed."""
+        self._table = table
+        self._loaded = loaded.copy(_ONE_ATTEMPT)
+        self._table_id = table_id
         self._committing: Any = None
         self._snapshot: Any = None
 
@@ -53,7 +57,7 @@ class NextSnapshot:
         """Add the files, or replace all rows by them. Raises an error also if another writer was faster."""
         from pypaimon.write.file_store_commit import FileStoreCommit
 
-        self._committing = FileStoreCommit(_Handover(self), self._table, user)
+        self._committing = FileStoreCommit(_Handover(self), self._loaded, user)
         if overwrites:
             self._committing.overwrite({}, list(messages), identifier, dict(properties))
         else:
@@ -68,23 +72,22 @@ class NextSnapshot:
 
     # Called by pypaimon ------------------------------------------------------------------------------
 
-    def create(self, snapshot: Any) -> bool:
-        """Create the snapshot if it is the next one and does not exist."""
-        from pypaimon.common.json_util import JSON
-
+    def create(self, snapshot: Any, statistics: Sequence[Any]) -> bool:
+        """Commit the snapshot if it is the next one after the base, and the base is still the newest one."""
         self._snapshot = snapshot
-        if snapshot.id != self.base + 1:
+        if snapshot.id != self.base.snapshot_id + 1:
             return False
         self._sync_manifests(snapshot)
-        created = self._folder.create(
-            f"snapshot/snapshot-{snapshot.id}", JSON.to_json(snapshot, indent=2).encode()
-        )
-        if created:
-            self._folder.replace("snapshot/LATEST", str(snapshot.id).encode())
-        return created
+        try:
+            return self._table.commit(NextCommit(self._table_id, self.base, snapshot, statistics))
+        except Exception as error:
+            self.may_commit_later = self._table.may_commit_later(error)
+            raise
 
     def _sync_manifests(self, snapshot: Any) -> None:
-        manifests = Path(self._folder.path, "manifest")
+        location = self._table.location()
+        assert location is not None, "the manifests were just written"
+        manifests = Path(location, "manifest")
         added = self._committing.manifest_list_manager.read(snapshot.delta_manifest_list)
         for name in (
             *(manifest.file_name for manifest in added),
@@ -101,8 +104,8 @@ class _Handover:
     def __init__(self, next_snapshot: NextSnapshot) -> None:
         self._next = next_snapshot
 
-    def commit(self, base_snapshot_uuid: str | None, snapshot: Any, statistics: object) -> bool:
-        return self._next.create(snapshot)
+    def commit(self, base_snapshot_uuid: str | None, snapshot: Any, statistics: Sequence[Any]) -> bool:
+        return self._next.create(snapshot, statistics)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 
 from ..contract import BATCH_WRITE_PREFIX, Batch, Token
 from ..errors import TableChangedError
-from .folder import Snapshot, TableFolder
+from .folder import Snapshot
+from .table import PaimonTable
 
 NOTES = "penstock"
 """The folder of the notes in a table."""
@@ -71,8 +72,8 @@ class Note:
 class Tokens:
     """The tokens of one table. Each call reads the current state."""
 
-    def __init__(self, folder: TableFolder) -> None:
-        self._folder = folder
+    def __init__(self, table: PaimonTable) -> None:
+        self._table = table
 
     def note(self, query_id: str, *, planned_at: int | None = None) -> Note:
         """Return what is known about the query's last batch.
@@ -85,7 +86,7 @@ class Tokens:
                 one was committed.
         """
         noted = self._read(query_id)
-        ids = self._folder.snapshot_ids()
+        ids = self._table.snapshot_ids()
         if noted is not None:
             self._check_there(query_id, noted, ids)
         after = 0 if noted is None else noted.snapshot_id
@@ -116,7 +117,7 @@ class Tokens:
 
     def forget(self, query_id: str) -> None:
         """Forget a batch that the table has lost. Raises OSError."""
-        ids = self._folder.snapshot_ids()
+        ids = self._table.snapshot_ids()
         found = self._newest_of(query_id, ids)
         note = (
             Note()
@@ -145,31 +146,31 @@ class Tokens:
         ]
 
     def _read(self, query_id: str) -> Note | None:
-        content = self._folder.read(_name(query_id))
+        content = self._table.read(_name(query_id))
         if content is None:
             return None
         try:
             return Note.parse(content)
         except (ValueError, KeyError, TypeError) as error:
             raise TableChangedError(
-                f"The file {_name(query_id)} of the Paimon table {self._folder.path} is not what Penstock "
+                f"The file {_name(query_id)} of the Paimon table {self._table.place} is not what Penstock "
                 f"has written ({error!r}). Nothing was committed. Restore it from a backup."
             ) from error
 
     def _write(self, query_id: str, note: Note) -> None:
-        self._folder.replace(_name(query_id), note.encode())
+        self._table.replace(_name(query_id), note.encode())
 
     def _all(self) -> Iterator[tuple[str, Note]]:
-        for name in self._folder.names(NOTES):
+        for name in self._table.names(NOTES):
             query_id, dot, ending = name.rpartition(".")
-            content = self._folder.read(f"{NOTES}/{name}") if (dot, ending) == (".", "json") else None
+            content = self._table.read(f"{NOTES}/{name}") if (dot, ending) == (".", "json") else None
             if content is not None:
                 with suppress(ValueError, KeyError, TypeError):  # of others
                     yield query_id, Note.parse(content)
 
     def _newest_of(self, query_id: str, ids: Sequence[int]) -> Snapshot | None:
         for snapshot_id in reversed(ids):
-            snapshot = self._folder.snapshot(snapshot_id)
+            snapshot = self._table.snapshot(snapshot_id)
             if snapshot is not None and snapshot.commit_user == USER_PREFIX + query_id:
                 return snapshot
         return None
@@ -179,7 +180,7 @@ class Tokens:
             return
         if noted.snapshot_id > max(ids, default=0):
             raise self._lost(query_id, noted, "it was rolled back or restored from a backup")
-        snapshot = self._folder.snapshot(noted.snapshot_id)
+        snapshot = self._table.snapshot(noted.snapshot_id)
         if snapshot is None:  # expired
             return
         if (snapshot.commit_user, snapshot.commit_identifier) != (USER_PREFIX + query_id, noted.batch_id):
@@ -189,7 +190,7 @@ class Tokens:
 
     def _lost(self, query_id: str, noted: Note, why: str) -> TableChangedError:
         return TableChangedError(
-            f"The Paimon table {self._folder.path} has lost batch {noted.batch_id} of query {query_id}, "
+            f"The Paimon table {self._table.place} has lost batch {noted.batch_id} of query {query_id}, "
             f"which was committed as snapshot {noted.snapshot_id}: {why}. Nothing was committed. Restore the "
             "table, or start the query with a new checkpoint to write it from the beginning. If the table is "
             f"right as it is: penstock recover {query_id} --accept-table"
@@ -203,7 +204,7 @@ class Tokens:
         latest = max(ids, default=0)
         if latest - after > sum(one > after for one in ids):
             raise TableChangedError(
-                f"A commit of query {query_id} to the Paimon table {self._folder.path} was interrupted after "
+                f"A commit of query {query_id} to the Paimon table {self._table.place} was interrupted after "
                 f"snapshot {after}, and snapshots after that have expired since. So it is unknown whether "
                 "the batch is in the table. Nothing was committed. Look for its rows with Paimon. "
                 f"If they are there: penstock skip. If not: penstock recover {query_id} --accept-table"

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
+from ...committers.errors import ConfigurationError
+from ...committers.paimon.address import PaimonAddress, parse_table_name
+from ...committers.paimon.catalog import problems_of_catalog
 from ...writers.local_path import local_path
-from ..options.declaring import declared, option_of, optional, options_of, prefixes_of
+from ..options.declaring import option_of, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import TARGET_FILE_BYTES, DeliveryOptions
 from ..options.file_tables import FileTableOptions
 from ..options.parsing import check, columns, parse_options, storable, text
@@ -21,23 +25,30 @@ def _location(path: str) -> str:
         raise ValueError("must not contain control characters or backslashes")
     if local_path(path) is None:
         raise ValueError(
-            "must be on a disk that driver and executors share: in an object store, Paimon's file-system "
-            "catalog cannot create a snapshot only if it does not exist, so two writers would lose rows"
+            "must be on a disk that driver and executors share: in an object store, a commit of Paimon's "
+            "file-system catalog writes over the snapshot of another writer, whose rows would be lost"
         )
     return text(path)
+
+
+def _table_name(name: str) -> str:
+    return ".".join(parse_table_name(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaimonOptions(DeliveryOptions):
     """Options of `penstock.paimon`."""
 
-    path: str = field(
-        metadata=declared(
-            "path",
-            _location,
-            "Folder of the table on a disk that driver and executors share. In a warehouse of Paimon's "
-            "file-system catalog: `<warehouse>/<database>.db/<table>`.",
-        )
+    path: str | None = optional(
+        "path",
+        _location,
+        "Without a catalog: the folder of the table, on a disk that driver and executors share. In a "
+        "warehouse of Paimon's file-system catalog: `<warehouse>/<database>.db/<table>`.",
+    )
+    table: str | None = optional(
+        "table",
+        _table_name,
+        "With a REST catalog, in place of the path: the name of the table, `database.table`.",
     )
     partition_by: tuple[str, ...] | None = optional(
         "partitionBy", columns, "Partition columns of a new table: `a, b`, or a JSON array."
@@ -45,6 +56,12 @@ class PaimonOptions(DeliveryOptions):
     table_properties: Mapping[str, str] = option_of(FileTableOptions, "table_properties")
     target_file_bytes: int | None = option_of(FileTableOptions, "target_file_bytes")
     buffer_bytes_max: int = option_of(FileTableOptions, "buffer_bytes_max")
+    catalog_properties: Mapping[str, str] = passed_on(
+        "catalog.",
+        str.lower,
+        "Options of the REST catalog, as in pypaimon: `catalog.uri`, `catalog.warehouse`, the name of its "
+        "warehouse, `catalog.token`, …",
+    )
 
     @property
     def deliver_after_bytes_default(self) -> int:
@@ -52,8 +69,16 @@ class PaimonOptions(DeliveryOptions):
 
     @property
     def table_uri(self) -> str:
-        """The normalized location: an absolute path on the local disk."""
-        return normalized_location(self.path)
+        """The absolute path on the local disk, or the address in the catalog."""
+        address = self.address
+        return normalized_location(self.path or "") if address is None else address.uri
+
+    @property
+    def address(self) -> PaimonAddress | None:
+        """The table in the catalog, if there is one."""
+        if self.table is None:
+            return None
+        return PaimonAddress.of(self.catalog_properties["warehouse"], self.table)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> PaimonOptions:
@@ -63,10 +88,7 @@ class PaimonOptions(DeliveryOptions):
             ConfigurationError: lists all problems, one sentence each.
         """
         values, problems = parse_options(OPTIONS, PREFIXES, options)
-        if not values.get("path") and not options.get("path"):  # a wrong one is a problem already
-            problems.append(
-                'path is missing: say where the table is with .option("path", ...) or .start(path).'
-            )
+        problems += _problems_of_place(values, options)
         if values.get("add_columns"):
             problems.append(
                 "schemaEvolution=addColumns is not supported by penstock.paimon: add the columns with "
@@ -76,6 +98,32 @@ class PaimonOptions(DeliveryOptions):
         problems += problems_of(values, stored, PREFIXES)
         check(NAME, problems)
         return cls(**values, given=stored)
+
+
+def _problems_of_place(values: Mapping[str, Any], options: Mapping[str, str]) -> list[str]:
+    """Problems of the options that say which table it is. Those of a wrong path are known already."""
+    catalog = values.get("catalog_properties")
+    given = {name.lower() for name, value in options.items() if value}
+    if {"path", "table"} <= given:
+        return ["path and table are both given. Give table with a REST catalog, and path without one."]
+    if "table" not in given:
+        if catalog:
+            return ['catalog.* is given without table: name it with .option("table", "database.table").']
+        if "path" not in given:
+            return [
+                'path is missing: say where the table is with .option("path", ...) or .start(path). In a '
+                'REST catalog, tables have names: give .option("table", "database.table") and catalog.*.'
+            ]
+        return []
+    problems = problems_of_catalog(catalog or {})
+    warehouse = (catalog or {}).get("warehouse")
+    if not warehouse:
+        return [*problems, "catalog.warehouse is missing: the name of the warehouse in the catalog."]
+    try:
+        PaimonAddress(warehouse, "database", "table")
+    except ConfigurationError as error:
+        problems.append(str(error))
+    return problems
 
 
 OPTIONS = options_of(PaimonOptions)

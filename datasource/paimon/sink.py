@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,15 +11,17 @@ from ...committers.contract import Batch, Mode, PartitionField, PlannedBatch
 from ...committers.dead_letters import BadRows
 from ...committers.errors import ConfigurationError
 from ...committers.file_tables.manifest import PlannedFiles
+from ...committers.paimon.address import PaimonAddress
+from ...committers.paimon.catalog import CatalogConfig
+from ...committers.paimon.catalog_table import CatalogTable
 from ...committers.paimon.committer import PaimonTableCommitter
 from ...committers.paimon.folder import KIND, TableFolder
-from ...committers.paimon.library import load_table
 from ...committers.paimon.plan import PlanOptions, plan
 from ...committers.paimon.tokens import NOTES
 from ...writers.paimon.names import parse_paimon_name
 from ...writers.paimon.writer import PaimonWriters
 from ...writers.parquet.schema_projection import check_fits
-from ..destinations import DestinationType, TableNow
+from ..destinations import DestinationType, TableNow, with_prefix
 from ..file_table import FileTableTarget, data_files_of
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.stream import origins_of
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from ...committers.cleanup import CleanableTable, NameParser
     from ...committers.contract import StreamKey
+    from ...committers.paimon.table import PaimonTable
     from ...committers.store.sql import SqlManifestStore
     from ..table_access import TableAccess
 
@@ -61,8 +64,9 @@ class PaimonSink:
 
     def partitioning(self) -> tuple[PartitionField, ...]:
         """See `Partitioned`."""
-        has_table = TableFolder(self.table_uri).table_id() is not None
-        names = load_table(self.table_uri).partition_keys if has_table else self.options.partition_by or ()
+        table = table_of(self.table_uri, self.options.catalog_properties)
+        has_table = table.table_id() is not None
+        names = table.load().partition_keys if has_table else self.options.partition_by or ()
         return tuple([PartitionField(name, (name,), "identity") for name in names])
 
 
@@ -70,17 +74,17 @@ class PaimonTarget(FileTableTarget, PaimonTableCommitter):
     """The target of a stream into a Paimon table, with the options of its query. See `Target`."""
 
     def __init__(self, options: PaimonOptions) -> None:
-        super().__init__(options.table_uri)
+        super().__init__(table_of(options.table_uri, options.catalog_properties))
         self._query = options
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
         options = self._query
         wanted = PlanOptions(options.create_table, options.partition_by, options.table_properties)
         narrows = options.bad_rows is not BadRows.FAIL
-        layout = plan(self._folder, rows, wanted, batch_id, self._check_place)
+        layout = plan(self._table, rows, wanted, batch_id, self._check_place)
         check_fits(rows, layout.schema, narrows=narrows)
         writers = PaimonWriters(
-            path=self._uri,
+            path=layout.location,
             table_schema_json=layout.table_schema_json,
             schema=layout.schema,
             target_file_bytes=options.target_file_bytes or TARGET_FILE_BYTES,
@@ -90,11 +94,13 @@ class PaimonTarget(FileTableTarget, PaimonTableCommitter):
         return PlannedBatch(writers, layout.content(mode, origins_of(options)), layout.table_id)
 
     def _check_place(self) -> None:
-        """Check that the location of a new table is free.
+        """Check that the location of a new table is free. A catalog chooses it.
 
         Raises:
             ConfigurationError: there is something else, for example a Delta table.
         """
+        if self._query.address is not None:
+            return
         place = Path(self._uri)
         others = sorted({entry.name for entry in place.iterdir()} - _OF_PAIMON) if place.is_dir() else []
         if others:
@@ -104,6 +110,22 @@ class PaimonTarget(FileTableTarget, PaimonTableCommitter):
             )
 
 
+def table_of(uri: str, catalog: Mapping[str, str]) -> PaimonTable:
+    """Return the table at a path, or at an address in a catalog.
+
+    Args:
+        uri: see `PaimonOptions.table_uri`
+        catalog: options of the catalog, without `catalog.`
+
+    Raises:
+        ConfigurationError: the catalog cannot be opened with these options.
+    """
+    address = PaimonAddress.parse(uri)
+    if address is None:
+        return TableFolder(uri)
+    return CatalogTable(CatalogConfig.of(catalog, address.warehouse), address)
+
+
 # For the command line and the delivery process ------------------------------------------------------
 
 
@@ -111,20 +133,24 @@ class PaimonTarget(FileTableTarget, PaimonTableCommitter):
 class StoredPaimon:
     """See `StoredTable` and `Cleanable`."""
 
-    path: str
+    uri: str
+    catalog: Mapping[str, str] = field(repr=False)
+
+    def _table(self) -> PaimonTable:
+        return table_of(self.uri, self.catalog)
 
     def committer(self) -> PaimonTableCommitter:
-        return PaimonTableCommitter(self.path)
+        return PaimonTableCommitter(self._table())
 
     def now(self) -> TableNow | None:
-        folder = TableFolder(self.path)
-        table_id = folder.table_id()
-        return None if table_id is None else TableNow(table_id, folder.latest())
+        table = self._table()
+        table_id = table.table_id()
+        return None if table_id is None else TableNow(table_id, table.head().snapshot_id)
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         from ...committers.paimon.cleanup import PaimonCleanableTable
 
-        return PaimonCleanableTable(self.path)
+        return PaimonCleanableTable(self._table())
 
     def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
         return parse_paimon_name
@@ -134,7 +160,11 @@ class StoredPaimon:
 
 
 def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> PaimonSink:
-    return PaimonSink(PaimonOptions.parse(options))
+    address = PaimonAddress.parse(stream.table_uri)
+    if address is None:
+        return PaimonSink(PaimonOptions.parse(options))
+    catalog = CatalogConfig.of(access.catalog, address.warehouse)  # fails here if options are missing
+    return PaimonSink(PaimonOptions.parse(with_prefix("catalog.", options, catalog.properties)))
 
 
 DESTINATION = DestinationType(
@@ -142,6 +172,7 @@ DESTINATION = DestinationType(
     data_source="penstock.datasource.paimon.source:PaimonDataSource",
     options=OPTIONS,
     sink=_sink_of,
-    stored_table=lambda stream, access: StoredPaimon(stream.table_uri),
+    stored_table=lambda stream, access: StoredPaimon(stream.table_uri, access.catalog),
     files_of=data_files_of,
 )
+"""The data source `penstock.paimon`."""

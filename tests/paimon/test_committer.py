@@ -29,7 +29,7 @@ def test_two_processes_that_race_never_double_a_batch(
     query: Query, store: SqlManifestStore, harness: PaimonHarness
 ) -> None:
     manifests = [prepared(query, store, number, ids(number)) for number in range(30)]
-    race(partial(PaimonTableCommitter, str(harness.path)), manifests)
+    race(partial(PaimonTableCommitter, harness.in_catalog()), manifests)
 
     assert sorted(harness.ids()) == list(range(30))
     assert list(harness.snapshots()) == list(range(1, 31))
@@ -199,7 +199,7 @@ def test_notes_of_old_batch_writes_are_deleted(
     write = Query(harness, f"{BATCH_WRITE_PREFIX}1", store=store)
     then = datetime.now(timezone.utc) - timedelta(days=8)
     manifest = prepared(write, store, 0, ids(0))
-    PaimonTableCommitter(str(harness.path), now_ms=lambda: int(then.timestamp() * 1000)).commit(manifest)
+    PaimonTableCommitter(harness.in_catalog(), now_ms=lambda: int(then.timestamp() * 1000)).commit(manifest)
     young = Query(harness, f"{BATCH_WRITE_PREFIX}2", store=store)
     young.target().commit(prepared(young, store, 0, ids(1)))
     query.run(store, query.batch(0), ids(2))

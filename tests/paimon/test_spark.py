@@ -10,6 +10,7 @@ from tests.spark import killed_stream
 from tests.spark.killed_stream import KilledStream
 from tests.support.backlogs import wait_until
 from tests.support.id_stream import write_ids
+from tests.support.paimon_catalog import COMMIT, PaimonCatalogHarness
 from tests.support.paimon_table import PaimonHarness
 
 import penstock
@@ -76,3 +77,27 @@ def test_a_decoupled_stream_is_delivered_in_one_snapshot_and_skips_its_replays(
     assert len(harness.snapshots()) == 2
     assert harness.snapshots()[2]["commitIdentifier"] == FILES - 1
     assert harness.problems() == []
+
+
+def test_a_delivery_process_commits_to_a_rest_catalog(
+    spark: SparkSession, tmp_path: Path, in_catalog: PaimonCatalogHarness
+) -> None:
+    """Tasks write without the catalog; the process has its options again. An answer is lost."""
+    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
+    source.mkdir()
+    write_ids(source / "0.parquet", range(ROWS), 0, days=2)
+    rows = spark.readStream.schema("id LONG, day STRING").parquet(str(source))
+    writer = rows.writeStream.format("penstock.paimon").trigger(availableNow=True)
+    options = {**in_catalog.options, "partitionBy": "day", "delivery": "decoupled"}
+    writer.options(**options, checkpointLocation=str(checkpoint)).start().awaitTermination()
+    with open_store(f"sqlite:///{checkpoint}/penstock.sqlite") as store:
+        (stream,) = store.streams()
+        store.deliveries.wait(stream.key, stream.backlog.oldest_prepared_at)  # deliver now
+        in_catalog.proxy.spend("response lost", on=COMMIT)
+        access = {key: in_catalog.properties[key] for key in ("uri", "token")}
+        with penstock.start_delivery(checkpoint=str(checkpoint), catalog=access):
+            wait_until(lambda: not store.pending(stream.key))
+
+    assert len(in_catalog.proxy.spent()) == 1
+    assert sorted(in_catalog.ids()) == list(range(ROWS))
+    assert in_catalog.problems() == []

@@ -223,4 +223,4 @@ def test_files_of_tags_and_branches_are_listed_for_clean_up(
     for other in {"tag", "branch", "snapshot"} - {kept}:
         shutil.rmtree(harness.path / other)
 
-    assert list(PaimonCleanableTable(str(harness.path)).names()) == [files]
+    assert list(PaimonCleanableTable(harness.in_catalog()).names()) == [files]

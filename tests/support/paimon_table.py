@@ -17,6 +17,8 @@ import pyarrow as pa
 from tests.support.harness import CRASH_POINTS, FileTableHarness
 
 from penstock.committers.contract import Manifest
+from penstock.committers.paimon.folder import TableFolder
+from penstock.committers.paimon.table import PaimonTable
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.paimon.sink import DESTINATION
 from penstock.datasource.paimon.source import PaimonDataSource
@@ -34,7 +36,7 @@ class PaimonHarness(FileTableHarness):
     promises = Promises(
         name="Paimon append tables",
         payload="data files in the table's folder, which no snapshot lists",
-        commit="the next snapshot's file, created by a hard link",
+        commit="the next snapshot: a file created by a hard link, or the request to the REST catalog",
         token="commit user, identifier and properties of the same snapshot",
         adds_columns=False,
         crash_points=CRASH_POINTS,
@@ -42,7 +44,12 @@ class PaimonHarness(FileTableHarness):
 
     def __init__(self, folder: Path) -> None:
         self.warehouse = folder / "warehouse"
+        self.name = "lake.rows"
         self.path = self.warehouse / "lake.db" / "rows"
+
+    def in_catalog(self) -> PaimonTable:
+        """The table, for a committer."""
+        return TableFolder(str(self.path))
 
     @property
     def options(self) -> dict[str, str]:
@@ -130,10 +137,13 @@ class PaimonHarness(FileTableHarness):
 
     # What others do, with pypaimon --------------------------------------------------------------------
 
-    def table(self) -> Any:
-        from pypaimon.table.file_store_table import FileStoreTable
+    def catalog(self) -> Any:
+        from pypaimon import CatalogFactory
 
-        return FileStoreTable.from_path(str(self.path))
+        return CatalogFactory.create({"warehouse": str(self.warehouse)})
+
+    def table(self) -> Any:
+        return self.catalog().get_table(self.name)
 
     def create(
         self,
@@ -142,14 +152,14 @@ class PaimonHarness(FileTableHarness):
         partition_by: Sequence[str] = (),
         primary_keys: Sequence[str] = (),
     ) -> None:
-        from pypaimon import CatalogFactory, Schema
+        from pypaimon import Schema
 
-        catalog = CatalogFactory.create({"warehouse": str(self.warehouse)})
-        catalog.create_database("lake", True)
+        catalog = self.catalog()
+        catalog.create_database(self.name.partition(".")[0], True)
         schema = Schema.from_pyarrow_schema(
             columns, list(partition_by), list(primary_keys), dict(properties or {})
         )
-        catalog.create_table("lake.rows", schema, False)
+        catalog.create_table(self.name, schema, False)
 
     def append(self, row_id: int) -> None:
         self.append_rows(pa.table({"id": [row_id]}, schema=IDS))
