@@ -61,7 +61,13 @@ PAIR_POINTS = (
 later, as in the names of the new files.
 """
 
-CRASH_POINTS = (*STREAM_POINTS, *DELIVERY_POINTS, *LETTER_POINTS, *PAIR_POINTS)
+PARTITION_POINTS = (
+    "partitions.start",
+    "partitions.added",
+)
+"""Crash points while a catalog gets the partitions of a batch of plain files, after `commit.landed`."""
+
+CRASH_POINTS = (*STREAM_POINTS, *DELIVERY_POINTS, *LETTER_POINTS, *PAIR_POINTS, *PARTITION_POINTS)
 
 Handler = Callable[[str, int], None]
 

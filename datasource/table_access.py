@@ -15,7 +15,9 @@ class TableAccess:
     storage: dict[str, str] = field(repr=False)
     """Options of the object store of Delta tables."""
     catalog: dict[str, str] = field(repr=False)
-    """Properties of the catalog of Iceberg tables, or of Paimon tables in a REST catalog."""
+    """Properties of the catalog of Iceberg tables, of Paimon tables in a REST catalog, or of the partitions of
+    plain files.
+    """
 
     @classmethod
     def parse(cls, storage: Sequence[str] | None, catalog: Sequence[str] | None) -> TableAccess:

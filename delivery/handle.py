@@ -60,7 +60,7 @@ def start_delivery(
         checkpoint: instead of `store`: the checkpoint directory of a query, with the store in it
         stream: deliver only this stream: a query's name, its id or the beginning of its id, or a table
         storage: options of the object store of Delta tables, as in the query's `storage.*`
-        catalog: properties of the Iceberg or Paimon catalog, as in the query's `catalog.*`
+        catalog: properties of the catalog, as in the query's `catalog.*`
         spark: for queries with `compactWith=spark`; without it, this process rewrites their files and logs a
             warning
         process: run in a separate process, which is restarted if it dies, instead of in a thread

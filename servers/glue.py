@@ -1,4 +1,4 @@
-"""Runs Glue and S3 on the loopback in a separate process: moto, with a check of table versions.
+"""Runs Glue and S3 on the loopback in a separate process: moto, with checks of table versions and of limits.
 
 As a program, this module is that process.
 """
@@ -75,8 +75,25 @@ def _check_versions() -> None:
     GlueResponse.update_table = update_table  # type: ignore[method-assign]
 
 
+def _check_limits() -> None:
+    """Make moto refuse more than 100 partitions in a BatchCreatePartition, as Glue does."""
+    from moto.core.exceptions import JsonRESTError
+    from moto.core.responses import ActionResult
+    from moto.glue.responses import GlueResponse
+
+    create = GlueResponse.batch_create_partition
+
+    def batch_create_partition(self: GlueResponse) -> ActionResult:
+        if len(self.parameters["PartitionInputList"]) > 100:
+            raise JsonRESTError("ValidationException", "partitionInputList must have at most 100 members")
+        return create(self)
+
+    GlueResponse.batch_create_partition = batch_create_partition  # type: ignore[method-assign]
+
+
 if __name__ == "__main__":
     from moto.server import main
 
     _check_versions()
+    _check_limits()
     main()

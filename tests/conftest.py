@@ -53,6 +53,7 @@ SLOW = (
     "committers/test_ducklake_partitions.py",
     "committers/test_ducklake_s3.py",
     "committers/test_files_azure.py",
+    "committers/test_files_catalog.py",
     "committers/test_files_remote.py",
     "committers/test_hudi_java.py",
     "committers/test_hudi_s3.py",
@@ -143,6 +144,7 @@ CAMPAIGNS = (
     "filters",
     "spark/test_destination_kills.py",
     "spark/test_fanout_kills.py",
+    "spark/test_files_catalog.py",
 )
 """What `make test-all` leaves to `make campaigns`, besides single tests and classes marked `campaign`."""
 

@@ -34,6 +34,7 @@ NEEDS_EXTRA = {
     "penstock.committers.ducklake.plan",
     "penstock.committers.ducklake.table",
     "penstock.committers.files.container",
+    "penstock.committers.files.hive",
     "penstock.committers.iceberg.library.hive",
     "penstock.datasource.ducklake.target",
     "penstock.committers.postgres.committer",

@@ -70,9 +70,9 @@ Catalog = Annotated[
         "--catalog",
         metavar="KEY=VALUE",
         rich_help_panel=ACCESS,
-        help="Property of the Iceberg or Paimon catalog, such as uri=https://catalog.example: the query's "
-        "catalog.KEY. Can be repeated. $PENSTOCK_CATALOG, a JSON object, works too. Not needed for a catalog "
-        "in .pyiceberg.yaml or pyiceberg's environment variables, nor for tables in a `warehouse` directory.",
+        help="Property of the tables' catalog, such as uri=https://catalog.example: the query's catalog.KEY. "
+        "Can be repeated. $PENSTOCK_CATALOG, a JSON object, works too. Not needed for a catalog in "
+        ".pyiceberg.yaml or pyiceberg's environment variables, nor for tables in a `warehouse` directory.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")]

@@ -1,9 +1,9 @@
 """Publishes data files in a folder of the local disk or of an object store.
 
 Tasks write files that no reader sees. The commit replaces one small file per query, the journal, which has
-the token and lists the files of the last batch; then it publishes these files. A process that dies in between
-leaves the rest to the next one that reads the token: it publishes them. `Place` has what differs between the
-storages.
+the token and lists the files of the last batch; then it publishes these files, writes the markers, and adds
+the partitions to a catalog. A process that dies in between leaves the rest to the next one that reads the
+token. `Place` has what differs between the storages.
 """
 
 from __future__ import annotations
@@ -17,45 +17,31 @@ from ..contract import (
     CheckToken,
     Committed,
     Conflict,
-    DataFile,
     DataFiles,
     Manifest,
     Outcome,
     Token,
 )
 from ..crash_points import reach
-from ..errors import CommitStateUnknownError, RetryableError, TableChangedError
+from ..errors import CommitStateUnknownError, ConfigurationError, RetryableError, TableChangedError
 from ..failed_commit import failed_batch
-from ..file_manifests import FileManifests, data_file
+from ..safe_text import get_logger
 from ..token_check import is_committed
+from .catalog import add_partitions
 from .journal import Journal
 from .local_folder import LocalFolder
-from .markers import Markers
+from .manifests import MANIFESTS
 from .object_folder import ObjectFolder, is_remote
+from .partitions import NewPartitions
 from .place import FileState, JournalChangedError, Place, StoredJournal
-from .staged import StagedFiles, UploadedFile, staged_files, upload_of
+from .staged import StagedFiles, staged_files
 
-KIND = "files"
+logger = get_logger(__name__)
+
 BATCHES_MAX = 1000
 """Maximum number of batches in one delivery."""
 _TRIES_MAX = 10
 """Other processes that publish a batch at the same time as this one."""
-
-
-def _file_of(
-    path: object, size_bytes: object, rows: object, values: object, statistics: object, upload: object = None
-) -> DataFile:
-    file = data_file(path, size_bytes, rows, values, statistics)
-    if upload is None:
-        return file
-    if not isinstance(upload, list):
-        raise TypeError("invalid upload of a file")
-    return UploadedFile(
-        file.path, file.size_bytes, file.rows, file.partition_values, file.statistics, upload_of(*upload)
-    )
-
-
-MANIFESTS = FileManifests(KIND, file_of=_file_of)
 
 
 def place_of(folder: str, storage_options: Mapping[str, str]) -> Place:
@@ -69,15 +55,17 @@ class FilesCommitter:
 
     folder: str
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    catalog_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """How to open the catalog of the partitions; as in pyiceberg."""
 
     @property
     def place(self) -> Place:
         return place_of(self.folder, self.storage_options)
 
     @property
-    def markers(self) -> Markers:
-        """What new batches get. Without the options of a query, nothing."""
-        return Markers()
+    def adds_partitions(self) -> bool:
+        """False: the query no longer wants the partitions of its last batch."""
+        return True
 
     def token(self, query_id: str) -> Token | None:
         """Return the last batch of the query, after all its files are published."""
@@ -99,8 +87,13 @@ class FilesCommitter:
             return AlreadyCommitted()
         check_token(token)
         files = MANIFESTS.decode(manifest)
+        completion = MANIFESTS.completion(manifest)
+        table = completion.table if self.adds_partitions else None
         new = Journal(
-            Token(batch.batch_id, batch.digest), staged_files(files), markers=self.markers.of(batch, files)
+            Token(batch.batch_id, batch.digest),
+            staged_files(files),
+            markers=completion.markers.of(batch, files),
+            partitions=None if table is None else NewPartitions.of(table, files),
         )
         self._check_staged(batch.batch_id, new.files)
         reach("commit.start", batch.batch_id)
@@ -130,7 +123,9 @@ class FilesCommitter:
 
     def merge(self, manifests: Sequence[Manifest], verified_version: int | None) -> Manifest:
         """See `Mergeable`."""
-        whole = MANIFESTS.encode(manifests[-1].batch, map(MANIFESTS.decode, manifests))
+        last = manifests[-1]
+        payloads = map(MANIFESTS.decode, manifests)
+        whole = MANIFESTS.encode_with(last.batch, payloads, MANIFESTS.completion(last))
         events = [one.oldest_event_at for one in manifests if one.oldest_event_at is not None]
         batches = tuple(manifest.batch for manifest in manifests)
         return replace(whole, merged=batches, oldest_event_at=min(events, default=None))
@@ -162,21 +157,25 @@ class FilesCommitter:
             return None, None
         try:
             return Journal.decode(stored.content), stored
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise TableChangedError(
                 f"The journal {self.place.journal_address(query_id)} is not what Penstock has written "
                 f"({error!r}). Nothing was committed. Restore it from a backup."
             ) from error
 
     def _rolled_forward(self, query_id: str) -> tuple[Journal | None, StoredJournal | None]:
-        """Publish the files of the last batch that are still staged, and write its markers."""
+        """Publish the last batch's files that are still staged, write its markers, add its partitions."""
         for _ in range(_TRIES_MAX):
             journal, stored = self._read(query_id)
             if journal is None or journal.is_published:
                 return journal, stored
+            left = f"its files could not all be published in {self.folder}"
             try:
                 self.place.publish(journal.files)
                 self.place.mark(journal.markers)
+                if journal.partitions is not None and journal.partitions.partitions:
+                    left = f"its partitions could not all be added to the table {journal.partitions.table}"
+                    self._add_partitions(journal.token.batch_id, journal.partitions)
                 journal = replace(journal, is_published=True)
                 return journal, self.place.replace_journal(query_id, journal.encode(), stored)
             except JournalChangedError:
@@ -185,11 +184,26 @@ class FilesCommitter:
                 # Another process may have published the files, and their owner may have deleted them since.
                 if self._read(query_id)[1] == stored:
                     raise
-            except (RetryableError, CommitStateUnknownError) as error:
+            except (RetryableError, CommitStateUnknownError, ConfigurationError) as error:
                 raise CommitStateUnknownError(
-                    f"Batch {journal.token.batch_id} is committed, but its files could not all be published "
-                    f"in {self.folder}: {error} The next attempt continues."
+                    f"Batch {journal.token.batch_id} is committed, but {left}: {error} The next attempt "
+                    "continues."
                 ) from error
         raise RetryableError(
             f"{self.place.journal_address(query_id)} changes all the time. Nothing was committed."
         )
+
+    def _add_partitions(self, batch_id: int, new: NewPartitions) -> None:
+        if not self.adds_partitions:
+            logger.warning(
+                "Batch %d of %s is committed, but up to %d partitions were not added to the table %s: the "
+                "query no longer has the option catalogTable.",
+                batch_id,
+                self.folder,
+                len(new.partitions),
+                new.table,
+            )
+            return
+        reach("partitions.start", batch_id)
+        add_partitions(new, self.folder, self.catalog_properties)
+        reach("partitions.added", batch_id)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 
 from ..contract import Token
+from .partitions import NewPartitions
 from .staged import StagedFiles, upload_of
 
 
@@ -18,6 +19,8 @@ class Journal:
     """True: all files are visible, so that their owner may delete them again."""
     markers: Mapping[str, str] = field(default_factory=dict)
     """Content by path; see `Markers`. They are written once all files are visible."""
+    partitions: NewPartitions | None = None
+    """They are added to the catalog once the markers are written."""
 
     def encode(self) -> bytes:
         content = {
@@ -27,17 +30,19 @@ class Journal:
             "published": self.is_published,
         }
         uploads = {path: astuple(upload) for path, upload in self.files.items() if upload is not None}
-        more = {"uploads": uploads, "markers": dict(self.markers)}
+        catalog = {} if self.partitions is None else self.partitions.encode()
+        more = {"uploads": uploads, "markers": dict(self.markers), "catalog": catalog}
         return json.dumps({**content, **{name: value for name, value in more.items() if value}}).encode()
 
     @classmethod
     def decode(cls, content: bytes) -> Journal:
         """
         Raises:
-            ValueError, KeyError, TypeError: it is not a journal.
+            ValueError, KeyError, TypeError, AttributeError: it is not a journal.
         """
         fields = json.loads(content)
         token = Token(int(fields["batch_id"]), str(fields["digest"]))
         uploads = {path: upload_of(*upload) for path, upload in fields.get("uploads", {}).items()}
         files = {path: uploads.get(path) for path in map(str, fields["files"])}
-        return cls(token, files, bool(fields["published"]), dict(fields.get("markers", {})))
+        partitions = NewPartitions.decode(fields["catalog"]) if "catalog" in fields else None
+        return cls(token, files, bool(fields["published"]), dict(fields.get("markers", {})), partitions)

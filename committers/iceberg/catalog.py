@@ -230,7 +230,7 @@ def catalog_error(error: Exception, what: str, config: CatalogConfig) -> Penstoc
     if isinstance(error, PenstockError):
         return error
     text = redacted(error, known_properties(config)) or type(error).__name__
-    where = f"The Iceberg catalog {config.address_name!r} {what}: {text}."
+    where = f"The catalog {config.address_name!r} {what}: {text}."
     cause = cause_of(error)
     if cause is ErrorCause.OUTAGE:
         return RetryableError(
@@ -274,7 +274,7 @@ def check_address_given(config: CatalogConfig) -> None:
         return
     name = "".join(char if char.isalnum() else "_" for char in config.name.upper())
     raise ConfigurationError(
-        f"The Iceberg catalog {config.name!r} cannot be opened: its address is missing. A query gives it as "
+        f"The catalog {config.name!r} cannot be opened: its address is missing. A query gives it as "
         "the options catalog.type and catalog.uri. Commands and delivery processes need the same properties "
         "again: the manifest store has the names of the catalog and the table, but no properties, which may "
         "hold credentials. Give them with --catalog type=rest --catalog uri=https://catalog.example, as "

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ...committers.files.azure_account import account_in
 from ...committers.files.object_folder import is_remote
+from ...committers.files.partitions import TableName
+from ...committers.iceberg.catalog import DEFAULT_NAME
 from ...writers.local_path import local_path
 from ..options.declaring import declared, option, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import TARGET_FILE_SIZE, DeliveryOptions
-from ..options.parsing import MIB, check, columns, flag, one_of, parse_options, size, storable
+from ..options.parsing import MIB, check, columns, flag, one_of, parse_options, size, storable, text
 from ..options.stream import normalized_location, problems_of
 
 NAME = "penstock.files"
@@ -41,6 +44,10 @@ def _folder(path: str) -> str:
     if folder == "/":
         raise ValueError("must not be the root of the file system")
     return folder
+
+
+def _table_name(name: str) -> str:
+    return str(TableName.parse("", name))
 
 
 def _in_object_store(uri: str) -> str:
@@ -112,6 +119,24 @@ class FilesOptions(DeliveryOptions):
         "Write a file to `_manifest` for each batch, which lists the batch's files.",
         default="false",
     )
+    catalog_table_name: str | None = optional(
+        "catalogTable",
+        _table_name,
+        "`database.table` of a Hive metastore or of Glue, whose location is the folder. Each batch adds its "
+        "new partitions to it.",
+    )
+    catalog: str | None = optional(
+        "catalog",
+        text,
+        "Name of the catalog of `catalogTable` in `.pyiceberg.yaml` or `PYICEBERG_CATALOG__NAME__*`. With "
+        "the options `catalog.*`, any name.",
+    )
+    catalog_properties: Mapping[str, str] = passed_on(
+        "catalog.",
+        str.lower,
+        "Properties of the catalog, as in `penstock.iceberg`: `catalog.type` (`glue` or `hive`), "
+        "`catalog.uri`, `catalog.glue.region`, …",
+    )
     storage_options: Mapping[str, str] = passed_on(
         "storage.",
         str.upper,
@@ -123,6 +148,12 @@ class FilesOptions(DeliveryOptions):
         """The writer's name of the codec."""
         codecs = _CODECS[self.file_format]
         return codecs[self.compression or next(iter(codecs))]
+
+    @property
+    def catalog_table(self) -> TableName | None:
+        """The table that gets the partitions."""
+        name = self.catalog_table_name
+        return None if name is None else TableName.parse(self.catalog or DEFAULT_NAME, name)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> FilesOptions:
@@ -140,10 +171,35 @@ class FilesOptions(DeliveryOptions):
                 f"compression={codec} is no codec of the format {values.get('file_format', 'parquet')}; its "
                 f"codecs: {', '.join(codecs)}."
             )
+        problems += _of_catalog(values, options)
         stored = storable(OPTIONS, options)
         problems += problems_of(values, stored, PREFIXES)
         check(NAME, problems)
         return cls(**values, given=stored)
+
+
+def _of_catalog(values: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[str]:
+    is_named = not {"catalog", "catalog_properties"}.isdisjoint(values)
+    if "catalog_table_name" not in values:
+        if is_named and "catalogtable" not in map(str.lower, given):  # a wrong one is a problem already
+            yield "catalogTable is missing: name the table of the catalog, `database.table`."
+        return
+    if not is_named:
+        yield (
+            "catalogTable needs a catalog: give catalog.type=glue, or catalog.type=hive with "
+            "catalog.uri=thrift://host:port, or the name of a catalog in .pyiceberg.yaml as catalog. "
+            "Delivery processes get these properties with --catalog."
+        )
+    if not values.get("partition_by"):
+        yield (
+            "catalogTable needs partitionBy: readers of a table without partitions find new files by "
+            "themselves."
+        )
+    if values.get("file_format") == "csv":
+        yield (
+            "catalogTable: Hive and Athena read the CSV files of Penstock as texts only, and NULL as a text. "
+            "Use another fileFormat."
+        )
 
 
 OPTIONS = options_of(FilesOptions)

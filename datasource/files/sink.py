@@ -12,8 +12,9 @@ from ...committers.contract import Batch, DataFiles, Manifest, Mode, PlannedBatc
 from ...committers.dead_letters import BadRows
 from ...committers.errors import ConfigurationError, SchemaMismatchError, TableNotSupportedError
 from ...committers.files.cleanup import CleanableFolder
-from ...committers.files.committer import KIND, MANIFESTS, FilesCommitter
+from ...committers.files.committer import FilesCommitter
 from ...committers.files.local_folder import staging_of
+from ...committers.files.manifests import KIND, MANIFESTS, Completion
 from ...committers.files.markers import Markers
 from ...committers.files.object_folder import is_remote
 from ...writers.delta.filesystem import open_filesystem
@@ -24,6 +25,7 @@ from ...writers.files.uploading import UploadingWriters
 from ...writers.parquet.write_config import WriteConfig
 from ..destinations import DestinationType, TableNow, with_prefix
 from ..plain_sink import PlainSink
+from .catalog_table import check_table
 from .existing_files import differences, format_problems
 from .options import OPTIONS, FilesOptions
 
@@ -46,8 +48,8 @@ class FilesTarget(FilesCommitter):
     options: FilesOptions = field(kw_only=True)
 
     @property
-    def markers(self) -> Markers:
-        return Markers(self.options.success, self.options.manifests)
+    def adds_partitions(self) -> bool:
+        return self.options.catalog_table is not None
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedBatch[DataFiles, str]:
         if mode != "append":
@@ -61,6 +63,11 @@ class FilesTarget(FilesCommitter):
         place = self.place
         if not self.options.create_table and not place.exists():
             raise ConfigurationError(f"There is no folder {self.folder}, and createTable is false.")
+        table = self.options.catalog_table
+        if table is not None:
+            check_table(
+                table, self.catalog_properties, self.folder, rows, partition_by, self.options.file_format
+            )
         place.open(create=self.options.create_table)
         is_uploaded = is_remote(self.folder)
         config = WriteConfig(
@@ -76,7 +83,8 @@ class FilesTarget(FilesCommitter):
         return PlannedBatch(UploadingWriters(config) if is_uploaded else config, content=mode, target_id="")
 
     def manifest(self, batch: Batch, content: str, payloads: Sequence[DataFiles]) -> Manifest:
-        return MANIFESTS.encode(batch, payloads)
+        markers = Markers(self.options.success, self.options.manifests)
+        return MANIFESTS.encode_with(batch, payloads, Completion(markers, self.options.catalog_table))
 
     def _check_folder(self) -> None:
         for name, table in _TABLES.items():
@@ -153,12 +161,14 @@ class FilesSink(PlainSink[DataFiles, str]):
 
 
 def sink_of(options: FilesOptions) -> FilesSink:
-    target = FilesTarget(options.path, options.storage_options, options=options)
+    target = FilesTarget(options.path, options.storage_options, options.catalog_properties, options=options)
     return FilesSink(KIND, options.path, options, target)
 
 
 def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> FilesSink:
-    return sink_of(FilesOptions.parse(with_prefix("storage.", options, access.storage)))
+    catalog = access.catalog if "catalogTable" in options else {}  # other streams may have another catalog
+    given = with_prefix("catalog.", with_prefix("storage.", options, access.storage), catalog)
+    return sink_of(FilesOptions.parse(given))
 
 
 DESTINATION = DestinationType(
@@ -167,7 +177,7 @@ DESTINATION = DestinationType(
     options=OPTIONS,
     sink=_sink_of,
     stored_table=lambda stream, access: StoredFolder(
-        stream.table_uri, access.storage, query_id=stream.query_id
+        stream.table_uri, access.storage, access.catalog, query_id=stream.query_id
     ),
     files_of=MANIFESTS.decode,
 )

@@ -40,9 +40,9 @@ def target_of(harness: FilesHarness, **options: str) -> FilesTarget:
     return target
 
 
-def staged(harness: FilesHarness, batch_id: int = 0, *, digest: str = "a") -> Manifest:
+def staged(harness: FilesHarness, batch_id: int = 0, *, digest: str = "a", **options: str) -> Manifest:
     """A batch of two files, in two partitions."""
-    target = target_of(harness, partitionBy="day")
+    target = target_of(harness, partitionBy="day", **options)
     planned = target.plan_batch(ROWS, "append", batch_id)
     writer = planned.writers.open(AttemptId("q1", "run", batch_id, 0, 0))
     writer.write(pa.record_batch({"id": [2 * batch_id, 2 * batch_id + 1], "day": ["x", "y"]}, schema=ROWS))
@@ -97,16 +97,19 @@ def test_a_journal_that_lists_a_lost_file_is_an_error(
 def test_a_batch_is_marked_once_all_its_files_are_published(
     harness: FilesHarness, monkeypatch: pytest.MonkeyPatch, success: str, marked: list[str]
 ) -> None:
-    """A process that dies before leaves the markers to the next one, which need not know the options."""
-    target = target_of(harness, partitionBy="day", successFiles=success, batchManifests="true")
+    """Processes that commit the batch, or a part of it, need not know the options of the query."""
+    committer, options = (
+        FilesCommitter(str(harness.folder)),
+        {"successFiles": success, "batchManifests": "true"},
+    )
     with monkeypatch.context() as patch:
         patch.setattr(LocalFolder, "mark", Mock(side_effect=RetryableError("no more")))
         with pytest.raises(CommitStateUnknownError, match="no more"):
-            target.commit(staged(harness))
+            committer.commit(staged(harness, 0, **options))
     assert list(harness.folder.rglob("_*")) == []
     assert sorted(harness.ids()) == [0, 1]
 
-    FilesCommitter(str(harness.folder)).token("q1")
+    committer.token("q1")
     manifest = f"_manifest/q1-{0:020}.manifest"
     found = [path.relative_to(harness.folder).as_posix() for path in harness.folder.rglob("_*/*")]
     found += [path.relative_to(harness.folder).as_posix() for path in harness.folder.rglob("_SUCCESS")]
@@ -117,7 +120,7 @@ def test_a_batch_is_marked_once_all_its_files_are_published(
         path = harness.folder / file["path"]
         assert (pq.read_metadata(path).num_rows, path.stat().st_size) == (file["rows"], file["size_bytes"])
     assert len(listed["files"]) == len(harness.ids()) == 2
-    assert isinstance(target.commit(staged(harness, 1)), Committed)
+    assert isinstance(committer.commit(staged(harness, 1, **options)), Committed)
     assert len(list((harness.folder / "_manifest").iterdir())) == 2
     assert not harness.uncommitted()
 

@@ -36,7 +36,8 @@ from penstock.committers.errors import (
     TableNotSupportedError,
 )
 from penstock.committers.files import object_folder
-from penstock.committers.files.committer import MANIFESTS, FilesCommitter
+from penstock.committers.files.committer import FilesCommitter
+from penstock.committers.files.manifests import MANIFESTS
 from penstock.committers.files.object_folder import ObjectFolder
 from penstock.committers.files.staged import UploadedFile
 from penstock.datasource.files.options import FilesOptions
@@ -83,10 +84,15 @@ def committer_of(harness: RemoteFilesHarness) -> FilesCommitter:
 
 
 def staged(
-    harness: RemoteFilesHarness, batch_id: int = 0, *, run_id: str = "run", rows: pa.RecordBatch | None = None
+    harness: RemoteFilesHarness,
+    batch_id: int = 0,
+    *,
+    run_id: str = "run",
+    rows: pa.RecordBatch | None = None,
+    **options: str,
 ) -> Manifest:
     """A batch of two files, in two partitions."""
-    target = target_of(harness, partitionBy="day", compression="uncompressed")
+    target = target_of(harness, partitionBy="day", compression="uncompressed", **options)
     planned = target.plan_batch(ROWS, "append", batch_id)
     writer = planned.writers.open(AttemptId("q1", run_id, batch_id, 0, 0))
     if rows is None:
@@ -108,9 +114,9 @@ def read(harness: RemoteFilesHarness) -> pl.DataFrame:
 
 
 def test_a_batch_is_marked_once_its_uploads_are_completed(harness: RemoteFilesHarness) -> None:
-    target = target_of(harness, partitionBy="day", successFiles="partition", batchManifests="true")
     for batch_id in range(2):
-        target.commit(staged(harness, batch_id))
+        manifest = staged(harness, batch_id, successFiles="partition", batchManifests="true")
+        committer_of(harness).commit(manifest)
     paths = harness.paths()
     manifests = sorted(path for path in paths if path.startswith("_manifest/"))
     assert manifests == [f"_manifest/q1-{batch_id:020}.manifest" for batch_id in range(2)]

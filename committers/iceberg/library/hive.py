@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 from urllib.parse import urlparse
 
@@ -45,6 +46,11 @@ class HiveCatalogWithTimeouts(HiveCatalog):
             properties.get(HIVE_KERBEROS_SERVICE_NAME, HIVE_KERBEROS_SERVICE_NAME_DEFAULT),
             timeouts=Timeouts.of("hive", properties),
         )
+
+
+def connected(catalog: HiveCatalog) -> AbstractContextManager[Any]:
+    """Return a connection of its own, closed until it is entered: threads cannot share one."""
+    return HiveCatalogWithTimeouts._create_hive_client(catalog.properties)
 
 
 class _HiveClientWithTimeouts(_HiveClient):

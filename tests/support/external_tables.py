@@ -1,0 +1,255 @@
+"""An external table of a Hive metastore or of Glue, as its owner and its readers see it."""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import boto3
+import polars as pl
+from hive_metastore.ttypes import Database, FieldSchema, Partition, SerDeInfo, StorageDescriptor, Table
+from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.hive import HiveCatalog
+from servers.glue import GlueServer
+from servers.hive_metastore import HiveMetastore
+from tests.support.files import FilesHarness
+from tests.support.files_remote import S3FilesHarness
+
+Columns = Sequence[tuple[str, str]]
+
+COLUMNS: Columns = [("id", "bigint")]
+PARTITIONS: Columns = [("day", "date"), ("kind", "string")]
+SERDE = "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe"
+_FORMATS = "org.apache.hadoop.hive.ql.io.parquet.MapredParquet"
+
+
+class ExternalTable(ABC):
+    """Without the code under test. The catalog's database belongs to this table."""
+
+    unreachable: ClassVar[Mapping[str, str]]
+    """Properties of a server that does not answer."""
+
+    def __init__(self, harness: FilesHarness) -> None:
+        self.harness = harness
+        self.database = f"d{uuid.uuid4().hex}"
+        self.name = f"{self.database}.rows"
+
+    @property
+    @abstractmethod
+    def location(self) -> str:
+        """The folder, as the catalog spells it."""
+
+    @property
+    @abstractmethod
+    def properties(self) -> dict[str, str]:
+        """What the options `catalog.*` have."""
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Of a query."""
+        named = {f"catalog.{name}": value for name, value in self.properties.items()}
+        return {
+            **self.harness.options,
+            "partitionBy": ", ".join(name for name, _ in PARTITIONS),
+            "catalogTable": self.name,
+            **named,
+        }
+
+    @abstractmethod
+    def create(
+        self,
+        *,
+        columns: Columns = COLUMNS,
+        partitions: Columns = PARTITIONS,
+        location: str | None = None,
+        serde: str = SERDE,
+        parameters: Mapping[str, str] | None = None,
+    ) -> None: ...
+
+    @abstractmethod
+    def drop(self) -> None: ...
+
+    @abstractmethod
+    def partitions(self) -> dict[tuple[str, ...], str]:
+        """Locations by values."""
+
+    @abstractmethod
+    def add_partition(self, *values: str, location: str) -> None: ...
+
+    @abstractmethod
+    def drop_partition(self, *values: str) -> None: ...
+
+    @abstractmethod
+    def files_in(self, location: str) -> list[bytes]: ...
+
+    def ids(self) -> list[int]:
+        """As readers do: from the files in the locations of the partitions."""
+        files = (file for location in self.partitions().values() for file in self.files_in(location))
+        return sorted(number for file in files for number in pl.read_parquet(file)["id"])
+
+
+class GlueTable(ExternalTable):
+    """In Glue, with files on S3."""
+
+    unreachable: ClassVar = {"glue.endpoint": "http://127.0.0.1:1", "glue.max-retries": "1"}
+
+    def __init__(self, server: GlueServer, folder: Path) -> None:
+        self.files = S3FilesHarness(server.options, folder)
+        super().__init__(self.files)
+        self._server = server
+        self.client: Any = boto3.client(
+            "glue",
+            endpoint_url=server.uri,
+            region_name=server.options["AWS_REGION"],
+            aws_access_key_id="k",
+            aws_secret_access_key="s",
+        )
+        self.client.create_database(DatabaseInput={"Name": self.database})
+
+    @property
+    def location(self) -> str:
+        return self.files.uri
+
+    @property
+    def properties(self) -> dict[str, str]:
+        given = self._server.properties_at(self._server.uri)
+        return {name: value for name, value in given.items() if not name.startswith("s3.")}
+
+    @property
+    def _named(self) -> dict[str, str]:
+        return {"DatabaseName": self.database, "TableName": "rows"}
+
+    def create(
+        self,
+        *,
+        columns: Columns = COLUMNS,
+        partitions: Columns = PARTITIONS,
+        location: str | None = None,
+        serde: str = SERDE,
+        parameters: Mapping[str, str] | None = None,
+    ) -> None:
+        descriptor = {
+            "Columns": _for_glue(columns),
+            "Location": location or self.location,
+            "InputFormat": f"{_FORMATS}InputFormat",
+            "OutputFormat": f"{_FORMATS}OutputFormat",
+            "SerdeInfo": {"SerializationLibrary": serde},
+        }
+        table = {
+            "Name": "rows",
+            "TableType": "EXTERNAL_TABLE",
+            "PartitionKeys": _for_glue(partitions),
+            "StorageDescriptor": descriptor,
+            "Parameters": dict(parameters or {}),
+        }
+        self.client.create_table(DatabaseName=self.database, TableInput=table)
+
+    def drop(self) -> None:
+        self.client.delete_table(DatabaseName=self.database, Name="rows")
+
+    def stored(self) -> list[Mapping[str, Any]]:
+        pages = self.client.get_paginator("get_partitions").paginate(**self._named)
+        return list(pages.search("Partitions[]"))
+
+    def partitions(self) -> dict[tuple[str, ...], str]:
+        return {tuple(one["Values"]): one["StorageDescriptor"]["Location"] for one in self.stored()}
+
+    def add_partition(self, *values: str, location: str) -> None:
+        partition = {"Values": list(values), "StorageDescriptor": {"Location": location}}
+        self.client.create_partition(**self._named, PartitionInput=partition)
+
+    def drop_partition(self, *values: str) -> None:
+        self.client.delete_partition(**self._named, PartitionValues=list(values))
+
+    def files_in(self, location: str) -> list[bytes]:
+        folder = location.removeprefix(f"{self.location}/")
+        found = [path for path in self.files.paths() if path.startswith(f"{folder}/")]
+        return [self.files.read(path) for path in found]
+
+
+class HiveTable(ExternalTable):
+    """In a Hive metastore, with files on the local disk."""
+
+    unreachable: ClassVar = {"uri": "thrift://127.0.0.1:1"}
+
+    def __init__(self, metastore: HiveMetastore, folder: Path) -> None:
+        super().__init__(FilesHarness(folder))
+        self._metastore = metastore
+        with self.client as client:
+            client.create_database(Database(name=self.database, locationUri=(folder / "database").as_uri()))
+
+    @property
+    def location(self) -> str:
+        return f"file:{self.harness.folder}"
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return {"type": "hive", "uri": self._metastore.uri}
+
+    @property
+    def client(self) -> Any:
+        catalog = load_catalog("hive", **self.properties)
+        assert isinstance(catalog, HiveCatalog)
+        return catalog._client
+
+    def create(
+        self,
+        *,
+        columns: Columns = COLUMNS,
+        partitions: Columns = PARTITIONS,
+        location: str | None = None,
+        serde: str = SERDE,
+        parameters: Mapping[str, str] | None = None,
+    ) -> None:
+        descriptor = StorageDescriptor(
+            _for_hive(columns),
+            location or self.location,
+            f"{_FORMATS}InputFormat",
+            f"{_FORMATS}OutputFormat",
+            serdeInfo=SerDeInfo(serializationLib=serde, parameters={}),
+        )
+        table = Table(
+            "rows",
+            self.database,
+            sd=descriptor,
+            partitionKeys=_for_hive(partitions),
+            parameters={"EXTERNAL": "TRUE", **(parameters or {})},
+            tableType="EXTERNAL_TABLE",
+        )
+        with self.client as client:
+            client.create_table(table)
+
+    def drop(self) -> None:
+        with self.client as client:
+            client.drop_table(self.database, "rows", False)
+
+    def stored(self) -> list[Any]:
+        with self.client as client:
+            return list(client.get_partitions(self.database, "rows", -1))
+
+    def partitions(self) -> dict[tuple[str, ...], str]:
+        return {tuple(one.values): one.sd.location for one in self.stored()}
+
+    def add_partition(self, *values: str, location: str) -> None:
+        with self.client as client:
+            descriptor = client.get_table(self.database, "rows").sd
+            descriptor.location = location
+            client.add_partition(Partition(list(values), self.database, "rows", sd=descriptor, parameters={}))
+
+    def drop_partition(self, *values: str) -> None:
+        with self.client as client:
+            client.drop_partition(self.database, "rows", list(values), False)
+
+    def files_in(self, location: str) -> list[bytes]:
+        return [path.read_bytes() for path in Path(location.removeprefix("file:")).glob("*.parquet")]
+
+
+def _for_glue(columns: Columns) -> list[dict[str, str]]:
+    return [{"Name": name, "Type": text} for name, text in columns]
+
+
+def _for_hive(columns: Columns) -> list[Any]:
+    return [FieldSchema(name, text) for name, text in columns]
