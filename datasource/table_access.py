@@ -15,8 +15,8 @@ class TableAccess:
     storage: dict[str, str] = field(repr=False)
     """Options of the object store of Delta tables."""
     catalog: dict[str, str] = field(repr=False)
-    """Properties of the catalog of Iceberg tables, of Paimon tables in a REST catalog, or of the partitions of
-    plain files.
+    """Properties of the catalog of Iceberg tables, of Paimon tables in a REST catalog, or of the partitions
+    of plain files.
     """
 
     @classmethod
