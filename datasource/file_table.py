@@ -37,6 +37,15 @@ class Compactable(Protocol):
         ...
 
 
+@runtime_checkable
+class StoresCommits(Protocol):
+    """A `Compactable` target whose files contain the commit that adds them."""
+
+    def unfit_for_commit(self, content: LakeManifest) -> Collection[str]:
+        """Return the paths of the files that have to be rewritten: they contain another commit."""
+        ...
+
+
 class FileTable(
     SupportsTableIdentity,
     SupportsOrigins,

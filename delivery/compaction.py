@@ -23,6 +23,7 @@ from ..committers.errors import ConfigurationError, PenstockError, RetryableErro
 from ..committers.file_tables.compaction import Rewritten
 from ..committers.file_tables.manifest import LakeManifest, build_manifest, decode
 from ..committers.safe_text import get_logger
+from ..datasource.file_table import StoresCommits
 from ..writers.parquet.compaction import RewriteGroup, choose_groups
 from ..writers.parquet.file import Encodings, OpenParquetFile
 from ..writers.parquet.write_config import FileNames, WriteConfig
@@ -48,6 +49,8 @@ class DeliveryCompactor:
     def __call__(self, manifest: Manifest, run_id: str) -> Manifest | None:
         """Return the manifest with its small files rewritten; None if there are no files worth rewriting.
 
+        Files of a `StoresCommits` target are also rewritten if they do not fit its commit.
+
         Args:
             run_id: unique to this attempt; part of the file names
 
@@ -55,8 +58,9 @@ class DeliveryCompactor:
             PenstockError: see `GroupRewriter`.
         """
         content = decode(manifest)
-        plan = self._plan(manifest, content)
-        groups = [] if plan is None else choose_groups(content.files, plan.target_file_bytes)
+        required = self.table.unfit_for_commit(content) if isinstance(self.table, StoresCommits) else ()
+        plan = self._plan(manifest, content) if required or len(content.files) > 1 else None
+        groups = [] if plan is None else choose_groups(content.files, plan.target_file_bytes, required)
         if plan is None or not groups:
             return None
         batch = manifest.batch
@@ -68,8 +72,6 @@ class DeliveryCompactor:
 
     def _plan(self, manifest: Manifest, content: LakeManifest) -> WriteConfig | None:
         """Return how to write the new files; None if they stay as they are."""
-        if len(content.files) < 2:
-            return None
         try:
             return self.table.rewrite_config(content)
         except ConfigurationError as error:

@@ -1,4 +1,4 @@
-"""Reads a table of Hudi with Hudi's own Java library."""
+"""Reads a table of Hudi, and archives its timeline, with Hudi's own Java library."""
 
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ def read_hudi(table: Path) -> SeenTable:
     Raises:
         MavenUnreachableError: its jars cannot be downloaded.
     """
-    command = [java(), "-Xmx256m", "-cp", _jars(), str(_FIXTURE / "Reader.java")]
-    ended = subprocess.run([*command, str(table)], capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
-    lines = [line.partition(" ") for line in ended.stdout.splitlines()]
+    lines = [line.partition(" ") for line in _run("Reader.java", str(table)).splitlines()]
     found = {word: [rest for one, _, rest in lines if one == word] for word, _, _ in lines}
     return SeenTable(
         version=int(found["version"][0]),
@@ -44,6 +41,22 @@ def read_hudi(table: Path) -> SeenTable:
         pending=set(found.get("pending", ())),
         files=set(found.get("file", ())),
     )
+
+
+def archive_hudi(table: Path, kept: int) -> None:
+    """Archive all commits of a table but the last ones, in a new JVM. Does nothing if there is one more.
+
+    Raises:
+        MavenUnreachableError: see `read_hudi`.
+    """
+    _run("Archiver.java", str(table), str(kept))
+
+
+def _run(program: str, *arguments: str) -> str:
+    command = [java(), "-Xmx256m", "-cp", _jars(), str(_FIXTURE / program), *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
 
 
 @cache

@@ -3,7 +3,7 @@
 Hudi has no compare-and-set on the state of a table: two drivers with different files of one batch would both
 complete their instants. So a commit first creates the claim of its (query, batch), and only one of them can.
 A claim names an instant; if that is completed, the claim is the query's token. It is found without reading
-the timeline, also after Hudi has archived the commit.
+the commits, also after Hudi has archived them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
 from ..contract import Batch, Token
-from .commit_metadata import extra_metadata, token_in
+from .archive import has_entry
+from .commit_metadata import extra_metadata, token_in, token_json_start
 from .names import CLAIMS, claims_folder
 from .storage import HudiStorage
 from .timeline import Timeline, completed
@@ -38,7 +39,7 @@ class Claim:
     witness: str = ""
     """A data file of the commit."""
     is_done: bool = False
-    """The instant was completed. Without this, a data file in its place proves it after the archival."""
+    """The instant was completed. Without this, the archive shows it after the archival."""
     origins: tuple[str, ...] = ()
 
     @property
@@ -60,23 +61,25 @@ class Claims:
         return sorted((one for one in found if one is not None), key=lambda one: (-one.batch_id, -one.number))
 
     def claim(
-        self, batch: Batch, instant: str, witness: str, origins: Sequence[str], now: datetime
+        self, batches: Sequence[Batch], instant: str, witness: str, origins: Sequence[str], now: datetime
     ) -> Claim | None:
-        """Claim the batch for an instant, or find that it is claimed for it; None if another instant has it.
+        """Claim these batches for an instant, or find that they are claimed for it; None if another instant
+        has one of them.
 
         Args:
+            batches: the batches of one commit, oldest first; the claim has the id of the last one
             witness: a data file of the commit
             now: in UTC
         """
-        number = 0
-        for newest in self.all():
-            if newest.batch_id == batch.batch_id:
-                if newest.instant == instant:
-                    return newest
-                if now - newest.claimed_at < TAKE_OVER_AFTER:
-                    return None
-                number = newest.number + 1
-                break
+        batch, number = batches[-1], 0
+        since = [claim for claim in self.all() if claim.batch_id >= batches[0].batch_id]
+        if any(one.instant != instant and now - one.claimed_at < TAKE_OVER_AFTER for one in since):
+            return None
+        newest = next((claim for claim in since if claim.batch_id == batch.batch_id), None)
+        if newest is not None:
+            if newest.instant == instant:
+                return newest
+            number = newest.number + 1
         path = f"{self._folder}/{batch.batch_id:019d}.{number}"
         claim = Claim(
             path, batch.batch_id, number, instant, batch.digest, now, witness, origins=tuple(origins)
@@ -99,17 +102,32 @@ class Claims:
 
     def committed(self, timeline: Timeline) -> Claim | None:
         """Return the claim of the query's last batch in the table; None if the table has no batch of it."""
-        return next((one for one in self.all() if self.is_committed(one, timeline)), None)
+        return self.committed_of(self.all(), timeline)
+
+    def committed_of(self, claims: Iterable[Claim], timeline: Timeline) -> Claim | None:
+        """Return the first of these claims whose instant is completed."""
+        return next((one for one in claims if self.is_committed(one, timeline)), None)
 
     def is_committed(self, claim: Claim, timeline: Timeline) -> bool:
-        if timeline.has(claim.instant):
-            return claim.is_done or self._is_own(claim)
-        return timeline.is_archived(claim.instant) and (claim.is_done or self._storage.exists(claim.witness))
+        is_active = timeline.has(claim.instant)
+        if not is_active and not timeline.is_archived(claim.instant):
+            return False
+        if claim.is_done:
+            return True
+        content = self._storage.read(completed(claim.instant)) if is_active else None
+        return self._is_in_archive(claim) if content is None else self._is_own(claim, content)
 
-    def _is_own(self, claim: Claim) -> bool:
+    def _is_own(self, claim: Claim, content: bytes) -> bool:
         """Return False if another writer has completed the same instant."""
-        found = token_in(extra_metadata(self._storage.read(completed(claim.instant)) or b""))
+        found = token_in(extra_metadata(content))
         return found is not None and (found.query_id, found.token) == (self._query_id, claim.token)
+
+    def _is_in_archive(self, claim: Claim) -> bool:
+        """Return True if the archive has the commit: its token and its file.
+
+        The file in its place is no proof, because clustering and cleaning may have replaced and deleted it.
+        """
+        return has_entry(self._storage, [token_json_start(self._query_id, claim.token), claim.witness])
 
     def _read(self, name: str) -> Claim | None:
         match = _NAME.fullmatch(name)

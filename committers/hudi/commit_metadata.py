@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..contract import DataFile, Manifest, Token
+from ..file_tables.merged_batches import merged_note
 from .names import file_id_of, visible_path
 from .schema import Record
 
@@ -83,8 +84,15 @@ def _write_stat(file: DataFile, path: str) -> Mapping[str, Any]:
 
 def _token_json(manifest: Manifest, origins: Sequence[str]) -> str:
     batch = manifest.batch
-    fields = {"query_id": batch.stream.query_id, "batch_id": batch.batch_id, "digest": batch.digest}
-    return json.dumps({**fields, "origins": list(origins)})
+    merged = {"merged": merged_note(manifest)} if len(manifest.merged) > 1 else {}
+    start = token_json_start(batch.stream.query_id, Token(batch.batch_id, batch.digest))
+    return f"{start}, {json.dumps({'origins': list(origins), **merged})[1:]}"
+
+
+def token_json_start(query_id: str, token: Token) -> str:
+    """Return the beginning of the token's JSON, which only the commit of this batch has."""
+    fields = {"query_id": query_id, "batch_id": token.batch_id, "digest": token.digest}
+    return json.dumps(fields)[:-1]
 
 
 def extra_metadata(content: bytes) -> Mapping[str, str]:

@@ -88,9 +88,14 @@ class HudiTableCommitter:
         return None if claim is None else claim.token
 
     def _committed(self, query_id: str) -> Claim | None:
-        timeline = self._files.timeline()
+        claims = self._claims(query_id)
         with self._files.errors():
-            return self._claims(query_id).committed(timeline)
+            found = claims.all()
+        if not found:
+            return None
+        timeline = self._files.recent_timeline(*[claim.instant for claim in found])
+        with self._files.errors():
+            return claims.committed_of(found, timeline)
 
     def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
         """See `SupportsTableIdentity`. The version of a table is its latest instant."""
@@ -99,16 +104,12 @@ class HudiTableCommitter:
                 return
         else:
             self._files.load_same(table_id)
-        timeline = self._files.timeline()
-        last = str(last_version) if last_version else None  # 0: a table without commits
-        if last is None or timeline.has(last) or timeline.is_archived(last):
+        if not last_version:  # a table without commits
             return
-        raise TableChangedError(
-            f"The Hudi table {self._uri} no longer has the commit {last} of query {query_id}: it was rolled "
-            "back, or restored to a savepoint. Nothing was committed. Accept the table without these rows:\n"
-            "    penstock recover --accept-table\n"
-            "or start the query with a new checkpoint to write the table from the beginning."
-        )
+        last = str(last_version)
+        timeline = self._files.recent_timeline(last)
+        if not timeline.has(last) and not timeline.is_archived(last):
+            raise _rolled_back(self._uri, last, query_id)
 
     def accept(self, query_id: str) -> None:
         """See `SupportsTableIdentity`. The newest claim of the query then names the latest commit."""
@@ -146,18 +147,22 @@ class HudiTableCommitter:
         claims = self._claims(batch.stream.query_id)
         crash_points.reach("commit.start", batch.batch_id)
         claim = self._claim(claims, manifest, content)
-        timeline = self._files.timeline()
-        with self._files.errors():
-            committed = claims.committed(timeline)
-        token = None if committed is None else committed.token
         instant = _instant(manifest, content)
+        with self._files.errors():
+            found = claims.all()
+        timeline = self._files.recent_timeline(instant, *[one.instant for one in found])
+        with self._files.errors():
+            committed = claims.committed_of(found, timeline)
+        token = None if committed is None else committed.token
         publishing = Publishing(self._files.storage, instant, content.files)
         try:
             if is_committed(manifest, token, f"Hudi table {self._uri}"):
-                return self._already(publishing, claims, committed, instant, claim)
+                return self._already(publishing, claims, committed, timeline, instant, claim)
             check_token(token)
             if claim is None:
                 return Conflict(f"another process commits batch {batch.batch_id} with other files")
+            if claim.is_done:
+                raise _rolled_back(self._uri, instant, batch.stream.query_id)
             metadata = self._metadata(manifest, content, table, timeline, instant)
         except BaseException:
             self._release(claims, claim, timeline)
@@ -169,11 +174,13 @@ class HudiTableCommitter:
         instant = _instant(manifest, content)
         witness = visible_path(content.files[0].path)
         with self._files.errors():
-            return claims.claim(manifest.batch, instant, witness, content.origins, self._now())
+            return claims.claim(manifest.batches, instant, witness, content.origins, self._now())
 
     def _release(self, claims: Claims, claim: Claim | None, timeline: Timeline) -> None:
         """Give up a claim whose instant was not requested, so that the batch can be written again."""
-        if claim is None or claim.instant in timeline.pending or claims.is_committed(claim, timeline):
+        if claim is None or claim.is_done or claim.instant in timeline.pending:
+            return
+        if claims.is_committed(claim, timeline):
             return
         with self._files.errors():
             claims.release([claim])
@@ -183,14 +190,20 @@ class HudiTableCommitter:
         publishing: Publishing,
         claims: Claims,
         committed: Claim | None,
+        timeline: Timeline,
         instant: str,
         claim: Claim | None,
     ) -> AlreadyCommitted:
-        """Finish what a crash after the commit has left."""
+        """Finish what a crash after the commit has left.
+
+        Files are put back only if nobody can have replaced and cleaned them: they would be visible again once
+        the replacement is archived.
+        """
         assert committed is not None
         with self._files.errors():
             if committed.instant == instant:
-                publishing.heal()
+                if not committed.is_done and timeline.may_lack_files_of(instant):
+                    publishing.heal()
                 claims.mark_done(committed)
                 publishing.clean_up()
                 return AlreadyCommitted(int(instant))
@@ -220,7 +233,7 @@ class HudiTableCommitter:
                 "batch was not committed. The next start of a coupled query writes it again. Deliver more "
                 "often, or keep more commits (hoodie.keep.min.commits)."
             )
-        if timeline.latest > instant and timeline.commits and timeline.commits[-1][0] > instant:
+        if not timeline.is_after_commits(instant):
             logger.warning(
                 "Another writer has committed %s to the Hudi table %s since %s was planned with the instant "
                 "%s. Incremental queries that have read up to %s do not see its rows.",
@@ -337,12 +350,13 @@ class HudiTableCommitter:
         storage = self._files.storage
         with self._files.errors():
             for instant, file in {str(instant_of(one.path)): one for one in files}.items():
-                if timeline.has(instant):
+                claims = self._claims(query_id_of(file.path))
+                own = [claim for claim in claims.all() if claim.instant == instant]
+                if timeline.has(instant) or any(claims.is_committed(one, timeline) for one in own):
                     continue
                 if instant in timeline.pending:
                     withdraw(storage, instant)
-                claims = self._claims(query_id_of(file.path))
-                claims.release([claim for claim in claims.all() if claim.instant == instant])
+                claims.release(own)
                 storage.delete_all([reservation(instant)])
             return storage.delete_all([file.path for file in files])
 
@@ -359,6 +373,15 @@ def _instant(manifest: Manifest, content: LakeManifest) -> str:
             f"{sorted(map(str, instants))}. A commit of a Hudi table has one. Nothing was committed."
         )
     return str(instants.pop())
+
+
+def _rolled_back(table_uri: str, instant: str, query_id: str) -> TableChangedError:
+    return TableChangedError(
+        f"The Hudi table {table_uri} no longer has the commit {instant} of query {query_id}: it was rolled "
+        "back, or restored to a savepoint. Nothing was committed. Accept the table without these rows:\n"
+        "    penstock recover --accept-table\n"
+        "or start the query with a new checkpoint to write the table from the beginning."
+    )
 
 
 def _taken(table_uri: str, instant: str) -> SchemaMismatchError:

@@ -61,7 +61,7 @@ def plan(files: HudiTableFiles, rows: pa.Schema, wanted: Wanted, batch_id: int) 
     if table is None:
         raise dropped(files.uri)
     _check_as_wanted(files.uri, table, wanted)
-    timeline = files.timeline()
+    timeline = files.recent_timeline()
     current = files.schema(table, timeline) or given
     added = new_columns(given, current, files.uri, evolve=wanted.evolve, narrows=wanted.narrows)
     fields = [*current["fields"], *(field for field in given["fields"] if field["name"] in added)]

@@ -6,7 +6,7 @@ Runs on the driver and in the delivery process. Paths are relative to the table.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 T = TypeVar("T")
+
+PAGE = 1000
+"""Names that an object store lists in one request."""
 
 _THREADS = 16
 
@@ -147,14 +150,23 @@ class HudiStorage:
         return {path for path, is_there in zip(paths, found, strict=True) if is_there}
 
     def names(self, folder: str) -> list[str]:
-        """Names of the objects in a folder, not of those below it."""
+        """Names of the objects in a folder, not of those below it; on a local disk also of folders."""
         if self._root is not None:
-            with suppress(FileNotFoundError), os.scandir(Path(self._root, folder)) as entries:
-                return [entry.name for entry in entries if entry.is_file()]
+            with suppress(FileNotFoundError):
+                return os.listdir(Path(self._root, folder))  # noqa: PTH208  a path for each name takes longer
             return []
         with errors_of_the_system():
             listed = self._store.list_with_delimiter(f"{folder}/")
         return [one["path"].rpartition("/")[2] for one in listed["objects"]]
+
+    def names_after(self, folder: str, start: str) -> Iterator[str]:
+        """Names in a folder of an object store that are greater than `start`, in order, those below it too.
+
+        Read in pages of `PAGE`: a caller that stops early saves requests.
+        """
+        with errors_of_the_system():
+            for page in self._store.list(f"{folder}/", offset=f"{folder}/{start}", chunk_size=PAGE):
+                yield from (one["path"].removeprefix(f"{folder}/") for one in page)
 
     def paths_below(self, folder: str) -> list[str]:
         with errors_of_the_system(), suppress(FileNotFoundError):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import lru_cache
+from itertools import islice, takewhile
 
 import pyarrow as pa
 
@@ -16,7 +17,7 @@ from .commit_metadata import SCHEMA_KEY, empty_commit, extra_metadata
 from .names import META, reservation
 from .properties import PATH, HudiTable, NewHudiTable, parse, render, table_of
 from .schema import Record, avro_record, parse_record
-from .storage import HudiStorage
+from .storage import PAGE, HudiStorage
 from .timeline import FIRST_INSTANT, Timeline, completed, next_instant
 
 KIND = "hudi"
@@ -24,6 +25,9 @@ KIND = "hudi"
 _RESERVATIONS_MAX = 1000
 _COMMITS_READ = 100
 """Commits that are searched for a schema; only commits by Hudi's tools may have none."""
+
+_RECENT: dict[str, str] = {}
+"""Of each table, the hundredth last commit that this process has seen: where the next listing may begin."""
 
 
 class HudiTableFiles:
@@ -96,8 +100,53 @@ class HudiTableFiles:
         crash_points.reach("table.created", batch_id)
 
     def timeline(self) -> Timeline:
+        """Return all of it, as it is after the last request.
+
+        Archival deletes the oldest instants first, maybe between two pages. Then those that the first page
+        had are left out, because later ones of the next page are missing.
+        """
         with self.errors():
-            return _timeline(tuple(self.storage.names(META)))
+            names = self.storage.names(META)
+            if len(names) > PAGE and not self.storage.is_local:
+                oldest = next(self._instants_after(FIRST_INSTANT), "")
+                names = [name for name in names if name >= oldest]
+            return self._remembered(_timeline(tuple(names)))
+
+    def recent_timeline(self, *instants: str) -> Timeline:
+        """Return the timeline, maybe without instants between its beginning and its last hundred commits.
+
+        On an object store, the number of requests then does not grow with the timeline. The first call of a
+        process reads all.
+
+        Args:
+            instants: what the caller asks the timeline for. They are not left out, nor any later ones.
+        """
+        start = min([_RECENT.get(self.uri, ""), *instants])
+        if self.storage.is_local or not start:
+            return self.timeline()
+        with self.errors():
+            first = self._first_page()
+            if len(first) < PAGE:
+                return self._remembered(_timeline(first))
+            last = tuple(self._instants_after(start))
+            first = self._first_page()  # again: see `timeline`
+        is_whole = first[-1:] > (start,)
+        if is_whole or not Timeline.of(first).commits or not Timeline.of(last).commits:
+            return self.timeline()  # others have changed it since this process has read it
+        return self._remembered(_timeline((*first, *last)))
+
+    def _first_page(self) -> tuple[str, ...]:
+        return tuple(islice(self._instants_after(FIRST_INSTANT), PAGE))
+
+    def _instants_after(self, start: str) -> Iterator[str]:
+        """Names in the timeline begin with digits, and are listed before all others but hidden ones."""
+        return takewhile(lambda name: name[0].isdigit(), self.storage.names_after(META, start))
+
+    def _remembered(self, timeline: Timeline) -> Timeline:
+        recent = timeline.commits[-_COMMITS_READ:]
+        if recent:
+            _RECENT[self.uri] = recent[0][0]
+        return timeline
 
     def begin_timeline(self, table: HudiTable, schema: Record) -> None:
         """Make a first commit without files.

@@ -7,14 +7,14 @@ older than the rest as completed.
 
 from __future__ import annotations
 
-import re
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
 from .names import META
 
-_NAME = re.compile(r"(?P<instant>[0-9]{14,17})\.(?P<rest>[a-z.]+)")
+_INSTANT_DIGITS = range(14, 18)
 _COMPLETED = ("commit", "deltacommit", "replacecommit")
 _FORMAT = "%Y%m%d%H%M%S"
 FIRST_INSTANT = "0"
@@ -43,32 +43,55 @@ class Timeline:
     latest: str
     """The latest instant of any action."""
     first: str = field(default=FIRST_INSTANT)
-    """The first completed instant of a commit: files of earlier ones count as committed."""
+    """The first completed instant of a commit, without those that a savepoint keeps from the archive: files
+    of earlier ones count as committed.
+    """
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Timeline:
-        """Read the names of the files of a timeline."""
-        found = [match for name in names if (match := _NAME.fullmatch(name))]
-        completed_ones = {match["instant"] for match in found if "." not in match["rest"]} - {
-            match["instant"] for match in found if match["rest"] == "inflight"
-        }
-        commits = sorted((match["instant"], match.string) for match in found if match["rest"] in _COMPLETED)
-        completed_ones |= {instant for instant, _ in commits}
-        every = {match["instant"] for match in found}
+        """Read the names of the files of a timeline, which may be thousands."""
+        every, done, saved, commits = set(), set(), set(), []
+        for name in names:
+            instant, _, rest = name.partition(".")
+            if not rest or not instant.isdigit() or len(instant) not in _INSTANT_DIGITS:
+                continue
+            every.add(instant)
+            if rest in _COMPLETED:
+                commits.append((instant, name))
+            elif rest == "savepoint":
+                saved.add(instant)
+            if "." not in rest and rest != "inflight":
+                done.add(instant)
+        commits.sort()
+        first = next((instant for instant, _ in commits if instant not in saved), None)
         return cls(
             commits=tuple(commits),
-            pending=frozenset(every - completed_ones),
+            pending=frozenset(every - done),
             latest=max(every, default=FIRST_INSTANT),
-            first=commits[0][0] if commits else FIRST_INSTANT,
+            first=first or (commits[0][0] if commits else FIRST_INSTANT),
         )
 
     def has(self, instant: str) -> bool:
         """Return True if the instant is a completed commit in the timeline."""
-        return any(instant == one for one, _ in self.commits)
+        position = bisect_left(self.commits, (instant, ""))
+        return position < len(self.commits) and self.commits[position][0] == instant
+
+    def is_after_commits(self, instant: str) -> bool:
+        """Return True if the instant is later than all completed commits."""
+        return not self.commits or self.commits[-1][0] < instant
+
+    def may_lack_files_of(self, instant: str) -> bool:
+        """Return True if a file of this commit that is not in its place is missing: no later commit in the
+        timeline or the archive can have replaced it.
+        """
+        return self.has(instant) and not any(
+            name.endswith(".replacecommit") for one, name in self.commits if one > instant
+        )
 
     def is_archived(self, instant: str) -> bool:
         """Return True if the instant would be in the archive, if it was completed."""
-        return bool(self.commits) and instant < self.first and instant not in self.pending
+        is_before = bool(self.commits) and instant < self.first
+        return is_before and instant not in self.pending and not self.has(instant)
 
 
 def next_instant(latest: str, now: datetime) -> str:

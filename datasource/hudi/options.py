@@ -17,7 +17,6 @@ _FILE_BYTES_MAX = 4 * 1024 * MIB
 
 _NOT_HERE = {
     "tableproperties": "tableProperties",
-    "compactwith": "compactWith",
     "maintenance": "maintenance",
     "compacteveryseconds": "compactEverySeconds",
     "vacuumeveryseconds": "vacuumEverySeconds",

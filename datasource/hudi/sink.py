@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Batch, DataFiles, Manifest, Mode, PartitionField, PlannedBatch, SortField
+from ...committers.contract import Batch, Manifest, Mode, PartitionField, PlannedBatch, SortField
 from ...committers.dead_letters import BadRows
 from ...committers.errors import ConfigurationError
-from ...committers.file_tables.manifest import LakeManifest, PlannedFiles, decode, manifest_of
+from ...committers.file_tables.manifest import LakeManifest, PlannedFiles, decode
+from ...committers.file_tables.merge import merge
 from ...committers.hudi.committer import HudiTableCommitter
-from ...committers.hudi.plan import HudiPlan, Wanted, plan
+from ...committers.hudi.names import instant_of
+from ...committers.hudi.plan import Wanted, plan
+from ...committers.hudi.properties import HudiTable
+from ...committers.hudi.schema import arrow_schema, parse_record
 from ...committers.hudi.table import KIND, HudiTableFiles
 from ...writers.hudi.names import parse_name
 from ...writers.hudi.table_format import HudiFormat
 from ...writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
 from ..destinations import DestinationType, TableNow, with_prefix
-from ..file_table import check_new_columns, data_files_of
+from ..file_table import CompactWith, FileTableTarget, data_files_of, leading
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.file_tables import COMPRESSION
 from ..options.stream import origins_of
@@ -61,8 +66,12 @@ class HudiSink:
         return tuple([PartitionField(name, (name,), "identity") for name in names])
 
 
-class HudiTarget(HudiTableCommitter):
-    """The target of a stream into a Hudi table, with the options of its query. See `Target`."""
+class HudiTarget(HudiTableCommitter, FileTableTarget):
+    """The target of a stream into a Hudi table, with the options of its query. See `Target`.
+
+    Rows and file names contain the instant of their commit. So a delivery of several batches has an instant
+    of its own, and all their files are rewritten.
+    """
 
     def __init__(self, options: HudiOptions) -> None:
         super().__init__(options.table_uri, options.storage_options)
@@ -96,29 +105,59 @@ class HudiTarget(HudiTableCommitter):
             files=(),
             origins=origins_of(options),
         )
-        return PlannedBatch(self._write_config(planned), content, content.table_id, is_lasting=False)
+        write_config = self._write_config(planned.table, planned.schema, planned.instant, options.sort_within)
+        return PlannedBatch(write_config, content, content.table_id, is_lasting=False)
 
-    def manifest(self, batch: Batch, content: LakeManifest, payloads: Sequence[DataFiles]) -> Manifest:
-        """See `Target`."""
-        return manifest_of(batch, content, payloads)
+    # Decoupled delivery: see `Mergeable`, `Compactable` and `StoresCommits` -------------------------------
 
-    def target_id_of(self, manifest: Manifest) -> str:
-        """See `SupportsTableIdentity`."""
-        return decode(manifest).table_id
+    def mergeable(self, manifests: Iterable[Manifest]) -> list[Manifest]:
+        """Without compaction each batch keeps its files, and has a commit of its own."""
+        return super().mergeable(islice(manifests, 1) if self.compact_with() == "none" else manifests)
 
-    def check_follows(self, content: LakeManifest, pending: Iterable[Manifest]) -> None:
-        """See `SupportsOrdering`."""
-        check_new_columns(content, pending)
+    def merge(self, manifests: Sequence[Manifest], verified_version: int | None) -> Manifest:
+        """The version in the content is the instant of the commit. It is a new one for several batches, and
+        for a batch that was planned before the last commit: incremental readers have passed its instant, and
+        the archive may have.
 
-    def _write_config(self, planned: HudiPlan) -> WriteConfig:
-        options, table = self._query, planned.table
-        by_lower = {name.lower(): name for name in planned.schema.names}
+        Raises:
+            TableChangedError: the table was dropped or re-created.
+            RetryableError: it cannot be read now.
+        """
+        whole = merge(manifests)
+        if whole.is_empty or self.compact_with() == "none":
+            return whole
+        content, timeline = decode(whole), self._files.recent_timeline()
+        if len(manifests) == 1 and timeline.is_after_commits(str(content.table_version)):
+            return whole
+        table = self._files.load_same(content.table_id)
+        return merge(manifests, int(self._files.reserve_instant(table, timeline)))
+
+    def unfit_for_commit(self, content: LakeManifest) -> Collection[str]:
+        instant = str(content.table_version)
+        return {file.path for file in content.files if instant_of(file.path) != instant}
+
+    def compact_with(self) -> CompactWith:
+        return self._query.compact_with
+
+    def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
+        table = self._files.load_same(content.table_id)
+        if table.partition_by != content.partition_by:
+            return None
+        schema = arrow_schema(parse_record(content.schema_json, self._uri))
+        sort_within = leading(self._query.sort_within, schema.names)
+        return self._write_config(table, schema, str(content.table_version), sort_within)
+
+    def _write_config(
+        self, table: HudiTable, schema: pa.Schema, instant: str, sort_within: Sequence[str]
+    ) -> WriteConfig:
+        options = self._query
+        by_lower = {name.lower(): name for name in schema.names}
         return WriteConfig(
             location=self._uri,
             storage_options=dict(options.storage_options),
-            schema=planned.schema,
+            schema=schema,
             table_format=HudiFormat(
-                planned.instant,
+                instant,
                 table.partition_by,
                 table.record_key,
                 table.is_hive_style,
@@ -129,7 +168,7 @@ class HudiTarget(HudiTableCommitter):
             compression=options.compression or COMPRESSION,
             max_open_partitions=options.max_open_partitions,
             buffer_bytes_max=options.buffer_bytes_max,
-            sort=tuple([SortField((by_lower.get(one.lower(), one),)) for one in options.sort_within]),
+            sort=tuple([SortField((by_lower.get(one.lower(), one),)) for one in sort_within]),
             narrows=options.bad_rows is not BadRows.FAIL,
         )
 

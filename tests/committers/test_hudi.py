@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -20,7 +21,11 @@ from penstock.committers.hudi.publishing import Publishing
 from penstock.committers.hudi.table import HudiTableFiles
 from penstock.committers.hudi.timeline import Timeline
 from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.datasource.hudi.sink import HudiTarget
+from penstock.delivery.compaction import DeliveryCompactor
+from penstock.delivery.rewriting import GroupRewriter, InlineExecutor
 from penstock.testing.conformance import Query
+from penstock.testing.conformance.deliveries import deliver
 from penstock.testing.conformance.query import ids, payloads, task
 from penstock.testing.faults import Crash, lossy
 
@@ -266,21 +271,62 @@ def test_a_later_commit_of_another_writer_is_reported(
 def test_a_commit_that_hudi_has_archived_is_not_made_again(
     lake: HudiLake, query: Query, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch, is_marked: bool
 ) -> None:
-    """Without the mark, because the process has died right after the commit, its files prove it."""
-    if not is_marked:
-        crash_in(monkeypatch, "heal")
+    """Without the mark, because the process has died right after the commit, the archive shows it.
+
+    Clustering has replaced its file, and cleaning has deleted it: it is not put back either.
+    """
     manifest = query.prepare(store, query.batch(0), ids(1))
-    if is_marked:
-        query.target().commit(manifest)
-    else:
-        with pytest.raises(Crash):
-            query.target().commit(manifest)
+    _commit(query, manifest, monkeypatch if not is_marked else None)
+    (path,) = lake.visible_files()
+    (lake.folder / path).unlink()
     lake.append(100)
-    _archive(lake)
+    lake.archive()
+
+    token = query.target().token("q1")
+    assert token is not None
+    assert token.batch_id == 0
+    assert isinstance(query.target().commit(manifest), AlreadyCommitted)
+    assert len(lake.commits()) == 1
+    assert lake.ids() == [100]
+
+
+def test_a_file_that_clustering_has_replaced_is_not_put_back(
+    lake: HudiLake, query: Query, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be visible again once the replacement is archived."""
+    manifest = query.prepare(store, query.batch(0), ids(1))
+    _commit(query, manifest, monkeypatch)
+    (path,) = lake.visible_files()
+    (lake.folder / path).unlink()
+    (lake.meta / f"{int(lake.commits()[-1]) + 1}.replacecommit").write_text("{}")
+    assert isinstance(query.target().commit(manifest), AlreadyCommitted)
+
+    assert not lake.visible_files()
+
+
+def test_the_claim_of_an_archived_commit_is_not_discarded(
+    lake: HudiLake, query: Query, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark aborts a batch whose commit has failed, although it may be in the table."""
+    messages = query.write(query.plan(store, query.batch(0)), [ids(1)])
+    crash_in(monkeypatch, "heal")
+    with pytest.raises(Crash):
+        query.target().commit(query.manifest(messages))
+    lake.append(100)
+    lake.archive()
+    query.target().discard(payloads(messages))
 
     assert query.target().token("q1") is not None
-    assert isinstance(query.target().commit(manifest), AlreadyCommitted)
-    assert lake.commits() == [lake.commits()[-1]]
+
+
+def _commit(query: Query, manifest: Manifest, dying: pytest.MonkeyPatch | None) -> None:
+    """Commit; the process dies right afterwards, if `dying` is given."""
+    if dying is None:
+        query.target().commit(manifest)
+        return
+    crash_in(dying, "heal")
+    with pytest.raises(Crash):
+        query.target().commit(manifest)
 
 
 def test_a_batch_that_was_not_committed_is_not_taken_for_an_archived_one(
@@ -292,21 +338,13 @@ def test_a_batch_that_was_not_committed_is_not_taken_for_an_archived_one(
     with pytest.raises(Crash):
         query.target().commit(manifest)
     lake.append(100)
-    _archive(lake)
+    lake.archive()
 
     assert query.target().token("q1") is None
     with pytest.raises(SchemaMismatchError, match="has archived its timeline"):
         query.target().commit(manifest)
     query.run(store, query.batch(0), ids(1), run_id="r2")
     assert lake.ids() == [1, 100]
-
-
-def _archive(lake: HudiLake) -> None:
-    """Hudi moves all instants but the last ones into an archive."""
-    last = lake.commits()[-1]
-    for path in lake.meta.glob("2*"):
-        if not path.name.startswith(last):
-            path.unlink()
 
 
 def test_a_rollback_of_a_batch_stops_the_stream(
@@ -318,6 +356,22 @@ def test_a_rollback_of_a_batch_stops_the_stream(
     with pytest.raises(TableChangedError, match="rolled back"):
         query.run(store, query.batch(2), ids(2))
 
+    assert lake.ids() == [0]
+
+
+def test_a_commit_that_was_rolled_back_is_not_made_again(
+    lake: HudiLake, query: Query, store: SqlManifestStore
+) -> None:
+    """The process has died before the store knew of the commit."""
+    query.run(store, query.batch(0), ids(0))
+    manifest = query.prepare(store, query.batch(1), ids(1))
+    query.target().commit(manifest)
+    lake.roll_back()
+    for _ in range(2):
+        with pytest.raises(TableChangedError, match="rolled back"):
+            query.target().commit(manifest)
+
+    assert not lake.pending()
     assert lake.ids() == [0]
 
 
@@ -378,6 +432,88 @@ def test_a_request_that_failed_leaves_no_claim(lake: HudiLake, query: Query, sto
     assert isinstance(query.target().commit(manifest), Committed)
 
 
+def test_a_delivery_of_batches_that_another_one_commits_is_not_committed(
+    lake: HudiLake, query: Query, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has more batches, so that its claim has another batch id. It has died in its commit."""
+    decoupled = Query(lake, options={"delivery": "decoupled"}, store=store)
+    batches = [decoupled.prepare(store, decoupled.batch(number), ids(number)) for number in range(2)]
+    wide = rewritten(decoupled, batches)
+    crash_in(monkeypatch, "complete")
+    with pytest.raises(Crash):
+        decoupled.target().commit(wide)
+
+    assert isinstance(decoupled.target().commit(rewritten(decoupled, batches[:1])), Conflict)
+    assert isinstance(decoupled.target().commit(wide), Committed)
+    assert lake.ids() == [0, 1]
+
+
+def rewritten(decoupled: Query, batches: Sequence[Manifest]) -> Manifest:
+    """The manifest of a delivery."""
+    target = decoupled.target()
+    assert isinstance(target, HudiTarget)
+    merged = target.merge(batches, None)
+    return DeliveryCompactor(target, GroupRewriter(InlineExecutor()))(merged, "delivery") or merged
+
+
+# Decoupled delivery ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def decoupled(lake: HudiLake, store: SqlManifestStore) -> Query:
+    return Query(lake, options={"delivery": "decoupled", "partitionBy": "day"}, store=store)
+
+
+def test_a_delivery_has_one_instant_in_rows_names_and_timeline(
+    lake: HudiLake, decoupled: Query, store: SqlManifestStore
+) -> None:
+    """Incremental readers filter the rows by the instant in them. One partition has only one file."""
+    for batch_id in range(3):
+        decoupled.run(store, decoupled.batch(batch_id), days(a="x", b="y"), days(a="x"))
+    decoupled.run(store, decoupled.batch(3), days(a="z"))
+    deliver(store)
+
+    (instant,) = lake.commits()
+    assert len(lake.visible_files()) == 3
+    for path in lake.visible_files():
+        assert path.endswith(f"_{instant}.parquet")
+        stored = pq.read_table(lake.folder / path, partitioning=None)
+        assert set(stored["_hoodie_commit_time"].to_pylist()) == {instant}
+        assert set(stored["_hoodie_file_name"].to_pylist()) == {path.rpartition("/")[2]}
+    rows = lake.read()
+    assert sorted(rows["id"].to_pylist()) == [0] * 7 + [1] * 3
+    assert len(set(rows["_hoodie_record_key"].to_pylist())) == 10
+    assert lake.rows(after=instant) == []
+    assert len(lake.rows(after=str(int(instant) - 1))) == 10
+    assert "0:" in json.loads(lake.commit(instant)["extraMetadata"]["penstock"])["merged"]
+
+
+def test_a_batch_that_is_delivered_late_gets_a_new_instant(lake: HudiLake, store: SqlManifestStore) -> None:
+    """Its own is older than a commit that incremental readers have seen, and than the whole timeline."""
+    decoupled = Query(lake, options={"delivery": "decoupled"}, store=store)
+    lake.create()
+    lake.append(99)
+    decoupled.run(store, decoupled.batch(0), ids(0))
+    for row_id in (100, 101):
+        lake.append(row_id)
+    lake.archive()
+    (seen,) = lake.commits()
+    deliver(store)
+
+    assert [row["id"] for row in lake.rows(after=seen)] == [0]
+
+
+def test_without_compaction_each_batch_has_a_commit_of_its_own(
+    lake: HudiLake, decoupled: Query, store: SqlManifestStore
+) -> None:
+    apart = decoupled.with_options(compactWith="none")
+    for batch_id in range(2):
+        apart.run(store, apart.batch(batch_id), days(a="x"))
+    deliver(store)
+
+    assert len(lake.commits()) == 2
+
+
 # Columns --------------------------------------------------------------------------------------------
 
 
@@ -432,6 +568,16 @@ def test_a_timeline_has_completed_and_pending_instants() -> None:
     assert [instant[-1] for instant, _ in timeline.commits] == ["1", "3"]
     assert sorted(instant[-1] for instant in timeline.pending) == ["2", "4"]
     assert (timeline.first[-1], timeline.latest[-1]) == ("1", "5")
+
+
+def test_commits_that_a_savepoint_keeps_do_not_begin_the_timeline() -> None:
+    """With hoodie.archive.beyond.savepoint, Hudi archives later commits before them."""
+    names = ["1.commit", "1.savepoint", "5.commit"]
+    timeline = Timeline.of([f"2026010100000000{name}" for name in names])
+
+    assert timeline.first == "20260101000000005"
+    assert timeline.is_archived("20260101000000003")
+    assert not timeline.is_archived("20260101000000001")
 
 
 def test_an_unchanged_timeline_is_read_once(lake: HudiLake, query: Query, store: SqlManifestStore) -> None:

@@ -13,6 +13,9 @@ from servers.s3 import BUCKET, s3_client
 
 from penstock.committers.contract import AlreadyCommitted, Committed
 from penstock.committers.errors import CommitStateUnknownError
+from penstock.committers.hudi import table as hudi_table
+from penstock.committers.hudi.storage import HudiStorage
+from penstock.committers.hudi.table import HudiTableFiles
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.base_source import PenstockDataSource
 from penstock.datasource.destinations import DestinationType
@@ -103,3 +106,56 @@ def test_a_commit_on_s3_leaves_only_what_readers_and_the_token_need(table: HudiO
     token = query.target().token("q1")
     assert token is not None
     assert token.batch_id == 0
+
+
+def test_an_archival_between_two_pages_of_a_list_leaves_no_gap(
+    table: HudiOnS3, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that neither page has would count as rolled back."""
+    monkeypatch.setattr(hudi_table, "PAGE", 10)
+    instants = put_commits(table, 30)
+    client, names = s3_client(table.storage), HudiStorage.names
+
+    def while_it_is_archived(storage: HudiStorage, folder: str) -> list[str]:
+        found = names(storage, folder)
+        for instant in instants[:20]:
+            client.delete_object(Bucket=BUCKET, Key=f"{table.folder}/.hoodie/{instant}.commit")
+        return [name for name in found if not instants[10] <= name[:17] < instants[20]]
+
+    monkeypatch.setattr(HudiStorage, "names", while_it_is_archived)
+    timeline = HudiTableFiles(table.uri, table.storage).timeline()
+
+    assert timeline.first == instants[20]
+    assert timeline.is_archived(instants[15])
+
+
+def put_commits(table: HudiOnS3, count: int) -> list[str]:
+    """Commits of others before all that the table has."""
+    client = s3_client(table.storage)
+    instants = [str(20250101000000000 + number) for number in range(count)]
+    for instant in instants:
+        client.put_object(Bucket=BUCKET, Key=f"{table.folder}/.hoodie/{instant}.commit", Body=b"{}")
+    return instants
+
+
+def test_a_batch_lists_only_the_ends_of_a_long_timeline(
+    table: HudiOnS3, query: Query, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the number of its requests does not grow. Here a page has 10 names instead of 1000."""
+    monkeypatch.setattr(hudi_table, "PAGE", 10)
+    put_commits(table, 120)
+    files = HudiTableFiles(table.uri, table.storage)
+    whole = files.timeline()
+    recent = files.recent_timeline()
+    harmless: list[Fault] = ["sent twice"]
+    table.proxy.spend(*harmless * 100, on=f"GET list-type {table.folder.rpartition('/')[2]}")
+    query.run(store, query.batch(1), ids(1))
+
+    assert recent.commits == (*whole.commits[:10], *whole.commits[-100:])
+    assert (recent.first, recent.latest) == (whole.first, whole.latest)
+    lists = [line for line in table.proxy.spent() if "claims" not in line and "instants" not in line]
+    assert lists
+    assert all("start-after" in line for line in lists)
+    token = query.target().token("q1")
+    assert token is not None
+    assert token.batch_id == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -142,6 +143,20 @@ class HudiLake:
         taken = [path.name[:17] for path in self.meta.glob("2*")]
         return str(max([int(wanted), *(int(one) + 1 for one in taken)]) + milliseconds)
 
+    def archive(self) -> None:
+        """Move all commits but the last one into an archive, whose entries are texts instead of Avro."""
+        old = [path for path in self.meta.glob("2*") if not path.name.startswith(self.commits()[-1])]
+        found = [self.commit(path.stem) for path in sorted(old) if path.suffix == ".commit"]
+        entries = [_words(one).encode() for one in found]
+        records = b"".join(struct.pack(">i", len(entry)) + entry for entry in entries)
+        content = struct.pack(">ii", 3, len(entries)) + records
+        body = struct.pack(">iiiq", 1, 2, 0, len(content)) + content + struct.pack(">iq", 0, 0)
+        (self.meta / "archived").mkdir(exist_ok=True)
+        with (self.meta / "archived" / ".commits_.archive.1_1-0-1").open("ab") as file:
+            file.write(b"#HUDI#" + struct.pack(">q", len(body)) + body)
+        for path in old:
+            path.unlink()
+
     def drop(self) -> None:
         shutil.rmtree(self.folder)
 
@@ -154,3 +169,8 @@ class HudiLake:
         instant = self.commits()[-1]
         for path in [*self.meta.glob(f"{instant}.*"), *self.folder.rglob(f"*_{instant}.parquet")]:
             path.unlink()
+
+
+def _words(commit: Mapping[str, Any]) -> str:
+    stats = [stat for stats in commit["partitionToWriteStats"].values() for stat in stats]
+    return "\n".join([*(stat["path"] for stat in stats), *commit["extraMetadata"].values()])

@@ -120,7 +120,8 @@ class HudiFormat:
         return NoStatistics
 
     def stored_rows(self, rows: pa.Table, path: str, first: int) -> pa.Table:
-        """Put Hudi's own columns first."""
+        """Put Hudi's own columns first, in place of those that rows of a rewritten file have."""
+        rows = rows.drop_columns([column for column in META_COLUMNS if column in rows.column_names])
         name = posixpath.basename(path)
         folder = posixpath.dirname(path)
         partition = folder.removeprefix(staged_path("", "").rstrip("/")).lstrip("/")

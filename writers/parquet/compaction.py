@@ -12,7 +12,7 @@ import contextlib
 import math
 import posixpath
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -86,21 +86,27 @@ class RewriteGroup:
 # Choosing files -------------------------------------------------------------------------------------
 
 
-def choose_groups(files: Sequence[DataFile], target_file_bytes: int) -> list[RewriteGroup]:
+def choose_groups(
+    files: Sequence[DataFile], target_file_bytes: int, required: Collection[str] = ()
+) -> list[RewriteGroup]:
     """The groups worth rewriting, the same for the same files; empty if there are none.
 
     Small files of a table partition are grouped in the given order, up to `GROUP_TARGETS` target sizes or
     `GROUP_FILES` files. A group that would not get fewer files is skipped.
+
+    Args:
+        required: paths of files that are rewritten in any case
     """
     by_partition: dict[PartitionValues, list[DataFile]] = {}
     for file in files:
-        if file.size_bytes < target_file_bytes * SMALL:
+        if file.size_bytes < target_file_bytes * SMALL or file.path in required:
             by_partition.setdefault(file.partition_values, []).append(file)
     worthwhile = [
         (partition, sources)
         for partition, small in by_partition.items()
         for sources in _pack(small, target_file_bytes)
         if math.ceil(sum(file.size_bytes for file in sources) / target_file_bytes) < len(sources)
+        or any(file.path in required for file in sources)
     ]
     return [
         RewriteGroup(number, partition, tuple([replace(file, statistics="") for file in sources]))

@@ -1,0 +1,34 @@
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hudi.client.HoodieJavaWriteClient;
+import org.apache.hudi.client.common.HoodieJavaEngineContext;
+import org.apache.hudi.common.config.HoodieMetadataConfig;
+import org.apache.hudi.common.engine.EngineType;
+import org.apache.hudi.common.table.HoodieTableVersion;
+import org.apache.hudi.config.HoodieArchivalConfig;
+import org.apache.hudi.config.HoodieCleanConfig;
+import org.apache.hudi.config.HoodieWriteConfig;
+import org.apache.hudi.storage.hadoop.HadoopStorageConfiguration;
+
+/** Moves all instants of a table but the last ones into the archive, as Hudi's table services do. */
+public class Archiver {
+  public static void main(String[] arguments) throws Exception {
+    int kept = Integer.parseInt(arguments[1]);
+    HoodieWriteConfig config =
+        HoodieWriteConfig.newBuilder()
+            .withPath(arguments[0])
+            .withEngineType(EngineType.JAVA)
+            .withWriteTableVersion(HoodieTableVersion.SIX.versionCode())
+            .withAutoUpgradeVersion(false)
+            .withEmbeddedTimelineServerEnabled(false)
+            .withMetadataConfig(HoodieMetadataConfig.newBuilder().enable(false).build())
+            .withCleanConfig(HoodieCleanConfig.newBuilder().retainCommits(1).build())
+            .withArchivalConfig(
+                HoodieArchivalConfig.newBuilder().archiveCommitsWith(kept, kept + 1).build())
+            .build();
+    HadoopStorageConfiguration storage = new HadoopStorageConfiguration(new Configuration());
+    try (HoodieJavaWriteClient<?> client =
+        new HoodieJavaWriteClient<>(new HoodieJavaEngineContext(storage), config)) {
+      client.archive();
+    }
+  }
+}
