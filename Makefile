@@ -18,6 +18,9 @@ export PYSPARK_DRIVER_PYTHON = $(PYSPARK_PYTHON)
 # A name that resolves everywhere: Spark on a laptop otherwise binds to whatever the network says today.
 export SPARK_LOCAL_IP ?= 127.0.0.1
 
+# Tests start many processes: each would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # More for pytest: make test ARGS="-k delta -x"
 ARGS ?=
 PYTEST_ARGS := --durations=10 $(ARGS)

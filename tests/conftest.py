@@ -10,7 +10,7 @@ import sys
 import tempfile
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,15 +154,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     those with Spark, so that no process ends long after the others.
     """
 
-    def is_in(item: pytest.Item, names: Sequence[str]) -> bool:
-        return any(item.path.is_relative_to(root / name) for name in names)
-
     root = Path(__file__).parent
+    slow_files, campaigns = ({root / name for name in names} for names in (SLOW, CAMPAIGNS))
+    files = {item.path: {item.path, *item.path.parents} for item in items}
     for item in items:
-        if is_in(item, CAMPAIGNS):
+        if not campaigns.isdisjoint(files[item.path]):
             item.add_marker("campaign")
         takes_azure = "azure" in getattr(item, "fixturenames", ())
-        if takes_azure or is_in(item, SLOW) or any(item.iter_markers("campaign")):
+        is_slow = takes_azure or not slow_files.isdisjoint(files[item.path])
+        if is_slow or any(item.iter_markers("campaign")):
             item.add_marker("slow")
     slow = {item.path for item in items if any(item.iter_markers("slow"))}
     items.sort(key=lambda item: (item.path not in slow, "spark" not in item.path.parts))

@@ -17,7 +17,7 @@ def run(folder: Path, body: str, *, ci: str) -> subprocess.CompletedProcess[str]
     (folder / "test_it.py").write_text("import pytest\n" + body)
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)],
-        env={**os.environ, "CI": ci},
+        env={**os.environ, "CI": ci, "PYTHONPATH": str(Path(__file__).parents[1])},
         cwd=folder,
         capture_output=True,
         text=True,
