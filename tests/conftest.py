@@ -68,6 +68,7 @@ SLOW = (
     "committers/test_postgres.py",
     "committers/test_postgres_types.py",
     "conformance/test_files.py",
+    "conformance/test_http.py",
     "conformance/test_lance.py",
     "conformance/test_hudi.py",
     "conformance/test_mutations.py",
@@ -92,6 +93,7 @@ SLOW = (
     "delivery/test_lease.py",
     "delivery/test_postgres_delivery.py",
     "delivery/test_row_log_s3.py",
+    "fuzz",
     "plug_in",
     "request_plug_in",
     "simulation/test_fake_delta.py",
@@ -107,6 +109,7 @@ SLOW = (
     "spark/test_errors.py",
     "spark/test_executor_secrets.py",
     "spark/test_files.py",
+    "spark/test_iceberg.py",
     "spark/test_lance.py",
     "spark/test_new_query.py",
     "spark/test_object_store.py",
@@ -118,6 +121,7 @@ SLOW = (
     "spark/test_replay.py",
     "spark/test_reset_query_id.py",
     "spark/test_spark_workers.py",
+    "spark/test_types.py",
     "test_maven.py",
     "test_packaging.py",
     "testing/test_checking.py",
@@ -126,6 +130,7 @@ SLOW = (
     "writers/iceberg/test_iceberg_tables.py",
     "writers/nats/test_sending.py",
     "writers/redis/test_sending.py",
+    "writers/requests/test_misbehaving_service.py",
     "writers/search/test_search_sending.py",
     "writers/test_compaction.py",
     "writers/test_memory.py",
@@ -149,20 +154,34 @@ CAMPAIGNS = (
 """What `make test-all` leaves to `make campaigns`, besides single tests and classes marked `campaign`."""
 
 
+_ROOT = Path(__file__).parent
+_SLOW_FILES, _CAMPAIGN_FILES = ({_ROOT / name for name in names} for names in (SLOW, CAMPAIGNS))
+
+
+def _is_in(files: set[Path], path: Path) -> bool:
+    return not files.isdisjoint((path, *path.parents))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Without slow tests, do not import their files: that takes as long as some of the tests."""
+    if config.option.markexpr.startswith("not slow") and _is_in(_SLOW_FILES, collection_path):
+        return True
+    return None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark campaigns, the tests of slow files and those that take Azurite as slow. Slow files run first, then
     those with Spark, so that no process ends long after the others.
     """
-
-    root = Path(__file__).parent
-    slow_files, campaigns = ({root / name for name in names} for names in (SLOW, CAMPAIGNS))
-    files = {item.path: {item.path, *item.path.parents} for item in items}
+    in_slow_file, in_campaign = (
+        {path: _is_in(files, path) for path in {item.path for item in items}}
+        for files in (_SLOW_FILES, _CAMPAIGN_FILES)
+    )
     for item in items:
-        if not campaigns.isdisjoint(files[item.path]):
+        if in_campaign[item.path]:
             item.add_marker("campaign")
         takes_azure = "azure" in getattr(item, "fixturenames", ())
-        is_slow = takes_azure or not slow_files.isdisjoint(files[item.path])
-        if is_slow or any(item.iter_markers("campaign")):
+        if in_slow_file[item.path] or takes_azure or any(item.iter_markers("campaign")):
             item.add_marker("slow")
     slow = {item.path for item in items if any(item.iter_markers("slow"))}
     items.sort(key=lambda item: (item.path not in slow, "spark" not in item.path.parts))

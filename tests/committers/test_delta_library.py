@@ -80,6 +80,7 @@ def test_an_error_has_its_message_first_and_its_internals_after_it(tmp_path: Pat
     assert "\x1b" not in in_short(raised.value)
 
 
+@pytest.mark.slow
 def test_a_log_checkpoint_is_written_every_hundred_commits(location: Path) -> None:
     for version in range(1, CHECKPOINT_INTERVAL):
         write_deltalake(location, pa.table({"id": [version]}), mode="append")

@@ -243,6 +243,7 @@ def test_without_a_table_all_files_are_missing_and_none_is_deleted(stream: Icebe
     assert committer.delete_files(committer.missing(manifest)) == 0
 
 
+@pytest.mark.slow
 def test_150_commits_keep_manifests_and_metadata_files_few(stream: IcebergStream) -> None:
     """By the properties of new tables. Expiry removes snapshots."""
     planned = stream.plan()

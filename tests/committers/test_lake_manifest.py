@@ -86,6 +86,7 @@ def test_any_damaged_byte_is_noticed(data: st.DataObject) -> None:
         decode(dataclasses.replace(manifest, content=bytes(content)))
 
 
+@pytest.mark.slow
 def test_100_000_files_take_less_than_4_mb() -> None:
     many = tuple(
         DataFile(
