@@ -23,7 +23,7 @@ from penstock.testing.conformance import DestinationConformance, DestinationHarn
 @pytest.mark.parametrize(
     "kind",
     [
-        KinesisHarness,
+        pytest.param(KinesisHarness, marks=pytest.mark.campaign),
         pytest.param(FirehoseHarness, marks=pytest.mark.campaign),
         DynamoDbHarness,
         pytest.param(SqsHarness, marks=pytest.mark.campaign),
