@@ -27,7 +27,7 @@ from penstock.testing.conformance import DestinationConformance, DestinationHarn
         pytest.param(FirehoseHarness, marks=pytest.mark.campaign),
         DynamoDbHarness,
         pytest.param(SqsHarness, marks=pytest.mark.campaign),
-        SqsFifoHarness,
+        pytest.param(SqsFifoHarness, marks=pytest.mark.campaign),
     ],
     scope="class",
 )
