@@ -171,15 +171,16 @@ class RunningJob:
             AssertionError: a process does not die.
         """
         deadline = time.monotonic() + KILL_TIMEOUT_S
-        killed: set[int] = set()
-        while alive := self._processes():
+        killed: dict[int, Process] = {}
+        # A child with its own session is not found any more once its parent has ended.
+        while alive := [*self._processes(), *filter(_is_alive, killed.values())]:
             if time.monotonic() > deadline:
                 raise AssertionError(f"These processes do not die: {[process.pid for process in alive]}.")
             for number in (signal.SIGSTOP, signal.SIGKILL):
                 for process in alive:
                     with suppress(load("psutil").NoSuchProcess):
                         process.send_signal(number)
-            killed.update(process.pid for process in alive)
+            killed.update({process.pid: process for process in alive})
             time.sleep(POLL_S)
         self._process.wait(KILL_TIMEOUT_S)
         return len(killed)
