@@ -102,6 +102,26 @@ def test_all_child_processes_of_a_job_are_killed(job: Callable[..., testing.Job]
     assert not [pid for pid in started if _is_alive(pid)]
 
 
+def test_a_child_with_its_own_session_that_dies_late_is_waited_for(
+    job: Callable[..., testing.Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not found any more once its parent has ended."""
+    send = psutil.Process.send_signal
+    survivors: set[int] = set()
+
+    def send_in_vain(process: psutil.Process, number: int) -> None:
+        leads_session = process.name() == "sleep" and os.getsid(process.pid) == process.pid
+        if number == signal.SIGKILL and leads_session and process.pid not in survivors:
+            survivors.add(process.pid)
+        else:
+            send(process, number)
+
+    monkeypatch.setattr(psutil.Process, "send_signal", send_in_vain)
+    job(STARTS_OTHERS).kill_at("prepare.done")
+    assert len(survivors) == 1
+    assert not [pid for pid in survivors if _is_alive(pid)]
+
+
 def test_no_process_of_a_job_notices_the_death_of_another(
     job: Callable[..., testing.Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
