@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from ...committers.contract import AttemptId, Batch, Committer, Manifest, ManifestState, StreamKey, Target
+from ...committers.contract import (
+    AttemptId,
+    Batch,
+    Committer,
+    Manifest,
+    ManifestState,
+    StreamKey,
+    Target,
+    TaskWriter,
+)
 from ...committers.progress import StoresProgress, with_store
 from ...committers.recovery import Recovered
 from ...committers.store.sql import SqlManifestStore, StreamStatus
@@ -121,7 +130,7 @@ class Query:
             for number, part in enumerate(parts)
         ]
 
-    def write_and_die(self, plan: Plan, rows: pa.Table, run_id: str = "r1") -> object:
+    def write_and_die(self, plan: Plan, rows: pa.Table, run_id: str = "r1") -> TaskWriter[Any]:
         """Write as a task that dies before its end. Its connections end with the returned object."""
         assert plan.writers is not None
         writer = plan.writers.open(attempt(plan.batch, 0, run_id))

@@ -83,10 +83,10 @@ def test_two_processes_that_race_in_an_object_store_never_double_a_batch(
     rows = lance.dataset(uri, storage_options=s3).to_table()
     assert rows["id"].to_pylist() == list(range(20))
     failing = query.write_and_die(query.plan(store, query.batch(20)), ids(20))
-    failing.finish()  # type: ignore[attr-defined]
+    failing.finish()
     files = LanceCleanableTable(uri, s3)
     before = len(list(files.files()))
-    failing.abort()  # type: ignore[attr-defined]
+    failing.abort()
     assert len(list(files.files())) == before - 1
     lost = prepared(query, store, 20, ids(20))
     assert query.target().discard([decode(lost).files]) == 1
