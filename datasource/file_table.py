@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
-from ..committers.contract import Batch, DataFiles, Manifest, Target
+from ..committers.contract import Batch, DataFile, DataFiles, Manifest, Target
 from ..committers.deliveries.contract import Mergeable
 from ..committers.errors import RetryableError
-from ..committers.file_tables.manifest import LakeManifest, decode, manifest_of
+from ..committers.file_tables.manifest import LakeManifest, build_manifest, decode, manifest_of
 from ..committers.file_tables.merge import MergeableFiles
 from ..writers.parquet.write_config import WriteConfig, parse_file_name
 from .options.file_tables import FileTableOptions
@@ -22,24 +24,35 @@ if TYPE_CHECKING:
 CompactWith: TypeAlias = Literal["local", "spark", "none"]
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveryFiles:
+    """The data files of a delivery, and how to replace them before the commit."""
+
+    files: DataFiles
+    rewrite_config: Callable[[], WriteConfig | None]
+    """Returns how to write files that replace these; None if the table no longer accepts them."""
+    manifest_with: Callable[[Sequence[DataFile]], Manifest]
+    """Returns the manifest of the delivery with other files that have the same rows."""
+    required: Collection[str] = ()
+    """Paths of files that are rewritten in any case."""
+
+
 @runtime_checkable
 class Compactable(Protocol):
     """A target whose batches are data files, so that a delivery can rewrite small ones before readers see
-    them.
+    them (FLIP-191).
     """
 
     def compact_with(self) -> CompactWith:
         """Return what rewrites small files, as in the query's option `compactWith`."""
         ...
 
-    def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
-        """Return how to write files that replace these; None if the table no longer accepts them."""
-        ...
+    def delivery_files(self, manifest: Manifest) -> DeliveryFiles: ...
 
 
 @runtime_checkable
 class StoresCommits(Protocol):
-    """A `Compactable` target whose files contain the commit that adds them."""
+    """A `FileTable` whose files contain the commit that adds them."""
 
     def unfit_for_commit(self, content: LakeManifest) -> Collection[str]:
         """Return the paths of the files that have to be rewritten: they contain another commit."""
@@ -56,6 +69,10 @@ class FileTable(
     Protocol,
 ):
     """The target of a stream into a file table."""
+
+    def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
+        """See `DeliveryFiles`."""
+        ...
 
 
 class FileTableSink(Destination, Maintainable, Protocol):
@@ -81,6 +98,24 @@ class FileTableTarget(MergeableFiles):
     def check_follows(self, content: LakeManifest, pending: Iterable[Manifest]) -> None:
         """See `SupportsOrdering`."""
         check_new_columns(content, pending)
+
+
+class CompactableFileTable(FileTableTarget, ABC):
+    """A `FileTableTarget` that is `Compactable`."""
+
+    @abstractmethod
+    def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
+        """See `FileTable`."""
+
+    def delivery_files(self, manifest: Manifest) -> DeliveryFiles:
+        """See `Compactable`."""
+        content = decode(manifest)
+        return DeliveryFiles(
+            content.files,
+            rewrite_config=lambda: self.rewrite_config(content),
+            manifest_with=lambda files: build_manifest(manifest.batch, content.with_files(files)),
+            required=self.unfit_for_commit(content) if isinstance(self, StoresCommits) else (),
+        )
 
 
 def check_new_columns(content: LakeManifest, pending: Iterable[Manifest]) -> None:

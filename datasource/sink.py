@@ -190,7 +190,7 @@ class MaintenanceContext(Protocol):
         """Return the sink of another stream; None if the store does not know it. Raises as `build_sink`."""
 
     def rewriter(self, rewrite_config: Callable[[LakeManifest], WriteConfig | None]) -> FileRewriter:
-        """Return what rewrites small data files of the table. `rewrite_config` as in `Compactable`."""
+        """Return what rewrites small data files of the table. `rewrite_config` as in `FileTable`."""
 
     def compaction(
         self,
@@ -198,7 +198,7 @@ class MaintenanceContext(Protocol):
         rewrite_config: Callable[[LakeManifest], WriteConfig | None],
         target_file_bytes: int,
     ) -> Step:
-        """Return the step that compacts small data files. `rewrite_config` as in `Compactable`."""
+        """Return the step that compacts small data files. `rewrite_config` as in `FileTable`."""
 
     def orphans(self, stored: Cleanable) -> Step:
         """Return the step that deletes orphan files, as `penstock gc` does."""

@@ -21,16 +21,15 @@ from ..committers.contract import DataFile, Manifest
 from ..committers.crash_points import reach
 from ..committers.errors import ConfigurationError, PenstockError, RetryableError
 from ..committers.file_tables.compaction import Rewritten
-from ..committers.file_tables.manifest import LakeManifest, build_manifest, decode
+from ..committers.file_tables.manifest import LakeManifest
 from ..committers.safe_text import get_logger
-from ..datasource.file_table import StoresCommits
 from ..writers.parquet.compaction import RewriteGroup, choose_groups
 from ..writers.parquet.file import Encodings, OpenParquetFile
 from ..writers.parquet.write_config import FileNames, WriteConfig
 from .rewriting import GroupRewriter
 
 if TYPE_CHECKING:
-    from ..datasource.file_table import Compactable
+    from ..datasource.file_table import Compactable, DeliveryFiles
 
 logger = get_logger(__name__)
 
@@ -49,18 +48,15 @@ class DeliveryCompactor:
     def __call__(self, manifest: Manifest, run_id: str) -> Manifest | None:
         """Return the manifest with its small files rewritten; None if there are no files worth rewriting.
 
-        Files of a `StoresCommits` target are also rewritten if they do not fit its commit.
-
         Args:
             run_id: unique to this attempt; part of the file names
 
         Raises:
             PenstockError: see `GroupRewriter`.
         """
-        content = decode(manifest)
-        required = self.table.unfit_for_commit(content) if isinstance(self.table, StoresCommits) else ()
-        plan = self._plan(manifest, content) if required or len(content.files) > 1 else None
-        groups = [] if plan is None else choose_groups(content.files, plan.target_file_bytes, required)
+        old = self.table.delivery_files(manifest)
+        plan = self._plan(manifest, old) if old.required or len(old.files) > 1 else None
+        groups = [] if plan is None else choose_groups(old.files, plan.target_file_bytes, old.required)
         if plan is None or not groups:
             return None
         batch = manifest.batch
@@ -68,12 +64,12 @@ class DeliveryCompactor:
         reach("compact.start", batch.batch_id)
         new_files = self.rewrite(plan, names, groups)
         reach("compact.done", batch.batch_id)
-        return _with_files(manifest, content, groups, new_files)
+        return _with_files(manifest, old, groups, new_files)
 
-    def _plan(self, manifest: Manifest, content: LakeManifest) -> WriteConfig | None:
+    def _plan(self, manifest: Manifest, old: DeliveryFiles) -> WriteConfig | None:
         """Return how to write the new files; None if they stay as they are."""
         try:
-            return self.table.rewrite_config(content)
+            return old.rewrite_config()
         except ConfigurationError as error:
             uri = manifest.batch.stream.table_uri
             logger.warning("The files of %s are delivered without compaction: %s", uri, error)
@@ -82,15 +78,15 @@ class DeliveryCompactor:
 
 def _with_files(
     manifest: Manifest,
-    content: LakeManifest,
+    old: DeliveryFiles,
     groups: Sequence[RewriteGroup],
     new_files: Mapping[int, tuple[DataFile, ...]],
 ) -> Manifest:
     """Return the manifest with the new files in place of the rewritten ones."""
     replaced = {source.path for group in groups for source in group.sources}
-    kept = [file for file in content.files if file.path not in replaced]
+    kept = [file for file in old.files if file.path not in replaced]
     new = [file for group in groups for file in new_files[group.number]]
-    compacted = build_manifest(manifest.batch, content.with_files([*kept, *new]))
+    compacted = old.manifest_with([*kept, *new])
     if compacted.rows != manifest.rows:
         raise PenstockError(
             f"The compacted files of {manifest.batch.stream} have {compacted.rows} rows instead of "

@@ -87,12 +87,12 @@ class FilesCommitter:
             return AlreadyCommitted()
         check_token(token)
         files = MANIFESTS.decode(manifest)
-        completion = MANIFESTS.completion(manifest)
-        table = completion.table if self.adds_partitions else None
+        options = MANIFESTS.options_of(manifest)
+        table = options.table if self.adds_partitions else None
         new = Journal(
             Token(batch.batch_id, batch.digest),
             staged_files(files),
-            markers=completion.markers.of(batch, files),
+            markers=options.markers.of(batch, files),
             partitions=None if table is None else NewPartitions.of(table, files),
         )
         self._check_staged(batch.batch_id, new.files)
@@ -125,7 +125,7 @@ class FilesCommitter:
         """See `Mergeable`."""
         last = manifests[-1]
         payloads = map(MANIFESTS.decode, manifests)
-        whole = MANIFESTS.encode_with(last.batch, payloads, MANIFESTS.completion(last))
+        whole = MANIFESTS.encode_with(last.batch, payloads, MANIFESTS.options_of(last))
         events = [one.oldest_event_at for one in manifests if one.oldest_event_at is not None]
         batches = tuple(manifest.batch for manifest in manifests)
         return replace(whole, merged=batches, oldest_event_at=min(events, default=None))

@@ -1,4 +1,4 @@
-"""Manifests of plain files: the files of a batch, and what its commit does once they are visible."""
+"""Manifests of plain files: the files of a batch, and what the options of its query say about it."""
 
 from __future__ import annotations
 
@@ -18,53 +18,60 @@ KIND = "files"
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
-    """What the commit of a batch does once its files are visible, as the options of its query say."""
+class BatchOptions:
+    """What the options of its query say about a batch: what the commit does once the files are visible, and
+    how they are written.
+    """
 
     markers: Markers = field(default_factory=Markers)
     table: TableName | None = None
     """Gets the partitions of the batch."""
+    layout: str = ""
+    """What a delivery needs to rewrite the files; empty if it does not. See `FileLayout`."""
 
     def encode(self) -> dict[str, Any]:
         content: dict[str, Any] = {"success": self.markers.success, "manifests": self.markers.manifests}
         if self.table is not None:
             content["table"] = [self.table.catalog, str(self.table)]
+        if self.layout:
+            content["layout"] = self.layout
         return content
 
     @classmethod
-    def decode(cls, content: Mapping[str, Any]) -> Completion:
+    def decode(cls, content: Mapping[str, Any]) -> BatchOptions:
         """
         Raises:
             ValueError, KeyError, TypeError: it is not what `encode` returns.
         """
         table = TableName.parse(*map(str, content["table"])) if "table" in content else None
-        return cls(Markers(str(content["success"]), bool(content["manifests"])), table)
+        markers = Markers(str(content["success"]), bool(content["manifests"]))
+        return cls(markers, table, str(content.get("layout", "")))
 
 
 @dataclass(frozen=True, slots=True)
 class FolderManifests(FileManifests):
-    """As `FileManifests`. A first line has the completion, if there is one."""
+    """As `FileManifests`. A first line has the options, if there are any."""
 
-    def encode_with(self, batch: Batch, payloads: Iterable[DataFiles], completion: Completion) -> Manifest:
+    def encode_with(self, batch: Batch, payloads: Iterable[DataFiles], options: BatchOptions) -> Manifest:
         manifest = self.encode(batch, payloads)
-        if completion == Completion():
+        if options == BatchOptions():
             return manifest
-        line = json.dumps(completion.encode()).encode()
+        line = json.dumps(options.encode()).encode()
         return replace(manifest, content=line + b"\n" + manifest.content)
 
     def decode(self, manifest: Manifest) -> DataFiles:
         files = manifest.content.rpartition(b"\n")[2]
         return FileManifests.decode(self, replace(manifest, content=files))
 
-    def completion(self, manifest: Manifest) -> Completion:
-        """Return the completion of a manifest that `decode` accepts.
+    def options_of(self, manifest: Manifest) -> BatchOptions:
+        """Return the options of a manifest that `decode` accepts.
 
         Raises:
             ManifestCorruptError: it is damaged.
         """
         line = manifest.content.rpartition(b"\n")[0]
         try:
-            return Completion.decode(json.loads(line)) if line else Completion()
+            return BatchOptions.decode(json.loads(line)) if line else BatchOptions()
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             batch = manifest.batch
             raise ManifestCorruptError(

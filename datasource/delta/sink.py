@@ -20,7 +20,7 @@ from ...writers.delta.partitions import check_partition_columns, serialize
 from ...writers.delta.table_format import DeltaFormat
 from ...writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
 from ..destinations import DestinationType, TableNow, with_prefix
-from ..file_table import CleanableFiles, CompactWith, FileTableTarget, data_files_of, leading
+from ..file_table import CleanableFiles, CompactableFileTable, CompactWith, data_files_of, leading
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.file_tables import COMPRESSION
 from ..options.stream import normalized_location, origins_of
@@ -110,7 +110,7 @@ class DeltaSink:
         return is_maintained(self.table_uri, self.options.storage_options)
 
 
-class DeltaTarget(FileTableTarget, DeltaTableCommitter):
+class DeltaTarget(CompactableFileTable, DeltaTableCommitter):
     """The target of a stream into a Delta table, with the options of its query. See `Target`.
 
     Args:
@@ -165,7 +165,7 @@ class DeltaTarget(FileTableTarget, DeltaTableCommitter):
         return self._query.compact_with
 
     def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
-        """See `Compactable`."""
+        """See `DeliveryFiles`."""
         layout = self.target_of(content)
         if layout is None or shared_with(self._properties()) != self._partner:
             return None

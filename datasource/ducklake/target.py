@@ -18,14 +18,14 @@ from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...writers.delta.partitions import check_partition_columns
 from ...writers.ducklake.table_format import DuckLakeFormat
 from ...writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
-from ..file_table import CompactWith, FileTableTarget, leading
+from ..file_table import CompactableFileTable, CompactWith, leading
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.file_tables import COMPRESSION
 from ..options.stream import origins_of
 from .options import DuckLakeOptions
 
 
-class DuckLakeTarget(FileTableTarget, DuckLakeCommitter):
+class DuckLakeTarget(CompactableFileTable, DuckLakeCommitter):
     """See `Target`."""
 
     def __init__(self, server: LakeServer, options: DuckLakeOptions) -> None:
@@ -52,7 +52,7 @@ class DuckLakeTarget(FileTableTarget, DuckLakeCommitter):
         return self._query.compact_with
 
     def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
-        """See `Compactable`."""
+        """See `DeliveryFiles`."""
         location, schema = location_of(self._server), decode_schema(content)
         if location is None:
             return None

@@ -106,6 +106,14 @@ class FilesOptions(DeliveryOptions):
         + ".",
         default="the first one of the format",
     )
+    compact_with: str | None = optional(
+        "compactWith",
+        one_of({"local": "local", "none": "none"}),
+        "With `delivery=decoupled`, `local`: the delivery process rewrites small files to `targetFileSize` "
+        "before they become visible. Only Parquet files on the local disk: no process can read an upload "
+        "before it is completed.",
+        default="`local` for Parquet files on the local disk",
+    )
     success: str = option(
         "successFiles",
         one_of({"none": "none", "batch": "batch", "partition": "partition"}),
@@ -150,6 +158,11 @@ class FilesOptions(DeliveryOptions):
         return codecs[self.compression or next(iter(codecs))]
 
     @property
+    def compacts(self) -> bool:
+        """True if a delivery rewrites small files."""
+        return self.compact_with != "none" and _can_compact(self.path, self.file_format)
+
+    @property
     def catalog_table(self) -> TableName | None:
         """The table that gets the partitions."""
         name = self.catalog_table_name
@@ -171,11 +184,27 @@ class FilesOptions(DeliveryOptions):
                 f"compression={codec} is no codec of the format {values.get('file_format', 'parquet')}; its "
                 f"codecs: {', '.join(codecs)}."
             )
+        problems += _of_compaction(values)
         problems += _of_catalog(values, options)
         stored = storable(OPTIONS, options)
         problems += problems_of(values, stored, PREFIXES)
         check(NAME, problems)
         return cls(**values, given=stored)
+
+
+def _can_compact(path: str, file_format: str) -> bool:
+    return file_format == "parquet" and not is_remote(path)
+
+
+def _of_compaction(values: Mapping[str, Any]) -> Iterator[str]:
+    path, file_format = values.get("path", ""), values.get("file_format", "parquet")
+    if values.get("compact_with") == "local" and not _can_compact(path, file_format):
+        what = f"files of format {file_format}" if file_format != "parquet" else "files in an object store"
+        yield (
+            f"compactWith=local is not possible for {what}: only Parquet files on the local disk can be "
+            "rewritten before they become visible. Leave the option out. For larger files, coalesce the rows "
+            "into fewer tasks, or use a longer trigger interval."
+        )
 
 
 def _of_catalog(values: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[str]:

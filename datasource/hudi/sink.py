@@ -22,7 +22,7 @@ from ...writers.hudi.names import parse_name
 from ...writers.hudi.table_format import HudiFormat
 from ...writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
 from ..destinations import DestinationType, TableNow, with_prefix
-from ..file_table import CompactWith, FileTableTarget, data_files_of, leading
+from ..file_table import CompactableFileTable, CompactWith, data_files_of, leading
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.file_tables import COMPRESSION
 from ..options.stream import origins_of
@@ -66,7 +66,7 @@ class HudiSink:
         return tuple([PartitionField(name, (name,), "identity") for name in names])
 
 
-class HudiTarget(HudiTableCommitter, FileTableTarget):
+class HudiTarget(HudiTableCommitter, CompactableFileTable):
     """The target of a stream into a Hudi table, with the options of its query. See `Target`.
 
     Rows and file names contain the instant of their commit. So a delivery of several batches has an instant

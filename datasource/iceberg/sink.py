@@ -27,7 +27,7 @@ from ...writers.iceberg.filesystem import open_iceberg_filesystem
 from ...writers.iceberg.table_format import IcebergFormat
 from ...writers.parquet.write_config import ROW_GROUP_ROWS, ParquetOptions, WriteConfig
 from ..destinations import DestinationType, TableNow, with_prefix
-from ..file_table import CleanableFiles, CompactWith, FileTableTarget, data_files_of, leading
+from ..file_table import CleanableFiles, CompactableFileTable, CompactWith, data_files_of, leading
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.file_tables import COMPRESSION
 from ..options.stream import origins_of
@@ -152,7 +152,7 @@ class IcebergSink:
         return table is not None and is_maintained(table.properties)
 
 
-class IcebergTarget(FileTableTarget, IcebergTableCommitter):
+class IcebergTarget(CompactableFileTable, IcebergTableCommitter):
     """The target of a stream into an Iceberg table, with the options of its query. See `Target`."""
 
     def __init__(
@@ -182,7 +182,7 @@ class IcebergTarget(FileTableTarget, IcebergTableCommitter):
         return self._query.compact_with
 
     def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
-        """See `Compactable`."""
+        """See `DeliveryFiles`."""
         layout = self.target_of(content)
         if layout is None or shared_with(self._properties()) != self._partner:
             return None

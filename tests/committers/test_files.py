@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -11,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.files import FilesHarness
 
-from penstock.committers.contract import AttemptId, Batch, Committed, Manifest, StreamKey
+from penstock.committers.contract import AttemptId, Batch, Committed, DataFile, Manifest, StreamKey
 from penstock.committers.errors import (
     CommitStateUnknownError,
     ConfigurationError,
@@ -20,12 +22,22 @@ from penstock.committers.errors import (
     TableChangedError,
     TableNotSupportedError,
 )
+from penstock.committers.files.cleanup import CleanableFolder
 from penstock.committers.files.committer import FilesCommitter
 from penstock.committers.files.local_folder import LocalFolder
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.files.options import FilesOptions
-from penstock.datasource.files.sink import FilesTarget, StoredFolder, sink_of
+from penstock.datasource.files.sink import StoredFolder, sink_of
+from penstock.datasource.files.target import CompactableFilesTarget, FilesTarget
+from penstock.delivery.compaction import DeliveryCompactor
+from penstock.delivery.rewriting import GroupRewriter, InlineExecutor
+from penstock.delivery.sources import remove_sources
 from penstock.destination import is_committed
+from penstock.testing.conformance import Query
+from penstock.testing.conformance.deliveries import deliver
+from penstock.testing.conformance.query import ids
 
+FILE, OTHER_FILE = DataFile("a.parquet", 1, 1), DataFile("b.parquet", 1, 1)
 ROWS = pa.schema([("id", pa.int64()), ("day", pa.string())])
 
 
@@ -211,3 +223,99 @@ def test_the_version_that_commands_show_is_the_last_batch_of_the_query(harness: 
     versions = [StoredFolder(str(harness.folder), query_id=query_id).now() for query_id in ("q1", "other")]
     assert [now and now.version for now in versions] == [committed.table_version, -1] == [3, -1]
     assert StoredFolder(f"{harness.folder}-2", query_id="q1").now() is None
+
+
+# Small files are rewritten before they are visible ----------------------------------------------------
+
+TYPES = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("amount", pa.decimal128(20, 4)),
+        ("tags", pa.list_(pa.struct([("name", pa.string()), ("weight", pa.float64())]))),
+    ]
+)
+
+
+def typed_rows(batch_id: int) -> pa.Table:
+    """Rows of two days."""
+    rows = [
+        {
+            "id": row_id,
+            "day": date(2026, 1, 1 + row_id % 2),
+            "at": datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=row_id),
+            "amount": Decimal(row_id) / 16,
+            "tags": [{"name": "é", "weight": -0.0}, None] if row_id % 3 else None,
+        }
+        for row_id in range(4 * batch_id, 4 * batch_id + 4)
+    ]
+    return pa.Table.from_pylist(rows, TYPES)
+
+
+def test_a_delivery_rewrites_small_files_before_they_are_visible(
+    harness: FilesHarness, store: SqlManifestStore
+) -> None:
+    query = Query(harness, options={"delivery": "decoupled", "partitionBy": "day"}, store=store)
+    for batch_id in range(6):
+        rows = typed_rows(batch_id)
+        rows = rows if batch_id < 4 else rows.append_column("more", pa.array(["x"] * 4))
+        query.run(store, query.batch(batch_id), rows.slice(0, 2), rows.slice(2))
+    small = harness.uncommitted()
+    assert len(small) == 24
+    deliver(store)
+
+    found = pq.read_table(harness.folder, schema=TYPES).sort_by("id")
+    assert found.to_pylist() == [row for batch_id in range(6) for row in typed_rows(batch_id).to_pylist()]
+    visible = {path.relative_to(harness.folder).as_posix() for path in harness.folder.rglob("*.parquet")}
+    assert sorted(pq.read_metadata(harness.folder / path).num_rows for path in visible) == [4, 4, 8, 8]
+    assert visible.isdisjoint(small)
+    assert harness.uncommitted() == small, "until the grace period ends"
+
+    def open_folder() -> CleanableFolder:
+        return CleanableFolder(FilesCommitter(str(harness.folder)))
+
+    later = datetime.now(timezone.utc) + timedelta(days=1)
+    assert remove_sources(store, query.stream, open_folder, later) == 24
+    assert not harness.uncommitted()
+    assert pq.read_table(harness.folder).num_rows == 24
+
+
+@pytest.mark.parametrize("options", [{"compactWith": "none"}, {"fileFormat": "json"}])
+def test_other_deliveries_publish_the_files_of_the_tasks(
+    harness: FilesHarness, store: SqlManifestStore, options: dict[str, str]
+) -> None:
+    query = Query(harness, options={"delivery": "decoupled", **options}, store=store)
+    for batch_id in range(3):
+        query.run(store, query.batch(batch_id), ids(batch_id))
+    staged_files = harness.uncommitted()
+    deliver(store)
+
+    assert {path.name for path in harness.folder.iterdir()} == staged_files
+    assert not harness.uncommitted()
+
+
+@pytest.mark.parametrize(
+    ("layout", "warnings"), [("", 0), ("{}", 1), ('{"schema": "AAAA", "partition_by": []}', 1)]
+)
+def test_batches_whose_layout_is_unknown_are_delivered_as_they_are(
+    harness: FilesHarness, caplog: pytest.LogCaptureFixture, layout: str, warnings: int
+) -> None:
+    """An older version has prepared them, or the layout is damaged."""
+    target = target_of(harness)
+    assert isinstance(target, CompactableFilesTarget)
+    manifest = target.manifest(Batch(StreamKey("q1", "t"), 0, "a" * 64), layout, [(FILE, OTHER_FILE)])
+    assert DeliveryCompactor(target, GroupRewriter(InlineExecutor()))(manifest, "delivery-1") is None
+    assert len(caplog.records) == warnings
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"fileFormat": "json"}, "files of format json"),
+        ({"path": "s3://bucket/folder"}, "files in an object store"),
+    ],
+)
+def test_rewriting_other_files_is_refused(harness: FilesHarness, options: dict[str, str], what: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"compactWith=local is not possible for {what}"):
+        FilesOptions.parse({**harness.options, "compactWith": "local", **options})

@@ -31,7 +31,8 @@ from penstock.committers.files.hive import HivePartitions
 from penstock.committers.files.partitions import NewPartitions, Partition, TableName
 from penstock.committers.iceberg.catalog import CatalogConfig, open_catalog
 from penstock.datasource.files.options import FilesOptions
-from penstock.datasource.files.sink import DESTINATION, FilesTarget, sink_of
+from penstock.datasource.files.sink import DESTINATION, sink_of
+from penstock.datasource.files.target import FilesTarget
 from penstock.datasource.table_access import TableAccess
 from penstock.testing.faults import crash_at
 

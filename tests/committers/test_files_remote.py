@@ -41,7 +41,8 @@ from penstock.committers.files.manifests import MANIFESTS
 from penstock.committers.files.object_folder import ObjectFolder
 from penstock.committers.files.staged import UploadedFile
 from penstock.datasource.files.options import FilesOptions
-from penstock.datasource.files.sink import FilesTarget, sink_of
+from penstock.datasource.files.sink import sink_of
+from penstock.datasource.files.target import FilesTarget
 from penstock.testing.faults import Crash, at_point, crash_at
 from penstock.writers.parquet.uploads import PART_BYTES
 

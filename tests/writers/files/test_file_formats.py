@@ -16,7 +16,8 @@ from tests.support.files import CSV, FilesHarness
 
 from penstock.committers.errors import ConfigurationError, SchemaMismatchError
 from penstock.datasource.files.options import FilesOptions
-from penstock.datasource.files.sink import FilesTarget, sink_of
+from penstock.datasource.files.sink import sink_of
+from penstock.datasource.files.target import FilesTarget
 from penstock.testing.duckdb_reader import connect, load_extensions
 from penstock.writers.files.table_format import parse_name
 

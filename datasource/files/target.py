@@ -1,0 +1,190 @@
+"""The target of a stream into a folder of files, with the options of its query."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ...committers.contract import Batch, DataFile, DataFiles, Manifest, Mode, PlannedBatch
+from ...committers.dead_letters import BadRows
+from ...committers.errors import ConfigurationError, SchemaMismatchError, TableNotSupportedError
+from ...committers.files.committer import FilesCommitter
+from ...committers.files.local_folder import staging_of
+from ...committers.files.manifests import MANIFESTS, BatchOptions
+from ...committers.files.markers import Markers
+from ...committers.files.object_folder import is_remote
+from ...writers.delta.partitions import check_partition_columns
+from ...writers.delta.table_format import DeltaFormat
+from ...writers.files.table_format import RowFilesFormat
+from ...writers.files.uploading import UploadingWriters
+from ...writers.parquet.write_config import WriteConfig
+from ..file_table import CompactWith, DeliveryFiles
+from .catalog_table import check_table
+from .existing_files import differences, format_problems
+from .options import FilesOptions
+
+if TYPE_CHECKING:
+    from ...writers.parquet.table_format import TableFormat
+
+_TABLES = {"_delta_log": "Delta", "metadata/*.metadata.json": "Iceberg", ".hoodie": "Hudi"}
+
+
+@dataclass(frozen=True, slots=True)
+class FilesTarget(FilesCommitter):
+    """The target of a stream into a folder, with the options of its query. See `Target`."""
+
+    options: FilesOptions = field(kw_only=True)
+
+    @property
+    def adds_partitions(self) -> bool:
+        return self.options.catalog_table is not None
+
+    def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedBatch[DataFiles, str]:
+        if mode != "append":
+            raise ConfigurationError(
+                "penstock.files cannot overwrite a folder. Use the output mode append, or penstock.delta."
+            )
+        self._check_folder()
+        partition_by = self.options.partition_by or ()
+        check_partition_columns(rows, partition_by)
+        self._check_types(rows, partition_by)
+        place = self.place
+        if not self.options.create_table and not place.exists():
+            raise ConfigurationError(f"There is no folder {self.folder}, and createTable is false.")
+        table = self.options.catalog_table
+        if table is not None:
+            check_table(
+                table, self.catalog_properties, self.folder, rows, partition_by, self.options.file_format
+            )
+        place.open(create=self.options.create_table)
+        schema = pa.schema([field.with_nullable(True) for field in rows])
+        config = self.write_config(schema, partition_by)
+        writers = UploadingWriters(config) if is_remote(self.folder) else config
+        return PlannedBatch(writers, content=self.layout(schema, partition_by), target_id="")
+
+    def write_config(self, schema: pa.Schema, partition_by: tuple[str, ...]) -> WriteConfig:
+        is_uploaded = is_remote(self.folder)
+        return WriteConfig(
+            location=self.folder if is_uploaded else staging_of(self.folder),
+            storage_options=dict(self.storage_options) if is_uploaded else {},
+            schema=schema,
+            table_format=_table_format(self.options, partition_by),
+            target_file_bytes=self.options.target_file_bytes,
+            buffer_bytes_max=self.options.buffer_bytes_max,
+            compression=self.options.codec if self.options.file_format == "parquet" else "none",
+            narrows=self.options.bad_rows is not BadRows.FAIL,
+        )
+
+    def layout(self, schema: pa.Schema, partition_by: tuple[str, ...]) -> str:
+        """Return the layout of a batch's files; see `BatchOptions`."""
+        return ""
+
+    def manifest(self, batch: Batch, content: str, payloads: Sequence[DataFiles]) -> Manifest:
+        markers = Markers(self.options.success, self.options.manifests)
+        options = BatchOptions(markers, self.options.catalog_table, layout=content)
+        return MANIFESTS.encode_with(batch, payloads, options)
+
+    def _check_folder(self) -> None:
+        for name, table in _TABLES.items():
+            if self.place.has(name):
+                raise TableNotSupportedError(
+                    f"{self.folder} is a table of {table}: it has {name}. Files that its metadata does not "
+                    f"list are not part of it. Use a sink for {table} tables, or another folder."
+                )
+
+    def _check_types(self, rows: pa.Schema, partition_by: Sequence[str]) -> None:
+        problems = [
+            f"{name}: partitions of {rows.field(name).type} are read back as strings or not at all. "
+            "Partition by a date, a text, a boolean or an integer."
+            for name in partition_by
+            if pa.types.is_timestamp(rows.field(name).type) or pa.types.is_decimal(rows.field(name).type)
+        ]
+        file_format = self.options.file_format
+        problems += format_problems(rows, partition_by, file_format)
+        problems += differences(
+            self.folder,
+            self.storage_options,
+            rows,
+            partition_by,
+            file_format,
+            add_columns=self.options.add_columns,
+        )
+        if problems:
+            raise SchemaMismatchError(f"The rows do not fit {self.folder}.\n- " + "\n- ".join(problems))
+
+
+def _table_format(options: FilesOptions, partition_by: tuple[str, ...]) -> TableFormat:
+    if options.file_format == "parquet":
+        return DeltaFormat(partition_by, statistics_columns=())
+    return RowFilesFormat(
+        partition_by, statistics_columns=(), file_format=options.file_format, codec=options.codec
+    )
+
+
+# Small files are rewritten before they are visible ----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CompactableFilesTarget(FilesTarget):
+    """The target of a query with `compactWith=local`: a delivery rewrites the small staged files of its
+    batches, which have the same columns. See `Compactable`.
+    """
+
+    def layout(self, schema: pa.Schema, partition_by: tuple[str, ...]) -> str:
+        return FileLayout(schema, partition_by).encode()
+
+    def mergeable(self, manifests: Iterable[Manifest]) -> list[Manifest]:
+        some = FilesTarget.mergeable(self, manifests)
+        layouts = [MANIFESTS.options_of(manifest).layout for manifest in some]
+        return some[: len(list(takewhile(lambda layout: layout == layouts[0], layouts)))]
+
+    def compact_with(self) -> CompactWith:
+        return "local"
+
+    def delivery_files(self, manifest: Manifest) -> DeliveryFiles:
+        options = MANIFESTS.options_of(manifest)
+
+        def rewrite_config() -> WriteConfig | None:
+            if not options.layout:
+                return None
+            layout = FileLayout.decode(options.layout)
+            return self.write_config(layout.schema, layout.partition_by)
+
+        def manifest_with(files: Sequence[DataFile]) -> Manifest:
+            return MANIFESTS.encode_with(manifest.batch, [tuple(files)], options)
+
+        return DeliveryFiles(MANIFESTS.decode(manifest), rewrite_config, manifest_with)
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """The columns of a batch's files."""
+
+    schema: pa.Schema
+    """Including the partition columns."""
+    partition_by: tuple[str, ...]
+
+    def encode(self) -> str:
+        schema = base64.b64encode(self.schema.serialize()).decode()
+        return json.dumps({"schema": schema, "partition_by": self.partition_by})
+
+    @classmethod
+    def decode(cls, encoded: str) -> FileLayout:
+        """
+        Raises:
+            ConfigurationError: it is not what `encode` returns.
+        """
+        try:
+            fields = json.loads(encoded)
+            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(fields["schema"], validate=True)))
+            return cls(schema, tuple(map(str, fields["partition_by"])))
+        except (ValueError, KeyError, TypeError, OSError, pa.ArrowException) as error:
+            raise ConfigurationError(
+                f"The layout of the files in the manifest is damaged: {error!r}."
+            ) from error
