@@ -186,6 +186,7 @@ lock: .venv/.installed ## Write requirements/*.txt anew from pyproject.toml; UPG
 	@$(call lock,requirements/spark41.txt,pyproject.toml --extra all requirements/spark41.in)
 	@$(call lock,requirements/paimon.txt,pyproject.toml --extra paimon --group test)
 	@$(call lock,requirements/docs.txt,--group docs)
+	@$(call lock,requirements/uv.txt,requirements/uv.in)
 
 .PHONY: clean
 clean: ## Remove what was built, cached and generated; the environments stay
@@ -199,7 +200,7 @@ distclean: clean ## The same, and the environments too
 
 # What the targets need -----------------------------------------------------------------------------
 
-# No registry is named in the locks: pip takes the one that this machine is configured for.
+# No registry is named in the locks: uv and pip take the one that pip is configured for.
 .venv/.locked: requirements/dev.txt
 	@$(call create,.venv,$<)
 
@@ -237,9 +238,15 @@ if [ -z "$(PYTHON)" ]; then \
 	echo "    make PYTHON=/path/to/python $(MAKECMDGOALS)" >&2; \
 	exit 1; \
 fi; \
-echo "Installing $(2) into $(1) with $$($(PYTHON) --version), one to two minutes"; \
+echo "Installing $(2) into $(1) with $$($(PYTHON) --version), about a minute"; \
 $(PYTHON) -m venv $(1); \
-$(1)/bin/python -m pip install --quiet --require-hashes --requirement $(2); \
+$(1)/bin/python -m pip install --quiet --require-hashes --requirement requirements/uv.txt; \
+index=$$($(1)/bin/python -m pip config list | sed -nE "s/^.*\.index-url='(.*)'/\1/p" | tail -n 1); \
+$(1)/bin/uv pip install --quiet --python $(1)/bin/python $${index:+--default-index "$$index"} --compile-bytecode \
+	--require-hashes --requirement $(2) || { \
+		echo "uv could not install it; pip takes some minutes"; \
+		$(1)/bin/python -m pip install --quiet --require-hashes --requirement $(2); \
+	}; \
 touch $(1)/.locked
 endef
 

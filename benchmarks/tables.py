@@ -40,6 +40,7 @@ ARROW_ROWS = 2000
 """As Spark passes them to a task."""
 OF_DELTA_MIN = 0.9
 COMMITS, QUICK_COMMITS = 1000, 100
+WITH_HUDI_COLUMNS = "penstock.delta, with Hudi's columns"
 MEASURED = 20
 """Commits at the beginning, after as many that are not counted, and at the end."""
 GROWTH_MAX = 1.5
@@ -67,7 +68,8 @@ def run(options: Options) -> Report:
         "Tables of each format",
         f"{count:,} rows of lineitem, in Arrow batches of {ARROW_ROWS:,} rows, by one task into a new table, "
         "with its commit; `library` is the Python library of the format, with its defaults, which is given "
-        f"all rows at once. Medians of {options.repeat} interleaved runs. Hudi has no library that writes. "
+        f"all rows at once. Medians of {options.repeat} interleaved runs. Hudi has no library that writes; "
+        "its files have five string columns more, which `penstock.delta` writes too in the last row. "
         f"Then {commits:,} batches of one row into one table; a commit is the driver's part, without a task.",
     )
     report.machine = machine("deltalake", "pyiceberg", "pylance", "duckdb", "pyarrow")
@@ -76,6 +78,8 @@ def run(options: Options) -> Report:
         f"penstock.{kind}": partial(write, kind, rows) for kind in kinds
     }
     cases |= {f"{kind}: library": partial(LIBRARIES[kind], rows) for kind in kinds if kind in LIBRARIES}
+    if "hudi" in kinds:
+        cases[WITH_HUDI_COLUMNS] = partial(write, "delta", _with_hudi_columns(rows))
     seconds = interleaved(cases, options.repeat, warm_up=1)
     speeds = {case: count / one / 1e6 for case, one in medians(seconds).items()}
     for kind in kinds:
@@ -83,20 +87,24 @@ def run(options: Options) -> Report:
             of_delta = ratio(seconds, "penstock.delta", f"penstock.{kind}")
             report.bound(f"penstock.{kind}, times as fast as penstock.delta", of_delta, ">=", OF_DELTA_MIN)
     of_library = {kind: ratio(seconds, f"{kind}: library", f"penstock.{kind}") for kind in kinds}
-    grown = {kind: commit_seconds(kind, commits) for kind in kinds}
-    for kind, (first, last) in grown.items():
+    grown = {f"penstock.{kind}": commit_seconds(kind, commits) for kind in kinds}
+    if "lance" in kinds:
+        grown["lance: library"] = _lance_commit_seconds(commits)
+    for kind in kinds:
+        first, last = grown[f"penstock.{kind}"]
         what = f"penstock.{kind}: commit after {commits:,} others, relative to one after {MEASURED}"
         report.bound(what, last / first, "<=", GROWTH_MAX)
     report.table(
         ("", "million rows/s", "times as fast as the library", "first commits, ms", f"after {commits:,}, ms"),
         (
             (
-                f"`penstock.{kind}`",
-                speeds[f"penstock.{kind}"],
-                of_library[kind] or "",
-                *(one * 1000 for one in grown[kind]),
+                f"`{case}`",
+                speeds[case],
+                of_library.get(case.removeprefix("penstock.")) or "",
+                *(one * 1000 for one in grown.get(case, ())),
+                *([""] * (0 if case in grown else 2)),
             )
-            for kind in kinds
+            for case in cases
         ),
     )
     report.plot("Rows per second of one task and its commit", bars(speeds, "million rows a second"))
@@ -111,6 +119,15 @@ def _rows(count: int) -> pa.Table:
     ]  # as Spark passes them
     table = table.cast(pa.schema(strings)).combine_chunks()
     return pa.Table.from_batches(table.to_batches(ARROW_ROWS))
+
+
+def _with_hudi_columns(rows: pa.Table) -> pa.Table:
+    """The rows as they are in the files of a Hudi table."""
+    with _new_folder() as folder, open_store(f"sqlite:///{folder}/store.db") as store:
+        query = Query(Table("hudi", folder))
+        query.run(store, query.batch(0), rows)
+        table = pa.concat_tables(pq.read_table(file) for file in sorted(folder.rglob("*.parquet")))
+        return pa.Table.from_batches(table.combine_chunks().to_batches(ARROW_ROWS))
 
 
 @dataclass(frozen=True)
@@ -162,8 +179,32 @@ def commit_seconds(kind: str, commits: int) -> tuple[float, float]:
             started_at = time.perf_counter()
             query.commit(store, messages)
             samples.append(time.perf_counter() - started_at)
+    return _first_and_last(f"penstock.{kind}", samples)
+
+
+def _lance_commit_seconds(commits: int) -> tuple[float, float]:
+    """As `commit_seconds`, of Lance's own library."""
+    samples: list[float] = []
+    with _new_folder() as folder:
+        uri = str(folder / "table")
+        for batch_id in range(commits):
+            fragments = lance.fragment.write_fragments(ids(batch_id), uri)
+            started_at = time.perf_counter()
+            if batch_id == 0:
+                operation = lance.LanceOperation.Overwrite(ids().schema, fragments)
+                lance.LanceDataset.commit(uri, operation)
+            else:
+                version = lance.dataset(uri).version
+                lance.LanceDataset.commit(uri, lance.LanceOperation.Append(fragments), read_version=version)
+            samples.append(time.perf_counter() - started_at)
+    return _first_and_last("lance: library", samples)
+
+
+def _first_and_last(what: str, samples: list[float]) -> tuple[float, float]:
     first, last = statistics.median(samples[MEASURED : 2 * MEASURED]), statistics.median(samples[-MEASURED:])
-    print_progress(f"  {kind}: commits take {first * 1000:.1f} ms, after {commits:,} {last * 1000:.1f} ms")
+    print_progress(
+        f"  {what}: commits take {first * 1000:.1f} ms, after {len(samples):,} {last * 1000:.1f} ms"
+    )
     return first, last
 
 
