@@ -1,4 +1,4 @@
-"""Reads a table of Hudi, and archives its timeline, with Hudi's own Java library."""
+"""Reads and writes a table of Hudi, and archives its timeline, with Hudi's own Java library."""
 
 from __future__ import annotations
 
@@ -23,16 +23,25 @@ class SeenTable:
     """Instants."""
     pending: set[str]
     files: set[str]
-    """Data files of the newest snapshot, by their paths below the table."""
+    """Data files of the snapshot, by their paths below the table."""
+    rows: list[int]
+    """Of each completed commit in the timeline, the rows that its metadata says."""
+    changed: list[str]
+    """Instants of the incremental query."""
 
 
-def read_hudi(table: Path) -> SeenTable:
+def read_hudi(table: Path, as_of: str = "", after: str = "") -> SeenTable:
     """Read a table in a new JVM, which takes some seconds.
+
+    Args:
+        as_of: instant of the snapshot; default: the newest one
+        after: time of a completion, after which the incremental query begins
 
     Raises:
         MavenUnreachableError: its jars cannot be downloaded.
     """
-    lines = [line.partition(" ") for line in _run("Reader.java", str(table)).splitlines()]
+    moments = [as_of or "9" * 17, after] if after else [as_of] if as_of else []
+    lines = [line.partition(" ") for line in _run("Reader.java", str(table), *moments).splitlines()]
     found = {word: [rest for one, _, rest in lines if one == word] for word, _, _ in lines}
     return SeenTable(
         version=int(found["version"][0]),
@@ -40,7 +49,22 @@ def read_hudi(table: Path) -> SeenTable:
         completed=set(found.get("completed", ())),
         pending=set(found.get("pending", ())),
         files=set(found.get("file", ())),
+        rows=[int(rows) for rows in found.get("rows", ())],
+        changed=found.get("changed", []),
     )
+
+
+def write_hudi(
+    table: Path, version: int, *ids: int, kind: str = "COPY_ON_WRITE", has_metadata_table: bool = False
+) -> None:
+    """Insert rows in the partition `day=x` in one commit of Hudi's own writer, in a new JVM.
+
+    The table is created if it does not exist: with the columns id and day, and the record key id.
+
+    Raises:
+        MavenUnreachableError: see `read_hudi`.
+    """
+    _run("Writer.java", str(table), str(version), kind, str(has_metadata_table).lower(), *map(str, ids))
 
 
 def archive_hudi(table: Path, kept: int) -> None:
@@ -53,12 +77,16 @@ def archive_hudi(table: Path, kept: int) -> None:
 
 
 def _run(program: str, *arguments: str) -> str:
-    command = [java(), "-Xmx256m", "-cp", _jars(), str(_FIXTURE / program), *arguments]
+    command = [java(), "-Xmx256m", "-cp", hudi_jars(), str(_FIXTURE / program), *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
 
 @cache
-def _jars() -> str:
+def hudi_jars() -> str:
+    """
+    Raises:
+        MavenUnreachableError: the jars cannot be downloaded.
+    """
     return classpath(_FIXTURE / "pom.xml")

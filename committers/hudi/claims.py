@@ -19,7 +19,7 @@ from .archive import has_entry
 from .commit_metadata import extra_metadata, token_in, token_json_start
 from .names import CLAIMS, claims_folder
 from .storage import HudiStorage
-from .timeline import Timeline, completed
+from .timeline import Timeline
 
 TAKE_OVER_AFTER = timedelta(minutes=10)
 """Age at which a claim of other files for the same batch counts as abandoned."""
@@ -109,25 +109,26 @@ class Claims:
         return next((one for one in claims if self.is_committed(one, timeline)), None)
 
     def is_committed(self, claim: Claim, timeline: Timeline) -> bool:
-        is_active = timeline.has(claim.instant)
-        if not is_active and not timeline.is_archived(claim.instant):
+        path = timeline.path_of(claim.instant)
+        if path is None and not timeline.is_archived(claim.instant):
             return False
         if claim.is_done:
             return True
-        content = self._storage.read(completed(claim.instant)) if is_active else None
-        return self._is_in_archive(claim) if content is None else self._is_own(claim, content)
+        content = None if path is None else self._storage.read(path)
+        return self._is_in_archive(claim, timeline) if content is None else self._is_own(claim, content)
 
     def _is_own(self, claim: Claim, content: bytes) -> bool:
         """Return False if another writer has completed the same instant."""
         found = token_in(extra_metadata(content))
         return found is not None and (found.query_id, found.token) == (self._query_id, claim.token)
 
-    def _is_in_archive(self, claim: Claim) -> bool:
+    def _is_in_archive(self, claim: Claim, timeline: Timeline) -> bool:
         """Return True if the archive has the commit: its token and its file.
 
         The file in its place is no proof, because clustering and cleaning may have replaced and deleted it.
         """
-        return has_entry(self._storage, [token_json_start(self._query_id, claim.token), claim.witness])
+        words = [token_json_start(self._query_id, claim.token), claim.witness]
+        return has_entry(self._storage, timeline.layout, claim.instant, words)
 
     def _read(self, name: str) -> Claim | None:
         match = _NAME.fullmatch(name)

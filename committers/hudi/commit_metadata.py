@@ -1,4 +1,4 @@
-"""The metadata of a commit: JSON, as Hudi's writers of table version 6 store it. Pure."""
+"""The metadata of a commit, as Hudi's writers store it: JSON in layout 1, Avro in layout 2. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 from ..contract import DataFile, Manifest, Token
 from ..file_tables.merged_batches import merged_note
+from . import avro
+from .layout import Layout
 from .names import file_id_of, visible_path
 from .schema import Record
 
@@ -26,13 +28,13 @@ class CommitToken:
     origins: tuple[str, ...] = ()
 
 
-def inflight_metadata(manifest: Manifest, origins: Sequence[str]) -> bytes:
+def inflight_metadata(manifest: Manifest, origins: Sequence[str], layout: Layout) -> bytes:
     """Return what the requested and the inflight instant say: whose they are."""
-    return _json({}, {TOKEN_KEY: _token_json(manifest, origins)})
+    return _encoded({}, {TOKEN_KEY: _token_json(manifest, origins)}, layout)
 
 
 def commit_metadata(
-    manifest: Manifest, files: Sequence[DataFile], origins: Sequence[str], schema: Record
+    manifest: Manifest, files: Sequence[DataFile], origins: Sequence[str], schema: Record, layout: Layout
 ) -> bytes:
     """Return the content of the completed instant."""
     partitions: dict[str, list[Mapping[str, Any]]] = {}
@@ -41,16 +43,18 @@ def commit_metadata(
         partitions.setdefault(posixpath.dirname(path), []).append(_write_stat(file, path))
     schema_json = json.dumps(schema, separators=(",", ":"))
     extra = {SCHEMA_KEY: schema_json, TOKEN_KEY: _token_json(manifest, origins)}
-    return _json(partitions, extra)
+    return _encoded(partitions, extra, layout)
 
 
-def _json(partitions: Mapping[str, Any], extra: Mapping[str, str]) -> bytes:
+def _encoded(partitions: Mapping[str, Any], extra: Mapping[str, str], layout: Layout) -> bytes:
     metadata = {
         "partitionToWriteStats": partitions,
         "compacted": False,
         "extraMetadata": extra,
         "operationType": "INSERT",
     }
+    if layout.has_completion_times:
+        return avro.encode(metadata)
     return json.dumps(metadata, indent=2).encode()
 
 
@@ -96,9 +100,9 @@ def token_json_start(query_id: str, token: Token) -> str:
 
 
 def extra_metadata(content: bytes) -> Mapping[str, str]:
-    """Return the extra metadata of a commit by any writer; empty if it has none, or is no JSON."""
+    """Return the extra metadata of a commit by any writer; empty if it has none, or another form."""
     try:
-        extra = json.loads(content)["extraMetadata"]
+        extra = (avro.decode(content) if avro.is_avro(content) else json.loads(content))["extraMetadata"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return {}
     return extra if isinstance(extra, dict) else {}
@@ -114,6 +118,6 @@ def token_in(extra: Mapping[str, str]) -> CommitToken | None:
         return None
 
 
-def empty_commit(schema: Record) -> bytes:
+def empty_commit(schema: Record, layout: Layout) -> bytes:
     """Return the content of a commit without files."""
-    return _json({}, {SCHEMA_KEY: json.dumps(schema, separators=(",", ":"))})
+    return _encoded({}, {SCHEMA_KEY: json.dumps(schema, separators=(",", ":"))}, layout)

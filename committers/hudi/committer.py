@@ -3,7 +3,7 @@
     claim       the claim of the batch is created for the manifest's instant (`claims`)
     request     the instant becomes pending
     place       the files are copied to where readers look
-    complete    `<instant>.commit` is created: the commit
+    complete    `<instant>.commit` is created: the commit; see `layout` for versions 8 and 9
 
 The instant is chosen when the batch is planned, because the rows contain it, and is part of the names of
 the manifest's files. So every attempt to commit a manifest uses the same instant and creates the same
@@ -40,8 +40,8 @@ from .names import STAGED, instant_of, query_id_of, reservation, visible_path
 from .properties import HudiTable
 from .publishing import Publishing, withdraw
 from .schema import merged, parse_record
-from .table import KIND, HudiTableFiles
-from .timeline import Timeline
+from .table import KIND, HudiTableFiles, table_now
+from .timeline import Timeline, next_instant
 
 logger = get_logger(__name__)
 
@@ -154,7 +154,7 @@ class HudiTableCommitter:
         with self._files.errors():
             committed = claims.committed_of(found, timeline)
         token = None if committed is None else committed.token
-        publishing = Publishing(self._files.storage, instant, content.files)
+        publishing = self._publishing(table, timeline, instant, content)
         try:
             if is_committed(manifest, token, f"Hudi table {self._uri}"):
                 return self._already(publishing, claims, committed, timeline, instant, claim)
@@ -169,6 +169,14 @@ class HudiTableCommitter:
             raise
         self._withdraw_earlier(claims, claim, timeline)
         return self._publish(manifest, content, publishing, claims, claim, metadata)
+
+    def _publishing(
+        self, table: HudiTable, timeline: Timeline, instant: str, content: LakeManifest
+    ) -> Publishing:
+        def completion() -> str:
+            return next_instant(max(timeline.latest, instant), table_now(table))
+
+        return Publishing(self._files.storage, timeline, instant, content.files, completion)
 
     def _claim(self, claims: Claims, manifest: Manifest, content: LakeManifest) -> Claim | None:
         instant = _instant(manifest, content)
@@ -233,7 +241,7 @@ class HudiTableCommitter:
                 "batch was not committed. The next start of a coupled query writes it again. Deliver more "
                 "often, or keep more commits (hoodie.keep.min.commits)."
             )
-        if not timeline.is_after_commits(instant):
+        if not timeline.layout.has_completion_times and not timeline.is_after_commits(instant):
             logger.warning(
                 "Another writer has committed %s to the Hudi table %s since %s was planned with the instant "
                 "%s. Incremental queries that have read up to %s do not see its rows.",
@@ -242,7 +250,7 @@ class HudiTableCommitter:
         written = parse_record(content.schema_json, self._uri)
         current = self._files.schema(table, timeline) or written
         schema = merged(written, content.new_columns, current, self._uri, name)
-        return commit_metadata(manifest, content.files, content.origins, schema)
+        return commit_metadata(manifest, content.files, content.origins, schema, timeline.layout)
 
     def _withdraw_earlier(self, claims: Claims, claim: Claim, timeline: Timeline) -> None:
         """Remove what attempts of abandoned batches have left of their instants."""
@@ -250,7 +258,7 @@ class HudiTableCommitter:
             for other in claims.all():
                 is_left = other.path != claim.path and other.batch_id <= claim.batch_id
                 if is_left and not claims.is_committed(other, timeline):
-                    withdraw(self._files.storage, other.instant)
+                    withdraw(self._files.storage, timeline.layout, other.instant)
                     claims.release([other])
 
     def _publish(
@@ -265,7 +273,7 @@ class HudiTableCommitter:
         batch = manifest.batch
         is_completing = False
         try:
-            if not publishing.request(inflight_metadata(manifest, content.origins)):
+            if not publishing.request(inflight_metadata(manifest, content.origins, self._files.layout())):
                 raise _taken(self._uri, claim.instant)
             publishing.place_files()
             is_completing = True
@@ -319,7 +327,7 @@ class HudiTableCommitter:
         not_found = failed.not_found()
         if not isinstance(not_found, CommitStateUnknownError):
             with failed.reading_table(), self._files.errors():
-                withdraw(self._files.storage, claim.instant)
+                withdraw(self._files.storage, timeline.layout, claim.instant)
                 claims.release([claim])
         if isinstance(error, FileNotFoundError):
             raise RetryableError(
@@ -355,7 +363,7 @@ class HudiTableCommitter:
                 if timeline.has(instant) or any(claims.is_committed(one, timeline) for one in own):
                     continue
                 if instant in timeline.pending:
-                    withdraw(storage, instant)
+                    withdraw(storage, timeline.layout, instant)
                 claims.release(own)
                 storage.delete_all([reservation(instant)])
             return storage.delete_all([file.path for file in files])

@@ -24,6 +24,7 @@ OWN = f"{META}/.penstock"
 STAGED = f"{OWN}/staged"
 CLAIMS = f"{OWN}/claims"
 RESERVATIONS = f"{OWN}/instants"
+COMPLETIONS = f"{OWN}/completions"
 PARTITION_METADATA = ".hoodie_partition_metadata"
 
 _TOKEN = "0-0-0"  # noqa: S105  Hudi's name for partition, stage and attempt of a task
@@ -70,6 +71,11 @@ def query_id_of(path: str) -> str:
 def reservation(instant: str) -> str:
     """An object that reserves an instant for one batch of all streams."""
     return f"{RESERVATIONS}/{instant}"
+
+
+def completion_record(instant: str) -> str:
+    """An object with the time in the name of the completed instant. See `layout`."""
+    return f"{COMPLETIONS}/{instant}"
 
 
 def claims_folder(query_id: str) -> str:

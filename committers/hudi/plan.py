@@ -36,6 +36,7 @@ class Wanted:
     partition_by: tuple[str, ...] | None
     record_key: tuple[str, ...] | None
     is_hive_style: bool | None
+    version: int | None
 
 
 def plan(files: HudiTableFiles, rows: pa.Schema, wanted: Wanted, batch_id: int) -> HudiPlan:
@@ -54,6 +55,7 @@ def plan(files: HudiTableFiles, rows: pa.Schema, wanted: Wanted, batch_id: int) 
             _with_case_of(wanted.partition_by or (), rows),
             _with_case_of(wanted.record_key or (), rows),
             wanted.is_hive_style is not False,
+            wanted.version or 6,
         )
         _check_columns(rows, new.partition_by, new.record_key)
         files.create(rows, new, allowed=wanted.may_create, batch_id=batch_id)
@@ -121,6 +123,8 @@ def _check_as_wanted(uri: str, table: HudiTable, wanted: Wanted) -> None:
     ]
     if wanted.is_hive_style not in (None, table.is_hive_style) and table.partition_by:
         problems.append(f"hiveStylePartitions={str(wanted.is_hive_style).lower()} is not how the table is")
+    if wanted.version not in (None, table.version):
+        problems.append(f"tableVersion={wanted.version}, but the table has version {table.version}")
     if problems:
         raise ConfigurationError(
             f"The Hudi table {uri} is not as the options say:\n  - " + "\n  - ".join(problems) + "\n"

@@ -13,10 +13,14 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import TableNotSupportedError
+from .layout import LAYOUT_1, Layout
+from .names import META
 from .schema import Record
 
 PATH = ".hoodie/hoodie.properties"
-TABLE_VERSION = "6"
+VERSIONS = ("6", "8", "9")
+"""Versions of tables that Penstock writes."""
+
 ID = "penstock.table.id"
 """Our own property: tells a table from another one that is created at the same address."""
 
@@ -24,6 +28,7 @@ _KEYGEN = "org.apache.hudi.keygen."
 _SIMPLE, _COMPLEX, _NONE = (
     f"{_KEYGEN}{name}KeyGenerator" for name in ("Simple", "Complex", "Nonpartitioned")
 )
+_GENERATOR_TYPES = {_SIMPLE: "SIMPLE", _COMPLEX: "COMPLEX", _NONE: "NON_PARTITION", "": ""}
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -45,6 +50,8 @@ class HudiTable:
     """Instants are in UTC; else in the time zone of the writer's machine."""
     create_schema: str
     """Avro schema; empty if unknown."""
+    version: int
+    layout: Layout
 
 
 def parse(content: str) -> dict[str, str]:
@@ -91,19 +98,36 @@ def table_of(properties: Mapping[str, str], table_uri: str) -> HudiTable:
         encodes_paths=_flag(properties, "hoodie.datasource.write.partitionpath.urlencode"),
         is_utc=properties.get("hoodie.table.timeline.timezone", "LOCAL").upper() == "UTC",
         create_schema=properties.get("hoodie.table.create.schema", ""),
+        version=int(properties["hoodie.table.version"]),
+        layout=layout_of(properties),
     )
+
+
+def layout_of(properties: Mapping[str, str]) -> Layout:
+    """Return the layout of the table's timeline."""
+    if properties.get("hoodie.table.version") in (None, "6"):
+        return Layout(META, f"{META}/{properties.get('hoodie.archivelog.folder') or 'archived'}")
+    folder = f"{META}/{properties.get('hoodie.timeline.path') or 'timeline'}"
+    history = properties.get("hoodie.timeline.history.path") or "history"
+    return Layout(folder, f"{folder}/{history}", has_completion_times=True)
+
+
+LAYOUTS = (LAYOUT_1, layout_of({"hoodie.table.version": "8"}))
+"""Layouts of tables with the folders that Hudi gives them."""
 
 
 def _problems(properties: Mapping[str, str]) -> Iterator[str]:
     version = properties.get("hoodie.table.version", "")
     initial = properties.get("hoodie.table.initial.version", version)
-    if version != TABLE_VERSION:
+    if version not in VERSIONS:
         yield (
-            f"its table version is {version or 'unknown'}: Penstock writes version {TABLE_VERSION}, which "
-            "Hudi 1 writes with hoodie.write.table.version=6 and hoodie.write.auto.upgrade=false"
+            f"its table version is {version or 'unknown'}: Penstock writes versions 6, 8 and 9, which Hudi 1 "
+            "writes with hoodie.write.table.version and hoodie.write.auto.upgrade=false"
         )
     elif initial != version:
         yield f"it was upgraded from table version {initial}"
+    if version in ("8", "9") and (number := properties.get("hoodie.timeline.layout.version", "2")) != "2":
+        yield f"the layout of its timeline is {number}, instead of 2"
     if (kind := properties.get("hoodie.table.type", "COPY_ON_WRITE")) != "COPY_ON_WRITE":
         yield f"it is a {kind} table: Penstock writes copy-on-write tables"
     if (file_format := properties.get("hoodie.table.base.file.format", "PARQUET").upper()) != "PARQUET":
@@ -136,8 +160,9 @@ def _problems(properties: Mapping[str, str]) -> Iterator[str]:
 
 def _key_generator_problems(properties: Mapping[str, str]) -> Iterator[str]:
     generator = properties.get("hoodie.table.keygenerator.class", "")
-    known = {_SIMPLE: "SIMPLE", _COMPLEX: "COMPLEX", _NONE: "NON_PARTITION", "": ""}
-    kind = properties.get("hoodie.table.keygenerator.type", known.get(generator, generator)).upper()
+    kind = properties.get(
+        "hoodie.table.keygenerator.type", _GENERATOR_TYPES.get(generator, generator)
+    ).upper()
     keys = _names(properties.get("hoodie.table.recordkey.fields", ""))
     partitions = _names(properties.get("hoodie.table.partition.fields", ""))
     if kind not in ("SIMPLE", "COMPLEX", "NON_PARTITION", ""):
@@ -169,18 +194,17 @@ class NewHudiTable:
     partition_by: tuple[str, ...] = ()
     record_key: tuple[str, ...] = ()
     is_hive_style: bool = True
+    version: int = 6
 
 
 def render(new: NewHudiTable, create_schema: Record) -> str:
-    """Return the properties of a new table of version 6."""
-    several = len(new.record_key) > 1 or len(new.partition_by) > 1
-    generator = (_COMPLEX if several else _SIMPLE) if new.partition_by else _NONE
+    """Return the properties of a new table."""
     values: dict[str, Any] = {
         "hoodie.table.name": new.name,
         "hoodie.table.type": "COPY_ON_WRITE",
-        "hoodie.table.version": TABLE_VERSION,
-        "hoodie.table.initial.version": TABLE_VERSION,
-        "hoodie.timeline.layout.version": "1",
+        "hoodie.table.version": new.version,
+        "hoodie.table.initial.version": new.version,
+        **_versioned(new),
         "hoodie.table.timeline.timezone": "UTC",
         "hoodie.table.base.file.format": "PARQUET",
         "hoodie.archivelog.folder": "archived",
@@ -190,7 +214,6 @@ def render(new: NewHudiTable, create_schema: Record) -> str:
         "hoodie.datasource.write.drop.partition.columns": "false",
         "hoodie.datasource.write.hive_style_partitioning": str(new.is_hive_style).lower(),
         "hoodie.datasource.write.partitionpath.urlencode": "true",
-        "hoodie.table.keygenerator.class": generator,
         "hoodie.table.partition.fields": ",".join(new.partition_by),
         "hoodie.table.recordkey.fields": ",".join(new.record_key),
         "hoodie.table.create.schema": json.dumps(create_schema, separators=(",", ":")),
@@ -199,6 +222,26 @@ def render(new: NewHudiTable, create_schema: Record) -> str:
     }
     lines = [f"{key}={_escape(str(value))}" for key, value in values.items() if value != ""]
     return "\n".join(["#Properties of a table that Penstock has created", *lines, ""])
+
+
+def _versioned(new: NewHudiTable) -> Mapping[str, str]:
+    """Properties that differ between the versions of tables."""
+    several = len(new.record_key) > 1 or len(new.partition_by) > 1
+    generator = (_COMPLEX if several else _SIMPLE) if new.partition_by else _NONE
+    if new.version == 6:
+        return {"hoodie.timeline.layout.version": "1", "hoodie.table.keygenerator.class": generator}
+    merging = {
+        "hoodie.compaction.payload.class": "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload",
+        "hoodie.record.merge.strategy.id": "ce9acb64-bde0-424c-9b91-f6ebba25356d",
+    }
+    return {
+        "hoodie.timeline.layout.version": "2",
+        "hoodie.timeline.path": "timeline",
+        "hoodie.timeline.history.path": "history",
+        "hoodie.table.keygenerator.type": _GENERATOR_TYPES[generator],
+        "hoodie.record.merge.mode": "COMMIT_TIME_ORDERING",
+        **(merging if new.version == 8 else {}),
+    }
 
 
 KEY_TYPES = (pa.string(), pa.int8(), pa.int16(), pa.int32(), pa.int64())

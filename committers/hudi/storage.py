@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -167,6 +168,10 @@ class HudiStorage:
         with errors_of_the_system():
             for page in self._store.list(f"{folder}/", offset=f"{folder}/{start}", chunk_size=PAGE):
                 yield from (one["path"].removeprefix(f"{folder}/") for one in page)
+
+    def first_names(self, folder: str) -> list[str]:
+        """Names in a folder: on an object store only the first ones, as many as one request lists."""
+        return self.names(folder) if self.is_local else list(islice(self.names_after(folder, ""), PAGE))
 
     def paths_below(self, folder: str) -> list[str]:
         with errors_of_the_system(), suppress(FileNotFoundError):

@@ -13,12 +13,14 @@ import pyarrow as pa
 from .. import crash_points
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, ConfigurationError, TableChangedError
+from . import avro
 from .commit_metadata import SCHEMA_KEY, empty_commit, extra_metadata
-from .names import META, reservation
-from .properties import PATH, HudiTable, NewHudiTable, parse, render, table_of
+from .layout import LAYOUT_1, Layout
+from .names import reservation
+from .properties import LAYOUTS, PATH, HudiTable, NewHudiTable, layout_of, parse, render, table_of
 from .schema import Record, avro_record, parse_record
 from .storage import PAGE, HudiStorage
-from .timeline import FIRST_INSTANT, Timeline, completed, next_instant
+from .timeline import FIRST_INSTANT, Timeline, next_instant
 
 KIND = "hudi"
 
@@ -36,6 +38,7 @@ class HudiTableFiles:
     def __init__(self, table_uri: str, storage_options: Mapping[str, str]) -> None:
         self.uri = table_uri
         self.storage = HudiStorage(table_uri, storage_options)
+        self._layout: Layout | None = None
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -56,11 +59,31 @@ class HudiTableFiles:
 
         Raises:
             TableNotSupportedError: names what direct commits would violate.
+            ConfigurationError: a library that this version of tables needs is missing.
             RetryableError: it cannot be read now.
         """
+        properties = self._properties()
+        if properties is None:
+            return None
+        table = table_of(properties, self.uri)
+        if table.layout.has_completion_times:
+            avro.check_library(self.uri)
+        return table
+
+    def _properties(self) -> Mapping[str, str] | None:
         with self.errors():
             content = self.storage.read(PATH) or self.storage.read(f"{PATH}.backup")
-        return None if content is None else table_of(parse(content.decode()), self.uri)
+        if content is None:
+            return None
+        properties = parse(content.decode())
+        self._layout = layout_of(properties)
+        return properties
+
+    def layout(self) -> Layout:
+        """Return the layout of the timeline, as it was when the table was last loaded."""
+        if self._layout is None:
+            self._properties()
+        return self._layout or LAYOUT_1
 
     def load_same(self, table_id: str) -> HudiTable:
         """
@@ -90,7 +113,9 @@ class HudiTableFiles:
                 f"There is no Hudi table at {self.uri}, and createTable=false. Create the table, correct the "
                 "path, or set createTable=true."
             )
-        if self.timeline().latest != FIRST_INSTANT:
+        with self.errors():
+            timelines = [Timeline.of(self.storage.names(one.folder), one) for one in LAYOUTS]
+        if any(one.latest != FIRST_INSTANT for one in timelines):
             raise ConfigurationError(
                 f"The Hudi table {self.uri} has a timeline, but no hoodie.properties. Nothing was written. "
                 "Restore the file, or write another table."
@@ -105,12 +130,13 @@ class HudiTableFiles:
         Archival deletes the oldest instants first, maybe between two pages. Then those that the first page
         had are left out, because later ones of the next page are missing.
         """
+        layout = self.layout()
         with self.errors():
-            names = self.storage.names(META)
+            names = self.storage.names(layout.folder)
             if len(names) > PAGE and not self.storage.is_local:
                 oldest = next(self._instants_after(FIRST_INSTANT), "")
                 names = [name for name in names if name >= oldest]
-            return self._remembered(_timeline(tuple(names)))
+            return self._remembered(_timeline(tuple(names), layout))
 
     def recent_timeline(self, *instants: str) -> Timeline:
         """Return the timeline, maybe without instants between its beginning and its last hundred commits.
@@ -127,20 +153,22 @@ class HudiTableFiles:
         with self.errors():
             first = self._first_page()
             if len(first) < PAGE:
-                return self._remembered(_timeline(first))
+                return self._remembered(_timeline(first, self.layout()))
             last = tuple(self._instants_after(start))
             first = self._first_page()  # again: see `timeline`
         is_whole = first[-1:] > (start,)
         if is_whole or not Timeline.of(first).commits or not Timeline.of(last).commits:
             return self.timeline()  # others have changed it since this process has read it
-        return self._remembered(_timeline((*first, *last)))
+        return self._remembered(_timeline((*first, *last), self.layout()))
 
     def _first_page(self) -> tuple[str, ...]:
         return tuple(islice(self._instants_after(FIRST_INSTANT), PAGE))
 
     def _instants_after(self, start: str) -> Iterator[str]:
         """Names in the timeline begin with digits, and are listed before all others but hidden ones."""
-        return takewhile(lambda name: name[0].isdigit(), self.storage.names_after(META, start))
+        return takewhile(
+            lambda name: name[0].isdigit(), self.storage.names_after(self.layout().folder, start)
+        )
 
     def _remembered(self, timeline: Timeline) -> Timeline:
         recent = timeline.commits[-_COMMITS_READ:]
@@ -154,9 +182,12 @@ class HudiTableFiles:
         Readers take files that are older than the first commit as committed. So a batch must not be the
         first one.
         """
+        instant = next_instant(FIRST_INSTANT, table_now(table))
+        completion = next_instant(instant, table_now(table))
         with self.errors():
-            instant = next_instant(Timeline.of(()).latest, table_now(table))
-            self.storage.create(completed(instant), empty_commit(schema))
+            self.storage.create(
+                table.layout.completed(instant, completion), empty_commit(schema, table.layout)
+            )
 
     def reserve_instant(self, table: HudiTable, timeline: Timeline) -> str:
         """Return an instant that no other batch of any stream gets."""
@@ -179,16 +210,16 @@ class HudiTableFiles:
         """
         for _, name in reversed(timeline.commits[-_COMMITS_READ:]):
             with self.errors():
-                content = self.storage.read(f"{META}/{name}") or b""
+                content = self.storage.read(f"{timeline.layout.folder}/{name}") or b""
             if text := extra_metadata(content).get(SCHEMA_KEY):
                 return parse_record(text, self.uri)
         return parse_record(table.create_schema, self.uri) if table.create_schema else None
 
 
 @lru_cache(maxsize=4)
-def _timeline(names: tuple[str, ...]) -> Timeline:
+def _timeline(names: tuple[str, ...], layout: Layout) -> Timeline:
     """A batch lists the timeline seven times. To read thousands of names takes longer than to list them."""
-    return Timeline.of(names)
+    return Timeline.of(names, layout)
 
 
 def table_now(table: HudiTable) -> datetime:

@@ -1,8 +1,8 @@
-"""The timeline of a Hudi table of version 6: one to three files for each instant.
+"""The timeline of a Hudi table: one to three files for each instant.
 
 An instant is a time in milliseconds, `20261125160359123`. It is *requested*, *inflight* and then *completed*;
 readers see completed ones. Hudi's own writers move old instants into an archive, and take all data files
-older than the rest as completed.
+older than the rest as completed. See `layout` for the names of the files.
 """
 
 from __future__ import annotations
@@ -12,24 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
-from .names import META
+from .layout import LAYOUT_1, Layout
 
 _INSTANT_DIGITS = range(14, 18)
 _COMPLETED = ("commit", "deltacommit", "replacecommit")
 _FORMAT = "%Y%m%d%H%M%S"
 FIRST_INSTANT = "0"
-
-
-def requested(instant: str) -> str:
-    return f"{META}/{instant}.commit.requested"
-
-
-def inflight(instant: str) -> str:
-    return f"{META}/{instant}.inflight"
-
-
-def completed(instant: str) -> str:
-    return f"{META}/{instant}.commit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +29,30 @@ class Timeline:
     pending: frozenset[str]
     """Instants of any action that are not completed."""
     latest: str
-    """The latest instant of any action."""
+    """The latest instant of any action; in layout 2, the latest time of a completion if that is later."""
     first: str = field(default=FIRST_INSTANT)
     """The first completed instant of a commit, without those that a savepoint keeps from the archive: files
     of earlier ones count as committed.
     """
+    last_completion: str = FIRST_INSTANT
+    """In layout 2, the latest time at which one of the commits was completed."""
+    layout: Layout = LAYOUT_1
 
     @classmethod
-    def of(cls, names: Iterable[str]) -> Timeline:
+    def of(cls, names: Iterable[str], layout: Layout = LAYOUT_1) -> Timeline:
         """Read the names of the files of a timeline, which may be thousands."""
-        every, done, saved, commits = set(), set(), set(), []
+        every, done, saved, commits, times = set(), set(), set(), [], set()
+        last_completion = FIRST_INSTANT
         for name in names:
-            instant, _, rest = name.partition(".")
+            times_of, _, rest = name.partition(".")
+            instant, _, completion = times_of.partition("_")
             if not rest or not instant.isdigit() or len(instant) not in _INSTANT_DIGITS:
                 continue
             every.add(instant)
+            times.add(completion)
             if rest in _COMPLETED:
                 commits.append((instant, name))
+                last_completion = max(last_completion, completion)
             elif rest == "savepoint":
                 saved.add(instant)
             if "." not in rest and rest != "inflight":
@@ -67,14 +62,22 @@ class Timeline:
         return cls(
             commits=tuple(commits),
             pending=frozenset(every - done),
-            latest=max(every, default=FIRST_INSTANT),
+            latest=max(every | times, default=FIRST_INSTANT),
             first=first or (commits[0][0] if commits else FIRST_INSTANT),
+            last_completion=last_completion,
+            layout=layout,
         )
 
     def has(self, instant: str) -> bool:
         """Return True if the instant is a completed commit in the timeline."""
+        return self.path_of(instant) is not None
+
+    def path_of(self, instant: str) -> str | None:
+        """Return the path of a completed commit in the timeline."""
         position = bisect_left(self.commits, (instant, ""))
-        return position < len(self.commits) and self.commits[position][0] == instant
+        if position == len(self.commits) or self.commits[position][0] != instant:
+            return None
+        return f"{self.layout.folder}/{self.commits[position][1]}"
 
     def is_after_commits(self, instant: str) -> bool:
         """Return True if the instant is later than all completed commits."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions
-from ..options.parsing import MIB, check, columns, flag, parse_options, storable, text
+from ..options.parsing import MIB, check, columns, flag, one_of, parse_options, storable, text
 from ..options.stream import normalized_location, problems_of
 
 NAME = "penstock.hudi"
@@ -63,6 +63,12 @@ class HudiOptions(FileTableOptions):
     )
     table_name: str | None = optional(
         "tableName", _table_name, "Name of a new table.", default="the last part of the path"
+    )
+    table_version: int | None = optional(
+        "tableVersion",
+        one_of({str(version): version for version in (6, 8, 9)}),
+        "Version of a new table: `6`, `8` or `9`. Hudi 0 reads up to 6, Hudi 1.0 up to 8.",
+        default="`6`",
     )
     storage_options: Mapping[str, str] = passed_on(
         "storage.",

@@ -92,6 +92,7 @@ class HudiTarget(HudiTableCommitter, CompactableFileTable):
             partition_by=options.partition_by,
             record_key=options.record_key,
             is_hive_style=options.is_hive_style,
+            version=options.table_version,
         )
         planned = plan(self._files, rows, wanted, batch_id)
         content = LakeManifest(

@@ -3,6 +3,7 @@ import org.apache.hudi.client.HoodieJavaWriteClient;
 import org.apache.hudi.client.common.HoodieJavaEngineContext;
 import org.apache.hudi.common.config.HoodieMetadataConfig;
 import org.apache.hudi.common.engine.EngineType;
+import org.apache.hudi.common.table.HoodieTableMetaClient;
 import org.apache.hudi.common.table.HoodieTableVersion;
 import org.apache.hudi.config.HoodieArchivalConfig;
 import org.apache.hudi.config.HoodieCleanConfig;
@@ -13,11 +14,19 @@ import org.apache.hudi.storage.hadoop.HadoopStorageConfiguration;
 public class Archiver {
   public static void main(String[] arguments) throws Exception {
     int kept = Integer.parseInt(arguments[1]);
+    HadoopStorageConfiguration storage = new HadoopStorageConfiguration(new Configuration());
+    HoodieTableVersion version =
+        HoodieTableMetaClient.builder()
+            .setConf(storage)
+            .setBasePath(arguments[0])
+            .build()
+            .getTableConfig()
+            .getTableVersion();
     HoodieWriteConfig config =
         HoodieWriteConfig.newBuilder()
             .withPath(arguments[0])
             .withEngineType(EngineType.JAVA)
-            .withWriteTableVersion(HoodieTableVersion.SIX.versionCode())
+            .withWriteTableVersion(version.versionCode())
             .withAutoUpgradeVersion(false)
             .withEmbeddedTimelineServerEnabled(false)
             .withMetadataConfig(HoodieMetadataConfig.newBuilder().enable(false).build())
@@ -25,7 +34,6 @@ public class Archiver {
             .withArchivalConfig(
                 HoodieArchivalConfig.newBuilder().archiveCommitsWith(kept, kept + 1).build())
             .build();
-    HadoopStorageConfiguration storage = new HadoopStorageConfiguration(new Configuration());
     try (HoodieJavaWriteClient<?> client =
         new HoodieJavaWriteClient<>(new HoodieJavaEngineContext(storage), config)) {
       client.archive();

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,11 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.hudi import META, HudiLake
 
-from penstock.committers.contract import AlreadyCommitted, Committed, Conflict, Manifest
+from penstock.committers.contract import AlreadyCommitted, Committed, Conflict, Manifest, Outcome
 from penstock.committers.errors import PenstockError, RetryableError, SchemaMismatchError, TableChangedError
+from penstock.committers.hudi import committer as hudi_committer
 from penstock.committers.hudi import table as hudi_table
 from penstock.committers.hudi.committer import HudiTableCommitter
 from penstock.committers.hudi.publishing import Publishing
+from penstock.committers.hudi.storage import HudiStorage
 from penstock.committers.hudi.table import HudiTableFiles
 from penstock.committers.hudi.timeline import Timeline
 from penstock.committers.store.sql import SqlManifestStore, open_store
@@ -32,9 +36,9 @@ from penstock.testing.faults import Crash, lossy
 DAYS = pa.schema([("id", pa.int64()), ("day", pa.string())])
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> HudiLake:
-    return HudiLake(tmp_path)
+@pytest.fixture(params=[6, 9])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> HudiLake:
+    return HudiLake(tmp_path, request.param)
 
 
 @pytest.fixture
@@ -112,7 +116,7 @@ def test_readers_follow_the_timeline(lake: HudiLake, query: Query, store: SqlMan
     first, second, _ = lake.commits()
     assert [row["id"] for row in lake.rows(as_of=first)] == [0]
     assert sorted(row["id"] for row in lake.rows(as_of=second)) == [0, 1]
-    assert sorted(row["id"] for row in lake.rows(after=first)) == [1, 2]
+    assert sorted(row["id"] for row in lake.rows(after=lake.end_of(first))) == [1, 2]
 
 
 def test_files_of_a_failed_attempt_never_become_visible(
@@ -214,7 +218,7 @@ def test_a_pending_instant_of_another_writer_is_not_withdrawn(
     lake: HudiLake, query: Query, store: SqlManifestStore
 ) -> None:
     messages = query.write(query.plan(store, query.batch(0)), [ids(1)])
-    pending = [lake.meta / f"{_instant(lake)}.{end}" for end in ("commit.requested", "inflight")]
+    pending = [lake.timeline / f"{_instant(lake)}.{end}" for end in ("commit.requested", "inflight")]
     for path in pending:
         path.touch()
     query.target().discard(payloads(messages))
@@ -258,12 +262,15 @@ def _instant(lake: HudiLake) -> int:
 def test_a_later_commit_of_another_writer_is_reported(
     lake: HudiLake, query: Query, store: SqlManifestStore, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Since version 8 incremental readers go by the completions, so that they see the rows."""
     manifest = query.prepare(store, query.batch(0), ids(1))
     lake.append(100)
+    seen = lake.end_of(lake.commits()[-1])
     with caplog.at_level(logging.WARNING):
         query.target().commit(manifest)
 
-    assert "Incremental queries that have read up to" in caplog.text
+    assert ("Incremental queries that have read up to" in caplog.text) == (lake.version == 6)
+    assert [row["id"] for row in lake.rows(after=seen)] == ([] if lake.version == 6 else [1])
     assert lake.ids() == [1, 100]
 
 
@@ -298,7 +305,7 @@ def test_a_file_that_clustering_has_replaced_is_not_put_back(
     _commit(query, manifest, monkeypatch)
     (path,) = lake.visible_files()
     (lake.folder / path).unlink()
-    (lake.meta / f"{int(lake.commits()[-1]) + 1}.replacecommit").write_text("{}")
+    lake.completed(str(int(lake.commits()[-1]) + 1), "replacecommit").write_text("{}")
     assert isinstance(query.target().commit(manifest), AlreadyCommitted)
 
     assert not lake.visible_files()
@@ -456,6 +463,105 @@ def rewritten(decoupled: Query, batches: Sequence[Manifest]) -> Manifest:
     return DeliveryCompactor(target, GroupRewriter(InlineExecutor()))(merged, "delivery") or merged
 
 
+# The time of the completion, since version 8 ------------------------------------------------------
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each completion gets a time of its own, a second after the one before."""
+    seconds = count()
+    now = datetime.now(timezone.utc)
+    monkeypatch.setattr(hudi_committer, "table_now", lambda _: now + timedelta(seconds=next(seconds)))
+
+
+@pytest.mark.usefixtures("clock")
+def test_two_attempts_complete_an_instant_once(
+    lake: HudiLake, query: Query, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one is suspended just before it completes the instant, with a name that it has chosen."""
+    manifest = query.prepare(store, query.batch(0), ids(1))
+    outcomes: list[Outcome] = []
+    create = HudiStorage.create
+    with monkeypatch.context() as patched:
+
+        def suspended(self: HudiStorage, path: str, content: bytes = b"") -> bool:
+            if path.endswith(".commit"):
+                patched.undo()
+                outcomes.append(query.target().commit(manifest))
+            return create(self, path, content)
+
+        patched.setattr(HudiStorage, "create", suspended)
+        outcomes.append(query.target().commit(manifest))
+
+    assert [type(one) for one in outcomes] == [Committed, AlreadyCommitted]
+    assert len(lake.commits()) == 1
+    assert lake.ids() == [1]
+
+
+@pytest.mark.usefixtures("clock")
+def test_many_drivers_with_one_manifest_commit_it_once(
+    lake: HudiLake, query: Query, store: SqlManifestStore
+) -> None:
+    query.run(store, query.batch(0), ids(0))
+    manifest = query.prepare(store, query.batch(1), ids(1))
+    targets = [query.target() for _ in range(8)]
+    with ThreadPoolExecutor(len(targets)) as threads:
+        outcomes = list(threads.map(lambda target: target.commit(manifest), targets))
+
+    assert all(isinstance(one, Committed | AlreadyCommitted) for one in outcomes)
+    assert len(lake.commits()) == 2
+    assert lake.ids() == [0, 1]
+
+
+@pytest.mark.usefixtures("clock")
+def test_an_attempt_after_a_crash_takes_the_time_of_the_first_one(
+    lake9: HudiLake,
+    store: SqlManifestStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Readers that have read a later completion miss the rows, which is reported."""
+    query, create = Query(lake9, store=store), HudiStorage.create
+    manifest = query.prepare(store, query.batch(0), ids(1))
+
+    def dying(self: HudiStorage, path: str, content: bytes = b"") -> bool:
+        if path.endswith(".commit"):
+            raise Crash(path)
+        return create(self, path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(HudiStorage, "create", dying)
+        with pytest.raises(Crash):
+            query.target().commit(manifest)
+    (record,) = (lake9.meta / ".penstock" / "completions").iterdir()
+    recorded = record.read_text()
+    assert record.name in lake9.pending()
+    lake9.append(100)
+    with caplog.at_level(logging.WARNING):
+        query.recover(store)
+
+    assert "with the time" in caplog.text
+    assert lake9.end_of(record.name) == recorded
+    assert lake9.ids() == [1, 100]
+
+
+def test_times_of_archived_completions_are_deleted(lake9: HudiLake, store: SqlManifestStore) -> None:
+    query = Query(lake9, store=store)
+    for batch_id in range(3):
+        query.run(store, query.batch(batch_id), ids(batch_id))
+    lake9.archive()
+    query.run(store, query.batch(3), ids(3))
+
+    recorded = {path.name for path in (lake9.meta / ".penstock" / "completions").iterdir()}
+    assert recorded == set(lake9.commits())
+    assert len(recorded) == 2
+
+
+@pytest.fixture
+def lake9(tmp_path: Path) -> HudiLake:
+    return HudiLake(tmp_path, 9)
+
+
 # Decoupled delivery ---------------------------------------------------------------------------------
 
 
@@ -483,7 +589,7 @@ def test_a_delivery_has_one_instant_in_rows_names_and_timeline(
     rows = lake.read()
     assert sorted(rows["id"].to_pylist()) == [0] * 7 + [1] * 3
     assert len(set(rows["_hoodie_record_key"].to_pylist())) == 10
-    assert lake.rows(after=instant) == []
+    assert lake.rows(after=lake.end_of(instant)) == []
     assert len(lake.rows(after=str(int(instant) - 1))) == 10
     assert "0:" in json.loads(lake.commit(instant)["extraMetadata"]["penstock"])["merged"]
 
@@ -500,7 +606,7 @@ def test_a_batch_that_is_delivered_late_gets_a_new_instant(lake: HudiLake, store
     (seen,) = lake.commits()
     deliver(store)
 
-    assert [row["id"] for row in lake.rows(after=seen)] == [0]
+    assert [row["id"] for row in lake.rows(after=lake.end_of(seen))] == [0]
 
 
 def test_without_compaction_each_batch_has_a_commit_of_its_own(

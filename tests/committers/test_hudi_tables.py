@@ -12,6 +12,7 @@ from fastavro import parse_schema
 from tests.support.hudi import HudiLake
 
 from penstock.committers.errors import ConfigurationError, SchemaMismatchError, TableNotSupportedError
+from penstock.committers.hudi import avro
 from penstock.committers.hudi.properties import NewHudiTable, parse, render, table_of
 from penstock.committers.hudi.schema import arrow_schema, avro_record
 from penstock.committers.store.sql import SqlManifestStore
@@ -19,6 +20,8 @@ from penstock.testing.conformance import Query
 from penstock.testing.conformance.query import ids
 
 KEYGEN = "org.apache.hudi.keygen."
+VERSION_8 = {"hoodie.table.version": "8", "hoodie.timeline.layout.version": "2"}
+VERSION_9 = {**VERSION_8, "hoodie.table.version": "9"}
 BY_DAY = {"hoodie.table.partition.fields": "day"}
 TEXTS = pa.schema([("id", pa.int64()), ("day", pa.string())])
 
@@ -32,9 +35,14 @@ def lake(tmp_path: Path) -> HudiLake:
     ("properties", "message"),
     [
         ({"hoodie.table.version": "5"}, "table version is 5"),
-        ({"hoodie.table.version": "8"}, "table version is 8.*hoodie.write.table.version=6"),
-        ({"hoodie.table.version": "9"}, "table version is 9"),
+        ({"hoodie.table.version": "7"}, "table version is 7.*hoodie.write.table.version"),
+        ({"hoodie.table.version": "10"}, "table version is 10"),
         ({"hoodie.table.initial.version": "5"}, "upgraded from table version 5"),
+        ({**VERSION_8, "hoodie.table.initial.version": "6"}, "upgraded from table version 6"),
+        ({**VERSION_9, "hoodie.table.initial.version": "8"}, "upgraded from table version 8"),
+        ({**VERSION_8, "hoodie.timeline.layout.version": "1"}, "layout of its timeline is 1"),
+        ({**VERSION_8, "hoodie.table.type": "MERGE_ON_READ"}, "MERGE_ON_READ"),
+        ({**VERSION_9, "hoodie.table.metadata.partitions": "files"}, "metadata table with files"),
         ({"hoodie.table.type": "MERGE_ON_READ"}, "MERGE_ON_READ"),
         ({"hoodie.table.base.file.format": "ORC"}, "base files are ORC"),
         ({"hoodie.table.metadata.partitions": "files"}, "metadata table with files"),
@@ -121,6 +129,7 @@ def test_a_table_without_encoded_paths_refuses_special_characters(
         ({"partitionBy": "id"}, "partitionBy asks for id, but the table has day"),
         ({"recordKey": "day"}, "recordKey asks for day, but the table has none"),
         ({"hiveStylePartitions": "true"}, "hiveStylePartitions=true"),
+        ({"tableVersion": "9"}, "tableVersion=9, but the table has version 6"),
         ({"createTable": "false", "path": "nowhere"}, "createTable=false"),
     ],
 )
@@ -163,6 +172,7 @@ def test_keys_and_partitions_that_hudi_spells_differently_are_refused(
         ({"maintenance": "true"}, "maintenance is not an option of penstock.hudi"),
         ({"tableProperties": "{}"}, "tableProperties is not an option"),
         ({"tableName": "a b"}, "tableName='a b'"),
+        ({"tableVersion": "7"}, "tableVersion='7'.*must be one of 6, 8, 9"),
         ({"sortWithin": "day", "partitionBy": "day"}, "constant within a file"),
         ({"targetFileSize": "5g"}, "at most 4gb"),
         ({"recordKeys": "id"}, "Did you mean recordKey"),
@@ -171,6 +181,17 @@ def test_keys_and_partitions_that_hudi_spells_differently_are_refused(
 def test_bad_options_are_refused(lake: HudiLake, option: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Query(lake, options=option).sink()
+
+
+def test_a_table_with_commits_in_avro_needs_the_library(
+    tmp_path: Path, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = HudiLake(tmp_path, version=8)
+    lake.create()
+    monkeypatch.setattr(avro, "find_spec", lambda _: None)
+    query = Query(lake, store=store)
+    with pytest.raises(ConfigurationError, match=r"penstock\[hudi\]"):
+        query.plan(store, query.batch(0))
 
 
 def test_a_storage_that_the_client_cannot_open_is_refused(store: SqlManifestStore, lake: HudiLake) -> None:
@@ -238,12 +259,14 @@ def test_all_types_are_in_the_files(lake: HudiLake, store: SqlManifestStore) -> 
     assert [stored.field(name).type for name in ALL_TYPES.names] == ALL_TYPES.types
 
 
-def test_properties_survive_the_way_to_the_file_and_back() -> None:
-    new = NewHudiTable("events", ("day",), ("id", "day"), is_hive_style=False)
+@pytest.mark.parametrize("version", [6, 8, 9])
+def test_properties_survive_the_way_to_the_file_and_back(version: int) -> None:
+    new = NewHudiTable("events", ("day",), ("id", "day"), is_hive_style=False, version=version)
     content = render(new, avro_record(TEXTS, "events", meta=True))
     table = table_of(parse(content), "/t")
 
     assert (table.name, table.partition_by, table.record_key) == ("events", ("day",), ("id", "day"))
     assert (table.is_hive_style, table.encodes_paths, table.is_utc) == (False, True, True)
+    assert (table.version, table.layout.has_completion_times) == (version, version > 6)
     assert arrow_schema(json.loads(table.create_schema)) == TEXTS
     assert parse("a\\:b\\u0020c = x\\=y\\\\\n#d=1\n!e=2\nf:3") == {"a:b c": "x=y\\", "f": "3"}

@@ -129,7 +129,7 @@ class IcebergHarness(IcebergLake, LakeHarness):
 
 
 class HudiHarness(HudiLake, FileTableHarness):
-    """A table of version 6 on the local disk, read by the package hudi."""
+    """A table on the local disk, read by the package hudi."""
 
     promises = Promises(
         name="Hudi tables",

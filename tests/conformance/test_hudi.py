@@ -14,3 +14,17 @@ class TestHudi(DestinationConformance):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> DestinationHarness:
         return HudiHarness(tmp_path)
+
+
+@pytest.mark.campaign
+class TestHudi8(DestinationConformance):
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> DestinationHarness:
+        return HudiHarness(tmp_path, version=8)
+
+
+@pytest.mark.campaign
+class TestHudi9(DestinationConformance):
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> DestinationHarness:
+        return HudiHarness(tmp_path, version=9)

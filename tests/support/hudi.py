@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hudi import HudiQueryType, HudiReadOptions, HudiTableBuilder
 
+from penstock.committers.hudi import avro
 from penstock.datasource.base_source import PenstockDataSource
 from penstock.datasource.destinations import DestinationType
 from penstock.datasource.hudi.sink import DESTINATION
@@ -29,21 +30,30 @@ META = [
 
 
 class HudiLake:
-    """The table `events`. Others write it as Hudi's writers of version 6 do: one file for each commit."""
+    """The table `events`. Others write it as Hudi's writers do: one file for each commit.
+
+    Args:
+        version: of the table: 6, 8 or 9
+    """
 
     data_source: ClassVar[type[PenstockDataSource]] = HudiDataSource
     destination: ClassVar[DestinationType] = DESTINATION
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, version: int = 6) -> None:
         self.folder = folder / "events"
+        self.version = version
 
     @property
     def options(self) -> dict[str, str]:
-        return {"path": str(self.folder)}
+        return {"path": str(self.folder)} | ({} if self.version == 6 else {"tableVersion": str(self.version)})
 
     @property
     def meta(self) -> Path:
         return self.folder / ".hoodie"
+
+    @property
+    def timeline(self) -> Path:
+        return self.meta if self.version == 6 else self.meta / "timeline"
 
     @property
     def exists(self) -> bool:
@@ -74,16 +84,26 @@ class HudiLake:
 
     def commits(self) -> list[str]:
         """The completed instants, without the first one, which has no files."""
-        found = [path.name.removesuffix(".commit") for path in self.meta.glob("*.commit")]
-        return sorted(one for one in found if self.commit(one)["partitionToWriteStats"])
+        return sorted(one for one in self._done() if self.commit(one)["partitionToWriteStats"])
+
+    def _done(self) -> dict[str, Path]:
+        """The completed instants, whose names have the time of the completion since version 8."""
+        found = {path.stem.partition("_")[0]: path for path in self.timeline.glob("*.commit")}
+        assert len(found) == len(list(self.timeline.glob("*.commit"))), "an instant was completed twice"
+        return found
 
     def commit(self, instant: str) -> dict[str, Any]:
-        metadata: dict[str, Any] = json.loads((self.meta / f"{instant}.commit").read_text())
+        content = self._done()[instant].read_bytes()
+        metadata: dict[str, Any] = avro.decode(content) if avro.is_avro(content) else json.loads(content)
         return metadata
 
+    def end_of(self, instant: str) -> str:
+        """Where an incremental reader of this commit goes on: since version 8, after its completion."""
+        return self._done()[instant].stem.rpartition("_")[2]
+
     def pending(self) -> set[str]:
-        requested = {path.name.split(".")[0] for path in self.meta.glob("*.requested")}
-        return requested - {path.name.removesuffix(".commit") for path in self.meta.glob("*.commit")}
+        requested = {path.name.split(".")[0] for path in self.timeline.glob("*.requested")}
+        return requested - set(self._done())
 
     def visible_files(self) -> set[str]:
         """Data files that a reader lists, by their paths below the table, whatever their instants."""
@@ -93,7 +113,8 @@ class HudiLake:
     def uncommitted(self) -> Collection[str]:
         """Staged files, and files in the places of readers whose instant is not completed."""
         staged = {str(path.relative_to(self.folder)) for path in self.meta.rglob("*.parquet")}
-        done = {path.name.removesuffix(".commit") for path in self.meta.glob("*.commit")}
+        done = self._done()
+        staged -= {path for path in staged if "/history/" in path}
         return staged | {path for path in self.visible_files() if path[:-8].rpartition("_")[2] not in done}
 
     # What others do -----------------------------------------------------------------------------------
@@ -101,16 +122,16 @@ class HudiLake:
     def create(
         self, schema: Mapping[str, str] | None = None, properties: Mapping[str, str] | None = None
     ) -> None:
-        """As Hudi creates a table of version 6; `schema` has the Avro type of each column."""
-        self.meta.mkdir(parents=True)
+        """As Hudi creates a table; `schema` has the Avro type of each column."""
+        self.timeline.mkdir(parents=True)
         types = schema or {"id": "long"}
         fields = [{"name": name, "type": ["null", kind], "default": None} for name, kind in types.items()]
         record = {"type": "record", "name": "events_record", "fields": fields}
         values = {
             "hoodie.table.name": "events",
             "hoodie.table.type": "COPY_ON_WRITE",
-            "hoodie.table.version": "6",
-            "hoodie.timeline.layout.version": "1",
+            "hoodie.table.version": str(self.version),
+            "hoodie.timeline.layout.version": "1" if self.version == 6 else "2",
             "hoodie.table.timeline.timezone": "UTC",
             "hoodie.table.base.file.format": "PARQUET",
             "hoodie.archivelog.folder": "archived",
@@ -133,20 +154,60 @@ class HudiLake:
         (self.folder / ".hoodie_partition_metadata").write_text("commitTime=0\npartitionDepth=0\n")
         stat = {"fileId": f"other-{row_id}-0", "path": name, "partitionPath": "", "numWrites": 1}
         for end in ("commit.requested", "inflight"):
-            (self.meta / f"{instant}.{end}").touch()
+            (self.timeline / f"{instant}.{end}").touch()
         metadata = {"partitionToWriteStats": {"": [stat]}, "compacted": False, "extraMetadata": {}}
-        (self.meta / f"{instant}.commit").write_text(json.dumps({**metadata, "operationType": "INSERT"}))
+        metadata["operationType"] = "INSERT"
+        content = json.dumps(metadata).encode() if self.version == 6 else avro.encode(metadata)
+        self.completed(instant, "commit").write_bytes(content)
+
+    def completed(self, instant: str, action: str) -> Path:
+        """The name of an instant that another writer completes."""
+        times = instant if self.version == 6 else f"{instant}_{self._later(1)}"
+        return self.timeline / f"{times}.{action}"
 
     def _later(self, milliseconds: int) -> str:
         now = datetime.now(timezone.utc)
         wanted = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}"
-        taken = [path.name[:17] for path in self.meta.glob("2*")]
+        names = [path.name for path in self.timeline.glob("2*")]
+        taken = [time for name in names for time in name.partition(".")[0].split("_")]
         return str(max([int(wanted), *(int(one) + 1 for one in taken)]) + milliseconds)
 
     def archive(self) -> None:
-        """Move all commits but the last one into an archive, whose entries are texts instead of Avro."""
-        old = [path for path in self.meta.glob("2*") if not path.name.startswith(self.commits()[-1])]
-        found = [self.commit(path.stem) for path in sorted(old) if path.suffix == ".commit"]
+        """Move all commits but the last one into the archive."""
+        old = [path for path in self.timeline.glob("2*") if not path.name.startswith(self.commits()[-1])]
+        done = [path for path in sorted(old) if path.suffix == ".commit"]
+        if self.version == 6:
+            self._archive_in_log(done)
+        else:
+            self._archive_in_parquet(done)
+        for path in old:
+            path.unlink()
+
+    def _archive_in_parquet(self, done: list[Path]) -> None:
+        """As Hudi does: seen in a table of Hudi 1.2."""
+        history = self.timeline / "history"
+        history.mkdir(exist_ok=True)
+        times = [path.stem.split("_") for path in done]
+        count = len(done)
+        columns = {
+            "instantTime": [instant for instant, _ in times],
+            "completionTime": [completion for _, completion in times],
+            "action": ["commit"] * count,
+            "metadata": [path.read_bytes() for path in done],
+            "plan": pa.nulls(count, pa.binary()),
+            "version": pa.array([1] * count, pa.int32()),
+        }
+        manifest = history / "manifest_1"
+        before = json.loads(manifest.read_text())["files"] if manifest.exists() else []
+        name = f"{times[0][0]}_{times[-1][0]}_0.parquet"
+        pq.write_table(pa.table(columns), history / name, compression="gzip")
+        files = [*before, {"fileName": name, "fileLen": (history / name).stat().st_size}]
+        manifest.write_text(json.dumps({"files": files}))
+        (history / "_version_").write_text("1")
+
+    def _archive_in_log(self, done: list[Path]) -> None:
+        """With texts for entries instead of Avro."""
+        found = [self.commit(path.stem) for path in done]
         entries = [_words(one).encode() for one in found]
         records = b"".join(struct.pack(">i", len(entry)) + entry for entry in entries)
         content = struct.pack(">ii", 3, len(entries)) + records
@@ -154,8 +215,6 @@ class HudiLake:
         (self.meta / "archived").mkdir(exist_ok=True)
         with (self.meta / "archived" / ".commits_.archive.1_1-0-1").open("ab") as file:
             file.write(b"#HUDI#" + struct.pack(">q", len(body)) + body)
-        for path in old:
-            path.unlink()
 
     def drop(self) -> None:
         shutil.rmtree(self.folder)
@@ -167,7 +226,7 @@ class HudiLake:
     def roll_back(self) -> None:
         """Undo the last commit, as Hudi's rollback does."""
         instant = self.commits()[-1]
-        for path in [*self.meta.glob(f"{instant}.*"), *self.folder.rglob(f"*_{instant}.parquet")]:
+        for path in [*self.timeline.glob(f"{instant}[._]*"), *self.folder.rglob(f"*_{instant}.parquet")]:
             path.unlink()
 
 
