@@ -102,7 +102,7 @@ class HudiLake:
         return self._done()[instant].stem.rpartition("_")[2]
 
     def pending(self) -> set[str]:
-        requested = {path.name.split(".")[0] for path in self.timeline.glob("*.requested")}
+        requested = {path.name.split(".")[0] for path in self.timeline.glob("*.commit.requested")}
         return requested - set(self._done())
 
     def visible_files(self) -> set[str]:
