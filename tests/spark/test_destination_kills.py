@@ -66,6 +66,7 @@ def destinations(stack: ExitStack, new_postgres_url: Callable[[], str]) -> dict[
             ("commit.start", "commit.landed"),
             {"partitionBy": "day", "recordKey": "id"},
         ),
+        "hudi9": Killed(lambda folder: HudiHarness(folder, 9), ("commit.start", "commit.landed")),
         "lance": Killed(LanceHarness),
         "postgres": Killed(lambda _: PostgresHarness(new_postgres_url)),
         "http": Killed(http, ("prepare.start", "prepare.done")),
