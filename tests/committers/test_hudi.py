@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
@@ -480,22 +481,43 @@ def test_two_attempts_complete_an_instant_once(
 ) -> None:
     """The first one is suspended just before it completes the instant, with a name that it has chosen."""
     manifest = query.prepare(store, query.batch(0), ids(1))
+    outcomes = outcomes_of_two(query, manifest, r"\.commit$", monkeypatch)
+
+    assert [type(one) for one in outcomes] == [Committed, AlreadyCommitted]
+    assert len(lake.commits()) == 1
+    assert lake.ids() == [1]
+
+
+@pytest.mark.usefixtures("clock")
+def test_the_time_of_a_completion_is_known_after_it(
+    lake9: HudiLake, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt is suspended before it chooses the time; the second one commits, and cleans up."""
+    query = Query(lake9, store=store)
+    manifest = query.prepare(store, query.batch(0), ids(1))
+    outcomes = outcomes_of_two(query, manifest, "/completions/", monkeypatch)
+
+    assert [type(one) for one in outcomes] == [Committed, AlreadyCommitted]
+    assert len(lake9.commits()) == 1
+
+
+def outcomes_of_two(
+    query: Query, manifest: Manifest, suspended_at: str, monkeypatch: pytest.MonkeyPatch
+) -> list[Outcome]:
+    """One attempt is suspended before it creates an object with a path like this; another one commits."""
     outcomes: list[Outcome] = []
     create = HudiStorage.create
     with monkeypatch.context() as patched:
 
         def suspended(self: HudiStorage, path: str, content: bytes = b"") -> bool:
-            if path.endswith(".commit"):
+            if re.search(suspended_at, path):
                 patched.undo()
                 outcomes.append(query.target().commit(manifest))
             return create(self, path, content)
 
         patched.setattr(HudiStorage, "create", suspended)
         outcomes.append(query.target().commit(manifest))
-
-    assert [type(one) for one in outcomes] == [Committed, AlreadyCommitted]
-    assert len(lake.commits()) == 1
-    assert lake.ids() == [1]
+    return outcomes
 
 
 @pytest.mark.usefixtures("clock")
