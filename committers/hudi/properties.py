@@ -132,6 +132,8 @@ def _problems(properties: Mapping[str, str]) -> Iterator[str]:
         yield f"it is a {kind} table: Penstock writes copy-on-write tables"
     if (file_format := properties.get("hoodie.table.base.file.format", "PARQUET").upper()) != "PARQUET":
         yield f"its base files are {file_format}"
+    if (table_format := properties.get("hoodie.table.format", "native").lower()) != "native":
+        yield f"its table format is {table_format} (hoodie.table.format)"
     lists = ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight")
     indexes = [name for key in lists for name in _names(properties.get(key, ""))]
     if indexes or _flag(properties, "hoodie.metadata.enable"):

@@ -45,6 +45,7 @@ def lake(tmp_path: Path) -> HudiLake:
         ({**VERSION_9, "hoodie.table.metadata.partitions": "files"}, "metadata table with files"),
         ({"hoodie.table.type": "MERGE_ON_READ"}, "MERGE_ON_READ"),
         ({"hoodie.table.base.file.format": "ORC"}, "base files are ORC"),
+        ({**VERSION_9, "hoodie.table.format": "iceberg"}, "table format is iceberg"),
         ({"hoodie.table.metadata.partitions": "files"}, "metadata table with files"),
         ({"hoodie.table.metadata.partitions": "files,record_index"}, "record-level index"),
         ({"hoodie.table.metadata.partitions.inflight": "files"}, "metadata table with files"),
