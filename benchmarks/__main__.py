@@ -1,6 +1,7 @@
 """Runs all benchmarks or the named ones; prints Markdown to stdout and progress to stderr.
 
     python -m benchmarks [NAME …] [--write] [--quick] [--rows N] [--repeat N] [--cases CASE …] [--minutes N]
+                         [--commits N]
 
 `--write` puts each page and its pictures into docs/benchmarks/. The exit code is 1 if a bound does not hold.
 """
@@ -48,12 +49,13 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, help="runs of each case; default: 5, with --quick 2")
     parser.add_argument("--cases", nargs="+", default=(), help="only these cases; default: all")
     parser.add_argument("--minutes", type=float, help="of the outage; default: 10, with --quick 1")
+    parser.add_argument("--commits", type=int, help="into each table; default: 1000, with --quick 100")
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.names) - set(NAMES)):
         parser.error(f"unknown benchmark {', '.join(unknown)}; the benchmarks are {', '.join(NAMES)}")
     repeat = arguments.repeat or (2 if arguments.quick else 5)
     cases = tuple(arguments.cases)
-    options = Options(arguments.rows, repeat, arguments.quick, cases, arguments.minutes)
+    options = Options(arguments.rows, repeat, arguments.quick, cases, arguments.minutes, arguments.commits)
     shown = [one for one in sys.argv[1:] if one not in (*arguments.names, "--write")]
     holds = True
     for name in arguments.names or NAMES:

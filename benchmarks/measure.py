@@ -34,6 +34,8 @@ class Options:
     """The cases to run; empty: all."""
     minutes: float | None = None
     """Of an outage."""
+    commits: int | None = None
+    """Into one table, one after the other."""
 
     def wants(self, case: str) -> bool:
         return not self.cases or case in self.cases

@@ -62,7 +62,7 @@ OPTIONS: dict[str, Callable[[Path], dict[str, str]]] = {
 def run(options: Options) -> Report:
     count = options.rows or (QUICK_ROWS if options.is_quick else ROWS)
     rows = _rows(count)
-    commits = QUICK_COMMITS if options.is_quick else COMMITS
+    commits = options.commits or (QUICK_COMMITS if options.is_quick else COMMITS)
     report = Report(
         "tables",
         "Tables of each format",
