@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .datasource.options.declaring import declared, option, optional, options_of, passed_on
     from .datasource.options.delivery import DeliveryOptions
     from .datasource.options.parsing import columns
-    from .datasource.options.plug_in import parse_as
+    from .datasource.options.stream import parse_as
     from .datasource.options.urls import http_url
     from .datasource.plain_sink import PlainSink
     from .datasource.requests.options import RequestOptions, batch_bytes, batch_entries, record_bytes
@@ -106,7 +106,7 @@ _HOME = {
     "datasource.destinations": ("Cleanable", "DestinationType", "StoredTable", "TableNow"),
     "datasource.options.declaring": ("declared", "passed_on", "option", "optional", "options_of"),
     "datasource.options.delivery": ("DeliveryOptions",),
-    "datasource.options.plug_in": ("parse_as",),
+    "datasource.options.stream": ("parse_as",),
     "datasource.plain_sink": ("PlainSink",),
     "datasource.sink": (
         "SupportsTableIdentity",

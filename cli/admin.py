@@ -16,7 +16,8 @@ from ..committers.errors import (
     TableChangedError,
     shown,
 )
-from ..committers.store.sql import SqlManifestStore, StreamStatus
+from ..committers.store.sql import SqlManifestStore
+from ..committers.store.status import StreamStatus
 from ..datasource.checkpoint import Checkpoint
 from ..datasource.destinations import Cleanable, open_committer, paths_of, stored_table
 from ..datasource.table_access import TableAccess

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..committers.store.dead_letters import LetterCount
-    from ..committers.store.sql import SqlManifestStore, StreamStatus
+    from ..committers.store.sql import SqlManifestStore
+    from ..committers.store.status import StreamStatus
     from ..datasource.sink import Sink
     from ..datasource.table_access import TableAccess
 

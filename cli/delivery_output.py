@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..committers.errors import ManifestCorruptError
-from ..committers.store.sql import SqlManifestStore, StreamStatus
+from ..committers.store.sql import SqlManifestStore
+from ..committers.store.status import StreamStatus
 from ..delivery.statistics import DELIVERIES, DeliveryStatistics, Quantiles, statistics_of
 from ..delivery.stream_settings import StreamSettings
 from . import output

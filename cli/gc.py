@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from ..committers.cleanup import ClassifiedFiles
 from ..committers.errors import ConfigurationError, PenstockError
 from ..committers.safe_text import one_line
-from ..committers.store.sql import SqlManifestStore, StreamStatus
+from ..committers.store.sql import SqlManifestStore
+from ..committers.store.status import StreamStatus
 from ..datasource.destinations import Cleanable, cleanup_of, stored_table
 from ..datasource.table_access import TableAccess
 from . import output

@@ -25,7 +25,8 @@ from ..committers.errors import PenstockError
 from ..committers.recovery import Recovered
 from ..committers.safe_text import one_line, safe, without_credentials
 from ..committers.store.selection import short_id
-from ..committers.store.sql import SqlManifestStore, StreamStatus, WrittenTable
+from ..committers.store.sql import SqlManifestStore
+from ..committers.store.status import StreamStatus, WrittenTable
 from ..datasource.destinations import TableNow
 from ..delivery.listeners import version_json
 

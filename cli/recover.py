@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from ..committers.contract import ManifestState
 from ..committers.errors import ConfigurationError, PenstockError, TableChangedError
 from ..committers.recovery import Recovered, Recovery
-from ..committers.store.sql import SqlManifestStore, StreamStatus
+from ..committers.store.sql import SqlManifestStore
+from ..committers.store.status import StreamStatus
 from ..datasource.destinations import TableNow, open_committer, stored_table
 from ..datasource.sink import SupportsTableIdentity, check_same_table
 from ..datasource.table_access import TableAccess

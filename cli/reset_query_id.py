@@ -15,7 +15,8 @@ from pyarrow.fs import LocalFileSystem
 
 from ..committers.contract import ManifestState
 from ..committers.errors import ConfigurationError
-from ..committers.store.sql import SqlManifestStore, StreamStatus
+from ..committers.store.sql import SqlManifestStore
+from ..committers.store.status import StreamStatus
 from ..datasource.checkpoint import Checkpoint
 
 METADATA = "metadata"

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from .contract import Batch, Committer, ManifestRecord, ManifestState, ManifestStore, StreamKey, Token
+from .contract import Batch, Committer, ManifestRecord, ManifestState, StreamKey, Token
 from .decision import Action, TokenPosition, token_position
 from .errors import CheckpointMismatchError
+from .store.contract import ManifestStore
 
 DigestOf: TypeAlias = Callable[[int], "str | None"]
 """Returns the digest of an earlier batch from the checkpoint; None if the checkpoint no longer has it."""

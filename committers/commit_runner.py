@@ -15,18 +15,9 @@ from functools import partial
 from . import crash_points
 from .batch_writes import COMMIT_WITHIN, batch_write_of
 from .checkpoint_forks import CheckpointForks
-from .contract import (
-    AlreadyCommitted,
-    Batch,
-    Committed,
-    Committer,
-    Conflict,
-    Manifest,
-    ManifestState,
-    ManifestStore,
-    Token,
-)
+from .contract import AlreadyCommitted, Batch, Committed, Committer, Conflict, Manifest, ManifestState, Token
 from .errors import NEXT_TRY, CheckpointMismatchError, FencedError, RetryableError
+from .store.contract import ManifestStore
 
 
 @dataclass(frozen=True, slots=True)

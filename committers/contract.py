@@ -1,4 +1,4 @@
-"""The contract between writers, committers and the manifest store.
+"""The contract between writers and committers; `store.contract` is the one with the manifest store.
 
 Contains everything that crosses a process boundary: what a task attempt returns, what is made durable, and
 the outcome of a commit. Plain values without I/O; executors can import it (standard library only).
@@ -302,24 +302,6 @@ class ManifestRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """The manifest that is valid for a batch after `prepare`."""
-
-    record: ManifestRecord
-    is_ours: bool
-    """False if an earlier manifest is valid: then no manifest lists the files of the given one."""
-
-
-@dataclass(frozen=True, slots=True)
-class PrepareRequest:
-    """The arguments of `ManifestStore.prepare` for one of several targets."""
-
-    manifest: Manifest
-    follows: Batch | None = None
-    replacing: ManifestRecord | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Token:
     """The stream's last batch, stored in the table itself. The token decides what is *committed*."""
 
@@ -427,103 +409,5 @@ class Target(PayloadCommitter[PayloadT], Protocol[PayloadT, ContentT]):
 
         Args:
             content: from the plan of the batch
-        """
-        ...
-
-
-class ManifestStore(Protocol):
-    """Stores pending manifests, their state, and which run may prepare. Runs on the driver.
-
-    Each method is one short database transaction.
-    """
-
-    def register_stream(self, stream: StreamKey, kind: str, query_name: str = "", table_id: str = "") -> None:
-        """Insert or update the stream. Idempotent."""
-        ...
-
-    def claim(self, stream: StreamKey, run_id: str) -> None:
-        """Make `run_id` the run that may prepare batches of the stream.
-
-        A run that is new to the store takes over (the newest start wins). The previous run is fenced for
-        good.
-
-        Raises:
-            FencedError: a newer run has taken over.
-        """
-        ...
-
-    def prepare(
-        self,
-        manifest: Manifest,
-        run_id: str,
-        *,
-        follows: Batch | None = None,
-        replacing: ManifestRecord | None = None,
-    ) -> Prepared:
-        """Store the manifest as PREPARED unless the batch already has one: the first one wins.
-
-        An ABORTED batch is prepared again; a PREPARED or COMMITTED one is returned unchanged.
-
-        Args:
-            follows: raise an error unless the store has this batch and it does not wait for its replay
-            replacing: a PREPARED record to replace, if it is unchanged and not in a delivery
-
-        Raises:
-            FencedError: `run_id` does not hold the claim.
-            RetryableError: the store was replaced, or another run has changed one of these batches.
-        """
-        ...
-
-    def abort_from(self, expected: ManifestRecord, reason: str) -> bool:
-        """Abort all PREPARED batches of the stream from this one on.
-
-        Later batches that an operator has skipped wait for their replay from now on, like these.
-
-        Returns False and aborts nothing if the record has changed, or if one of them is in an unfinished
-        delivery.
-        """
-        ...
-
-    def record(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None:
-        """The record of the batch; None if it was never prepared."""
-        ...
-
-    def manifest(self, stream: StreamKey, batch_id: int) -> Manifest | None:
-        """The whole manifest, after its checksum is verified.
-
-        Raises:
-            ManifestCorruptError: the content does not match its checksum.
-        """
-        ...
-
-    def pending(self, stream: StreamKey) -> Sequence[ManifestRecord]:
-        """PREPARED batches in ascending order."""
-        ...
-
-    def finish(
-        self,
-        batch: Batch,
-        state: ManifestState,
-        *,
-        table_version: int | None = None,
-        reason: str = "",
-        expected: ManifestRecord | None = None,
-    ) -> bool:
-        """Change PREPARED to `state` (compare-and-set on batch, digest and state); return False if that did
-        not match.
-
-        Args:
-            expected: also compare the whole record: another run may have replaced the files
-        """
-        ...
-
-
-class JointManifestStore(ManifestStore, Protocol):
-    """A store that prepares the manifests of several targets together."""
-
-    def prepare_all(self, requests: Sequence[PrepareRequest], run_id: str) -> Sequence[Prepared]:
-        """Call `prepare` for several targets of one query, in one transaction: an error stores none.
-
-        Returns the results in the order of the requests. Raises the errors of `prepare`.
         """
         ...

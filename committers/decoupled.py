@@ -22,7 +22,6 @@ from .contract import (
     Manifest,
     ManifestRecord,
     ManifestState,
-    ManifestStore,
     PayloadCommitter,
     PayloadT,
     Token,
@@ -31,6 +30,7 @@ from .decision import REFUSALS, Action, TokenPosition, decide, decide_when_read,
 from .errors import CheckpointMismatchError, RetryableError
 from .preparing import Preparation
 from .recovery import check_replaceable
+from .store.contract import ManifestStore
 
 
 class DecoupledCommitter(Generic[PayloadT]):

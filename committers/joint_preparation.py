@@ -13,9 +13,10 @@ from typing import Any
 
 from . import crash_points
 from .checkpoint_forks import mismatch
-from .contract import Committable, JointManifestStore, Manifest, Prepared, PrepareRequest
+from .contract import Committable, Manifest
 from .decoupled import DecoupledCommitter
 from .errors import FencedError, RetryableError
+from .store.contract import JointManifestStore, Prepared, PrepareRequest
 
 
 @dataclass(frozen=True, slots=True)

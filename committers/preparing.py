@@ -11,20 +11,11 @@ from typing import Generic
 from . import crash_points
 from .checkpoint_forks import mismatch
 from .commit_runner import stored_manifest
-from .contract import (
-    Batch,
-    Committable,
-    Manifest,
-    ManifestRecord,
-    ManifestState,
-    ManifestStore,
-    PayloadCommitter,
-    PayloadT,
-    Prepared,
-)
+from .contract import Batch, Committable, Manifest, ManifestRecord, ManifestState, PayloadCommitter, PayloadT
 from .decision import is_in_table
 from .errors import FencedError, RetryableError
 from .recovery import being_delivered
+from .store.contract import ManifestStore, Prepared
 
 
 class Preparation(Generic[PayloadT]):

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from . import crash_points
 from .checkpoint_forks import CheckpointForks, mismatch, never_came_back, refused
 from .commit_runner import CommitRunner, stored_manifest
-from .contract import Batch, Committer, ManifestRecord, ManifestState, ManifestStore, StreamKey
+from .contract import Batch, Committer, ManifestRecord, ManifestState, StreamKey
 from .decision import REFUSALS, Action, decide, is_in_table, token_position
 from .errors import RetryableError, SchemaMismatchError, TableChangedError
+from .store.contract import ManifestStore
 
 
 @dataclass(frozen=True, slots=True)

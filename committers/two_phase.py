@@ -29,7 +29,6 @@ from .contract import (
     Manifest,
     ManifestRecord,
     ManifestState,
-    ManifestStore,
     PayloadCommitter,
     PayloadT,
 )
@@ -37,6 +36,7 @@ from .decision import REFUSALS, Action, decide, decide_when_read, token_position
 from .errors import PenstockError, RetryableError, SchemaMismatchError, TableChangedError
 from .preparing import Preparation
 from .recovery import Recovery
+from .store.contract import ManifestStore
 
 
 class TwoPhaseCommitter(Generic[PayloadT]):

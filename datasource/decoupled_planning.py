@@ -36,7 +36,8 @@ from .settings import register_stream
 from .sink import Sink, SupportsOrdering, SupportsTableIdentity, check_same_table, mode_of, open_table
 
 if TYPE_CHECKING:
-    from ..committers.store.sql import SqlManifestStore, WrittenTable
+    from ..committers.store.sql import SqlManifestStore
+    from ..committers.store.status import WrittenTable
 
 logger = get_logger(__name__)
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from ..committers.cleanup import CleanableTable, NameParser
     from ..committers.contract import Committer, DataFile, Manifest, StreamKey
-    from ..committers.store.sql import SqlManifestStore, StreamStatus
+    from ..committers.store.sql import SqlManifestStore
+    from ..committers.store.status import StreamStatus
 
 
 @dataclass(frozen=True, slots=True)

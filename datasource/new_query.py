@@ -17,7 +17,8 @@ from .options.stream import NewQuery, StreamOptions, normalized_location, origin
 from .sink import Destination, SupportsOrigins
 
 if TYPE_CHECKING:
-    from ..committers.store.sql import OtherQuery, SqlManifestStore
+    from ..committers.store.sql import SqlManifestStore
+    from ..committers.store.status import OtherQuery
 
 logger = get_logger(__name__)
 

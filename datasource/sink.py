@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from ..committers.file_tables.compaction import CompactableTable, FileRewriter
     from ..committers.file_tables.manifest import LakeManifest
     from ..committers.maintenance import MaintenancePolicy, Step
-    from ..committers.store.sql import SqlManifestStore, WrittenTable
+    from ..committers.store.sql import SqlManifestStore
+    from ..committers.store.status import WrittenTable
     from ..writers.parquet.write_config import WriteConfig
     from .destinations import Cleanable
     from .table_access import TableAccess

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..committers.deliveries.contract import LEASE_S_MAX
 from ..committers.deliveries.deliverer import Delivered, Failed
 from ..committers.errors import ConfigurationError
-from ..committers.store.sql import StreamStatus
+from ..committers.store.status import StreamStatus
 
 if TYPE_CHECKING:
     pass

@@ -12,7 +12,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..committers.store.database import Clock
-from ..committers.store.sql import SqlManifestStore, StreamStatus, utc_now
+from ..committers.store.sql import SqlManifestStore, utc_now
+from ..committers.store.status import StreamStatus
 from ..datasource.table_access import TableAccess
 from .attempts import DeliveryListener, DeliveryReport, ServiceSettings
 

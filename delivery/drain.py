@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..committers.errors import AccessRefusedError, PenstockError
-from ..committers.store.sql import SqlManifestStore, StreamStatus
+from ..committers.store.sql import SqlManifestStore
+from ..committers.store.status import StreamStatus
 from .attempts import DeliveryReport, DeliveryRequest
 from .context import DeliveryContext
 from .worker import StreamWorker

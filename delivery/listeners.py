@@ -12,7 +12,7 @@ from ..committers.errors import PenstockError
 from ..committers.safe_text import get_logger
 from ..committers.store.database import displayed_url
 from ..committers.store.selection import short_id
-from ..committers.store.sql import StreamStatus
+from ..committers.store.status import StreamStatus
 from .attempts import DeliveryListener, DeliveryReport
 
 logger = get_logger("penstock.delivery")

@@ -22,7 +22,8 @@ from ..committers.contract import Committed
 from ..committers.errors import ManifestCorruptError
 from ..committers.safe_text import one_line
 from ..committers.store.database import Clock
-from ..committers.store.sql import StreamStatus, utc_now
+from ..committers.store.sql import utc_now
+from ..committers.store.status import StreamStatus
 from .attempts import DeliveryListener, DeliveryReport
 from .stream_settings import StreamSettings
 

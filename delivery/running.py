@@ -10,7 +10,8 @@ from ..committers.errors import ConfigurationError, StoreMissingError, StoreUnre
 from ..committers.safe_text import get_logger
 from ..committers.store.database import displayed_url
 from ..committers.store.selection import is_named
-from ..committers.store.sql import SqlManifestStore, StreamStatus, open_store, sqlite_url
+from ..committers.store.sql import SqlManifestStore, open_store, sqlite_url
+from ..committers.store.status import StreamStatus
 from ..datasource.checkpoint import STORE_FILE
 from ..writers.local_path import local_path
 from .context import DeliveryContext, new_holder

@@ -15,7 +15,8 @@ from datetime import datetime
 from ..committers.contract import StreamKey
 from ..committers.errors import CommitStateUnknownError, PenstockError, RetryableError
 from ..committers.safe_text import get_logger
-from ..committers.store.sql import SqlManifestStore, StreamStatus
+from ..committers.store.sql import SqlManifestStore
+from ..committers.store.status import StreamStatus
 from .attempts import DeliveryAttempt, DeliveryRequest
 from .context import DeliveryContext
 from .worker import StreamWorker

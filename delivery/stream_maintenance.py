@@ -16,7 +16,8 @@ from .maintenance_steps import MaintenanceRunner, maintenance_runner
 from .sources import SOURCES_GRACE, remove_sources
 
 if TYPE_CHECKING:
-    from ..committers.store.sql import SqlManifestStore, StreamStatus
+    from ..committers.store.sql import SqlManifestStore
+    from ..committers.store.status import StreamStatus
     from .context import DeliveryContext
 
 logger = get_logger(__name__)

@@ -21,7 +21,8 @@ from ..datasource.table_access import TableAccess
 
 if TYPE_CHECKING:
     from ..committers.contract import StreamKey
-    from ..committers.store.sql import SqlManifestStore, StreamStatus
+    from ..committers.store.sql import SqlManifestStore
+    from ..committers.store.status import StreamStatus
 
 DECOUPLED = "decoupled"
 _NAMED_MAX = 10

@@ -34,7 +34,8 @@ from .stream_maintenance import MaintenanceThread, StreamMaintenance
 from .stream_settings import StreamSettings, build_letter_sink, build_sink, find_letters
 
 if TYPE_CHECKING:
-    from ..committers.store.sql import SqlManifestStore, StreamStatus
+    from ..committers.store.sql import SqlManifestStore
+    from ..committers.store.status import StreamStatus
 
 logger = get_logger(__name__)
 

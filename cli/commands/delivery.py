@@ -13,7 +13,7 @@ from . import options
 from .common import ATTENTION, FAILED
 
 if TYPE_CHECKING:
-    from ...committers.store.sql import StreamStatus
+    from ...committers.store.status import StreamStatus
     from ...delivery.drain import Drained
     from ...delivery.running import DeliveryScope
 

@@ -12,7 +12,8 @@ from . import options
 from .common import ATTENTION, FAILED, confirm, opened_store, utc_now
 
 if TYPE_CHECKING:
-    from ...committers.store.sql import SqlManifestStore, StreamStatus
+    from ...committers.store.sql import SqlManifestStore
+    from ...committers.store.status import StreamStatus
     from ...datasource.table_access import TableAccess
 
 

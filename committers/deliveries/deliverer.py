@@ -34,7 +34,6 @@ from ..contract import (
     Manifest,
     ManifestRecord,
     ManifestState,
-    ManifestStore,
     StreamKey,
     Token,
 )
@@ -47,6 +46,7 @@ from ..errors import (
     RetryableError,
     TableChangedError,
 )
+from ..store.contract import ManifestStore
 from .contract import Backlog, Delivery, DeliveryState, DeliveryStore, Lease, Mergeable
 from .policy import DeliveryPolicy, due, is_put_off
 

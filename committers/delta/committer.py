@@ -48,13 +48,13 @@ from ..errors import (
     NEXT_TRY,
     RetryableError,
     SchemaMismatchError,
-    TableChangedError,
     TableNotSupportedError,
 )
 from ..failed_commit import failed_batch
 from ..file_tables.files import TableFiles
 from ..file_tables.manifest import LakeManifest, decode
 from ..safe_text import get_logger
+from ..table_changes import check_not_behind
 from ..token_check import other_offsets
 from .checks import check_supported
 from .files import delta_files
@@ -215,12 +215,7 @@ class DeltaTableCommitter:
     def _check_log_since(
         self, table: TableSnapshot, version: int, committed: int | None
     ) -> Sequence[CommitInfo]:
-        if table.version() < version:
-            raise TableChangedError(
-                f"The Delta table {self._uri} is at version {table.version()}, but the stream has already "
-                f"used version {version}: its log was restored from a backup. Restore the whole log, or "
-                "start the query with a new checkpoint to write the table from the beginning."
-            )
+        check_not_behind(f"Delta table {self._uri}", table.version(), version)
         commits = commits_since(table, self._options, version)
         check_not_restored(table, self._options, commits, committed)
         return commits

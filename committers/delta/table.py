@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
+from .. import table_changes
 from ..contract import Batch, Token
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, RetryableError, TableChangedError
 from ..origins import query_number
+from ..table_changes import check_same_id
 from .history import CommitInfo
 from .library import in_short
 from .table_state import DeltaTableState
@@ -91,11 +93,7 @@ def load(table_uri: str, storage_options: Mapping[str, str], table_id: str | Non
 
 
 def dropped(table_uri: str) -> TableChangedError:
-    return TableChangedError(
-        f"The Delta table {table_uri} no longer exists: it was dropped or moved while the stream used it. "
-        "Nothing was committed. Restore the table, or start the query with a new checkpoint to write a new "
-        "table from the beginning."
-    )
+    return table_changes.dropped(f"Delta table {table_uri}")
 
 
 def check_same_table(table: DeltaTableState, table_id: str | None) -> None:
@@ -103,13 +101,7 @@ def check_same_table(table: DeltaTableState, table_id: str | None) -> None:
     Raises:
         TableChangedError: the table has another id.
     """
-    has = str(table.metadata().id)
-    if table_id not in (None, has):
-        raise TableChangedError(
-            f"The Delta table {table.table_uri} was dropped and re-created: its id is {has}, but the stream "
-            f"wrote to {table_id}. Nothing was committed. Start the query with a new checkpoint to write "
-            "the new table from the beginning, or restore the old table."
-        )
+    check_same_id(f"Delta table {table.table_uri}", str(table.metadata().id), table_id)
 
 
 # The token ----------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from ..file_tables.manifest import LakeManifest, decode
 from ..file_tables.merged_batches import merged_note
 from ..postgres.address import quoted
 from ..safe_text import get_logger
+from ..table_changes import check_not_behind
 from ..token_check import is_committed
 from . import connection, fence
 from .connection import DatabaseError, Lake, LakeServer, is_conflict, literal
@@ -92,13 +93,9 @@ class DuckLakeCommitter:
         for wrote in (table_id, in_fence):
             if wrote is not None:
                 check_same_table(found.table, wrote, self._address)
-        if found.table is not None and last_version is not None and found.table.snapshot < last_version:
-            raise TableChangedError(
-                f"The DuckLake of {self._address.uri} is at snapshot {found.table.snapshot}, but the stream "
-                f"has already used snapshot {last_version}: its catalog was restored from a backup. Restore "
-                "the newest catalog, or start the query with a new checkpoint to write the table from the "
-                "beginning."
-            )
+        if found.table is not None:
+            lake = f"DuckLake of {self._address.uri}"
+            check_not_behind(lake, found.table.snapshot, last_version, unit="snapshot")
 
     def accept(self, query_id: str) -> None:
         """Accept the current table as the one that contains what the query has delivered."""

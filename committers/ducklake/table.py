@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from ..deletion import local_root
-from ..errors import SchemaMismatchError, TableChangedError, TableNotSupportedError
+from ..errors import SchemaMismatchError, TableNotSupportedError
 from ..file_tables.manifest import LakeManifest
 from ..schema_diff import (
     FILES,
@@ -25,6 +25,7 @@ from ..schema_diff import (
     query_mismatch,
     without_case,
 )
+from ..table_changes import check_same_id, dropped
 from .address import DuckLakeAddress
 from .connection import Lake, column_types
 from .storage import S3, is_on_s3
@@ -136,18 +137,8 @@ def check_same_table(table: LakeTable | None, table_id: str | None, address: Duc
         TableChangedError: it does not exist, or has another UUID than `table_id`.
     """
     if table is None:
-        raise TableChangedError(
-            f"The DuckLake table {address.uri} no longer exists: it was dropped or renamed while the stream "
-            "used it. Nothing was committed. Restore the catalog, or start the query with a new checkpoint "
-            "to write a new table from the beginning."
-        )
-    if table_id not in (None, table.table_id):
-        raise TableChangedError(
-            f"The DuckLake table {address.uri} was dropped and re-created: its UUID is {table.table_id}, but "
-            f"the stream wrote to {table_id}. Nothing was committed. Start the query with a new checkpoint "
-            "to write the new table from the beginning; or accept the new table:\n"
-            "    penstock recover --accept-table"
-        )
+        raise dropped(f"DuckLake table {address.uri}")
+    check_same_id(f"DuckLake table {address.uri}", table.table_id, table_id, name="UUID")
     return table
 
 

@@ -25,6 +25,7 @@ from ..contract import BATCH_WRITE_PREFIX, Batch, Token
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, PenstockError, RetryableError, TableChangedError
 from ..file_tables.merged_batches import recorded_digest
+from ..table_changes import check_same_id, dropped
 from .address import MAIN_BRANCH, IcebergAddress
 from .catalog import (
     CatalogConfig,
@@ -125,11 +126,7 @@ def load(config: CatalogConfig, address: IcebergAddress, table_id: str | None = 
     """
     table = _read(config, address)
     if table is None:
-        raise TableChangedError(
-            f"The Iceberg table {address.uri} no longer exists: it was dropped or renamed while the stream "
-            "used it. Nothing was committed. Restore the table, or start the query with a new checkpoint "
-            "to write a new table from the beginning."
-        )
+        raise dropped(f"Iceberg table {address.uri}")
     check_same_table(table, address, table_id)
     return table
 
@@ -139,13 +136,7 @@ def check_same_table(table: Table, address: IcebergAddress, table_id: str | None
     Raises:
         TableChangedError: the table has another UUID.
     """
-    has = str(table.metadata.table_uuid)
-    if table_id not in (None, has):
-        raise TableChangedError(
-            f"The Iceberg table {address.uri} was dropped and re-created: its UUID is {has}, but the stream "
-            f"wrote to {table_id}. Nothing was committed. Start the query with a new checkpoint to write "
-            "the new table from the beginning, or restore the old table."
-        )
+    check_same_id(f"Iceberg table {address.uri}", str(table.metadata.table_uuid), table_id, name="UUID")
 
 
 # A query's last batch -----------------------------------------------------------------------------

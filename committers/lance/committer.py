@@ -38,6 +38,7 @@ from ..errors import RetryableError
 from ..failed_commit import failed_batch
 from ..file_tables.manifest import LakeManifest, decode
 from ..file_tables.merged_batches import merged_note
+from ..table_changes import check_not_behind
 from ..token_check import is_committed
 from .fragments import new_fragments
 from .library import in_short, is_local, load_if_there
@@ -45,7 +46,6 @@ from .schema import check_files_fit, with_metadata
 from .table import (
     KIND,
     changes_for_token,
-    check_not_behind,
     check_same_table,
     dropped,
     recorded_origin,
@@ -98,7 +98,7 @@ class LanceTableCommitter:
                 raise dropped(self._uri)
             return
         check_same_table(table, table_id)
-        check_not_behind(table, last_version)
+        check_not_behind(f"Lance table {self._uri}", table.version, last_version)
 
     def accept(self, query_id: str) -> None:
         """Nothing to do: what the table has of the query is in its token."""
@@ -164,7 +164,7 @@ class LanceTableCommitter:
         if table is None:
             raise dropped(self._uri)
         check_same_table(table, content.table_id)
-        check_not_behind(table, content.table_version)
+        check_not_behind(f"Lance table {self._uri}", table.version, content.table_version)
         return table
 
     def _has(self, table: LanceDataset, manifest: Manifest) -> bool:

@@ -15,8 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .. import table_changes
 from ..contract import BATCH_WRITE_PREFIX, Batch, Token
 from ..errors import TableChangedError
+from ..table_changes import check_same_id
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -64,11 +66,7 @@ def table_id_of(table: LanceDataset) -> str:
 
 
 def dropped(table_uri: str) -> TableChangedError:
-    return TableChangedError(
-        f"The Lance table {table_uri} no longer exists: it was dropped or moved while the stream used it. "
-        "Nothing was committed. Restore the table, or start the query with a new checkpoint to write a new "
-        "table from the beginning."
-    )
+    return table_changes.dropped(f"Lance table {table_uri}")
 
 
 def check_same_table(table: LanceDataset, table_id: str | None) -> None:
@@ -76,26 +74,7 @@ def check_same_table(table: LanceDataset, table_id: str | None) -> None:
     Raises:
         TableChangedError: the table has another id.
     """
-    has = table_id_of(table)
-    if table_id not in (None, has):
-        raise TableChangedError(
-            f"The Lance table {table.uri} was dropped and re-created: its {TABLE_ID} is {has or 'missing'}, "
-            f"but the stream wrote to {table_id}. Nothing was committed. Start the query with a new "
-            "checkpoint to write the new table from the beginning, or restore the old table."
-        )
-
-
-def check_not_behind(table: LanceDataset, version: int | None) -> None:
-    """
-    Raises:
-        TableChangedError: the table was at a later version before.
-    """
-    if version is not None and table.version < version:
-        raise TableChangedError(
-            f"The Lance table {table.uri} is at version {table.version}, but the stream has already used "
-            f"version {version}: the table was restored from a backup. Nothing was committed. Restore the "
-            "newest version, or start the query with a new checkpoint to write the table from the beginning."
-        )
+    check_same_id(f"Lance table {table.uri}", table_id_of(table), table_id, name=TABLE_ID)
 
 
 # Tokens ------------------------------------------------------------------------------------------------

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from .. import table_changes
 from ..errors import TableChangedError
+from ..table_changes import check_same_id
 
 if TYPE_CHECKING:
     from ..errors import RetryableError
@@ -125,11 +127,7 @@ class PaimonTable(Protocol):
 
 
 def dropped(place: str) -> TableChangedError:
-    return TableChangedError(
-        f"The Paimon table {place} no longer exists: it was dropped or moved while the stream used it. "
-        "Nothing was committed. Restore the table, or start the query with a new checkpoint to write a new "
-        "table from the beginning."
-    )
+    return table_changes.dropped(f"Paimon table {place}")
 
 
 def check_same_table(table: PaimonTable, table_id: str | None) -> str:
@@ -141,12 +139,7 @@ def check_same_table(table: PaimonTable, table_id: str | None) -> str:
     has = table.table_id()
     if has is None:
         raise dropped(table.place)
-    if table_id not in (None, has):
-        raise TableChangedError(
-            f"The Paimon table {table.place} was dropped and re-created: it is not the one that the stream "
-            "wrote to. Nothing was committed. Start the query with a new checkpoint to write the new table "
-            "from the beginning, or restore the old table."
-        )
+    check_same_id(f"Paimon table {table.place}", has, table_id)
     return has
 
 
@@ -156,10 +149,4 @@ def check_not_behind(table: PaimonTable, snapshot_id: int | None) -> None:
         TableChangedError: the table was at a later snapshot before.
     """
     latest = table.head().snapshot_id
-    if snapshot_id is not None and latest < snapshot_id:
-        raise TableChangedError(
-            f"The Paimon table {table.place} is at snapshot {latest}, but the stream has already used "
-            f"snapshot {snapshot_id}: the table was rolled back or restored from a backup. Nothing was "
-            "committed. Restore the newest snapshot, or start the query with a new checkpoint to write the "
-            "table from the beginning."
-        )
+    table_changes.check_not_behind(f"Paimon table {table.place}", latest, snapshot_id, unit="snapshot")

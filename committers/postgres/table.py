@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from .. import schema_diff
-from ..errors import SchemaMismatchError, TableChangedError, TableNotSupportedError
+from ..errors import SchemaMismatchError, TableNotSupportedError
 from ..schema_diff import QUERY, DifferenceKind, by_name, compare, problems_in, query_mismatch, without_case
+from ..table_changes import check_same_id, dropped
 from .address import IDENTIFIER_BYTES_MAX, PostgresAddress, quoted
 from .types import holds, may_hold, sql_type, takes
 
@@ -128,18 +129,8 @@ def check_same_table(
         TableChangedError: it does not exist, or has another OID than `table_id`.
     """
     if table is None:
-        raise TableChangedError(
-            f"The Postgres table {address.uri} no longer exists: it was dropped or renamed while the stream "
-            "used it. Nothing was committed. Restore the table, or start the query with a new checkpoint "
-            "to write a new table from the beginning."
-        )
-    if table_id not in (None, table.oid):
-        raise TableChangedError(
-            f"The Postgres table {address.uri} was dropped and re-created: its OID is {table.oid}, but the "
-            f"stream wrote to {table_id}. Nothing was committed. Start the query with a new checkpoint to "
-            "write the new table from the beginning; or, if it was restored from a dump, accept it:\n"
-            "    penstock recover --accept-table"
-        )
+        raise dropped(f"Postgres table {address.uri}")
+    check_same_id(f"Postgres table {address.uri}", table.oid, table_id, name="OID")
 
 
 def new_columns_of(rows: pa.Schema, address: PostgresAddress) -> tuple[PostgresColumn, ...]:

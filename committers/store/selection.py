@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import ConfigurationError
 from ..safe_text import one_line
-from .sql import StreamStatus
+from .status import StreamStatus
 
 SHORT_ID_CHARS = 8
 

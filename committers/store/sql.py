@@ -7,88 +7,26 @@ table's token records what is committed. Secrets from the query's options are ne
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from types import TracebackType
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, Connection, Engine, Row
+from sqlalchemy.engine import URL, Connection, Engine
 
-from ..contract import (
-    AbortedBy,
-    Batch,
-    Manifest,
-    ManifestRecord,
-    ManifestState,
-    Prepared,
-    PrepareRequest,
-    StreamKey,
-)
-from ..deliveries.contract import Backlog, DeliveryState
-from ..errors import CommitStateUnknownError, FencedError, RetryableError
+from ..contract import AbortedBy, Batch, Manifest, ManifestRecord, ManifestState, StreamKey
+from ..errors import CommitStateUnknownError
 from . import contents, queries
 from .compactions import SqlCompactions
+from .contract import Prepared, PrepareRequest
 from .database import Clock, Database
 from .dead_letters import SqlDeadLetters
 from .deliveries import SqlDeliveries
 from .expiries import SqlExpiries
 from .maintenance import SqlMaintenance
+from .preparation import Preparation, fenced
 from .progress import SqlProgress
+from .status import OtherQuery, StreamStatus, WrittenTable, status_of
 from .tables import IS_PREPARED, manifests, streams
-
-
-@dataclass(frozen=True, slots=True)
-class StreamStatus:
-    """Status of one stream, for display."""
-
-    key: StreamKey
-    kind: str
-    query_name: str
-    created_at: datetime
-    last: ManifestRecord | None
-    """The highest batch id that was ever prepared, in any state."""
-    committed_batches: int
-    committed_rows: int
-    committed_bytes: int
-    backlog: Backlog
-    """The PREPARED batches."""
-    delivery: DeliveryState
-    waiting_since: datetime | None
-    """Since when the query waits for its backlog to shrink; None if it does not wait."""
-    settings: str
-    """What a delivery process needs to open the table: JSON without secrets; may be empty."""
-    pruned_up_to: int
-    """Records up to this batch may have been pruned; -1 if none."""
-
-    @property
-    def pending(self) -> int:
-        return self.backlog.batches
-
-    @property
-    def oldest_pending_at(self) -> datetime | None:
-        """When the oldest pending batch was prepared."""
-        return self.backlog.oldest_prepared_at
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenTable:
-    """The table that a stream has committed to, and its version that contains the last batch."""
-
-    table_id: str
-    table_version: int
-    batch_id: int | None
-    """The last batch; None if an operator has accepted the table at that version."""
-
-
-@dataclass(frozen=True, slots=True)
-class OtherQuery:
-    """Another query that has written, or is about to write, the same table."""
-
-    query_id: str
-    query_name: str
-    settings: str
-    has_pending: bool
 
 
 def utc_now() -> datetime:
@@ -224,7 +162,7 @@ class SqlManifestStore:
                 queries.put_run(connection, stream_id, 1, run_id, self._clock())
             elif current.run_id != run_id:
                 if queries.is_known_run(connection, stream_id, run_id):
-                    raise _fenced(stream, run_id, current)
+                    raise fenced(stream, run_id, current)
                 queries.put_run(connection, stream_id, current.fence + 1, run_id, self._clock())
 
     def prepare(
@@ -252,54 +190,16 @@ class SqlManifestStore:
                 has skipped the batch.
         """
         with self._database.write() as connection:
-            return self._prepare(connection, PrepareRequest(manifest, follows, replacing), run_id)
+            request = PrepareRequest(manifest, follows, replacing)
+            return Preparation(connection, self.name, self._clock).prepare(request, run_id)
 
     def prepare_all(self, requests: Sequence[PrepareRequest], run_id: str) -> Sequence[Prepared]:
         """Call `prepare` for several targets of one query, in one transaction: an error stores none.
 
         Returns the results in the order of the requests. Raises the errors of `prepare`.
         """
-        prepared: dict[int, Prepared] = {}
         with self._database.write() as connection:
-            for number in sorted(range(len(requests)), key=lambda one: _stream_of(requests[one])):
-                prepared[number] = self._prepare(connection, requests[number], run_id)
-        return [prepared[number] for number in range(len(requests))]
-
-    def _prepare(self, connection: Connection, request: PrepareRequest, run_id: str) -> Prepared:
-        """One step of `prepare` or `prepare_all`, in their transaction."""
-        manifest, batch = request.manifest, request.manifest.batch
-        checksum = manifest.content_sha256
-        stream_id = self._lock(connection, batch.stream)
-        current = queries.current_run(connection, stream_id)
-        if current is None or current.run_id != run_id:
-            raise _fenced(batch.stream, run_id, current)
-        if request.follows is not None:
-            self._check_followed(connection, stream_id, request.follows)
-        row = queries.find_manifest(connection, stream_id, batch.batch_id)
-        if row is not None:
-            record = queries.to_record(batch.stream, row)
-            is_ours = (row.run_id, row.digest, row.content_sha256) == (run_id, batch.digest, checksum)
-            if record.is_skipped and record.batch == batch:
-                raise RetryableError(_skipped(record))
-            if not _gives_way(record, None if is_ours else request.replacing):
-                return Prepared(record, is_ours)
-            if record.batch != batch and queries.is_followed(connection, stream_id, batch.batch_id):
-                raise RetryableError(_followed(record))
-            queries.delete_manifest(connection, stream_id, batch.batch_id)
-        new = queries.put_manifest(connection, stream_id, manifest, checksum, run_id, self._clock())
-        return Prepared(new, is_ours=True)
-
-    def _check_followed(self, connection: Connection, stream_id: int, follows: Batch) -> None:
-        row = queries.find_manifest(connection, stream_id, follows.batch_id)
-        before = None if row is None else queries.to_record(follows.stream, row)
-        if before is not None and before.batch == follows and not before.awaits_replay:
-            return
-        what = "does not know" if before is None else "has aborted, or has other rows for,"
-        raise RetryableError(
-            f"The manifest store {self.name} {what} batch {follows.batch_id} of {follows.stream}: it was "
-            "changed while the next batch was written. The next batch was not prepared. Start the query "
-            "again."
-        )
+            return Preparation(connection, self.name, self._clock).prepare_all(requests, run_id)
 
     def record(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None:
         """The record of the batch; None if it was never prepared."""
@@ -416,7 +316,7 @@ class SqlManifestStore:
         """
         with self._database.read() as connection:
             rows = connection.execute(sa.select(streams).order_by(streams.c.id)).all()
-            return [_status(connection, row) for row in rows]
+            return [status_of(connection, row) for row in rows]
 
     def streams_of(self, query_id: str) -> Sequence[StreamKey]:
         """The streams of one query: one, or one for each target of a fan-out. Also targets that it no longer
@@ -459,74 +359,6 @@ class SqlManifestStore:
         return queries.lock_known_stream(connection, stream, self.name)
 
 
-def _stream_of(request: PrepareRequest) -> tuple[str, str]:
-    """Sort key: transactions that lock several streams lock them in one order."""
-    stream = request.manifest.batch.stream
-    return stream.query_id, stream.table_uri
-
-
-def _gives_way(record: ManifestRecord, replacing: ManifestRecord | None) -> bool:
-    """Return True if a new manifest of the batch takes the place of this one.
-
-    Raises:
-        RetryableError: it should be replaced, but it has changed or is being delivered.
-    """
-    if record.state is ManifestState.ABORTED or replacing is None:
-        return record.state is ManifestState.ABORTED
-    if record == replacing and record.delivery_id is None:
-        return True
-    raise RetryableError(
-        f"Batch {record.batch.batch_id} of {record.batch.stream} cannot be replaced: it is being delivered, "
-        "or another run has just changed it. It was written again because its files are missing or no "
-        "longer fit the table. Nothing was prepared. Start the query again."
-    )
-
-
-def _skipped(record: ManifestRecord) -> str:
-    return (
-        f"An operator skipped batch {record.batch.batch_id} of {record.batch.stream} while it was written. "
-        "Nothing was prepared. Start the query again: it continues with the next batch."
-    )
-
-
-def _followed(given_up: ManifestRecord) -> str:
-    return (
-        f"Another run has continued after batch {given_up.batch.batch_id} of {given_up.batch.stream}, which "
-        "had other rows, while this run was replacing it. Nothing was prepared. Make sure that only one "
-        "driver runs the query, and start it again."
-    )
-
-
 def _is_still(connection: Connection, stream_id: int, expected: ManifestRecord) -> bool:
     row = queries.find_manifest(connection, stream_id, expected.batch.batch_id)
     return row is not None and queries.to_record(expected.batch.stream, row) == expected
-
-
-def _fenced(stream: StreamKey, run_id: str, current: Row[Any] | None) -> FencedError:
-    if current is None:
-        return FencedError(f"Run {run_id} has not claimed the stream {stream}. Start the query again.")
-    return FencedError(
-        f"Run {run_id} no longer holds the stream {stream}: run {current.run_id} took over at "
-        f"{current.claimed_at.isoformat(timespec='seconds')}. Let this query end. If it is the one that "
-        "should run, stop the other one and start this one again."
-    )
-
-
-def _status(connection: Connection, row: Row[Any]) -> StreamStatus:
-    key = StreamKey(row.query_id, row.table_uri)
-    newest = queries.newest(connection, key, limit=1)
-    return StreamStatus(
-        key=key,
-        kind=row.kind,
-        query_name=row.query_name,
-        created_at=row.created_at,
-        last=newest[0] if newest else None,
-        committed_batches=row.committed_batches,
-        committed_rows=row.committed_rows,
-        committed_bytes=row.committed_bytes,
-        backlog=queries.backlog(connection, manifests.c.stream_id == row.id),
-        delivery=queries.to_delivery_state(row),
-        waiting_since=row.waiting_since,
-        settings=row.settings,
-        pruned_up_to=row.pruned_up_to,
-    )

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
-from ..options.file_tables import FileTableOptions
-from ..options.parsing import check, columns, parse_options, storable, text
-from ..options.stream import problems_of
+from ..options.file_tables import FileTableOptions, problems_of_sorting
+from ..options.parsing import columns, text
+from ..options.stream import parse_as
 
 NAME = "penstock.delta"
 
@@ -47,21 +47,7 @@ class DeltaOptions(FileTableOptions):
         Raises:
             ConfigurationError: lists all problems, one sentence each.
         """
-        values, problems = parse_options(OPTIONS, PREFIXES, options)
-        if not values.get("path"):
-            problems.append(
-                'path is missing: say where the table is with .option("path", ...) or .start(path).'
-            )
-        stored = storable(OPTIONS, options)
-        problems += problems_of(values, stored, PREFIXES)
-        both = set(values.get("partition_by") or ()) & set(values.get("sort_within") or ())
-        if both:
-            problems.append(
-                f"sortWithin contains the partition column(s) {', '.join(sorted(both))}, which are constant "
-                "within a file."
-            )
-        check(NAME, problems)
-        return cls(**values, given=stored)
+        return parse_as(cls, NAME, options, problems_of_values=problems_of_sorting)
 
 
 OPTIONS = options_of(DeltaOptions)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from ...committers.ducklake.address import DuckLakeCatalog
 from ...committers.errors import ConfigurationError
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
-from ..options.file_tables import FileTableOptions
-from ..options.parsing import check, columns, parse_options, storable, text
-from ..options.stream import problems_of
+from ..options.file_tables import FileTableOptions, problems_of_sorting
+from ..options.parsing import columns, text
+from ..options.stream import parse_as
 
 NAME = "penstock.ducklake"
 
@@ -91,27 +91,17 @@ class DuckLakeOptions(FileTableOptions):
         Raises:
             ConfigurationError: lists all problems, one sentence each.
         """
-        given = {key: value for key, value in options.items() if key.lower() != "path"}
-        values, problems = parse_options(OPTIONS, PREFIXES, given)
-        if len(given) < len(options):
-            problems.append('path is not an option: give .option("table", ...) and .start() without a path.')
-        keys = {key.lower() for key in given}
-        if "catalog" not in keys:
-            problems.append('catalog is missing: .option("catalog", "sqlite:/path/catalog.sqlite").')
-        if "table" not in keys:
-            problems.append('table is missing: name it with .option("table", "schema.table").')
-        if values.get("table_properties"):
-            problems.append("tableProperties: DuckLake tables have no properties. Remove the option.")
-        stored = storable(OPTIONS, given)
-        problems += problems_of(values, stored, PREFIXES)
-        both = set(values.get("partition_by") or ()) & set(values.get("sort_within") or ())
-        if both:
-            problems.append(
-                f"sortWithin contains the partition column(s) {', '.join(sorted(both))}, which are constant "
-                "within a file."
-            )
-        check(NAME, problems)
-        return cls(**values, given=stored)
+        return parse_as(
+            cls,
+            NAME,
+            options,
+            examples={"catalog": "sqlite:/path/catalog.sqlite", "table": "schema.table"},
+            refused={
+                "path": 'path is not an option: give .option("table", ...) and .start() without a path.',
+                "tableProperties": "tableProperties: DuckLake tables have no properties. Remove the option.",
+            },
+            problems_of_values=problems_of_sorting,
+        )
 
 
 def require_duckdb() -> None:

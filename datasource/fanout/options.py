@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ...committers.errors import shown
 from ..options.declaring import optional, options_of, passed_on, prefixes_of
 from ..options.delivery import DeliveryOptions
-from ..options.parsing import check, parse_options, storable, text
-from ..options.stream import problems_of
+from ..options.parsing import text
+from ..options.stream import parse_as
 
 NAME = "penstock.fanout"
 PREFIX = "target."
@@ -48,23 +49,12 @@ class FanoutOptions(DeliveryOptions):
         Raises:
             ConfigurationError: lists all problems, one sentence each.
         """
-        given = {key: value for key, value in options.items() if key.lower() != "path"}
-        values, problems = parse_options(OPTIONS, PREFIXES, given)
-        if len(given) < len(options):
-            problems.append(
-                'path is not an option: each target has its own, such as .option("target.lake.path", ...). '
-                "Call .start() without a path."
-            )
-        if values.get("is_decoupled") is False:
-            problems.append(
-                "delivery=coupled: a fan-out is always decoupled, so that its targets do not wait for each "
-                "other. Remove the option."
-            )
-        problems += _problems_of_targets(values.get("target_options", {}))
-        stored = storable(OPTIONS, given)
-        problems += problems_of(values, stored, PREFIXES)
-        check(NAME, problems)
-        return cls(**{**values, "is_decoupled": True}, given=stored)
+        no_path = (
+            'path is not an option: each target has its own, such as .option("target.lake.path", ...). Call '
+            ".start() without a path."
+        )
+        parsed = parse_as(cls, NAME, options, refused={"path": no_path}, problems_of_values=_problems)
+        return replace(parsed, is_decoupled=True)
 
     def options_of_target(self, name: str, given: Mapping[str, str], known: frozenset[str]) -> dict[str, str]:
         """Return the options of a target: its own, and the defaults.
@@ -96,6 +86,16 @@ class FanoutOptions(DeliveryOptions):
 
 def _formats(given: Mapping[str, str]) -> dict[str, str]:
     return {key: given[key].strip() for key in sorted(given) if "." not in key}
+
+
+def _problems(values: Mapping[str, Any]) -> list[str]:
+    problems = _problems_of_targets(values.get("target_options", {}))
+    if values.get("is_decoupled") is False:
+        problems.append(
+            "delivery=coupled: a fan-out is always decoupled, so that its targets do not wait for each "
+            "other. Remove the option."
+        )
+    return problems
 
 
 def _problems_of_targets(given: Mapping[str, str]) -> list[str]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ...committers.contract import PartitionField, SortField
 from ...committers.iceberg.address import parse_table_name
 from ...committers.iceberg.terms import parse_partition_spec, parse_sort_order
 from ..options.declaring import declared, option, optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions
-from ..options.parsing import check, count, duration_s, flag, one_of, parse_options, storable, text
-from ..options.stream import problems_of
+from ..options.parsing import count, duration_s, flag, one_of, text
+from ..options.stream import parse_as, problems_of_urls
 
 NAME = "penstock.iceberg"
 
@@ -95,26 +96,30 @@ class IcebergOptions(FileTableOptions):
         Raises:
             ConfigurationError: lists all problems, one sentence each.
         """
-        given = {key: value for key, value in options.items() if key.lower() != "path"}
-        values, problems = parse_options(OPTIONS, PREFIXES, given)
-        if len(given) < len(options):
-            problems.append(
-                "path is not an option: an Iceberg table has a name in a catalog. Give "
-                '.option("table", "namespace.name") and .start() without a path.'
-            )
-        if not values.get("table"):
-            problems.append('table is missing: name it with .option("table", "namespace.name").')
-        if not {"catalog", "catalog_properties", "warehouse"} & set(values):
-            problems.append(
-                "Neither catalog nor warehouse is given. Give warehouse=/path for tables in a local "
-                "directory, with an embedded catalog that needs no server. Give catalog=name or catalog.* to "
-                "use an existing catalog."
-            )
-        stored = storable(OPTIONS, options)
-        warehouse = values.get("catalog_properties", {}).get("warehouse", "")
-        problems += problems_of(values, {"catalog.warehouse": warehouse, **stored}, PREFIXES)
-        check(NAME, problems)
-        return cls(**values, given=stored)
+        no_path = (
+            "path is not an option: an Iceberg table has a name in a catalog. Give "
+            '.option("table", "namespace.name") and .start() without a path.'
+        )
+        return parse_as(
+            cls,
+            NAME,
+            options,
+            examples={"table": "namespace.name"},
+            refused={"path": no_path},
+            problems_of_values=_problems,
+        )
+
+
+def _problems(values: Mapping[str, Any]) -> list[str]:
+    warehouse = values.get("catalog_properties", {}).get("warehouse", "")
+    problems = problems_of_urls({"catalog.warehouse": warehouse}, PREFIXES)
+    if not {"catalog", "catalog_properties", "warehouse"} & set(values):
+        problems.append(
+            "Neither catalog nor warehouse is given. Give warehouse=/path for tables in a local directory, "
+            "with an embedded catalog that needs no server. Give catalog=name or catalog.* to use an "
+            "existing catalog."
+        )
+    return problems
 
 
 OPTIONS = options_of(IcebergOptions)

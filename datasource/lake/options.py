@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...committers.dead_letters import BadRows
 from ..iceberg.options import table_name
 from ..options.declaring import optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions
-from ..options.parsing import check, columns, parse_options, storable, text
-from ..options.stream import problems_of
+from ..options.parsing import columns, text
+from ..options.stream import parse_as
 
 NAME = "penstock.lake"
 PREFIX = "target."
@@ -104,23 +104,9 @@ class LakeOptions(FileTableOptions):
         Raises:
             ConfigurationError: lists all problems, one sentence each.
         """
-        refused = {name.lower(): name for name in _REFUSED}
-        given = {key: value for key, value in options.items() if key.lower() not in refused}
-        values, problems = parse_options(OPTIONS, PREFIXES, given)
-        problems += [
-            f"{refused[key]} is not an option of {NAME}: {_REFUSED[refused[key]]}."
-            for key in sorted(key.lower() for key in options)
-            if key in refused
-        ]
-        problems += _missing(values) + _problems_of_targets(values.get("target_options", {}))
-        if values.get("bad_rows", BadRows.FAIL) is not BadRows.FAIL:
-            problems.append(
-                "badRows: a row that does not fit one of the tables fails the query. Remove the option."
-            )
-        stored = storable(OPTIONS, given)
-        problems += problems_of(values, stored, PREFIXES)
-        check(NAME, problems)
-        return cls(**{"is_decoupled": True, **values}, given=stored)
+        refused = {name: f"{name} is not an option of {NAME}: {why}." for name, why in _REFUSED.items()}
+        parsed = parse_as(cls, NAME, options, refused=refused, problems_of_values=_problems)
+        return parsed if "delivery" in parsed.given else replace(parsed, is_decoupled=True)
 
     def of_delta(self, given: Mapping[str, str]) -> dict[str, str]:
         """Return the options of `penstock.delta`.
@@ -162,6 +148,15 @@ class LakeOptions(FileTableOptions):
         named = {"queryname": f"{self.query_name}.{name}"} if self.query_name else {}
         fixed = {"delivery": "decoupled", "compactwith": "none"}
         return {**own, **of_target, **named, **fixed}
+
+
+def _problems(values: Mapping[str, Any]) -> list[str]:
+    problems = _missing(values) + _problems_of_targets(values.get("target_options", {}))
+    if values.get("bad_rows", BadRows.FAIL) is not BadRows.FAIL:
+        problems.append(
+            "badRows: a row that does not fit one of the tables fails the query. Remove the option."
+        )
+    return problems
 
 
 def _missing(values: Mapping[str, Any]) -> list[str]:

@@ -12,8 +12,8 @@ from ..delta.options import parse_location
 from ..options.declaring import declared, option, option_of, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import TARGET_FILE_BYTES, DeliveryOptions
 from ..options.file_tables import FileTableOptions
-from ..options.parsing import check, flag, one_of, parse_options, storable
-from ..options.stream import problems_of
+from ..options.parsing import flag, one_of
+from ..options.stream import parse_as
 
 NAME = "penstock.lance"
 
@@ -100,16 +100,7 @@ class LanceOptions(DeliveryOptions):
         Raises:
             ConfigurationError: lists all problems, one sentence each.
         """
-        values, problems = parse_options(OPTIONS, PREFIXES, options)
-        if not values.get("path"):
-            problems.append(
-                'path is missing: say where the table is with .option("path", ...) or .start(path).'
-            )
-        problems += _property_problems(values)
-        stored = storable(OPTIONS, options)
-        problems += problems_of(values, stored, PREFIXES)
-        check(NAME, problems)
-        return cls(**values, given=stored)
+        return parse_as(cls, NAME, options, problems_of_values=_property_problems)
 
 
 def _property_problems(values: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from ...committers.maintenance import MaintenancePolicy
 from .declaring import declared, option, optional, options_of
@@ -103,28 +103,31 @@ class FileTableOptions(DeliveryOptions):
         return self.target_file_bytes or TARGET_FILE_BYTES
 
 
-def refuse_file_options(
-    name: str, known: Sequence[Option], options: Mapping[str, str], instead_of_path: str
-) -> tuple[dict[str, str], list[str]]:
-    """Return the options of a destination without files, and a problem for each option that only files need.
+def refused_file_options(name: str, known: Sequence[Option], instead_of_path: str) -> dict[str, str]:
+    """Return problems, by name, of options that only destinations with files have.
 
     Args:
         name: of the data source, for messages
         known: the options of the destination
         instead_of_path: the option that names the destination
     """
-    of_files = {option.name.lower(): option.name for option in options_of(FileTableOptions)}
-    of_files["partitionby"] = "partitionBy"
-    for one in known:
-        of_files.pop(one.name.lower(), None)
-    given = {key: value for key, value in options.items() if key.lower() not in {*of_files, "path"}}
-    problems = [
-        f"{of_files[key.lower()]} is an option of lake tables. {name} writes no files: remove the option."
-        for key in options
-        if key.lower() in of_files
+    own = {option.name for option in known}
+    of_files = {"partitionBy", *(option.name for option in options_of(FileTableOptions))} - own
+    return {
+        **{
+            option: f"{option} is an option of lake tables. {name} writes no files: remove the option."
+            for option in of_files
+        },
+        "path": f'path is not an option: give .option("{instead_of_path}", ...) and .start() without a path.',
+    }
+
+
+def problems_of_sorting(values: Mapping[str, Any]) -> list[str]:
+    """Return problems of `sortWithin` in a table with partition columns."""
+    both = set(values.get("partition_by") or ()) & set(values.get("sort_within") or ())
+    if not both:
+        return []
+    return [
+        f"sortWithin contains the partition column(s) {', '.join(sorted(both))}, which are constant within a "
+        "file."
     ]
-    if any(key.lower() == "path" for key in options):
-        problems.append(
-            f'path is not an option: give .option("{instead_of_path}", ...) and .start() without a path.'
-        )
-    return given, problems

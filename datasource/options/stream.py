@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from ...committers.origins import origin
 from ...committers.safe_text import has_credentials
 from ...writers.local_path import local_path
 from .dead_letters import DeadLetterOptions, problems_of_dead_letters
-from .declaring import declared, option, optional
-from .parsing import Prefix, count, duration_s, flag, one_of, text
+from .declaring import declared, option, optional, options_of, prefixes_of
+from .parsing import Prefix, check, count, duration_s, flag, one_of, parse_options, storable, text
 
 
 class NewQuery(Enum):
@@ -91,6 +91,59 @@ class StreamOptions(DeadLetterOptions):
     """The given texts by documented option name, without possible secrets."""
 
 
+OptionsT = TypeVar("OptionsT", bound=StreamOptions)
+
+
+def parse_as(
+    cls: type[OptionsT],
+    name: str,
+    given: Mapping[str, str],
+    *,
+    examples: Mapping[str, str] | None = None,
+    refused: Mapping[str, str] | None = None,
+    problems_of_values: Callable[[Mapping[str, Any]], Iterable[str]] = lambda values: (),
+) -> OptionsT:
+    """Parse the options that Spark passes to an object of `cls`. Fields without a default are required.
+
+    Args:
+        cls: declares the options, see `declaring`
+        name: name of the data source, for messages
+        examples: values of required options, by name
+        refused: problems of options that this destination does not have, by name
+        problems_of_values: returns problems of values that are valid one by one. Fields with their default
+            are missing
+
+    Raises:
+        ConfigurationError: lists all problems, one sentence each.
+    """
+    options, prefixes = options_of(cls), prefixes_of(cls)
+    of_refused = {key.lower(): problem for key, problem in (refused or {}).items()}
+    keys = [key.lower() for key in given]
+    kept = {key: value for key, value in given.items() if key.lower() not in of_refused}
+    values, problems = parse_options(options, prefixes, kept)
+    problems += [of_refused[key] for key in keys if key in of_refused]
+    required = _required(cls)
+    problems += [
+        _missing(option.name, (examples or {}).get(option.name))
+        for option in options
+        if option.field in required and option.name.lower() not in keys
+    ]
+    stored = storable(options, kept)
+    problems += [*problems_of(values, stored, prefixes), *problems_of_values(values)]
+    check(name, problems)
+    return cls(**values, given=stored)
+
+
+def _required(cls: type[StreamOptions]) -> set[str]:
+    return {one.name for one in fields(cls) if one.default is MISSING and one.default_factory is MISSING}
+
+
+def _missing(name: str, example: str | None) -> str:
+    value = "..." if example is None else f'"{example}"'
+    or_start = " or .start(path)" if name == "path" else ""
+    return f'{name} is missing: give .option("{name}", {value}){or_start}.'
+
+
 def problems_of(values: Mapping[str, Any], given: Mapping[str, str], prefixes: Sequence[Prefix]) -> list[str]:
     """Return problems of values that are valid one by one.
 
@@ -99,20 +152,28 @@ def problems_of(values: Mapping[str, Any], given: Mapping[str, str], prefixes: S
         prefixes: prefixes of the options for secrets
     """
     problems = []
-    own = [prefix for prefix in prefixes if prefix.field != "dead_letter_options"]
-    secret_options = " or ".join(f"{prefix.name}*" for prefix in own)
     if values.get("store", "").startswith("sqlite") and _is_memory(values["store"]):
         problems.append(
             "store: an in-memory database loses its manifests when the process ends. Give a file or a "
             "Postgres URL."
         )
-    problems += [
+    return [*problems, *problems_of_urls(given, prefixes), *problems_of_dead_letters(values)]
+
+
+def problems_of_urls(texts: Mapping[str, str], prefixes: Sequence[Prefix]) -> list[str]:
+    """Return problems of texts that have secrets in a URL.
+
+    Args:
+        texts: by the name of their option
+    """
+    own = [prefix for prefix in prefixes if prefix.field != "dead_letter_options"]
+    secret_options = " or ".join(f"{prefix.name}*" for prefix in own)
+    return [
         f"{name} contains a password, key or signature in its URL, which would end up in the store, the "
         f"table and the executors. Give it as {secret_options} instead."
-        for name, text in given.items()
+        for name, text in texts.items()
         if has_credentials(text)
     ]
-    return problems + problems_of_dead_letters(values)
 
 
 def _is_memory(url: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,24 +10,23 @@ from ...committers.errors import ConfigurationError
 from ...committers.paimon.address import PaimonAddress, parse_table_name
 from ...committers.paimon.catalog import problems_of_catalog
 from ...writers.local_path import local_path
+from ..delta.options import parse_location
 from ..options.declaring import option_of, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import TARGET_FILE_BYTES, DeliveryOptions
 from ..options.file_tables import FileTableOptions
-from ..options.parsing import check, columns, parse_options, storable, text
-from ..options.stream import normalized_location, problems_of
+from ..options.parsing import columns
+from ..options.stream import normalized_location, parse_as
 
 NAME = "penstock.paimon"
 
 
 def _location(path: str) -> str:
-    if re.search(r"[\x00-\x1f\x7f\\]", path):
-        raise ValueError("must not contain control characters or backslashes")
     if local_path(path) is None:
         raise ValueError(
             "must be on a disk that driver and executors share: in an object store, a commit of Paimon's "
             "file-system catalog writes over the snapshot of another writer, whose rows would be lost"
         )
-    return text(path)
+    return parse_location(path)
 
 
 def _table_name(name: str) -> str:
@@ -87,23 +85,27 @@ class PaimonOptions(DeliveryOptions):
         Raises:
             ConfigurationError: lists all problems, one sentence each.
         """
-        values, problems = parse_options(OPTIONS, PREFIXES, options)
-        problems += _problems_of_place(values, options)
-        if values.get("add_columns"):
-            problems.append(
-                "schemaEvolution=addColumns is not supported by penstock.paimon: add the columns with "
-                "Paimon, for example with ALTER TABLE in Spark or Flink. Later batches have them."
-            )
-        stored = storable(OPTIONS, options)
-        problems += problems_of(values, stored, PREFIXES)
-        check(NAME, problems)
-        return cls(**values, given=stored)
+        given = {name.lower() for name, value in options.items() if value}
+        return parse_as(cls, NAME, options, problems_of_values=lambda values: _problems(values, given))
 
 
-def _problems_of_place(values: Mapping[str, Any], options: Mapping[str, str]) -> list[str]:
-    """Problems of the options that say which table it is. Those of a wrong path are known already."""
+def _problems(values: Mapping[str, Any], given: set[str]) -> list[str]:
+    problems = _problems_of_place(values, given)
+    if values.get("add_columns"):
+        problems.append(
+            "schemaEvolution=addColumns is not supported by penstock.paimon: add the columns with Paimon, "
+            "for example with ALTER TABLE in Spark or Flink. Later batches have them."
+        )
+    return problems
+
+
+def _problems_of_place(values: Mapping[str, Any], given: set[str]) -> list[str]:
+    """Problems of the options that say which table it is.
+
+    Args:
+        given: names of all options, in lower case: also of those with a wrong value
+    """
     catalog = values.get("catalog_properties")
-    given = {name.lower() for name, value in options.items() if value}
     if {"path", "table"} <= given:
         return ["path and table are both given. Give table with a REST catalog, and path without one."]
     if "table" not in given:

@@ -9,9 +9,9 @@ from ...committers.errors import ConfigurationError
 from ...committers.postgres.address import parse_schema_name, parse_table_name
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import DeliveryOptions
-from ..options.file_tables import refuse_file_options
-from ..options.parsing import check, parse_options, storable, text
-from ..options.stream import problems_of
+from ..options.file_tables import refused_file_options
+from ..options.parsing import text
+from ..options.stream import parse_as
 
 NAME = "penstock.postgres"
 
@@ -60,18 +60,13 @@ class PostgresOptions(DeliveryOptions):
         Raises:
             ConfigurationError: lists all problems, one sentence each.
         """
-        given, refused = refuse_file_options(NAME, OPTIONS, options, "dbtable")
-        values, problems = parse_options(OPTIONS, PREFIXES, given)
-        problems += refused
-        keys = {key.lower() for key in given}
-        if "url" not in keys:
-            problems.append('url is missing: .option("url", "postgresql://user@host:5432/database").')
-        if "dbtable" not in keys:
-            problems.append('dbtable is missing: name the table with .option("dbtable", "schema.table").')
-        stored = storable(OPTIONS, given)
-        problems += problems_of(values, stored, PREFIXES)
-        check(NAME, problems)
-        return cls(**values, given=stored)
+        return parse_as(
+            cls,
+            NAME,
+            options,
+            examples={"url": "postgresql://user@host:5432/database", "dbtable": "schema.table"},
+            refused=refused_file_options(NAME, OPTIONS, "dbtable"),
+        )
 
 
 def require_driver() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...committers.dead_letters import BadRows
@@ -15,22 +15,19 @@ from ...writers.requests.keyed import KeyedRequests
 from ...writers.requests.limits import Limits
 from ...writers.requests.opening import WriterSettings
 from ...writers.requests.retry_budget import RetryBudget
-from ..options.declaring import option, optional, options_of, passed_on, prefixes_of
+from ..options.declaring import option, optional, options_of, passed_on
 from ..options.delivery import DeliveryOptions
-from ..options.file_tables import refuse_file_options
+from ..options.file_tables import refused_file_options
 from ..options.parsing import (
     MIB,
-    check,
     columns,
     count,
     duration_s,
     flag,
-    parse_options,
     size,
-    storable,
     text,
 )
-from ..options.stream import normalized_location, problems_of
+from ..options.stream import normalized_location, parse_as
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -174,25 +171,19 @@ class RequestOptions(DeliveryOptions):
         Raises:
             ConfigurationError: lists all problems, one sentence each.
         """
-        known, prefixes = options_of(cls), prefixes_of(cls)
-        given, refused = refuse_file_options(cls.NAME, known, options, next(iter(cls.REQUIRED)))
-        values, problems = parse_options(known, prefixes, given)
-        keys = {key.lower() for key in given}
-        problems += refused
-        problems += [
-            f'{name} is missing: .option("{name}", "{example}").'
-            for name, example in cls.REQUIRED.items()
-            if name.lower() not in keys
-        ]
-        stored = storable(known, given)
-        problems += problems_of(values, stored, prefixes)
-        problems += cls._problems_of_limits(values)
-        problems += cls.problems(values)
-        check(cls.NAME, problems)
-        location = row_log_of(values.get("row_log"), values.get("checkpoint_location"))
-        if location is not None:  # for processes in any working directory
-            stored["rowLog"] = location
-        return cls(**values, given=stored)
+        parsed = parse_as(
+            cls,
+            cls.NAME,
+            options,
+            examples=cls.REQUIRED,
+            refused=refused_file_options(cls.NAME, options_of(cls), next(iter(cls.REQUIRED))),
+            problems_of_values=lambda values: [*cls._problems_of_limits(values), *cls.problems(values)],
+        )
+        location = row_log_of(parsed.row_log, parsed.checkpoint_location)
+        if location is None:
+            return parsed
+        given = {**parsed.given, "rowLog": location}  # for processes in any working directory
+        return replace(parsed, given=given)
 
     @classmethod
     def problems(cls, values: Mapping[str, Any]) -> list[str]:

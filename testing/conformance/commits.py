@@ -86,7 +86,7 @@ class CommitClaims(Claims):
     def test_a_batch_before_the_token_adds_nothing(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
-        late = query.manifest(query.write(query.plan(store, query.batch(0)), [ids(1)]))
+        late = query.build(store, query.batch(0), ids(1))
         query.target().commit(late)
         query.run(store, query.batch(1), ids(2))
 
@@ -112,7 +112,7 @@ class CommitClaims(Claims):
     ) -> None:
         """An error of the check ends the attempt, on the version that was checked."""
         query.run(store, query.batch(0), ids(1))
-        manifest = query.manifest(query.write(query.plan(store, query.batch(1)), [ids(2)]))
+        manifest = query.build(store, query.batch(1), ids(2))
 
         def refuse(token: object) -> None:
             raise CheckpointMismatchError(f"behind {token}")
@@ -125,7 +125,7 @@ class CommitClaims(Claims):
         check_rows(harness, 1, 2)
 
     def test_a_target_sees_its_own_commit(self, query: Query, store: SqlManifestStore) -> None:
-        manifest = query.manifest(query.write(query.plan(store, query.batch(0)), [ids(1)]))
+        manifest = query.build(store, query.batch(0), ids(1))
         target = query.target()
         assert target.token(query.query_id) is None
         target.commit(manifest)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ...committers.contract import ManifestState
+from ...committers.contract import Committed, ManifestState
 from ...committers.errors import CheckpointMismatchError, FencedError
 from ...committers.store.sql import SqlManifestStore, open_store
 from ..faults import at_point
@@ -90,6 +90,23 @@ class ConcurrencyClaims(Claims):
         target.commit(manifest)
 
         check_rows(harness, 1)
+
+    def test_a_batch_that_overwrites_late_removes_nothing_of_the_next_batch(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness
+    ) -> None:
+        """Another driver commits the batch and the next one, while this one is about to commit."""
+        if not harness.promises.overwrites or "commit.start" not in harness.promises.crash_points:
+            return
+        manifest = query.build(store, query.batch(0), ids(0), overwrite=True)
+        following = query.build(store, query.batch(1), ids(1))
+
+        def commit_both() -> None:
+            for one in (manifest, following):
+                assert isinstance(query.target().commit(one), Committed)
+
+        with at_point("commit.start", commit_both):
+            query.target().commit(manifest)
+        check_rows(harness, 0, 1)
 
     def test_other_offsets_under_a_committed_batch_id_are_refused(
         self,

@@ -13,7 +13,8 @@ from ...committers import crash_points
 from ...committers.contract import AlreadyCommitted, ManifestState
 from ...committers.deliveries.contract import Mergeable
 from ...committers.errors import CheckpointMismatchError
-from ...committers.store.sql import SqlManifestStore, StreamStatus
+from ...committers.store.sql import SqlManifestStore
+from ...committers.store.status import StreamStatus
 from ...datasource.file_table import Compactable
 from ...delivery.attempts import DeliveryListener, ServiceSettings
 from ...delivery.context import DeliveryContext

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar
 from ..faults import Lost
 
 if TYPE_CHECKING:
-    from ...datasource.base_source import PenstockDataSource
     from ...datasource.destinations import DestinationType
 
 SECRET = "geheim-4711"  # noqa: S105  must not be shown anywhere
@@ -62,7 +61,6 @@ class DestinationHarness(ABC):
     """
 
     promises: ClassVar[Promises]
-    data_source: ClassVar[type[PenstockDataSource]]
     destination: ClassVar[DestinationType]
 
     @property

@@ -26,11 +26,13 @@ from ...committers.contract import (
 )
 from ...committers.progress import StoresProgress, with_store
 from ...committers.recovery import Recovered
-from ...committers.store.sql import SqlManifestStore, StreamStatus
+from ...committers.store.sql import SqlManifestStore
+from ...committers.store.status import StreamStatus
 from ...datasource.batch_plan import BatchPlan, CommittableMessage
 from ...datasource.committing import abort_batch, commit_batch, manifest_of
 from ...datasource.destinations import StoredTable
 from ...datasource.planning import plan_batch
+from ...datasource.plug_ins import load
 from ...datasource.sink import Sink, open_table
 from ...datasource.table_access import TableAccess
 from ...datasource.task import TaskAttempt
@@ -70,10 +72,13 @@ class Place(Protocol):
         ...
 
     @property
-    def data_source(self) -> type[PenstockDataSource]: ...
-
-    @property
     def destination(self) -> DestinationType: ...
+
+
+def source_of(place: Place) -> type[PenstockDataSource]:
+    """Return Spark's data source that writes here."""
+    loaded: type[PenstockDataSource] = load(place.destination.data_source)
+    return loaded
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,8 @@ class Query:
         """Return the sink, made only from options, as in each process of Spark."""
         where = self.harness.options if self.destination_options is None else self.destination_options
         given = {"checkpointLocation": f"/checkpoints/{self.query_id}", **where, **self.options}
-        return shipped(self.harness.data_source({key.lower(): value for key, value in given.items()})).sink()
+        lower = {key.lower(): value for key, value in given.items()}
+        return shipped(source_of(self.harness)(lower)).sink()
 
     def with_options(self, **options: str) -> Self:
         return replace(self, options={**self.options, **options})
@@ -164,12 +170,23 @@ class Query:
         self.commit(store, messages)
         return messages
 
+    def build(
+        self,
+        store: SqlManifestStore,
+        batch: Batch,
+        *parts: pa.Table,
+        run_id: str = "r1",
+        overwrite: bool = False,
+    ) -> Manifest:
+        """Run a batch up to its manifest, which the store does not have yet."""
+        plan = self.plan(store, batch, parts[0].schema, overwrite=overwrite)
+        return self.manifest(self.write(plan, parts, run_id))
+
     def prepare(
         self, store: SqlManifestStore, batch: Batch, *parts: pa.Table, run_id: str = "r1"
     ) -> Manifest:
         """Run a batch up to its commit, where the process dies."""
-        messages = self.write(self.plan(store, batch, parts[0].schema), parts, run_id)
-        manifest = self.manifest(messages)
+        manifest = self.build(store, batch, *parts, run_id=run_id)
         store.claim(batch.stream, run_id)
         store.prepare(manifest, run_id)
         return manifest

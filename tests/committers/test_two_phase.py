@@ -19,14 +19,7 @@ from tests.support.lakes import LAKES, LakeTable
 from tests.support.query import Ids, Query, Written
 
 from penstock.committers.commit_runner import Retry
-from penstock.committers.contract import (
-    Conflict,
-    Manifest,
-    ManifestRecord,
-    ManifestState,
-    Prepared,
-    StreamKey,
-)
+from penstock.committers.contract import Conflict, Manifest, ManifestRecord, ManifestState, StreamKey
 from penstock.committers.crash_points import DELIVERY_POINTS, STREAM_POINTS
 from penstock.committers.decision import Action
 from penstock.committers.errors import (
@@ -39,6 +32,7 @@ from penstock.committers.errors import (
 )
 from penstock.committers.file_tables.merge import merge
 from penstock.committers.recovery import Recovery
+from penstock.committers.store.contract import Prepared
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.batch_plan import BatchPlan
 from penstock.testing.faults import at_point, crash_at

@@ -29,21 +29,10 @@ from penstock import testing
 from penstock.committers.delta.log_files import LocalLogFiles
 from penstock.committers.hudi.publishing import Publishing
 from penstock.datasource.aws import dynamodb, firehose, kinesis, sqs
-from penstock.datasource.aws.sources import (
-    DynamoDbDataSource,
-    FirehoseDataSource,
-    KinesisDataSource,
-    SqsDataSource,
-)
-from penstock.datasource.base_source import PenstockDataSource
 from penstock.datasource.http.sink import DESTINATION
-from penstock.datasource.http.source import HttpDataSource
 from penstock.datasource.nats import sink as nats_sink
-from penstock.datasource.nats.source import NatsDataSource
 from penstock.datasource.redis import sink as redis_sink
-from penstock.datasource.redis.source import RedisDataSource
 from penstock.datasource.search import elasticsearch, opensearch
-from penstock.datasource.search.sources import ElasticsearchDataSource, OpenSearchDataSource
 from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promises, RequestHarness
 from penstock.testing.faults import lossy
 
@@ -267,7 +256,6 @@ class HttpHarness(RequestHarness):
     """An endpoint that takes every request, whether it knows its key or not."""
 
     promises = replace(RequestHarness.promises, name="HTTP endpoints")
-    data_source = HttpDataSource
     destination = DESTINATION
 
     def __init__(self, folder: Path, server: HttpRows) -> None:
@@ -371,14 +359,12 @@ class AwsHarness(RequestHarness):
 
 class KinesisHarness(AwsHarness):
     promises = replace(RequestHarness.promises, name="Kinesis streams")
-    data_source = KinesisDataSource
     destination = kinesis.DESTINATION
     kind = "kinesis"
 
 
 class FirehoseHarness(AwsHarness):
     promises = replace(RequestHarness.promises, name="Firehose streams")
-    data_source = FirehoseDataSource
     destination = firehose.DESTINATION
     kind = "firehose"
 
@@ -387,7 +373,6 @@ class DynamoDbHarness(AwsHarness):
     """Rows with a key are there once, however often they are sent."""
 
     promises = replace(RequestHarness.promises, name="DynamoDB tables", is_exactly_once=True)
-    data_source = DynamoDbDataSource
     destination = dynamodb.DESTINATION
     kind, named_by = "dynamodb", "table"
 
@@ -398,7 +383,6 @@ class DynamoDbHarness(AwsHarness):
 
 class SqsHarness(AwsHarness):
     promises = replace(RequestHarness.promises, name="SQS queues")
-    data_source = SqsDataSource
     destination = sqs.DESTINATION
     kind, named_by = "sqs", "queue"
 
@@ -420,7 +404,6 @@ class OpenSearchHarness(RequestHarness):
     """An index of its own, read through HTTP; the rows have ids of their own."""
 
     promises = replace(RequestHarness.promises, name="OpenSearch indexes", is_exactly_once=True)
-    data_source: ClassVar[type[PenstockDataSource]] = OpenSearchDataSource
     destination = opensearch.DESTINATION
 
     def __init__(self, folder: Path, server: OpenSearchServer, url: str | None = None) -> None:
@@ -453,7 +436,6 @@ class OpenSearchHarness(RequestHarness):
 
 class ElasticsearchHarness(OpenSearchHarness):
     promises = replace(OpenSearchHarness.promises, name="Elasticsearch indexes")
-    data_source = ElasticsearchDataSource
     destination = elasticsearch.DESTINATION
 
 
@@ -463,7 +445,6 @@ class RedisHarness(RequestHarness):
     promises = replace(
         RequestHarness.promises, name="Redis strings and hashes, by their key", is_exactly_once=True
     )
-    data_source = RedisDataSource
     destination = redis_sink.DESTINATION
     place: ClassVar[Mapping[str, str]] = {"structure": "set", "key": "rows:{id}"}
 
@@ -509,7 +490,6 @@ class NatsHarness(RequestHarness):
     """A stream of JetStream, read by its consumers."""
 
     promises = replace(RequestHarness.promises, name="NATS JetStream")
-    data_source = NatsDataSource
     destination = nats_sink.DESTINATION
     stream = "ROWS"
 

@@ -33,8 +33,8 @@ from penstock.committers.store import contents
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource import planning
-from penstock.datasource.delta import options as delta_options
 from penstock.datasource.delta.sink import DeltaSink, DeltaTarget
+from penstock.datasource.options import stream as stream_options
 from penstock.testing.conformance import query
 from penstock.testing.conformance.harness import DestinationHarness
 
@@ -400,6 +400,18 @@ MUTATIONS = (
         harness=DeltaHarness,
     ),
     Mutation(
+        "an overwrite on a newer version than the one whose token was checked",
+        method(
+            DeltaTableCommitter,
+            "_commit_by_library",
+            lambda real, it, _, manifest, content, version: real(
+                it, it._newest(content), manifest, content, version
+            ),
+        ),
+        "a_batch_that_overwrites_late_removes_nothing_of_the_next_batch",
+        harness=DeltaHarness,
+    ),
+    Mutation(
         "schemaEvolution is ignored",
         method(DeltaTableCommitter, "plan", _add_no_columns),
         "a_new_column_is_added_with_its_batch",
@@ -464,7 +476,7 @@ MUTATIONS = (
     ),
     Mutation(
         "all options are kept in the store",
-        lambda: mock.patch.object(delta_options, "storable", lambda _known, options: dict(options)),
+        lambda: mock.patch.object(stream_options, "storable", lambda _known, options: dict(options)),
         "no_secret_is_in_the_store_in_logs_or_in_a_repr",
         harness=DeltaHarness,
     ),
@@ -483,7 +495,7 @@ MUTATIONS = (
     Mutation(
         "an error that shows all options",
         method(
-            delta_options,
+            stream_options,
             "parse_options",
             lambda real, known, prefixes, options: ({}, [*real(known, prefixes, options)[1], str(options)]),
         ),

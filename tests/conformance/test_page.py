@@ -42,6 +42,7 @@ from penstock.datasource.destinations import Cleanable
 from penstock.datasource.file_table import Compactable
 from penstock.datasource.sink import Maintainable, SupportsOrigins, SupportsTableIdentity
 from penstock.testing.conformance import DestinationConformance, DestinationHarness, Query
+from penstock.testing.conformance.query import source_of
 
 AWS: tuple[type[AwsHarness], ...] = (
     KinesisHarness,
@@ -78,7 +79,7 @@ the tests that depend on the storage.
 """
 
 ROWS: dict[str, Callable[[DestinationHarness], str]] = {
-    "Format": lambda one: f"`{one.data_source.name()}`",
+    "Format": lambda one: f"`{source_of(one).name()}`",
     "Rows are there": lambda one: "exactly once" if one.promises.is_exactly_once else "at least once",
     "Rows appear": lambda one: "batch by batch" if one.promises.is_atomic else "task by task",
     "Tasks write": lambda one: one.promises.payload,

@@ -14,7 +14,8 @@ from tests.support.stores import HandClock
 
 from penstock.committers.contract import Batch, Committable, DataFiles, StreamKey
 from penstock.committers.errors import RetryableError, TableChangedError
-from penstock.committers.store.sql import SqlManifestStore, WrittenTable, open_store
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.status import WrittenTable
 from penstock.datasource.batch_plan import CommittableMessage
 from penstock.datasource.committing import commit_batch
 from penstock.datasource.decoupled_planning import with_retry

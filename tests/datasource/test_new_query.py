@@ -18,7 +18,8 @@ from tests.support.query import Batches, Query
 
 from penstock import CheckpointMismatchError
 from penstock.committers.contract import Batch, StreamKey
-from penstock.committers.store.sql import OtherQuery, SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.status import OtherQuery
 from penstock.datasource.committing import commit_batch_write
 from penstock.datasource.delta import sink as delta
 from penstock.datasource.file_table import FileTableSink

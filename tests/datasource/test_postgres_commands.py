@@ -57,7 +57,7 @@ def test_status_reports_a_dropped_table(query: PostgresQuery, store_url: str) ->
         query.run(store, query.batch(0), ids(1))
     query.sql("DROP TABLE events")
 
-    assert "dropped or renamed" in penstock(store_url, "status", "--table", exit_code=1)
+    assert "dropped, moved or renamed" in penstock(store_url, "status", "--table", exit_code=1)
 
 
 def test_recover_commits_what_was_prepared(query: PostgresQuery, store_url: str) -> None:

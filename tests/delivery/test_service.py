@@ -28,7 +28,8 @@ from tests.support.stored_lake import paths_of
 
 from penstock.committers.errors import FencedError, RetryableError
 from penstock.committers.file_tables.manifest import decode
-from penstock.committers.store.sql import SqlManifestStore, StreamStatus
+from penstock.committers.store.sql import SqlManifestStore
+from penstock.committers.store.status import StreamStatus
 from penstock.datasource.destinations import Cleanable, stored_table
 from penstock.delivery import service
 from penstock.delivery.drain import drain

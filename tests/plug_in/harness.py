@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import duckdb
-from penstock_jsonlines import DESTINATION, JsonLinesDataSource
+from penstock_jsonlines import DESTINATION
 
 from penstock.testing.conformance import DestinationHarness, Lost, Promises
 from penstock.testing.faults import lossy
@@ -18,7 +18,6 @@ from penstock.testing.faults import lossy
 class JsonLinesHarness(DestinationHarness):
     """A directory, read by duckdb."""
 
-    data_source = JsonLinesDataSource
     destination = DESTINATION
     promises = Promises(
         name="Lines of JSON (the example of a plug-in)",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from penstock_influxdb import DESTINATION, InfluxDataSource
+from penstock_influxdb import DESTINATION
 from servers.influxdb import InfluxServer
 
 from penstock.testing.conformance import SECRET, RequestHarness
@@ -16,7 +16,6 @@ from penstock.testing.conformance import SECRET, RequestHarness
 class InfluxHarness(RequestHarness):
     """A measurement in a database of its own. The times are the ids."""
 
-    data_source = InfluxDataSource
     destination = DESTINATION
     promises = replace(
         RequestHarness.promises,

@@ -8,16 +8,10 @@ from typing import Any, TypeAlias
 import sqlalchemy as sa
 from tests.simulation.memory_store import Clock, MemoryStore
 
-from penstock.committers.contract import (
-    Batch,
-    Manifest,
-    ManifestRecord,
-    ManifestState,
-    Prepared,
-    StreamKey,
-)
+from penstock.committers.contract import Batch, Manifest, ManifestRecord, ManifestState, StreamKey
 from penstock.committers.deliveries.contract import Delivery, Lease
 from penstock.committers.store import queries
+from penstock.committers.store.contract import Prepared
 from penstock.committers.store.database import Database
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.sql import SqlManifestStore

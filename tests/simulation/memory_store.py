@@ -24,15 +24,15 @@ from penstock.committers.contract import (
     Manifest,
     ManifestRecord,
     ManifestState,
-    Prepared,
     StreamKey,
     Token,
 )
 from penstock.committers.errors import FencedError, RetryableError
 from penstock.committers.progress import BatchInDelivery, Progress
+from penstock.committers.store.contract import Prepared
 from penstock.committers.store.delivery_queries import DeliveryPhase
 from penstock.committers.store.expiries import Expiry
-from penstock.committers.store.sql import OtherQuery, WrittenTable
+from penstock.committers.store.status import OtherQuery, WrittenTable
 
 Clock = Callable[[], datetime]
 

@@ -87,6 +87,7 @@ DELIVERY = "committers/deliveries/deliverer.py::StreamDelivery"
 REQUESTS = "committers/requests/committer.py::RequestCommitter"
 SENDING = "committers/requests/delivery.py"
 STORE = "committers/store/sql.py::SqlManifestStore"
+STORE_PREPARATION = "committers/store/preparation.py::Preparation"
 DELIVERY_QUERIES = "committers/store/delivery_queries.py"
 DECOUPLED_TESTS = "tests/committers/test_decoupled.py"
 TWO_PHASE_TESTS = "tests/committers/test_two_phase.py"
@@ -283,13 +284,13 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "fence: prepare needs the claim",
         "lets a run prepare that was taken over",
-        without(f"{STORE}._prepare", "current.run_id != run_id"),
+        without(f"{STORE_PREPARATION}.prepare", "current.run_id != run_id"),
     ),
     Mutation(
         "first prepared wins",
         "replaces a manifest that is PREPARED",
         instead(
-            "committers/store/sql.py::_gives_way",
+            "committers/store/preparation.py::_gives_way",
             "return record.state is ManifestState.ABORTED",
             "return record.state is not ManifestState.COMMITTED",
         ),
@@ -297,7 +298,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "what is skipped while it is written stays skipped",
         "prepares the batch again, which the token of a later one then marks as committed",
-        never(f"{STORE}._prepare", "record.is_skipped and record.batch == batch"),
+        never(f"{STORE_PREPARATION}.prepare", "record.is_skipped and record.batch == batch"),
         test=f"{DECOUPLED_TESTS}::test_a_batch_that_was_skipped_while_a_slow_driver_wrote_it_is_not_prepared",
     ),
     Mutation(
@@ -666,12 +667,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a follower needs the batch before",
         "prepares a batch behind one that was lost with the store, or aborted, since it was planned",
-        never(f"{STORE}._prepare", "request.follows is not None"),
+        never(f"{STORE_PREPARATION}.prepare", "request.follows is not None"),
     ),
     Mutation(
         "other rows do not replace those that a later batch follows",
         "prepares them in place of an aborted batch, whatever was prepared behind it since",
-        never(f"{STORE}._prepare", "record.batch != batch"),
+        never(f"{STORE_PREPARATION}.prepare", "record.batch != batch"),
     ),
     Mutation(
         "compare-and-set of an abort",

@@ -12,10 +12,11 @@ from tests.simulation.manifest_store import SimulatedStore
 from tests.simulation.memory_store import Clock
 from tests.simulation.scheduler import DiskFullError, Scheduler, UnreachableError
 
-from penstock.committers.contract import Batch, Manifest, ManifestRecord, Prepared, StreamKey, Token
+from penstock.committers.contract import Batch, Manifest, ManifestRecord, StreamKey, Token
 from penstock.committers.deliveries.contract import Delivery, Lease
 from penstock.committers.errors import CommitStateUnknownError, PenstockError, RetryableError
 from penstock.committers.progress import BatchInDelivery, Progress
+from penstock.committers.store.contract import Prepared
 from penstock.committers.store.delivery_queries import DeliveryRecord
 
 T = TypeVar("T")

@@ -28,6 +28,7 @@ from tests.support.lance_table import LanceHarness
 
 import penstock
 from penstock.testing.conformance import DestinationHarness
+from penstock.testing.conformance.query import source_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills, pytest.mark.timeout(1200)]
 
@@ -90,7 +91,7 @@ def harnesses(
             (folder := root / name).mkdir()
             made[name] = harness = killed.new(folder)
             options = {**harness.options, **killed.options}
-            streams.append(KilledStream(folder, harness.data_source.name(), options, killed.kills))
+            streams.append(KilledStream(folder, source_of(harness).name(), options, killed.kills))
         source = str(Path(penstock.__file__).absolute().parents[1])
         KilledDriver(root, streams, {"PYTHONPATH": os.pathsep.join([str(plug_in), source])}).run()
         delivered = Ended("deliver", "--once", "--checkpoint", str(root / "http-decoupled" / "checkpoint"))

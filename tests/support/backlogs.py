@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.support.stored_lake import YOUNG, Lake
 
-from penstock.committers.store.sql import StreamStatus
+from penstock.committers.store.status import StreamStatus
 from penstock.datasource.table_access import TableAccess
 from penstock.delivery.attempts import DeliveryListener, DeliveryReport, ServiceSettings
 from penstock.delivery.context import DeliveryContext

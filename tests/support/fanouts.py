@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from tests.support.lakes import LAKES, LakeTable
 
 from penstock.committers.contract import ManifestState, StreamKey
 from penstock.committers.store.sql import SqlManifestStore
-from penstock.datasource.fanout.source import FanoutDataSource
 from penstock.datasource.http.sink import DESTINATION
 from penstock.testing.conformance import Query
 
@@ -26,8 +25,7 @@ class FanoutPlace:
     """See `Place`. Its options are those of a query."""
 
     options: dict[str, str]
-    data_source = FanoutDataSource
-    destination = DESTINATION
+    destination = replace(DESTINATION, data_source="penstock.datasource.fanout.source:FanoutDataSource")
 
 
 @dataclass

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from itertools import count
@@ -21,7 +21,6 @@ from tests.support.lakes import DeltaLake, IcebergLake
 from penstock.committers.contract import ManifestState, StreamKey
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.delta.sink import DESTINATION
-from penstock.datasource.lake.source import LakeDataSource
 from penstock.datasource.table_access import TableAccess
 from penstock.delivery.maintenance_steps import StepResult, maintenance_runner
 from penstock.delivery.stream_settings import StreamSettings, build_sink
@@ -44,8 +43,7 @@ class LakePlace:
     """See `Place`."""
 
     options: dict[str, str]
-    data_source = LakeDataSource
-    destination = DESTINATION
+    destination = replace(DESTINATION, data_source="penstock.datasource.lake.source:LakeDataSource")
 
 
 @dataclass

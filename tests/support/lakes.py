@@ -17,13 +17,11 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from penstock import testing
-from penstock.datasource.base_source import PenstockDataSource
 from penstock.datasource.delta.sink import DESTINATION as DELTA
-from penstock.datasource.delta.source import DeltaDataSource
 from penstock.datasource.destinations import DestinationType
 from penstock.datasource.file_table import FileTableSink
 from penstock.datasource.iceberg.sink import DESTINATION as ICEBERG
-from penstock.datasource.iceberg.source import IcebergDataSource
+from penstock.testing.conformance.query import source_of
 from penstock.testing.duckdb_reader import connect
 from penstock.testing.table import Table as TestedTable
 from penstock.testing.table import TableVersion
@@ -47,7 +45,6 @@ class LakeTable(TestedTable, Protocol):
 
     kind: str
     """`delta` or `iceberg`."""
-    data_source: ClassVar[type[PenstockDataSource]]
     destination: ClassVar[DestinationType]
     place: str
     """The option that is a path on the local disk."""
@@ -138,12 +135,12 @@ class LakeTable(TestedTable, Protocol):
     @property
     def source(self) -> str:
         """The name of Penstock's data source."""
-        return self.data_source.name()
+        return source_of(self).name()
 
     def sink(self, **options: str) -> FileTableSink:
         """As the data source makes it from these options and those that name the table."""
         given = {"checkpointLocation": "/none", **self.options, **options}
-        sink: Any = self.data_source({key.lower(): value for key, value in given.items()}).sink()
+        sink: Any = source_of(self)({key.lower(): value for key, value in given.items()}).sink()
         table_sink: FileTableSink = sink
         return table_sink
 
@@ -202,7 +199,6 @@ class DeltaLake(testing.DeltaTable, LakeTable):
     """Others write it through the Delta library."""
 
     kind = "delta"
-    data_source: ClassVar[type[PenstockDataSource]] = DeltaDataSource
     destination: ClassVar[DestinationType] = DELTA
     place = "path"
     partitioning = "partitionBy"
@@ -275,7 +271,6 @@ class IcebergLake(testing.IcebergTable, LakeTable):
     """A table in an embedded catalog. Others write it through pyiceberg itself."""
 
     kind = "iceberg"
-    data_source: ClassVar[type[PenstockDataSource]] = IcebergDataSource
     destination: ClassVar[DestinationType] = ICEBERG
     place = "warehouse"
     partitioning = "partitionSpec"

@@ -11,7 +11,8 @@ from tests.support.postgres import query_into
 
 from penstock.committers.contract import ManifestState
 from penstock.committers.store.delivery_queries import DeliveryPhase
-from penstock.committers.store.sql import StreamStatus, open_store
+from penstock.committers.store.sql import open_store
+from penstock.committers.store.status import StreamStatus
 from penstock.delivery.attempts import DeliveryListener
 from penstock.delivery.drain import Drained, drain
 

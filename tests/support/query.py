@@ -18,11 +18,11 @@ from penstock.committers.contract import (
     DataFiles,
     Manifest,
     ManifestState,
-    ManifestStore,
     Mode,
     PayloadCommitter,
 )
 from penstock.committers.file_tables.manifest import LakeManifest, build_manifest
+from penstock.committers.store.contract import ManifestStore
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
