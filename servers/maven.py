@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from servers.unreachable import UnreachableError
+
 _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath"
 _GET = "org.apache.maven.plugins:maven-dependency-plugin:2.8:get"
 """Later versions resolve the artifact's parents, too."""
@@ -17,7 +19,7 @@ _NETWORK = r"Could not transfer|offline mode|Connection refused|Unknown host|tim
 """Matches Maven's messages if no repository responds, but not those about a missing artifact."""
 
 
-class MavenUnreachableError(Exception):
+class MavenUnreachableError(UnreachableError):
     """There is no `mvn` on PATH, or no repository responds and the local one does not have the jars."""
 
 

@@ -15,16 +15,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.unreachable import skipped_if_unreachable
 
 if TYPE_CHECKING:
+    from servers.aws import AwsServer
     from servers.glue import GlueServer
     from servers.hive_metastore import HiveMetastore
+    from servers.http_rows import HttpRows
     from servers.nats import NatsServer
     from servers.opensearch import OpenSearchServer
     from servers.redis import RedisServer
     from servers.rest_catalog import RestCatalogServer
 
+    from penstock.committers.store.sql import SqlManifestStore
+
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+os.environ.setdefault("POLARS_ICEBERG_PLANNER", "pyiceberg")  # or polars warns that it has no other
 
 EXPECTED_SKIPS = (
     r"needs Spark 4\.[1-9]",  # the newest Spark runs it
@@ -228,14 +234,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def redis_process() -> Iterator[RedisServer]:
-    from servers.debian import DebianUnreachableError
     from servers.redis import redis_server
 
-    try:
-        with redis_server() as server:
-            yield server
-    except DebianUnreachableError as error:
-        pytest.skip(str(error))
+    with skipped_if_unreachable(), redis_server() as server:
+        yield server
 
 
 @pytest.fixture
@@ -247,14 +249,10 @@ def redis_service(redis_process: RedisServer) -> RedisServer:
 
 @pytest.fixture(scope="session")
 def nats_process() -> Iterator[NatsServer]:
-    from servers.debian import DebianUnreachableError
     from servers.nats import USERS, nats_server
 
-    try:
-        with nats_server(USERS) as server:
-            yield server
-    except DebianUnreachableError as error:
-        pytest.skip(str(error))
+    with skipped_if_unreachable(), nats_server(USERS) as server:
+        yield server
 
 
 @pytest.fixture
@@ -273,6 +271,15 @@ def new_stores_are_fast() -> Iterator[None]:
 
     with migrated_once():
         yield
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
+    """An empty store in SQLite, in the file `store.db`. Some test files take others."""
+    from penstock.committers.store.sql import open_store
+
+    with open_store(f"sqlite:///{tmp_path}/store.db") as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")
@@ -342,16 +349,22 @@ def plug_in(installed_plug_ins: Path) -> Iterator[Path]:
 # Object stores ----------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, str]]:
+    """A server of S3; the options for its bucket."""
+    from servers.s3 import s3_server
+
+    with s3_server() as options:
+        yield options
+
+
 @pytest.fixture(scope="session")
 def azure() -> Iterator[str]:
     """The URL of a server of Azure's, one for all tests: each takes a prefix of its own."""
-    from servers.azure import NpmUnreachableError, azure_server
+    from servers.azure import azure_server
 
-    try:
-        with azure_server() as url:
-            yield url
-    except NpmUnreachableError as error:
-        pytest.skip(str(error))
+    with skipped_if_unreachable(), azure_server() as url:
+        yield url
 
 
 # Catalog servers for Iceberg ----------------------------------------------------------------------------
@@ -360,27 +373,19 @@ def azure() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def rest_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalogServer]:
     """Iceberg's own REST catalog, one for all tests: each takes a namespace of its own."""
-    from servers.maven import MavenUnreachableError
     from servers.rest_catalog import rest_catalog_server
 
-    try:
-        with rest_catalog_server(tmp_path_factory.mktemp("rest-warehouse")) as server:
-            yield server
-    except MavenUnreachableError as error:
-        pytest.skip(str(error))
+    with skipped_if_unreachable(), rest_catalog_server(tmp_path_factory.mktemp("rest-warehouse")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
 def hive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveMetastore]:
     """A Hive Metastore, one for all tests: each takes a namespace of its own."""
     from servers.hive_metastore import hive_metastore
-    from servers.maven import MavenUnreachableError
 
-    try:
-        with hive_metastore(tmp_path_factory.mktemp("hive-warehouse")) as metastore:
-            yield metastore
-    except MavenUnreachableError as error:
-        pytest.skip(str(error))
+    with skipped_if_unreachable(), hive_metastore(tmp_path_factory.mktemp("hive-warehouse")) as metastore:
+        yield metastore
 
 
 @pytest.fixture(scope="session")
@@ -398,11 +403,60 @@ def glue() -> Iterator[GlueServer]:
 @pytest.fixture(scope="session")
 def opensearch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenSearchServer]:
     """OpenSearch, one for all tests: each takes an index of its own."""
-    from servers.maven import MavenUnreachableError
     from servers.opensearch import opensearch_server
 
-    try:
-        with opensearch_server(tmp_path_factory.mktemp("opensearch")) as server:
-            yield server
-    except MavenUnreachableError as error:
-        pytest.skip(str(error))
+    with skipped_if_unreachable(), opensearch_server(tmp_path_factory.mktemp("opensearch")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def http_server() -> Iterator[HttpRows]:
+    from servers.http_rows import http_rows
+
+    with http_rows() as server:
+        yield server
+
+
+@pytest.fixture
+def http_service(http_server: HttpRows) -> HttpRows:
+    """The HTTP service without rows, and without faults."""
+    http_server.set()
+    http_server.clear()
+    return http_server
+
+
+@pytest.fixture(scope="module")
+def aws_server() -> Iterator[AwsServer]:
+    from servers.aws import aws_server
+
+    with aws_server() as server:
+        yield server
+
+
+@pytest.fixture
+def aws_service(aws_server: AwsServer) -> AwsServer:
+    """Kinesis, Firehose, DynamoDB and SQS, without throttling."""
+    aws_server.throttle()
+    return aws_server
+
+
+@pytest.fixture(scope="module")
+def two_http_servers() -> Iterator[tuple[HttpRows, HttpRows]]:
+    from servers.http_rows import http_rows
+
+    with http_rows() as one, http_rows() as other:
+        yield one, other
+
+
+# What was reached ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reached() -> Iterator[list[tuple[str, int]]]:
+    """The crash points that were reached, in order."""
+    from penstock.committers import crash_points
+
+    points: list[tuple[str, int]] = []
+    crash_points.install(lambda point, batch_id: points.append((point, batch_id)))
+    yield points
+    crash_points.install(None)

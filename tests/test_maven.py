@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from servers.maven import MavenUnreachableError, classpath
+from tests.support.unreachable import skipped_if_unreachable
 
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -33,10 +34,8 @@ def project(folder: Path, version: str) -> Path:
 @pytest.fixture
 def jars(tmp_path: Path) -> str:
     """Proves that Maven works here."""
-    try:
+    with skipped_if_unreachable():
         return classpath(project(tmp_path, "2.0.17"))
-    except MavenUnreachableError as error:
-        pytest.skip(str(error))
 
 
 def test_jars_that_a_project_names_are_files(jars: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.http_rows import HttpRows, http_rows
+from servers.http_rows import HttpRows
 from tests.support.cli import Ended
 from tests.support.dead_letters import BAD, EVERY_KIND, KINDS, Letters, letters_of, rows_with
 from tests.support.lakes import IcebergLake
@@ -18,14 +18,8 @@ from tests.support.postgres import PostgresTable
 from penstock.cli import leases
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.options.stream import origins_of
-from penstock.testing.conformance.query import Query
+from penstock.testing.conformance.query import Query, source_of
 from penstock.testing.faults import at_point, crash_at
-
-
-@pytest.fixture(scope="module")
-def http_server() -> Iterator[HttpRows]:
-    with http_rows() as server:
-        yield server
 
 
 @pytest.fixture
@@ -319,5 +313,5 @@ def test_a_query_without_a_dead_letter_destination_has_nothing_to_send(letters: 
 
 def _stream(letters: Letters) -> dict[str, Any]:
     stream = letters.query.stream
-    kind = letters.query.harness.data_source.name().removeprefix("penstock.")
+    kind = source_of(letters.query.harness).name().removeprefix("penstock.")
     return {"query_name": "", "query_id": "q1", "table_uri": stream.table_uri, "kind": kind}

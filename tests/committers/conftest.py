@@ -20,8 +20,6 @@ from tests.support.iceberg_tables import Tables, tables_in
 from tests.support.lakes import LAKES, LakeTable, ids
 from tests.support.stores import HandClock
 
-from penstock.committers.store.sql import SqlManifestStore, open_store
-
 
 @pytest.fixture(params=LAKES)
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
@@ -38,13 +36,6 @@ def tables(tmp_path: Path) -> Tables:
 @pytest.fixture
 def clock() -> HandClock:
     return HandClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
-    """An empty store in SQLite, in the file `store.db`. Some test files take others."""
-    with open_store(f"sqlite:///{tmp_path}/store.db") as opened:
-        yield opened
 
 
 def quiet(proxy: LossyProxy) -> LossyProxy:
@@ -135,8 +126,3 @@ def stream(lake: CatalogLake) -> StoredQuery:
     stream = lake.stream(lake.through_proxy, maxCommitAttempts="3")
     stream.run(0, ids(1, 2))
     return stream
-
-
-@pytest.fixture(autouse=True)
-def _polars_plans_with_pyiceberg(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # or polars warns that it has no other

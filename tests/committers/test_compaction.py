@@ -22,7 +22,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.types import StringType
-from tests.support.stored_lake import GRACE, NOW, Lake
+from tests.support.stored_lake import GRACE, NOW, Lake, lake_of_small_files
 
 from penstock.committers.contract import (
     AlreadyCommitted,
@@ -102,10 +102,7 @@ def before_commit(lake: Lake, action: Callable[[], object]) -> CompactableTable:
 @pytest.fixture
 def lake(tmp_path: Path, kind: str) -> Lake:
     """A table of twelve small files, in two partitions."""
-    lake = Lake(tmp_path, kind=kind)
-    for batch_id in range(BATCHES):
-        lake.commit(batch_id, lake.write(batch_id))
-    return lake
+    return lake_of_small_files(tmp_path, kind, BATCHES)
 
 
 def files(lake: Lake) -> list[str]:

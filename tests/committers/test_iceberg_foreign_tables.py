@@ -45,13 +45,6 @@ WRONG_IN_PYICEBERG = {"nested"}
 """pyiceberg reads NULL lists and maps of structs as empty ones."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _polars_plans_with_pyiceberg() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
-        yield
-
-
 @pytest.fixture(scope="module")
 def engine() -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb_with_iceberg() as connection:

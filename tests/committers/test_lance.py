@@ -18,7 +18,7 @@ from servers.s3 import BUCKET
 from tests.support.lance_table import IDS, LanceHarness
 from tests.support.race import race
 
-from penstock.committers.contract import BATCH_WRITE_PREFIX, Committed, Conflict, Manifest
+from penstock.committers.contract import BATCH_WRITE_PREFIX, Committed, Conflict
 from penstock.committers.errors import (
     ConfigurationError,
     ManifestCorruptError,
@@ -51,18 +51,13 @@ def query(harness: LanceHarness, store: SqlManifestStore) -> Query:
     return Query(harness, store=store)
 
 
-def prepared(query: Query, store: SqlManifestStore, batch_id: int, *rows: pa.Table) -> Manifest:
-    """A manifest that is not committed yet."""
-    return query.manifest(query.write(query.plan(store, query.batch(batch_id), rows[0].schema), rows))
-
-
 # Two committers ---------------------------------------------------------------------------------------
 
 
 def test_two_processes_that_race_never_double_a_batch(
     query: Query, store: SqlManifestStore, harness: LanceHarness
 ) -> None:
-    manifests = [prepared(query, store, number, ids(number)) for number in range(40)]
+    manifests = [query.build(store, query.batch(number), ids(number)) for number in range(40)]
     race(partial(LanceTableCommitter, str(harness.path)), manifests)
 
     assert harness.ids() == list(range(40))
@@ -76,7 +71,7 @@ def test_two_processes_that_race_in_an_object_store_never_double_a_batch(
     uri = f"s3://{BUCKET}/race"
     options = {"path": uri, **{f"storage.{key}": value for key, value in s3.items()}}
     query = Query(LanceHarness(tmp_path), destination_options=options, store=store)
-    manifests = [prepared(query, store, number, ids(number)) for number in range(20)]
+    manifests = [query.build(store, query.batch(number), ids(number)) for number in range(20)]
     assert query.target().missing(manifests[0]) == []
     race(partial(LanceTableCommitter, uri, s3), manifests)
 
@@ -88,7 +83,7 @@ def test_two_processes_that_race_in_an_object_store_never_double_a_batch(
     before = len(list(files.files()))
     failing.abort()
     assert len(list(files.files())) == before - 1
-    lost = prepared(query, store, 20, ids(20))
+    lost = query.build(store, query.batch(20), ids(20))
     assert query.target().discard([decode(lost).files]) == 1
     assert list(query.target().missing(lost)) == [decode(lost).files[0].path]
 
@@ -113,7 +108,7 @@ def test_a_commit_on_rows_that_others_have_changed_is_tried_again(
 ) -> None:
     for number in range(2):
         query.run(store, query.batch(number), ids(number))
-    manifest = prepared(query, store, 2, ids(2))
+    manifest = query.build(store, query.batch(2), ids(2))
     with at_point("commit.start", lambda: CHANGES[change](harness.table())):
         assert isinstance(query.target().commit(manifest), Conflict)
     assert 2 not in harness.ids()
@@ -122,27 +117,10 @@ def test_a_commit_on_rows_that_others_have_changed_is_tried_again(
     assert harness.ids().count(2) == 1
 
 
-def test_a_late_batch_that_overwrites_does_not_remove_what_came_after_it(
-    query: Query, store: SqlManifestStore, harness: LanceHarness
-) -> None:
-    """A twin of the driver commits the batch and the next one, while this one is about to commit."""
-    manifest = query.manifest(query.write(query.plan(store, query.batch(0), overwrite=True), [ids(0)]))
-    following = prepared(query, store, 1, ids(1))
-
-    def commit_both() -> None:
-        query.target().commit(manifest)
-        query.target().commit(following)
-
-    with at_point("commit.start", commit_both):
-        outcome = query.target().commit(manifest)
-    assert not isinstance(outcome, Conflict)
-    assert harness.ids() == [0, 1]
-
-
 def test_a_batch_that_overwrites_is_based_on_the_newest_version(
     query: Query, store: SqlManifestStore, harness: LanceHarness
 ) -> None:
-    manifest = query.manifest(query.write(query.plan(store, query.batch(0), overwrite=True), [ids(0)]))
+    manifest = query.build(store, query.batch(0), ids(0), overwrite=True)
     with at_point("commit.start", lambda: harness.append(100)):
         assert isinstance(query.target().commit(manifest), Conflict)
     assert harness.ids() == [100]
@@ -185,7 +163,7 @@ def test_a_commit_keeps_an_index_and_a_setting_that_others_make_meanwhile(
     query: Query, store: SqlManifestStore, harness: LanceHarness
 ) -> None:
     query.run(store, query.batch(0), ids(0))
-    manifest = prepared(query, store, 1, ids(1))
+    manifest = query.build(store, query.batch(1), ids(1))
 
     def change() -> None:
         harness.table().create_scalar_index("id", "BTREE")
@@ -221,7 +199,7 @@ def test_others_append_while_a_batch_is_committed(
 def test_the_token_survives_the_clean_up_of_old_versions_and_other_writers(
     query: Query, store: SqlManifestStore, harness: LanceHarness
 ) -> None:
-    manifest = prepared(query, store, 0, ids(0))
+    manifest = query.build(store, query.batch(0), ids(0))
     query.target().commit(manifest)
     harness.append(100)
     harness.table().optimize.compact_files()
@@ -249,7 +227,7 @@ def test_a_table_that_was_restored_from_a_backup_is_not_written(
     query: Query, store: SqlManifestStore, harness: LanceHarness
 ) -> None:
     query.run(store, query.batch(0), ids(0))
-    manifest = prepared(query, store, 1, ids(1))
+    manifest = query.build(store, query.batch(1), ids(1))
     newest = max((harness.path / "_versions").glob("*.manifest"), key=lambda path: path.stat().st_mtime_ns)
     newest.unlink()
 
@@ -260,7 +238,7 @@ def test_a_table_that_was_restored_from_a_backup_is_not_written(
 def test_another_table_with_more_versions_is_not_written(
     query: Query, store: SqlManifestStore, harness: LanceHarness
 ) -> None:
-    manifest = prepared(query, store, 0, ids(0))
+    manifest = query.build(store, query.batch(0), ids(0))
     files = {path.name: path.read_bytes() for path in harness.path.glob("data/*.lance")}
     harness.recreate()
     for row_id in range(100, 105):
@@ -288,11 +266,11 @@ def test_tokens_of_old_batch_writes_are_forgotten(
     query: Query, store: SqlManifestStore, harness: LanceHarness
 ) -> None:
     write = Query(harness, f"{BATCH_WRITE_PREFIX}1", store=store)
-    manifest = prepared(write, store, 0, ids(0))
+    manifest = write.build(store, write.batch(0), ids(0))
     then = datetime.now(timezone.utc) - timedelta(days=8)
     LanceTableCommitter(str(harness.path), now_ms=lambda: int(then.timestamp() * 1000)).commit(manifest)
     young = Query(harness, f"{BATCH_WRITE_PREFIX}2", store=store)
-    young.target().commit(prepared(young, store, 0, ids(1)))
+    young.target().commit(young.build(store, young.batch(0), ids(1)))
     query.run(store, query.batch(0), ids(2))
 
     metadata = harness.table().schema.metadata
@@ -401,7 +379,7 @@ def test_columns_that_change_before_the_commit_are_named(
 ) -> None:
     rows = pa.table({"id": [1], "text": ["a"]}, schema=TEXTS)
     query.run(store, query.batch(0), rows)
-    manifest = prepared(query, store, 1, rows)
+    manifest = query.build(store, query.batch(1), rows)
     harness.table().drop_columns(["text"])
     with pytest.raises(SchemaMismatchError, match="text: it was removed"):
         query.target().commit(manifest)
@@ -417,7 +395,7 @@ def test_a_missing_library_is_named(query: Query, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_damaged_schema_of_files_is_reported(query: Query, store: SqlManifestStore) -> None:
-    manifest = prepared(query, store, 0, ids(0))
+    manifest = query.build(store, query.batch(0), ids(0))
     damaged = build_manifest(
         manifest.batch, replace(decode(manifest), schema_json=json.dumps({"schema": "x"}))
     )
@@ -475,7 +453,7 @@ def test_a_batch_that_is_committed_during_a_compaction_stays(
 ) -> None:
     for number in range(3):
         query.run(store, query.batch(number), ids(number))
-    manifest = prepared(query, store, 3, ids(3))
+    manifest = query.build(store, query.batch(3), ids(3))
 
     def load(uri: str, options: Mapping[str, str]) -> lance.LanceDataset:
         table = lance.dataset(uri)

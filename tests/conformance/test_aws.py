@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers.aws import AwsServer
+from servers.aws import KEY, SECRET, AwsServer
 from tests.conformance.harnesses import (
     AwsHarness,
     DynamoDbHarness,
@@ -36,7 +36,14 @@ class TestAws(DestinationConformance):
 
     @pytest.fixture
     def harness(
-        self, tmp_path: Path, aws_service: AwsServer, kind: type[AwsHarness]
+        self,
+        tmp_path: Path,
+        aws_service: AwsServer,
+        kind: type[AwsHarness],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> Iterator[DestinationHarness]:
+        """Credentials are in the environment."""
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
         with kind(tmp_path, aws_service).created() as harness:
             yield harness

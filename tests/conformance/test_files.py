@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from servers.s3 import s3_server
 from tests.support.files import CsvHarness, FilesHarness
 from tests.support.files_remote import AzureFilesHarness, RemoteFilesHarness, S3FilesHarness
 
@@ -32,12 +30,6 @@ class TestFormats(DataClaims, CleaningClaims):
     @pytest.fixture(params=["json", "csv", "avro", "orc"])
     def harness(self, tmp_path: Path, request: pytest.FixtureRequest) -> DestinationHarness:
         return CsvHarness(tmp_path) if request.param == "csv" else FilesHarness(tmp_path, request.param)
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[dict[str, str]]:
-    with s3_server() as storage:
-        yield storage
 
 
 def _begun_now(upload: tuple[str, str, datetime]) -> tuple[str, str, datetime]:

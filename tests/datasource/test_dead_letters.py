@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +19,7 @@ import pyarrow as pa
 import pytest
 from prometheus_client import generate_latest
 from pyspark.sql.types import LongType, StructField, StructType
-from servers.http_rows import HttpRows, http_rows
+from servers.http_rows import HttpRows
 from tests.support.dead_letters import BAD, EVERY_KIND, KINDS, ROWS, Letters, letters_of, rows_with
 from tests.support.lakes import LAKES, DeltaLake
 
@@ -29,7 +28,7 @@ from penstock.committers.contract import ManifestState
 from penstock.committers.dead_letters import rows_of
 from penstock.committers.errors import ConfigurationError, RetryableError, SchemaMismatchError
 from penstock.committers.store.progress import SqlProgress
-from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource import planning
 from penstock.datasource.dead_letters import deliver_letters, letter_sink_of, try_to_deliver_letters
 from penstock.delivery.metrics import Metrics
@@ -45,18 +44,6 @@ OF_A_COMMIT = (
     "mark.done",
 )
 OF_LETTERS = crash_points.LETTER_POINTS
-
-
-@pytest.fixture(scope="module")
-def http_server() -> Iterator[HttpRows]:
-    with http_rows() as server:
-        yield server
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
-    with open_store(f"sqlite:///{tmp_path}/store.db") as opened:
-        yield opened
 
 
 @pytest.fixture

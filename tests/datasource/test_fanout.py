@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from servers.http_rows import HttpRows, http_rows
+from servers.http_rows import HttpRows
 from tests.support.backlogs import start_cli, wait_until
 from tests.support.fanouts import NAMES, Fanout
 
@@ -30,20 +30,14 @@ from penstock.testing.faults import Crash, at_point, crash_at
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED
 
 
-@pytest.fixture(scope="module")
-def services() -> Iterator[tuple[HttpRows, HttpRows]]:
-    with http_rows() as search, http_rows() as events:
-        yield search, events
-
-
 @pytest.fixture
-def fanout(tmp_path: Path, services: tuple[HttpRows, HttpRows]) -> Iterator[Fanout]:
-    for service in services:
+def fanout(tmp_path: Path, two_http_servers: tuple[HttpRows, HttpRows]) -> Iterator[Fanout]:
+    for service in two_http_servers:
         service.set()
         service.clear()
     url = f"sqlite:///{tmp_path}/store.db"
     with open_store(url) as store:
-        yield Fanout(tmp_path, store, url, *services)
+        yield Fanout(tmp_path, store, url, *two_http_servers)
 
 
 def run(

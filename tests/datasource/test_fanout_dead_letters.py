@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from servers.aws import KEY, SECRET, AwsServer, aws_server
-from servers.http_rows import HttpRows, http_rows
+from servers.aws import KEY, SECRET, AwsServer
+from servers.http_rows import HttpRows
 from servers.redis import RedisServer
 from tests.support.aws import AwsPlace
 from tests.support.fanouts import FanoutPlace
@@ -122,18 +122,6 @@ class Targets:
         return list((self.folder / "checkpoint" / "row-log").rglob("*.arrow"))
 
 
-@pytest.fixture(scope="module")
-def http_server() -> Iterator[HttpRows]:
-    with http_rows() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def aws() -> Iterator[AwsServer]:
-    with aws_server() as server:
-        yield server
-
-
 @pytest.fixture
 def targets(tmp_path: Path, http_server: HttpRows) -> Iterator[Targets]:
     """A Delta table, an Iceberg table and an HTTP service."""
@@ -156,7 +144,7 @@ def targets(tmp_path: Path, http_server: HttpRows) -> Iterator[Targets]:
 def test_bad_rows_of_each_target_are_its_dead_letters_and_the_others_get_them(
     targets: Targets,
     redis_service: RedisServer,
-    aws: AwsServer,
+    aws_service: AwsServer,
     new_postgres_url: Callable[[], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -169,7 +157,7 @@ def test_bad_rows_of_each_target_are_its_dead_letters_and_the_others_get_them(
     targets.add("pg", "penstock.postgres", table.options, table.ids)
     redis = {"url": redis_service.url, "structure": "set", "key": "rows:{name}"}
     targets.add("redis", "penstock.redis", redis, lambda: [row["id"] for row in redis_service.rows()])
-    dynamo, sqs = AwsPlace.new(aws, "dynamodb"), AwsPlace.new(aws, "sqs")
+    dynamo, sqs = AwsPlace.new(aws_service, "dynamodb"), AwsPlace.new(aws_service, "sqs")
     targets.add("dynamo", "penstock.dynamodb", dynamo.options(idColumn="name"), dynamo.ids)
     targets.add("sqs", "penstock.sqs", sqs.options(), sqs.ids)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from tests.support.stored_lake import NOW, Lake
+from tests.support.stored_lake import NOW, Lake, lake_of_small_files
 
 from penstock.committers.batch_writes import GIVEN_UP_AFTER
 from penstock.committers.delta.maintenance import MAINTENANCE_PROPERTY
@@ -149,10 +149,7 @@ def test_a_step_that_had_to_end_early_is_not_noted() -> None:
 @pytest.fixture
 def lake(tmp_path: Path, kind: str) -> Lake:
     """A table of twelve small files, in two partitions."""
-    lake = Lake(tmp_path, kind=kind)
-    for batch_id in range(BATCHES):
-        lake.commit(batch_id, lake.write(batch_id))
-    return lake
+    return lake_of_small_files(tmp_path, kind, BATCHES)
 
 
 days = count()

@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import redis.asyncio
-from tests.support.aws import NAMED_BY, AwsKind
+from tests.support.aws import NAMED_BY, given
+from tests.support.service_places import service_of
 
 from penstock.committers.contract import StreamKey
 from penstock.committers.errors import ConfigurationError, SchemaMismatchError
 from penstock.datasource.nats.options import NatsOptions
 from penstock.datasource.plug_ins import BUILT_IN, load
 from penstock.datasource.redis.options import RedisOptions
-from penstock.datasource.requests.service import RequestService
 from penstock.datasource.requests.sink import RequestSink
 from penstock.datasource.search.elasticsearch import ElasticsearchOptions
 from penstock.datasource.table_access import TableAccess
@@ -26,7 +26,7 @@ from penstock.datasource.table_access import TableAccess
 SEARCH_URL = "https://search.example.com:9200"
 AWS, SEARCH = tuple(NAMED_BY), ("opensearch", "elasticsearch")
 GIVEN: Mapping[str, dict[str, str]] = {
-    **{kind: AwsKind(kind).given() for kind in AWS},
+    **{kind: given(kind) for kind in AWS},
     "http": {"url": "https://api.example.com/rows"},
     "nats": {"url": "nats://h:4222", "subject": "rows.{id}"},
     "redis": {"url": "redis://h:6379/0", "structure": "set", "key": "rows:{id}"},
@@ -47,11 +47,6 @@ SECRETS = [
 KINDS = pytest.mark.parametrize("kind", GIVEN)
 IDS = pa.schema({"id": pa.int64()})
 Table = list[tuple[Mapping[str, str], str]]
-
-
-def service_of(kind: str) -> RequestService:
-    loaded: RequestService = load(BUILT_IN[kind].replace("DESTINATION", "SERVICE"))
-    return loaded
 
 
 def sink_of(kind: str, **options: str) -> RequestSink:

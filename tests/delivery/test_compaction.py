@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -17,10 +17,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from servers.s3 import BUCKET, s3_client, s3_properties, s3_server
+from servers.s3 import BUCKET, s3_client, s3_properties
 from tests.support.lakes import LAKES, IcebergLake, rows
 
-from penstock.committers import crash_points
 from penstock.committers.contract import AttemptId, Batch, Committed, Manifest, Mode, StreamKey
 from penstock.committers.errors import RetryableError
 from penstock.committers.file_tables.manifest import build_manifest, decode
@@ -191,11 +190,6 @@ def by_polars(folder: Path, kind: str) -> pl.DataFrame:
     if kind == "delta":
         return pl.scan_delta(str(lake.folder)).select(columns).sort("id").collect()
     return pl.scan_iceberg(lake.load(), reader_override="native").select(columns).sort("id").collect()
-
-
-@pytest.fixture(autouse=True)
-def _polars_plans_with_pyiceberg(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # or polars warns that it has no other
 
 
 @pytest.fixture(params=FORMATS)
@@ -408,14 +402,6 @@ def test_what_other_processes_make_meanwhile_is_waited_for_and_deleted_too(
     assert files_on_disk(tmp_path) == before
 
 
-@pytest.fixture
-def reached() -> Iterator[list[tuple[str, int]]]:
-    points: list[tuple[str, int]] = []
-    crash_points.install(lambda point, batch_id: points.append((point, batch_id)))
-    yield points
-    crash_points.install(None)
-
-
 def test_the_crash_points_lie_around_the_rewriting(backlog: Backlog, reached: list[tuple[str, int]]) -> None:
     """Before the first no file is there, after the last all of them; a restart makes others."""
     compacted = backlog.compact()
@@ -429,12 +415,6 @@ def test_the_crash_points_lie_around_the_rewriting(backlog: Backlog, reached: li
 
 
 # Object stores ------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def storage() -> Iterator[dict[str, str]]:
-    with s3_server() as options:
-        yield options
 
 
 def sink_on_s3(kind: str, folder: Path, storage: Mapping[str, str]) -> FileTableSink:
@@ -466,23 +446,23 @@ def keys(storage: dict[str, str]) -> set[str]:
 
 
 def test_files_in_an_object_store_are_compacted_there(
-    kind: str, tmp_path: Path, storage: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, s3: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a process of its own: secrets reach it, and show in no error."""
     monkeypatch.setattr("penstock.delivery.rewriting.INLINE_FILES_MAX", 1)
-    sink = sink_on_s3(kind, tmp_path, storage)
+    sink = sink_on_s3(kind, tmp_path, s3)
     few = pa.schema([field for field in SCHEMA if field.name in ("id", "part")])
     backlog = Backlog(sink, few, batches=4)
     compacted = backlog.compact(processes=1)
     assert compacted.files == 1
     backlog.commit(compacted)
-    assert sorted(ids_on_s3(sink, storage)) == list(range(32))
+    assert sorted(ids_on_s3(sink, s3)) == list(range(32))
 
-    before = keys(storage)
+    before = keys(s3)
     missing = decode(backlog.merged).files[1].path.rpartition("/")[2]
     (key,) = [key for key in before if key.endswith(missing)]
-    s3_client(storage).delete_object(Bucket=BUCKET, Key=key)
+    s3_client(s3).delete_object(Bucket=BUCKET, Key=key)
     with pytest.raises(RetryableError, match=missing) as raised:
         backlog.compactor(processes=1)(backlog.merged, "delivery-2")
     assert "is missing" in str(raised.value)
-    assert keys(storage) == before - {key}
+    assert keys(s3) == before - {key}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from servers.http_rows import HttpRows, http_rows
+from servers.http_rows import HttpRows
 from tests.support.backlogs import start_cli, wait_until
 from tests.support.cli import Ended
 from tests.support.request_streams import ROWS, Stream, http_stream
@@ -22,12 +22,6 @@ from penstock.testing.conformance.query import ids
 pytestmark = pytest.mark.slow
 
 IN_FLIGHT = 4
-
-
-@pytest.fixture(scope="module")
-def http_server() -> Iterator[HttpRows]:
-    with http_rows() as server:
-        yield server
 
 
 @pytest.fixture

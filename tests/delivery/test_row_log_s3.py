@@ -13,9 +13,9 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from servers.http_rows import HttpRows, http_rows
+from servers.http_rows import HttpRows
 from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
-from servers.s3 import BUCKET, s3_client, s3_server
+from servers.s3 import BUCKET, s3_client
 from tests.support.cli import Ended
 from tests.support.fanouts import Fanout
 from tests.support.request_streams import ROWS, Stream, http_stream
@@ -27,21 +27,9 @@ SECRET = "geheim-0815"
 
 
 @pytest.fixture(scope="module")
-def s3() -> Iterator[dict[str, str]]:
-    with s3_server() as options:
-        yield options
-
-
-@pytest.fixture(scope="module")
 def s3_proxy(s3: dict[str, str]) -> Iterator[LossyProxy]:
     with lossy_proxy(s3["AWS_ENDPOINT_URL"]) as proxy:
         yield proxy
-
-
-@pytest.fixture(scope="module")
-def http_servers() -> Iterator[tuple[HttpRows, HttpRows]]:
-    with http_rows() as one, http_rows() as other:
-        yield one, other
 
 
 @dataclass
@@ -84,10 +72,10 @@ def log(s3: dict[str, str], s3_proxy: LossyProxy) -> LogOnS3:
 
 
 @pytest.fixture
-def stream(tmp_path: Path, http_servers: tuple[HttpRows, HttpRows], log: LogOnS3) -> Iterator[Stream]:
+def stream(tmp_path: Path, two_http_servers: tuple[HttpRows, HttpRows], log: LogOnS3) -> Iterator[Stream]:
     """Its checkpoint is not on a local disk, so that the row log cannot be there."""
     options = {"deliverAfterSeconds": "1", "checkpointLocation": f"{log.location}/checkpoint", **log.options}
-    with http_stream(tmp_path, http_servers[0], options) as opened:
+    with http_stream(tmp_path, two_http_servers[0], options) as opened:
         yield opened
 
 
@@ -274,19 +262,19 @@ def test_a_log_that_may_not_be_read_says_so_and_loses_nothing(
 @pytest.mark.parametrize("spelled", ["{}", "{}/", "s3a"])
 def test_targets_of_a_fan_out_share_a_log_however_it_is_spelled(
     tmp_path: Path,
-    http_servers: tuple[HttpRows, HttpRows],
+    two_http_servers: tuple[HttpRows, HttpRows],
     log: LogOnS3,
     monkeypatch: pytest.MonkeyPatch,
     spelled: str,
 ) -> None:
     """A file is deleted when the last of them has delivered it."""
     monkeypatch.setenv("PENSTOCK_STORAGE", json.dumps(log.storage))
-    for server in http_servers:
+    for server in two_http_servers:
         server.set()
         server.clear()
     location = log.location.replace("s3:", "s3a:") if spelled == "s3a" else spelled.format(log.location)
     with open_store(f"sqlite:///{tmp_path}/store.db") as store:
-        fanout = Fanout(tmp_path, store, f"sqlite:///{tmp_path}/store.db", *http_servers)
+        fanout = Fanout(tmp_path, store, f"sqlite:///{tmp_path}/store.db", *two_http_servers)
         options = {**log.options, "target.search.rowLog": location}
         query = fanout.query("lake", "search", "events", **options)
         query.run(store, query.batch(0), ids(0), ids(1))

@@ -5,30 +5,21 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from servers.aws import KEY, AwsServer, aws_server
+from servers.aws import KEY, AwsServer
 from servers.aws import SECRET as AWS_SECRET
 from servers.lossy_proxy import LossyProxy, lossy_proxy
-from servers.lossy_tcp import LossyTcp, lossy_tcp
-from servers.nats import NatsServer
+from servers.lossy_tcp import lossy_tcp
 from servers.opensearch import OpenSearchServer
-from servers.redis import RedisServer
 from tests.support.aws import AwsPlace
-from tests.support.backlogs import start_cli, wait_until
 from tests.support.request_streams import ROWS, RequestStream, Service, request_stream
 
-from penstock.datasource.nats import sink as nats_sink
-from penstock.datasource.nats.source import NatsDataSource
-from penstock.datasource.redis import sink as redis_sink
-from penstock.datasource.redis.source import RedisDataSource
-from penstock.datasource.search import opensearch
-from penstock.datasource.search.sources import OpenSearchDataSource
 from penstock.testing.conformance import SECRET
 
 pytestmark = pytest.mark.slow
@@ -49,15 +40,12 @@ IN_FLIGHT = 4
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[AwsServer]:
-    with aws_server() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def slow_server(server: AwsServer) -> Iterator[LossyProxy]:
+def slow_server(aws_server: AwsServer) -> Iterator[LossyProxy]:
     """Slow enough to kill a delivery in the middle."""
-    with Path(os.devnull).open("wb") as errors, lossy_proxy(server.url, errors, delay_ms=200) as started:
+    with (
+        Path(os.devnull).open("wb") as errors,
+        lossy_proxy(aws_server.url, errors, delay_ms=200) as started,
+    ):
         yield started
 
 
@@ -73,41 +61,32 @@ def slow_server(server: AwsServer) -> Iterator[LossyProxy]:
     ids=["kinesis", "firehose", "dynamodb", "sqs", "sqs-fifo"],
 )
 def test_a_delivery_process_that_is_killed_sends_again_only_what_was_in_flight(
-    server: AwsServer,
+    aws_service: AwsServer,
     slow_server: LossyProxy,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     kind: str,
     suffix: str,
     options: dict[str, str],
     doubles: bool,
 ) -> None:
     """Where the service knows keys or ids, no row is doubled. The service throttles meanwhile."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", AWS_SECRET)
-    server.throttle()
-    place = AwsPlace.new(server, kind, slow_server.url, suffix)
+    place = AwsPlace.new(aws_service, kind, slow_server.url, suffix)
     secrets = {"accessKeyId": KEY, "secretAccessKey": AWS_SECRET}
-    service = Service(place.kind.data_source, place.kind.destination, place.options(**options))
+    service = Service(kind, place.options(**options))
     more = {**SOON, "maxInFlightRequests": str(IN_FLIGHT), "progressEverySeconds": "0"}
     with request_stream(tmp_path, service, secrets, **more) as stream:
         stream.prepare()
         assert place.ids() == []
-        killed = start_cli("deliver", "--store", stream.store_url)
-        try:
-            wait_until(lambda: server.refused()["writes"] >= 6)
-        finally:
-            killed.kill()
-            killed.communicate()
+        stream.deliver_until(lambda: aws_service.refused()["writes"] >= 6)
         time.sleep(0.5)  # the service takes what it has received
         before = place.ids()
         assert 0 < len(before) < ROWS, "the process was killed at the wrong time"
 
-        server.throttle(requests=2, entries_of=3)
+        aws_service.throttle(requests=2, entries_of=3)
         delivered = stream.deliver()
         assert delivered.code == 0, delivered.err
-        assert server.refused()["requests"] == 2
-        assert server.refused()["entries"] == 3
+        assert aws_service.refused()["requests"] == 2
+        assert aws_service.refused()["entries"] == 3
         found = Counter(before if kind == "sqs" else ())
         found.update(place.ids())  # messages are read once
         assert sorted(found) == list(range(ROWS)), "nothing is lost"
@@ -121,107 +100,88 @@ def test_a_delivery_process_that_is_killed_sends_again_only_what_was_in_flight(
 
 
 @dataclass(frozen=True)
-class RedisPlace:
-    server: RedisServer
-    data_source, destination = RedisDataSource, redis_sink.DESTINATION
-    url: ClassVar[str] = "redis://127.0.0.1:{}/0"
-    word: ClassVar[bytes] = b"rows"
+class Server:
+    """A server of a service, and how tests see it."""
+
+    fixture: str
+    url: str
+    word: bytes
     """In all requests with rows."""
-
-    def create(self) -> None:
-        self.server.add_user("writer", SECRET)
-
-    def ids(self) -> list[int]:
-        return [row["id"] for row in self.server.rows("rows*")]
+    create: Callable[[Any], object]
+    rows: Callable[[Any], list[dict[str, Any]]]
 
 
-@dataclass(frozen=True)
-class NatsPlace:
-    server: NatsServer
-    data_source, destination = NatsDataSource, nats_sink.DESTINATION
-    url: ClassVar[str] = "nats://127.0.0.1:{}"
-    word: ClassVar[bytes] = b"HPUB rows."
-
-    def create(self) -> None:
-        self.server.create("ROWS", "rows.*")
-
-    def ids(self) -> list[int]:
-        return [row["id"] for row in self.server.rows("ROWS")]
+def new_index(server: OpenSearchServer) -> None:
+    server.delete("flights")
+    server.create("flights", {"id": "long"})
 
 
-@dataclass(frozen=True)
-class OpenSearchPlace:
-    """The index `flights`."""
-
-    server: OpenSearchServer
-    data_source, destination = OpenSearchDataSource, opensearch.DESTINATION
-    url: ClassVar[str] = "http://127.0.0.1:{}"
-    word: ClassVar[bytes] = b"/_bulk"
-
-    def create(self) -> None:
-        self.server.delete("flights")
-        self.server.create("flights", {"id": "long"})
-
-    def ids(self) -> list[int]:
-        return [row["id"] for row in self.server.rows("flights")]
-
-
-Place = RedisPlace | NatsPlace | OpenSearchPlace
-SERVERS = {RedisPlace: "redis_service", NatsPlace: "nats_service", OpenSearchPlace: "opensearch"}
-
-
-@pytest.fixture
-def place(request: pytest.FixtureRequest, kind: type[Place]) -> Place:
-    made = kind(request.getfixturevalue(SERVERS[kind]))
-    made.create()
-    return made
-
-
-@pytest.fixture
-def proxy(place: Place) -> Iterator[LossyTcp]:
-    """Slow enough to kill a delivery in the middle."""
-    port = urlsplit(place.server.url).port
-    assert port is not None
-    with lossy_tcp(port, delay_s=0.1) as started:
-        yield started
+SERVERS = {
+    "redis": Server(
+        "redis_service",
+        "redis://127.0.0.1:{}/0",
+        b"rows",
+        lambda redis: redis.add_user("writer", SECRET),
+        lambda redis: redis.rows("rows*"),
+    ),
+    "nats": Server(
+        "nats_service",
+        "nats://127.0.0.1:{}",
+        b"HPUB rows.",
+        lambda nats: nats.create("ROWS", "rows.*"),
+        lambda nats: nats.rows("ROWS"),
+    ),
+    "opensearch": Server(
+        "opensearch",
+        "http://127.0.0.1:{}",
+        b"/_bulk",
+        new_index,
+        lambda opensearch: opensearch.rows("flights"),
+    ),
+}
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "is_ordered"),
     [
-        (RedisPlace, {"structure": "set", "key": "rows:{id}", "maxInFlightRequests": "2"}, False),
-        (RedisPlace, {"structure": "stream", "key": "rows", **ONCE}, True),
-        (RedisPlace, {"structure": "list", "key": "rows", **ONCE}, True),
-        (NatsPlace, {"subject": "rows.{id}", "maxInFlightRequests": "2", **ONCE}, False),
-        (OpenSearchPlace, {"index": "flights", "maxInFlightRequests": "2"}, False),
+        ("redis", {"structure": "set", "key": "rows:{id}", "maxInFlightRequests": "2"}, False),
+        ("redis", {"structure": "stream", "key": "rows", **ONCE}, True),
+        ("redis", {"structure": "list", "key": "rows", **ONCE}, True),
+        ("nats", {"subject": "rows.{id}", "maxInFlightRequests": "2", **ONCE}, False),
+        ("opensearch", {"index": "flights", "maxInFlightRequests": "2"}, False),
     ],
     ids=["redis-set", "redis-stream", "redis-list", "nats", "opensearch"],
 )
 def test_a_delivery_process_that_is_killed_doubles_nothing(
-    place: Place, proxy: LossyTcp, tmp_path: Path, options: dict[str, str], is_ordered: bool
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, options: dict[str, str], is_ordered: bool
 ) -> None:
     """It has not recorded its progress. The next one loses requests and responses, too."""
-    url = place.url.format(proxy.port)
-    secrets = {"url": url, "username": "writer", "password": SECRET}
-    service = Service(place.data_source, place.destination, {"url": url, **options})
-    with request_stream(tmp_path, service, secrets, **SOON, progressEverySeconds="300") as stream:
-        stream.prepare()
-        assert place.ids() == []
-        killed = start_cli("deliver", "--store", stream.store_url, *stream.arguments)
-        try:
-            wait_until(lambda: len(place.ids()) >= 6 * SIZE)
-        finally:
-            killed.kill()
-            killed.communicate()
-        assert len(place.ids()) < ROWS, "the process was killed too late"
-        assert stream.store.progress.read(stream.query.stream).in_delivery is None
+    of_kind = SERVERS[kind]
+    server = request.getfixturevalue(of_kind.fixture)
+    of_kind.create(server)
 
-        proxy.spend("request lost", "response lost", on=place.word)
-        delivered = stream.deliver()
-        assert delivered.code == 0, delivered.err
-        assert proxy.spent()
-        found = place.ids()
-        assert (found if is_ordered else sorted(found)) == list(range(ROWS))
-        assert stream.left == 0
-        assert SECRET not in delivered.out + delivered.err
-        check_secret_is_not_stored(stream, SECRET)
+    def found() -> list[int]:
+        return [row["id"] for row in of_kind.rows(server)]
+
+    port = urlsplit(server.url).port
+    assert port is not None
+    with lossy_tcp(port, delay_s=0.1) as proxy:  # slow enough to kill a delivery in the middle
+        url = of_kind.url.format(proxy.port)
+        secrets = {"url": url, "username": "writer", "password": SECRET}
+        place = Service(kind, {"url": url, **options})
+        with request_stream(tmp_path, place, secrets, **SOON, progressEverySeconds="300") as stream:
+            stream.prepare()
+            assert found() == []
+            stream.deliver_until(lambda: len(found()) >= 6 * SIZE)
+            assert len(found()) < ROWS, "the process was killed too late"
+            assert stream.store.progress.read(stream.query.stream).in_delivery is None
+
+            proxy.spend("request lost", "response lost", on=of_kind.word)
+            delivered = stream.deliver()
+            assert delivered.code == 0, delivered.err
+            assert proxy.spent()
+            rows = found()
+            assert (rows if is_ordered else sorted(rows)) == list(range(ROWS))
+            assert stream.left == 0
+            assert SECRET not in delivered.out + delivered.err
+            check_secret_is_not_stored(stream, SECRET)

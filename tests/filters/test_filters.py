@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
-from servers.maven import MavenUnreachableError
 from tests.filters.readers import LIBRARIES, Counts, Reader, spark_counts
 from tests.filters.rows import TRIED, Filter, filters, write_lake
 from tests.support.lakes import LakeTable
+from tests.support.unreachable import skipped_if_unreachable
 
 Lakes: TypeAlias = Mapping[str, tuple[LakeTable, list[Filter]]]
 
@@ -113,11 +113,9 @@ def test_a_filter_finds_what_a_scan_finds_in_spark(lakes: Lakes, tmp_path: Path)
     pyspark = pytest.importorskip("pyspark")
     if not pyspark.__version__.startswith("4.0."):
         pytest.skip("needs Spark 4.0, for which Delta and Iceberg have connectors")
-    try:
+    with skipped_if_unreachable():
         for reader, table, pushed, on_all in spark_counts(lakes, tmp_path):
             check(f"spark {pyspark.__version__}, {reader}", table, lakes[table][1], pushed, on_all)
-    except MavenUnreachableError as error:
-        pytest.skip(str(error))
 
 
 @pytest.mark.xfail(reason="deltalake 1.6.6 spells -12.34 as -12.-34", raises=DeltaError)

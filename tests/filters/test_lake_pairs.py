@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from servers.maven import MavenUnreachableError
 from tests.filters.readers import LIBRARIES, Counts, Reader, spark_counts
 from tests.filters.rows import DELTA_PARTITIONS, ROW_GROUPS, TRIED, Filter, filters, rows
 from tests.filters.test_filters import KNOWN_FAULTS
 from tests.support.lake_pairs import LakePair, lake_pair
+from tests.support.unreachable import skipped_if_unreachable
 
 NOT_IN_BOTH = ("i8", "i16")
 WANTED = {
@@ -81,11 +81,9 @@ def test_the_connectors_of_spark_find_the_same_rows_in_both(
         for table in pair.tables
     }
     found: dict[str, Counts] = {}
-    try:
+    with skipped_if_unreachable():
         for reader, name, pushed, on_all in spark_counts(lakes, tmp_path):
             check(f"spark {pyspark.__version__}, {reader}", name, lakes[name][1], pushed, on_all)
             found[name] = on_all
-    except MavenUnreachableError as error:
-        pytest.skip(str(error))
     for layout in TRIED:
         assert found[f"delta_{layout}"] == found[f"iceberg_{layout}"]

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from servers.lossy_proxy import LossyProxy, lossy_proxy
-from servers.maven import MavenUnreachableError
 from servers.paimon_rest_catalog import PaimonRestCatalog, paimon_rest_catalog
 from tests.spark.conftest import spark
 from tests.support.paimon_catalog import PaimonCatalogHarness
 from tests.support.paimon_table import PaimonHarness
+from tests.support.unreachable import skipped_if_unreachable
 
-from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance.harness import SECRET
 from penstock.testing.conformance.query import NO_ACCESS, Query
 
@@ -24,14 +24,12 @@ collect_ignore_glob = [] if find_spec("pypaimon") else ["test_*.py"]
 
 
 @pytest.fixture
-def harness(tmp_path: Path) -> PaimonHarness:
+def harness(request: pytest.FixtureRequest, tmp_path: Path) -> PaimonHarness:
+    """In a folder, or in the REST catalog, if the test has that as its parameter."""
+    if getattr(request, "param", "folder") == "REST catalog":
+        in_catalog: PaimonHarness = request.getfixturevalue("in_catalog")
+        return in_catalog
     return PaimonHarness(tmp_path)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
-    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
-        yield store
 
 
 @pytest.fixture
@@ -42,11 +40,8 @@ def query(harness: PaimonHarness, store: SqlManifestStore) -> Query:
 @pytest.fixture(scope="session")
 def rest_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PaimonRestCatalog]:
     """Paimon's own REST catalog, one for all tests: each takes a database of its own."""
-    try:
-        with paimon_rest_catalog(tmp_path_factory.mktemp("paimon-rest"), SECRET) as server:
-            yield server
-    except MavenUnreachableError as error:
-        pytest.skip(str(error))
+    with skipped_if_unreachable(), paimon_rest_catalog(tmp_path_factory.mktemp("rest"), SECRET) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.paimon_table import PaimonHarness, prepared
+from tests.support.paimon_catalog import PaimonCatalogHarness
+from tests.support.paimon_table import PaimonHarness
 from tests.support.race import race
 
 from penstock.committers.contract import BATCH_WRITE_PREFIX, AlreadyCommitted, Committed, Conflict
@@ -22,25 +22,30 @@ from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance.query import Query, ids
 from penstock.testing.faults import at_point, crash_at
 
+EVERYWHERE = pytest.mark.parametrize("harness", ["folder", "REST catalog"], indirect=True)
+
 # Two committers ---------------------------------------------------------------------------------------
 
 
+@EVERYWHERE
 def test_two_processes_that_race_never_double_a_batch(
     query: Query, store: SqlManifestStore, harness: PaimonHarness
 ) -> None:
-    manifests = [prepared(query, store, number, ids(number)) for number in range(30)]
-    race(partial(PaimonTableCommitter, harness.in_catalog()), manifests)
+    batches = 6 if isinstance(harness, PaimonCatalogHarness) else 30
+    manifests = [query.build(store, query.batch(number), ids(number)) for number in range(batches)]
+    race(harness.new_committer, manifests)
 
-    assert sorted(harness.ids()) == list(range(30))
-    assert list(harness.snapshots()) == list(range(1, 31))
+    assert sorted(harness.ids()) == list(range(batches))
+    assert list(harness.snapshots()) == list(range(1, batches + 1))
     assert harness.problems() == []
 
 
+@EVERYWHERE
 def test_a_commit_after_a_snapshot_of_others_is_tried_again(
     query: Query, store: SqlManifestStore, harness: PaimonHarness
 ) -> None:
     query.run(store, query.batch(0), ids(0))
-    manifest = prepared(query, store, 1, ids(1))
+    manifest = query.build(store, query.batch(1), ids(1))
     with at_point("commit.start", lambda: harness.append(100)):
         assert isinstance(query.target().commit(manifest), Conflict)
     assert sorted(harness.ids()) == [0, 100]
@@ -56,7 +61,7 @@ def test_a_snapshot_that_is_there_at_the_last_moment_is_not_replaced(
 ) -> None:
     """Another query commits when the file is ready, and has not its name yet."""
     other = Query(harness, "q2", store=store)
-    manifests = [prepared(query, store, 0, ids(0)), prepared(other, store, 0, ids(100))]
+    manifests = [query.build(store, query.batch(0), ids(0)), other.build(store, other.batch(0), ids(100))]
     real = folder._temporary
     others: list[Path] = []
 
@@ -73,23 +78,6 @@ def test_a_snapshot_that_is_there_at_the_last_moment_is_not_replaced(
     assert harness.orphan_manifests() == []
     query.target().commit(manifests[0])
     assert sorted(harness.ids()) == [0, 100]
-
-
-def test_a_late_batch_that_overwrites_does_not_remove_what_came_after_it(
-    query: Query, store: SqlManifestStore, harness: PaimonHarness
-) -> None:
-    """A twin of the driver commits the batch and the next one, while this one is about to commit."""
-    manifest = query.manifest(query.write(query.plan(store, query.batch(0), overwrite=True), [ids(0)]))
-    following = prepared(query, store, 1, ids(1))
-
-    def commit_both() -> None:
-        query.target().commit(manifest)
-        query.target().commit(following)
-
-    with at_point("commit.start", commit_both):
-        outcome = query.target().commit(manifest)
-    assert not isinstance(outcome, Conflict)
-    assert sorted(harness.ids()) == [0, 1]
 
 
 def test_a_snapshot_that_another_writer_has_replaced_is_noticed(
@@ -110,10 +98,11 @@ def test_a_snapshot_that_another_writer_has_replaced_is_noticed(
 # The token --------------------------------------------------------------------------------------------
 
 
+@EVERYWHERE
 def test_the_token_survives_the_expiry_of_its_snapshot(
     query: Query, store: SqlManifestStore, harness: PaimonHarness
 ) -> None:
-    manifest = prepared(query, store, 0, ids(0))
+    manifest = query.build(store, query.batch(0), ids(0))
     query.target().commit(manifest)
     for row_id in (100, 101):
         harness.append(row_id)
@@ -131,7 +120,7 @@ def test_an_interrupted_commit_is_found_unless_its_snapshot_may_have_expired(
     """The driver dies between the snapshot and the note."""
     if not is_new:
         query.run(store, query.batch(0), ids(0))
-    manifest = prepared(query, store, 1, ids(1))
+    manifest = query.build(store, query.batch(1), ids(1))
     with crash_at("commit.landed"):
         query.target().commit(manifest)
     harness.append(100)
@@ -152,7 +141,7 @@ def test_an_interrupted_commit_is_found_unless_its_snapshot_may_have_expired(
 def test_an_interrupted_commit_without_its_snapshot_is_made_again(
     query: Query, store: SqlManifestStore, harness: PaimonHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manifest = prepared(query, store, 0, ids(0))
+    manifest = query.build(store, query.batch(0), ids(0))
 
     class Died(BaseException):
         pass
@@ -173,7 +162,7 @@ def test_an_interrupted_commit_without_its_snapshot_is_made_again(
 def test_without_its_note_a_batch_is_only_committed_if_no_snapshot_since_its_plan_has_expired(
     query: Query, store: SqlManifestStore, harness: PaimonHarness
 ) -> None:
-    manifest = prepared(query, store, 0, ids(0))
+    manifest = query.build(store, query.batch(0), ids(0))
     query.target().commit(manifest)
     harness.append(100)
     harness.expire()
@@ -198,10 +187,10 @@ def test_notes_of_old_batch_writes_are_deleted(
 ) -> None:
     write = Query(harness, f"{BATCH_WRITE_PREFIX}1", store=store)
     then = datetime.now(timezone.utc) - timedelta(days=8)
-    manifest = prepared(write, store, 0, ids(0))
+    manifest = write.build(store, write.batch(0), ids(0))
     PaimonTableCommitter(harness.in_catalog(), now_ms=lambda: int(then.timestamp() * 1000)).commit(manifest)
     young = Query(harness, f"{BATCH_WRITE_PREFIX}2", store=store)
-    young.target().commit(prepared(young, store, 0, ids(1)))
+    young.target().commit(young.build(store, young.batch(0), ids(1)))
     query.run(store, query.batch(0), ids(2))
 
     notes = {path.name for path in (harness.path / "penstock").iterdir()}

@@ -6,10 +6,9 @@ from datetime import date, datetime, timezone
 from decimal import Decimal
 
 import pyarrow as pa
-import pytest
-from servers.maven import MavenUnreachableError
 from servers.paimon_reader import paimon_java
 from tests.support.paimon_table import PaimonHarness
+from tests.support.unreachable import skipped_if_unreachable
 
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance.query import Query
@@ -57,10 +56,8 @@ ROW = {
 
 
 def java(harness: PaimonHarness, *commands: str) -> list[dict[str, str]]:
-    try:
+    with skipped_if_unreachable():
         return paimon_java(harness.warehouse, "lake.rows", *commands)
-    except MavenUnreachableError as error:
-        pytest.skip(str(error))
 
 
 def test_java_reads_all_types_and_partitions(harness: PaimonHarness, store: SqlManifestStore) -> None:

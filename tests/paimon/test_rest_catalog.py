@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from servers.lossy_proxy import Fault
-from tests.support.paimon_catalog import COMMIT, PaimonCatalogHarness, committer_of
-from tests.support.paimon_table import IDS, prepared
-from tests.support.race import race
+from tests.support.paimon_catalog import COMMIT, PaimonCatalogHarness
+from tests.support.paimon_table import IDS
 
 from penstock.committers.contract import AlreadyCommitted, Committed, Conflict
 from penstock.committers.errors import (
@@ -51,38 +49,11 @@ def harness(in_catalog: PaimonCatalogHarness) -> PaimonCatalogHarness:
 # Commits ----------------------------------------------------------------------------------------------
 
 
-def test_two_processes_that_race_never_double_a_batch(
-    query: Query, store: SqlManifestStore, harness: PaimonCatalogHarness
-) -> None:
-    manifests = [prepared(query, store, number, ids(number)) for number in range(6)]
-    race(partial(committer_of, harness.properties, harness.name), manifests)
-
-    assert sorted(harness.ids()) == list(range(6))
-    assert list(harness.snapshots()) == list(range(1, 7))
-    assert harness.problems() == []
-
-
-def test_other_writers_and_a_query_that_commit_at_the_same_moment_keep_all_rows(
-    query: Query, store: SqlManifestStore, harness: PaimonCatalogHarness
-) -> None:
-    """The server refuses the query's commit, whose manifests are deleted; the next one has the new base."""
-    query.run(store, query.batch(0), ids(0))
-    manifest = prepared(query, store, 1, ids(1))
-    with at_point("commit.start", lambda: harness.append(100)):
-        assert isinstance(query.target().commit(manifest), Conflict)
-    assert sorted(harness.ids()) == [0, 100]
-    assert harness.orphan_manifests() == []
-
-    assert isinstance(query.target().commit(manifest), Committed)
-    assert sorted(harness.ids()) == [0, 1, 100]
-    assert harness.problems() == []
-
-
 def test_a_snapshot_that_took_the_place_of_the_base_is_noticed(
     query: Query, store: SqlManifestStore, harness: PaimonCatalogHarness
 ) -> None:
     """Another driver commits the batch after a rollback, with the id of the snapshot that was the base."""
-    manifest = prepared(query, store, 1, ids(1))
+    manifest = query.build(store, query.batch(1), ids(1))
     harness.append(100)
     harness.append(101)
 
@@ -100,7 +71,7 @@ def test_a_table_that_is_created_again_in_the_last_moment_is_not_committed_to(
     query: Query, store: SqlManifestStore, harness: PaimonCatalogHarness
 ) -> None:
     """The request has the id of the table for which the batch was planned."""
-    manifest = prepared(query, store, 0, ids(0))
+    manifest = query.build(store, query.batch(0), ids(0))
     with at_point("commit.start", harness.recreate), pytest.raises(TableChangedError):
         query.target().commit(manifest)
     assert harness.snapshots() == {}
@@ -116,7 +87,7 @@ def test_a_committed_batch_is_found(
     query: Query, store: SqlManifestStore, harness: PaimonCatalogHarness, fault: Fault
 ) -> None:
     """Of a request that came twice, the second is refused: its base is no longer the newest snapshot."""
-    manifest = prepared(query, store, 0, ids(0))
+    manifest = query.build(store, query.batch(0), ids(0))
     harness.proxy.spend(fault, on=COMMIT)
     assert isinstance(query.target().commit(manifest), Committed)
     assert len(harness.proxy.spent()) == 1
@@ -127,7 +98,7 @@ def test_a_committed_batch_is_found(
 def test_a_request_that_arrives_after_the_next_commit_adds_nothing(
     query: Query, store: SqlManifestStore, harness: PaimonCatalogHarness
 ) -> None:
-    manifest = prepared(query, store, 0, ids(0))
+    manifest = query.build(store, query.batch(0), ids(0))
     harness.proxy.spend("request late", on=COMMIT)
     with pytest.raises(CommitStateUnknownError):
         query.target().commit(manifest)
@@ -142,7 +113,7 @@ def test_a_request_that_arrives_before_the_next_commit_is_found_whole(
     query: Query, store: SqlManifestStore, harness: PaimonCatalogHarness
 ) -> None:
     """Its manifests are not deleted while it may still be executed."""
-    manifest = prepared(query, store, 0, ids(0))
+    manifest = query.build(store, query.batch(0), ids(0))
     harness.proxy.spend("request late", on=COMMIT)
     with pytest.raises(CommitStateUnknownError):
         query.target().commit(manifest)
@@ -156,7 +127,7 @@ def test_a_request_that_arrives_before_the_next_commit_is_found_whole(
 def test_a_refused_request_leaves_nothing(
     query: Query, store: SqlManifestStore, harness: PaimonCatalogHarness
 ) -> None:
-    manifest = prepared(query, store, 0, ids(0))
+    manifest = query.build(store, query.batch(0), ids(0))
     harness.proxy.spend("denied", on=COMMIT)
     with pytest.raises(RetryableError):
         query.target().commit(manifest)
@@ -171,24 +142,13 @@ def test_a_snapshot_that_only_the_catalog_has_counts(
     query: Query, store: SqlManifestStore, harness: PaimonCatalogHarness
 ) -> None:
     """Its file may not be there yet, and the note is lost, too. The clean-up keeps its data files."""
-    manifest = prepared(query, store, 0, ids(0))
+    manifest = query.build(store, query.batch(0), ids(0))
     query.target().commit(manifest)
     for name in ("snapshot/snapshot-1", "penstock/q1.json"):
         (harness.path / name).unlink()
 
     assert isinstance(query.target().commit(manifest), AlreadyCommitted)
     assert set().union(*PaimonCleanableTable(harness.in_catalog()).names()) == set(harness.data_files())
-
-
-def test_the_token_survives_the_expiry_of_its_snapshot(
-    query: Query, store: SqlManifestStore, harness: PaimonCatalogHarness
-) -> None:
-    manifest = prepared(query, store, 0, ids(0))
-    query.target().commit(manifest)
-    harness.append(100)
-    harness.expire()
-    assert isinstance(query.target().commit(manifest), AlreadyCommitted)
-    assert sorted(harness.ids()) == [0, 100]
 
 
 # Options ----------------------------------------------------------------------------------------------

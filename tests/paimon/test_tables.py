@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.support.paimon_table import IDS, PaimonHarness, prepared
+from tests.support.paimon_table import IDS, PaimonHarness
 
 from penstock.committers.errors import (
     ConfigurationError,
@@ -53,7 +53,7 @@ def test_a_table_whose_commits_have_more_than_files_is_refused_by_name(
 def test_a_table_that_gets_such_a_feature_is_not_committed_to(
     query: Query, store: SqlManifestStore, harness: PaimonHarness
 ) -> None:
-    manifest = prepared(query, store, 0, ids(0))
+    manifest = query.build(store, query.batch(0), ids(0))
     schema = json.loads((harness.path / "schema" / "schema-0").read_text())
     changed = {**schema, "id": 1, "options": {**schema["options"], "deletion-vectors.enabled": "true"}}
     (harness.path / "schema" / "schema-1").write_text(json.dumps(changed))
@@ -150,7 +150,7 @@ def test_a_batch_is_committed_after_others_have_added_a_column(
     from pypaimon.schema.data_types import AtomicType
     from pypaimon.schema.schema_change import SchemaChange
 
-    manifest = prepared(query, store, 0, ids(0))
+    manifest = query.build(store, query.batch(0), ids(0))
     harness.table().schema_manager.commit_changes([SchemaChange.add_column("x", AtomicType("INT"))])
     query.target().commit(manifest)
     wider = pa.table({"id": pa.array([1], pa.int64()), "x": pa.array([5], pa.int32())})
@@ -199,7 +199,7 @@ def test_a_manifest_that_does_more_than_adding_its_files_is_not_committed(
 ) -> None:
     from pypaimon.write.commit_message_serializer import deserialize_commit_message, serialize_commit_message
 
-    manifest = prepared(query, store, 0, ids(0))
+    manifest = query.build(store, query.batch(0), ids(0))
     content = decode(manifest)
     statistics = base64.b64encode(b"nonsense").decode()
     if change is not None:

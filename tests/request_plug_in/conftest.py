@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from servers.debian import DebianUnreachableError
 from servers.influxdb import InfluxServer, influx_server
+from tests.support.unreachable import skipped_if_unreachable
 
 
 @pytest.fixture(scope="session")
 def influxdb() -> Iterator[InfluxServer]:
-    try:
-        with influx_server() as server:
-            yield server
-    except DebianUnreachableError as error:
-        pytest.skip(str(error))
+    with skipped_if_unreachable(), influx_server() as server:
+        yield server

@@ -61,11 +61,6 @@ from penstock.testing.invariant import Observation, find_problems
 HISTORY_MAX = 100
 """Batches: more than any history has."""
 
-HEALED_BESIDE_SLEEPERS = 0.5
-"""Of all histories: the query is started again while drivers, tasks and delivery processes sleep, and late
-requests are on their way. In the other histories these come to their end before.
-"""
-
 LEASE_S = 60.0
 """Of operators."""
 

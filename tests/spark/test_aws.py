@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from servers.aws import KEY, SECRET, AwsServer, aws_server
+from servers.aws import KEY, SECRET, AwsServer
 from tests.support.aws import NAMED_BY, AwsPlace
 from tests.support.backlogs import wait_until
 from tests.support.id_stream import FILES, ROWS, read_ids
@@ -18,20 +17,14 @@ from penstock.committers.store.sql import open_store
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[AwsServer]:
-    with aws_server() as started:
-        yield started
-
-
 @pytest.mark.parametrize("kind", list(NAMED_BY))
 def test_a_decoupled_stream_is_delivered_beside_its_driver(
-    spark: SparkSession, server: AwsServer, source: Path, tmp_path: Path, kind: str
+    spark: SparkSession, aws_service: AwsServer, source: Path, tmp_path: Path, kind: str
 ) -> None:
     """The service throttles. The credentials are only in the processes."""
-    place = AwsPlace.new(server, kind)
+    place = AwsPlace.new(aws_service, kind)
     checkpoint = tmp_path / "checkpoint"
-    server.throttle(requests=2, entries_of=2)
+    aws_service.throttle(requests=2, entries_of=2)
     rows = read_ids(spark, source)
     writer = rows.repartition(2).writeStream.format(f"penstock.{kind}").trigger(availableNow=True)
     writer = writer.options(**place.options(delivery="decoupled", deliverAfterSeconds="1"))
@@ -48,7 +41,7 @@ def test_a_decoupled_stream_is_delivered_beside_its_driver(
     delivered = place.rows()
     assert sorted(int(row["id"]) for row in delivered) == list(range(FILES * ROWS))
     assert set(delivered[0]) == {"id", "day"}
-    assert server.refused()["requests"] == 2
+    assert aws_service.refused()["requests"] == 2
     assert list((checkpoint / "row-log").rglob("*.arrow")) == []
     kept = b"".join(path.read_bytes() for path in checkpoint.rglob("*") if path.is_file())
     assert SECRET.encode() not in kept

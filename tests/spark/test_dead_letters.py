@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from servers.http_rows import HttpRows, http_rows
+from servers.http_rows import HttpRows
 from tests.support.backlogs import wait_until
 from tests.support.lakes import DeltaLake
 
@@ -23,12 +22,6 @@ FILES, ROWS = 3, 50
 BAD = (7, 60, 149)
 """Ids of rows with a number that does not fit, or that the service refuses."""
 GOOD = sorted(set(range(FILES * ROWS)) - set(BAD))
-
-
-@pytest.fixture(scope="module")
-def http_server() -> Iterator[HttpRows]:
-    with http_rows() as server:
-        yield server
 
 
 @pytest.fixture

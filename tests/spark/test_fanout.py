@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from servers.http_rows import HttpRows, http_rows
+from servers.http_rows import HttpRows
 from tests.support.backlogs import wait_until
 from tests.support.fanouts import NAMES, Fanout
 from tests.support.id_stream import write_ids
@@ -20,20 +20,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 FILES, ROWS = 4, 100
 
 
-@pytest.fixture(scope="module")
-def services() -> Iterator[tuple[HttpRows, HttpRows]]:
-    with http_rows() as search, http_rows() as events:
-        yield search, events
-
-
 @pytest.fixture
-def fanout(tmp_path: Path, services: tuple[HttpRows, HttpRows]) -> Iterator[Fanout]:
-    for service in services:
+def fanout(tmp_path: Path, two_http_servers: tuple[HttpRows, HttpRows]) -> Iterator[Fanout]:
+    for service in two_http_servers:
         service.set(deduplicate=True)
         service.clear()
     url = f"sqlite:///{tmp_path}/checkpoint/penstock.sqlite"
     with open_store(url) as store:
-        yield Fanout(tmp_path, store, url, *services)
+        yield Fanout(tmp_path, store, url, *two_http_servers)
 
 
 @pytest.fixture

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from servers.http_rows import HttpRows, http_rows
+from servers.http_rows import HttpRows
 from tests.support.backlogs import wait_until
 from tests.support.id_stream import FILES, ROWS, forget_commit, read_ids
 
@@ -16,12 +15,6 @@ import penstock
 from penstock.committers.store.sql import open_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def http_server() -> Iterator[HttpRows]:
-    with http_rows() as server:
-        yield server
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import polars as pl
@@ -11,17 +11,11 @@ from pyiceberg.io import ARROW_FILE_IO, PY_IO_IMPL
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 from servers.azure import ACCOUNT, CONTAINER, azure_names, azure_options, azure_properties
-from servers.s3 import BUCKET, s3_client, s3_properties, s3_server
+from servers.s3 import BUCKET, s3_client, s3_properties
 from tests.support.id_stream import IdStream
 from tests.support.lakes import IcebergLake
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def storage() -> Iterator[dict[str, str]]:
-    with s3_server() as options:
-        yield options
 
 
 def delta_options(storage: dict[str, str]) -> dict[str, str]:
@@ -45,8 +39,8 @@ class IcebergInStore(IcebergLake):
 
 
 @pytest.fixture
-def s3_ids(spark: SparkSession, tmp_path: Path, storage: dict[str, str]) -> IdStream:
-    location, properties = f"s3://{BUCKET}/warehouse", s3_properties(storage)
+def s3_ids(spark: SparkSession, tmp_path: Path, s3: dict[str, str]) -> IdStream:
+    location, properties = f"s3://{BUCKET}/warehouse", s3_properties(s3)
     table = IcebergInStore(tmp_path / "warehouse", location, properties)
     return IdStream(spark, tmp_path, table)
 
@@ -72,23 +66,22 @@ def keys(storage: dict[str, str], prefix: str, suffix: str) -> list[str]:
 
 
 def test_a_stream_into_delta_on_s3_and_its_replay_deliver_each_row_once(
-    delta_ids: IdStream, storage: dict[str, str]
+    delta_ids: IdStream, s3: dict[str, str]
 ) -> None:
-    run_with_a_replay(delta_ids, delta_options(storage), "partitionBy")
+    run_with_a_replay(delta_ids, delta_options(s3), "partitionBy")
 
-    rows = pl.scan_delta(f"s3://{BUCKET}/table", storage_options=storage).collect()
+    rows = pl.scan_delta(f"s3://{BUCKET}/table", storage_options=s3).collect()
     assert sorted(rows["id"].to_list()) == list(range(300))
     assert set(rows["day"]) == {"d0", "d1"}
 
 
 def test_a_stream_into_iceberg_on_s3_and_its_replay_deliver_each_row_once(
-    s3_ids: IdStream, storage: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    s3_ids: IdStream, s3: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The metadata on S3 are read by pyiceberg, the rows by polars."""
-    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # or polars warns that it has no other
     run_with_a_replay(s3_ids, {}, "partitionSpec")
 
-    newest = max(keys(storage, "warehouse/", ".metadata.json"))
+    newest = max(keys(s3, "warehouse/", ".metadata.json"))
     options = {
         key.removeprefix("catalog."): value
         for key, value in s3_ids.table.options.items()
@@ -98,7 +91,7 @@ def test_a_stream_into_iceberg_on_s3_and_its_replay_deliver_each_row_once(
     rows = table.collect()
     assert sorted(rows["id"].to_list()) == list(range(300))
     assert set(rows["day"]) == {"d0", "d1"}
-    assert len(keys(storage, "warehouse/", ".parquet")) == 2 * 3
+    assert len(keys(s3, "warehouse/", ".parquet")) == 2 * 3
 
 
 def test_a_stream_into_delta_on_azure_and_its_replay_deliver_each_row_once(
@@ -135,9 +128,9 @@ def test_a_stream_into_iceberg_on_azure_and_its_replay_deliver_each_row_once(
 
 
 def test_wrong_credentials_for_delta_are_an_error_that_shows_no_secret(
-    delta_ids: IdStream, storage: dict[str, str]
+    delta_ids: IdStream, s3: dict[str, str]
 ) -> None:
-    options = {**delta_options(storage), "storage.AWS_SECRET_ACCESS_KEY": "hunter2"}
+    options = {**delta_options(s3), "storage.AWS_SECRET_ACCESS_KEY": "hunter2"}
     delta_ids.add_files(1)
     message = delta_ids.fails_with(None, **{**options, "path": "s3://no-such-bucket/table"})
 

@@ -36,7 +36,6 @@ from penstock.committers.iceberg.catalog import open_catalog
 from penstock.committers.recovery import Recovered
 from penstock.committers.store.sql import open_store
 from penstock.datasource.iceberg.sink import DESTINATION as ICEBERG
-from penstock.datasource.iceberg.source import IcebergDataSource
 from penstock.testing.faults import Lost, lossy
 
 COMMIT = "POST /v1/namespaces/ /tables/"
@@ -101,7 +100,6 @@ class CatalogLake(ABC):
     kind: str
     unreachable: str
     """An address at which no server answers."""
-    data_source = IcebergDataSource
     destination = ICEBERG
 
     def __init__(self, folder: Path) -> None:

@@ -19,8 +19,6 @@ from tests.support.postgres import PostgresTable
 from tests.support.request_streams import Service
 
 from penstock.committers.store.sql import SqlManifestStore
-from penstock.datasource.http.sink import DESTINATION
-from penstock.datasource.http.source import HttpDataSource
 from penstock.testing.conformance.deliveries import deliver
 from penstock.testing.conformance.query import Messages, Query
 
@@ -157,7 +155,7 @@ def letters_of(
     if kind == "http":
         server.clear()
         server.set(deduplicate=True, refused=BAD)
-        place = Service(HttpDataSource, DESTINATION, {"url": server.url, "format": "row"})
+        place = Service("http", {"url": server.url, "format": "row"})
         return Letters(Query(place, options=options, store=store), store, table, server.ids)
     if kind == "postgres":
         events = PostgresTable(request.getfixturevalue("new_postgres_url")())

@@ -17,10 +17,8 @@ from servers.s3 import BUCKET
 
 from penstock.committers.ducklake import connection
 from penstock.committers.ducklake.connection import Lake
-from penstock.datasource.base_source import PenstockDataSource
 from penstock.datasource.destinations import DestinationType
 from penstock.datasource.ducklake.sink import DESTINATION
-from penstock.datasource.ducklake.source import DuckLakeDataSource
 from penstock.testing.conformance import Lost
 from penstock.testing.duckdb_reader import load_extensions
 
@@ -46,7 +44,6 @@ class DuckLake:
     folder: Path
     catalog: str
     s3: dict[str, str] = field(default_factory=dict)
-    data_source: ClassVar[type[PenstockDataSource]] = DuckLakeDataSource
     destination: ClassVar[DestinationType] = DESTINATION
 
     @property

@@ -58,7 +58,6 @@ class ExternalTable(ABC):
             **named,
         }
 
-    @abstractmethod
     def create(
         self,
         *,
@@ -67,6 +66,12 @@ class ExternalTable(ABC):
         location: str | None = None,
         serde: str = SERDE,
         parameters: Mapping[str, str] | None = None,
+    ) -> None:
+        self._create(columns, partitions, location or self.location, serde, dict(parameters or {}))
+
+    @abstractmethod
+    def _create(
+        self, columns: Columns, partitions: Columns, location: str, serde: str, parameters: dict[str, str]
     ) -> None: ...
 
     @abstractmethod
@@ -122,18 +127,12 @@ class GlueTable(ExternalTable):
     def _named(self) -> dict[str, str]:
         return {"DatabaseName": self.database, "TableName": "rows"}
 
-    def create(
-        self,
-        *,
-        columns: Columns = COLUMNS,
-        partitions: Columns = PARTITIONS,
-        location: str | None = None,
-        serde: str = SERDE,
-        parameters: Mapping[str, str] | None = None,
+    def _create(
+        self, columns: Columns, partitions: Columns, location: str, serde: str, parameters: dict[str, str]
     ) -> None:
         descriptor = {
-            "Columns": _for_glue(columns),
-            "Location": location or self.location,
+            "Columns": [{"Name": name, "Type": text} for name, text in columns],
+            "Location": location,
             "InputFormat": f"{_FORMATS}InputFormat",
             "OutputFormat": f"{_FORMATS}OutputFormat",
             "SerdeInfo": {"SerializationLibrary": serde},
@@ -141,9 +140,9 @@ class GlueTable(ExternalTable):
         table = {
             "Name": "rows",
             "TableType": "EXTERNAL_TABLE",
-            "PartitionKeys": _for_glue(partitions),
+            "PartitionKeys": [{"Name": name, "Type": text} for name, text in partitions],
             "StorageDescriptor": descriptor,
-            "Parameters": dict(parameters or {}),
+            "Parameters": parameters,
         }
         self.client.create_table(DatabaseName=self.database, TableInput=table)
 
@@ -195,18 +194,12 @@ class HiveTable(ExternalTable):
         assert isinstance(catalog, HiveCatalog)
         return catalog._client
 
-    def create(
-        self,
-        *,
-        columns: Columns = COLUMNS,
-        partitions: Columns = PARTITIONS,
-        location: str | None = None,
-        serde: str = SERDE,
-        parameters: Mapping[str, str] | None = None,
+    def _create(
+        self, columns: Columns, partitions: Columns, location: str, serde: str, parameters: dict[str, str]
     ) -> None:
         descriptor = StorageDescriptor(
-            _for_hive(columns),
-            location or self.location,
+            [FieldSchema(*column) for column in columns],
+            location,
             f"{_FORMATS}InputFormat",
             f"{_FORMATS}OutputFormat",
             serdeInfo=SerDeInfo(serializationLib=serde, parameters={}),
@@ -215,8 +208,8 @@ class HiveTable(ExternalTable):
             "rows",
             self.database,
             sd=descriptor,
-            partitionKeys=_for_hive(partitions),
-            parameters={"EXTERNAL": "TRUE", **(parameters or {})},
+            partitionKeys=[FieldSchema(*column) for column in partitions],
+            parameters={"EXTERNAL": "TRUE", **parameters},
             tableType="EXTERNAL_TABLE",
         )
         with self.client as client:
@@ -245,11 +238,3 @@ class HiveTable(ExternalTable):
 
     def files_in(self, location: str) -> list[bytes]:
         return [path.read_bytes() for path in Path(location.removeprefix("file:")).glob("*.parquet")]
-
-
-def _for_glue(columns: Columns) -> list[dict[str, str]]:
-    return [{"Name": name, "Type": text} for name, text in columns]
-
-
-def _for_hive(columns: Columns) -> list[Any]:
-    return [FieldSchema(name, text) for name, text in columns]

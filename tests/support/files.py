@@ -17,7 +17,6 @@ from pyarrow import orc
 from tests.support.harness import FileTableHarness
 
 from penstock.datasource.files.sink import DESTINATION
-from penstock.datasource.files.source import FilesDataSource
 from penstock.testing.conformance import Lost, Promises
 from penstock.testing.faults import lossy
 
@@ -43,7 +42,6 @@ READ_IDS: Mapping[str, Callable[[list[str]], list[int]]] = {
 class FilesHarness(FileTableHarness):
     """A folder, read by DuckDB, Avro files by polars, and ORC files by Arrow: they have no other reader."""
 
-    data_source = FilesDataSource
     destination = DESTINATION
     promises = Promises(
         name="Folders of files",

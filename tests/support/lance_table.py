@@ -14,7 +14,6 @@ import pyarrow as pa
 from tests.support.harness import CRASH_POINTS, FileTableHarness
 
 from penstock.datasource.lance.sink import DESTINATION
-from penstock.datasource.lance.source import LanceDataSource
 from penstock.testing.conformance import SECRET, Lost, Promises
 from penstock.testing.faults import lossy
 
@@ -24,7 +23,6 @@ IDS = pa.schema([("id", pa.int64())])
 class LanceHarness(FileTableHarness):
     """No other engine here reads Lance: its own reader checks each file against the table."""
 
-    data_source = LanceDataSource
     destination = DESTINATION
     promises = Promises(
         name="Lance tables",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from servers.lossy_proxy import LossyProxy
@@ -53,6 +54,10 @@ class PaimonCatalogHarness(PaimonHarness):
     def in_catalog(self) -> CatalogTable:
         return catalog_table(self.properties, self.name)
 
+    @property
+    def new_committer(self) -> Callable[[], PaimonTableCommitter]:
+        return partial(committer_of, self.properties, self.name)
+
     def losing(self, lost: Lost) -> AbstractContextManager[None]:
         return self._losing(lost)
 
@@ -82,5 +87,5 @@ def catalog_table(properties: Mapping[str, str], name: str) -> CatalogTable:
 
 
 def committer_of(properties: Mapping[str, str], name: str) -> PaimonTableCommitter:
-    """A committer for another process."""
+    """A committer in any process."""
     return PaimonTableCommitter(catalog_table(properties, name))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,13 +17,11 @@ import fastavro
 import pyarrow as pa
 from tests.support.harness import CRASH_POINTS, FileTableHarness
 
-from penstock.committers.contract import Manifest
+from penstock.committers.paimon.committer import PaimonTableCommitter
 from penstock.committers.paimon.folder import TableFolder
 from penstock.committers.paimon.table import PaimonTable
-from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.paimon.sink import DESTINATION
-from penstock.datasource.paimon.source import PaimonDataSource
-from penstock.testing.conformance import Lost, Promises, Query
+from penstock.testing.conformance import Lost, Promises
 from penstock.testing.faults import lossy
 
 IDS = pa.schema([("id", pa.int64())])
@@ -31,7 +30,6 @@ IDS = pa.schema([("id", pa.int64())])
 class PaimonHarness(FileTableHarness):
     """Manifests are read as plain Avro, and data files by duckdb."""
 
-    data_source = PaimonDataSource
     destination = DESTINATION
     promises = Promises(
         name="Paimon append tables",
@@ -50,6 +48,11 @@ class PaimonHarness(FileTableHarness):
     def in_catalog(self) -> PaimonTable:
         """The table, for a committer."""
         return TableFolder(str(self.path))
+
+    @property
+    def new_committer(self) -> Callable[[], PaimonTableCommitter]:
+        """Makes a committer in any process."""
+        return partial(PaimonTableCommitter, self.in_catalog())
 
     @property
     def options(self) -> dict[str, str]:
@@ -198,11 +201,6 @@ class PaimonHarness(FileTableHarness):
 
     def roll_back(self) -> None:
         self.table().rollback_to(max(self.snapshots()) - 1)
-
-
-def prepared(query: Query, store: SqlManifestStore, batch_id: int, *rows: pa.Table) -> Manifest:
-    """A manifest that is not committed yet."""
-    return query.manifest(query.write(query.plan(store, query.batch(batch_id), rows[0].schema), rows))
 
 
 @contextmanager

@@ -11,9 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 
-from penstock.datasource.base_source import PenstockDataSource
 from penstock.datasource.destinations import DestinationType
-from penstock.datasource.postgres.source import PostgresDataSource
 from penstock.datasource.postgres.stored import DESTINATION
 from penstock.testing.conformance.query import Query
 
@@ -27,7 +25,6 @@ class PostgresTable:
     """
 
     url: str
-    data_source: ClassVar[type[PenstockDataSource]] = PostgresDataSource
     destination: ClassVar[DestinationType] = DESTINATION
 
     @property

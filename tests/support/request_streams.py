@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from servers.http_rows import HttpRows
+from tests.support.backlogs import start_cli, wait_until
 from tests.support.cli import Ended
 
 from penstock.committers.store.sql import SqlManifestStore, open_store
-from penstock.datasource.http.sink import DESTINATION
-from penstock.datasource.http.source import HttpDataSource
+from penstock.datasource.destinations import DestinationType
+from penstock.datasource.plug_ins import BUILT_IN, load
 from penstock.testing.conformance import Query
 from penstock.testing.conformance.query import ids
 
@@ -39,6 +39,15 @@ class RequestStream:
     def deliver(self, *arguments: str) -> Ended:
         return Ended("deliver", "--once", "--store", self.store_url, *self.arguments, *arguments)
 
+    def deliver_until(self, is_time: Callable[[], bool]) -> None:
+        """Start a delivery process, and kill it when it is time."""
+        process = start_cli("deliver", "--store", self.store_url, *self.arguments)
+        try:
+            wait_until(is_time)
+        finally:
+            process.kill()
+            process.communicate()
+
     @property
     def left(self) -> int:
         return len(self.store.pending(self.query.stream))
@@ -51,9 +60,13 @@ class RequestStream:
 class Service:
     """See `Place`."""
 
-    data_source: Any
-    destination: Any
+    kind: str
     options: dict[str, str]
+
+    @property
+    def destination(self) -> DestinationType:
+        loaded: DestinationType = load(BUILT_IN[self.kind])
+        return loaded
 
 
 @contextmanager
@@ -66,7 +79,7 @@ def request_stream(
         secrets: options that the delivery process is given again
     """
     given = {"delivery": "decoupled", "checkpointLocation": str(folder / "checkpoint"), **service.options}
-    place = Service(service.data_source, service.destination, {**given, **options})
+    place = Service(service.kind, {**given, **options})
     arguments = [part for one in secrets.items() for part in ("--storage", "=".join(one))]
     url = f"sqlite:///{folder}/store.db"
     with open_store(url) as store:
@@ -85,6 +98,6 @@ def http_stream(folder: Path, server: HttpRows, options: Mapping[str, str]) -> I
     """The stream with these options to the empty service."""
     server.set()
     server.clear()
-    service = Service(HttpDataSource, DESTINATION, {"url": server.url, "deliveryTries": "1"})
+    service = Service("http", {"url": server.url, "deliveryTries": "1"})
     with request_stream(folder, service, {}, **options) as opened:
         yield Stream(opened.store, opened.store_url, opened.query, server=server)

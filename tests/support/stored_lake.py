@@ -196,6 +196,14 @@ class Lake:
         return rows(self.lake, "id")
 
 
+def lake_of_small_files(folder: Path, kind: str, batches: int = 6) -> Lake:
+    """A table of two small files for each batch, in two partitions."""
+    lake = Lake(folder, kind=kind)
+    for batch_id in range(batches):
+        lake.commit(batch_id, lake.write(batch_id))
+    return lake
+
+
 def paths_of(manifest: Manifest) -> list[str]:
     return [file.path for file in decode(manifest).files]
 

@@ -33,15 +33,6 @@ class Killed(BaseException):
     pass
 
 
-@pytest.fixture
-def reached() -> Iterator[list[tuple[str, int]]]:
-    """The crash points that were reached, in order."""
-    points: list[tuple[str, int]] = []
-    crash_points.install(lambda point, batch_id: points.append((point, batch_id)))
-    yield points
-    crash_points.install(None)
-
-
 def writer_of(path: Path, schema: pa.Schema, **options: Any) -> DataFileWriter:
     return DataFileWriter(delta_plan(path, schema, **options), NAMES)
 

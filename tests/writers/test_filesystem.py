@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,7 +13,7 @@ from deltalake import DeltaTable
 from pyarrow.fs import LocalFileSystem
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from servers.azure import ACCOUNT, azure_names, azure_options
-from servers.s3 import s3_client, s3_properties, s3_server
+from servers.s3 import s3_client, s3_properties
 from tests.support.plans import delta_plan
 from tests.writers.task import commit, write_as_task
 
@@ -52,12 +51,6 @@ def test_a_relative_path_starts_at_the_working_directory(
     assert root == str(tmp_path / "lake/t")
 
 
-@pytest.fixture(scope="module")
-def storage_options() -> Iterator[dict[str, str]]:
-    with s3_server() as options:
-        yield options
-
-
 def write_table(uri: str, rows: pa.Table, options: dict[str, str]) -> None:
     files = write_as_task(delta_plan(uri, rows.schema, options, partition_by=("p",)), rows)
     commit(uri, rows.schema, files, partition_by=["p"], storage_options=options)
@@ -71,12 +64,10 @@ def keys(options: dict[str, str], prefix: str) -> list[str]:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a"])
-def test_partitioned_files_on_s3_are_read_through_the_table(
-    scheme: str, storage_options: dict[str, str]
-) -> None:
+def test_partitioned_files_on_s3_are_read_through_the_table(scheme: str, s3: dict[str, str]) -> None:
     uri = f"{scheme}://lake/{scheme}/a%20table%3D"
-    check_that_odd_names_are_read(uri, storage_options)
-    assert len(keys(storage_options, f"{scheme}/a table=/p")) == len(VALUES)
+    check_that_odd_names_are_read(uri, s3)
+    assert len(keys(s3, f"{scheme}/a table=/p")) == len(VALUES)
 
 
 @pytest.mark.parametrize("root", ["az://lake", f"abfss://lake@{ACCOUNT}.dfs.core.windows.net"])
@@ -94,12 +85,12 @@ def check_that_odd_names_are_read(uri: str, options: dict[str, str]) -> None:
     assert found.sort_by("id").select(["id", "p"]).to_pylist() == rows.to_pylist()
 
 
-def test_polars_reads_plain_partition_values_on_s3(storage_options: dict[str, str]) -> None:
+def test_polars_reads_plain_partition_values_on_s3(s3: dict[str, str]) -> None:
     """On object stores polars does not find paths with any character that URLs escape."""
     rows = pa.table({"id": [1, 2, 3], "p": ["JFK", "2024-01-01", None]})
     uri = "s3://lake/plain"
-    write_table(uri, rows, storage_options)
-    frame = pl.scan_delta(uri, storage_options=storage_options)
+    write_table(uri, rows, s3)
+    frame = pl.scan_delta(uri, storage_options=s3)
     assert frame.sort("id").select("id", "p").collect().to_dicts() == rows.to_pylist()
 
 
@@ -122,18 +113,17 @@ def test_locations_of_iceberg_tables_are_no_urls(location: str, path: str) -> No
     assert root == path
 
 
-def test_iceberg_files_on_s3_come_back(storage_options: dict[str, str]) -> None:
+def test_iceberg_files_on_s3_come_back(s3: dict[str, str]) -> None:
     """Through the Iceberg library's own file I/O, by its own properties."""
-    properties = s3_properties(storage_options)
+    properties = s3_properties(s3)
     ids = {"PARQUET:field_id": "1"}
     schema = pa.schema([pa.field("v", pa.string(), metadata=ids)])
     table_format = IcebergFormat((PartitionField("p q", ("v",), "identity"),), is_object_storage_layout=True)
     plan = WriteConfig("s3://lake/wh/db/t/data", properties, schema, table_format)
     files = write_as_task(plan, pa.table({"v": VALUES}))
-    assert len(keys(storage_options, "wh/db/t/data/")) == len(files) == len(VALUES)
+    assert len(keys(s3, "wh/db/t/data/")) == len(files) == len(VALUES)
     by_polars = [
-        pl.read_parquet(f"{plan.location}/{file.path}", storage_options=storage_options)["v"].to_list()
-        for file in files
+        pl.read_parquet(f"{plan.location}/{file.path}", storage_options=s3)["v"].to_list() for file in files
     ]
     assert sorted(map(repr, by_polars)) == sorted(repr([value]) for value in VALUES)
     by_pyiceberg = PyArrowFileIO(properties).new_input(f"{plan.location}/{files[0].path}")

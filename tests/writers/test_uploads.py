@@ -19,7 +19,6 @@ from pyarrow.fs import S3FileSystem
 from servers.azure import (
     ACCOUNT,
     CONTAINER,
-    NpmUnreachableError,
     azure_client,
     azure_names,
     azure_options,
@@ -31,6 +30,7 @@ from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy, read_body
 from servers.request_log import RequestLog
 from servers.s3 import BUCKET, logged_s3_server, s3_client, s3_options, s3_properties
 from tests.support.plans import delta_plan, with_ids
+from tests.support.unreachable import skipped_if_unreachable
 from tests.writers.task import NAMES, write_as_task
 
 from penstock.committers.contract import PartitionField
@@ -163,11 +163,12 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def logged_azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    try:
-        with logged_azure_server(tmp_path_factory.mktemp("azure")) as (url, log), lossy_proxy(url) as proxy:
-            yield Server(url, proxy, log)
-    except NpmUnreachableError as error:
-        pytest.skip(str(error))
+    with (
+        skipped_if_unreachable(),
+        logged_azure_server(tmp_path_factory.mktemp("azure")) as (url, log),
+        lossy_proxy(url) as proxy,
+    ):
+        yield Server(url, proxy, log)
 
 
 EVERYWHERE = ("delta on S3", "iceberg on S3", "delta on Azure", "iceberg on Azure")

@@ -14,9 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from servers.aws import AwsServer, aws_server
+from servers.aws import AwsServer
 from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
-from tests.support.aws import NAMED_BY, PLACE, AwsPlace
+from tests.support.aws import NAMED_BY, AwsPlace
+from tests.support.service_places import PLACE, rows_of, send_rows
 
 from penstock.committers.errors import (
     AccessRefusedError,
@@ -37,31 +38,20 @@ KINDS = pytest.mark.parametrize("kind", list(NAMED_BY))
 
 
 @pytest.fixture(scope="module")
-def moto() -> Iterator[AwsServer]:
-    with aws_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def open_proxy(moto: AwsServer) -> Iterator[LossyProxy]:
-    with Path(os.devnull).open("wb") as errors, lossy_proxy(moto.url, errors) as proxy:
+def open_proxy(aws_server: AwsServer) -> Iterator[LossyProxy]:
+    with Path(os.devnull).open("wb") as errors, lossy_proxy(aws_server.url, errors) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def server(moto: AwsServer) -> AwsServer:
-    moto.throttle()
-    return moto
+def server(aws_service: AwsServer) -> AwsServer:
+    return aws_service
 
 
 @pytest.fixture
 def proxy(open_proxy: LossyProxy) -> LossyProxy:
     open_proxy.spend()
     return open_proxy
-
-
-def rows_of(*row_ids: int) -> pa.RecordBatch:
-    return pa.record_batch({"id": pa.array(row_ids, pa.int64()), "text": [f"é-{one}" for one in row_ids]})
 
 
 # Faults ---------------------------------------------------------------------------------------------
@@ -296,10 +286,7 @@ def test_messages_of_a_group_arrive_in_their_order_and_once(server: AwsServer, p
     rows = pa.record_batch({"id": numbers, "group": [f"g{one % 2}" for one in numbers]})
     requests = place.sink(messageGroupId="group").requests
     for _ in range(2):
-        writer = requests.open_writer()
-        writer.write(requests.entries(rows, PLACE))
-        writer.flush()
-        writer.abort()
+        send_rows(requests, rows)
 
     client = server.client("sqs")
     url = client.get_queue_url(QueueName=place.name)["QueueUrl"]

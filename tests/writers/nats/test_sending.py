@@ -6,7 +6,6 @@ import asyncio
 import logging
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from nats import errors
 from nats.js.errors import APIError
 from servers.lossy_tcp import Fault, LossyTcp, lossy_tcp
 from servers.nats import MAX_PAYLOAD, NKEY_SEED, SECRET, NatsServer, nats_server, signed_users
+from tests.support.service_places import PLACE, send_rows, submit_once, with_quick_retries
 
 from penstock.committers.errors import (
     AccessRefusedError,
@@ -30,7 +30,6 @@ from penstock.writers.nats import checking
 from penstock.writers.nats.errors import classify
 from penstock.writers.nats.requests import NatsRequests
 from penstock.writers.requests.results import DELIVERED, DeadLetter, Fatal, Result, Retry
-from penstock.writers.requests.retry_budget import RetryBudget
 
 IDS = pa.schema({"id": pa.int64()})
 
@@ -56,14 +55,7 @@ def requests(server: NatsServer | LossyTcp, **options: str) -> NatsRequests:
 def send(sent: NatsRequests, ids: Sequence[int], first: int = 0, **columns: Any) -> Any:
     """Send as a delivery that starts at this row of partition 0. Return the counters."""
     rows = pa.record_batch({"id": pa.array(ids, pa.int64()), **columns})
-    quick = replace(sent.settings, retries=RetryBudget(total_s=20, backoff_first_s=0.01, backoff_max_s=0.05))
-    writer = replace(sent, settings=quick).open_writer()
-    try:
-        writer.write(sent.entries(rows, RowPlace("q1", 0, 0, first, first)))
-        writer.flush()
-    finally:
-        writer.abort()
-    return writer.counters
+    return send_rows(with_quick_retries(sent), rows, RowPlace("q1", 0, 0, first, first))
 
 
 def found(server: NatsServer) -> list[int]:
@@ -73,15 +65,7 @@ def found(server: NatsServer) -> list[int]:
 def submitted(sent: NatsRequests, ids: Sequence[int] = range(3), **columns: Any) -> Sequence[Result]:
     """Send one request, once."""
     rows = pa.record_batch({"id": pa.array(ids, pa.int64()), **columns})
-
-    async def submit() -> Sequence[Result]:
-        client = sent.new_client()
-        try:
-            return await client.submit(sent.entries(rows, RowPlace("q1", 0, 0, 0, 0)))
-        finally:
-            await client.close()
-
-    return asyncio.run(submit())
+    return submit_once(sent, sent.entries(rows, PLACE))
 
 
 def test_a_row_is_a_message_with_its_subject_and_headers(server: NatsServer) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +10,7 @@ import pytest
 from redis import exceptions
 from servers.lossy_tcp import LossyTcp, lossy_tcp
 from servers.redis import RedisServer
+from tests.support.service_places import PLACE, send_rows, submit_once, with_quick_retries
 
 from penstock.committers.errors import (
     AccessRefusedError,
@@ -24,8 +23,7 @@ from penstock.committers.requests.contract import RowPlace
 from penstock.datasource.redis.sink import SERVICE
 from penstock.writers.redis.errors import classify
 from penstock.writers.redis.requests import RedisRequests
-from penstock.writers.requests.results import DELIVERED, Fatal, Result, Retry
-from penstock.writers.requests.retry_budget import RetryBudget
+from penstock.writers.requests.results import DELIVERED, Fatal, Retry
 
 STRUCTURES = {
     "set": {"key": "rows:{id}"},
@@ -52,13 +50,7 @@ def requests(port: int, structure: str, **options: str) -> RedisRequests:
 def send(sent: RedisRequests, ids: Sequence[int], first: int = 0, batch_id: int = 0, **columns: Any) -> None:
     """Send as a delivery that starts at this row of partition 0."""
     rows = pa.record_batch({"id": pa.array(ids, pa.int64()), **columns})
-    quick = replace(sent.settings, retries=RetryBudget(total_s=20, backoff_first_s=0.01, backoff_max_s=0.05))
-    writer = replace(sent, settings=quick).open_writer()
-    try:
-        writer.write(sent.entries(rows, RowPlace("q1", batch_id, 0, first, first)))
-        writer.flush()
-    finally:
-        writer.abort()
+    send_rows(with_quick_retries(sent), rows, RowPlace("q1", batch_id, 0, first, first))
 
 
 def found(server: RedisServer) -> list[int]:
@@ -178,27 +170,14 @@ def test_a_full_server_is_throttling_and_loses_nothing(
     redis_service: RedisServer, structure: str, options: dict[str, str]
 ) -> None:
     sent = requests(redis_service.port, structure, **options)
-    entries = sent.entries(pa.record_batch({"id": pa.array(range(5))}), RowPlace("q1", 0, 0, 0, 0))
+    entries = sent.entries(pa.record_batch({"id": pa.array(range(5))}), PLACE)
     with redis_service.connect() as client:
         client.config_set("maxmemory", 1)
-        results = submitted(sent, entries)
+        results = submit_once(sent, entries)
         client.config_set("maxmemory", 0)
     assert [(one.code, one.is_throttled) for one in results if isinstance(one, Retry)] == [("OOM", True)] * 5
     send(sent, range(5))
     assert sorted(found(redis_service)) == list(range(5))
-
-
-def submitted(sent: RedisRequests, entries: Sequence[Any]) -> Sequence[Result]:
-    async def submit() -> Result | Sequence[Result]:
-        client = sent.new_client()
-        try:
-            return await client.submit(entries)
-        finally:
-            await client.close()
-
-    results = asyncio.run(submit())
-    assert isinstance(results, Sequence)
-    return results
 
 
 @pytest.mark.parametrize("options", [{}, ONCE], ids=["", "once"])
@@ -206,10 +185,10 @@ def test_the_library_does_not_send_again(
     redis_service: RedisServer, proxy: LossyTcp, options: dict[str, str]
 ) -> None:
     sent = requests(proxy.port, "list", **options)
-    entries = sent.entries(pa.record_batch({"id": pa.array(range(3))}), RowPlace("q1", 0, 0, 0, 0))
+    entries = sent.entries(pa.record_batch({"id": pa.array(range(3))}), PLACE)
     proxy.spend("request lost", on=b"rows")
     with pytest.raises(exceptions.ConnectionError):
-        submitted(sent, entries)
+        submit_once(sent, entries)
     assert proxy.requests == 1
     assert found(redis_service) == []
 
@@ -219,7 +198,7 @@ def test_the_results_of_a_pipeline_are_those_of_its_entries(redis_service: Redis
         client.set("rows:1", "no list")
     sent = requests(redis_service.port, "list", key="rows:{id}")
     rows = pa.record_batch({"id": pa.array(range(3))})
-    first, second, third = submitted(sent, sent.entries(rows, RowPlace("q1", 0, 0, 0, 0)))
+    first, second, third = submit_once(sent, sent.entries(rows, PLACE))
     assert (first, third) == (DELIVERED, DELIVERED)
     assert isinstance(second, Fatal)
     assert second.code == "WRONGTYPE"

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
 from servers.opensearch import OpenSearchServer, SearchProxy, elasticsearch_proxy
-from tests.support.search import KINDS, SearchPlace, service_of
+from tests.support.search import KINDS, SearchPlace
+from tests.support.service_places import rows_of, service_of
 
 from penstock.committers.errors import (
     AccessRefusedError,
@@ -57,10 +58,6 @@ def place(
     is_parametrized = "kind" in request.fixturenames
     kind = request.getfixturevalue("kind") if is_parametrized else "opensearch"
     return SearchPlace.new(opensearch, kind, translating.url if kind == "elasticsearch" else proxy.url)
-
-
-def rows_of(*row_ids: int) -> pa.RecordBatch:
-    return pa.record_batch({"id": pa.array(row_ids, pa.int64()), "text": [f"é-{one}" for one in row_ids]})
 
 
 # Faults ---------------------------------------------------------------------------------------------
