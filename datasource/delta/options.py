@@ -42,11 +42,7 @@ class DeltaOptions(FileTableOptions):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> DeltaOptions:
-        """Parse the options that Spark passes.
-
-        Raises:
-            ConfigurationError: lists all problems, one sentence each.
-        """
+        """Parse the options that Spark passes; see `parse_as`."""
         return parse_as(cls, NAME, options, problems_of_values=problems_of_sorting)
 
 

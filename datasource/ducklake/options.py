@@ -86,11 +86,7 @@ class DuckLakeOptions(FileTableOptions):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> DuckLakeOptions:
-        """Parse the options that Spark passes.
-
-        Raises:
-            ConfigurationError: lists all problems, one sentence each.
-        """
+        """Parse the options that Spark passes; see `parse_as`."""
         return parse_as(
             cls,
             NAME,

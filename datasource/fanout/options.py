@@ -44,11 +44,7 @@ class FanoutOptions(DeliveryOptions):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> FanoutOptions:
-        """Parse the options that Spark passes, without those of the targets.
-
-        Raises:
-            ConfigurationError: lists all problems, one sentence each.
-        """
+        """Parse the options that Spark passes, without those of the targets; see `parse_as`."""
         no_path = (
             'path is not an option: each target has its own, such as .option("target.lake.path", ...). Call '
             ".start() without a path."

@@ -91,11 +91,7 @@ class IcebergOptions(FileTableOptions):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> IcebergOptions:
-        """Parse the options that Spark passes.
-
-        Raises:
-            ConfigurationError: lists all problems, one sentence each.
-        """
+        """Parse the options that Spark passes; see `parse_as`."""
         no_path = (
             "path is not an option: an Iceberg table has a name in a catalog. Give "
             '.option("table", "namespace.name") and .start() without a path.'

@@ -99,11 +99,7 @@ class LakeOptions(FileTableOptions):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> LakeOptions:
-        """Parse the options that Spark passes.
-
-        Raises:
-            ConfigurationError: lists all problems, one sentence each.
-        """
+        """Parse the options that Spark passes; see `parse_as`."""
         refused = {name: f"{name} is not an option of {NAME}: {why}." for name, why in _REFUSED.items()}
         parsed = parse_as(cls, NAME, options, refused=refused, problems_of_values=_problems)
         return parsed if "delivery" in parsed.given else replace(parsed, is_decoupled=True)

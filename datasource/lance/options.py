@@ -95,11 +95,7 @@ class LanceOptions(DeliveryOptions):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> LanceOptions:
-        """Parse the options that Spark passes.
-
-        Raises:
-            ConfigurationError: lists all problems, one sentence each.
-        """
+        """Parse the options that Spark passes; see `parse_as`."""
         return parse_as(cls, NAME, options, problems_of_values=_property_problems)
 
 

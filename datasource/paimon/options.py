@@ -80,11 +80,7 @@ class PaimonOptions(DeliveryOptions):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> PaimonOptions:
-        """Parse the options that Spark passes.
-
-        Raises:
-            ConfigurationError: lists all problems, one sentence each.
-        """
+        """Parse the options that Spark passes; see `parse_as`."""
         given = {name.lower() for name, value in options.items() if value}
         return parse_as(cls, NAME, options, problems_of_values=lambda values: _problems(values, given))
 

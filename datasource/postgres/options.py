@@ -55,11 +55,7 @@ class PostgresOptions(DeliveryOptions):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> PostgresOptions:
-        """Parse the options that Spark passes.
-
-        Raises:
-            ConfigurationError: lists all problems, one sentence each.
-        """
+        """Parse the options that Spark passes; see `parse_as`."""
         return parse_as(
             cls,
             NAME,

@@ -166,11 +166,7 @@ class RequestOptions(DeliveryOptions):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """Parse the options that Spark passes.
-
-        Raises:
-            ConfigurationError: lists all problems, one sentence each.
-        """
+        """Parse the options that Spark passes; see `parse_as`."""
         parsed = parse_as(
             cls,
             cls.NAME,
