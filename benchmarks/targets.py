@@ -60,9 +60,9 @@ RESULTS = {
     ),
     "tables": (
         "One task writes plain files and DuckLake tables nearly as fast as Delta tables, Hudi tables 0.6 "
-        "times and Lance tables 0.2 times as fast. A commit of a Delta table, a Hudi table or plain files takes as "
-        "long after 1,000 others as after 20; of a DuckLake or an Iceberg table up to 1.7 times, and of a "
-        "Lance table six times as long."
+        "times and Lance tables 0.2 times as fast. A commit of a Delta table, a Hudi table or plain files "
+        "takes as long after 1,000 others as after 20; of a DuckLake or an Iceberg table up to 1.7 times, "
+        "and of a Lance table six times as long."
     ),
     "throughput": (
         "With two tasks on four cores, Penstock is 1.5 to 1.8 times as fast as Spark's Parquet sink, "
