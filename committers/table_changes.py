@@ -31,8 +31,8 @@ def check_same_id(table: str, has: object, wrote: object, *, name: str = "id") -
     if wrote not in (None, has):
         raise TableChangedError(
             f"The {table} was dropped and re-created: its {name} is {has or 'missing'}, but the stream wrote "
-            f"to {wrote}. Nothing was committed. Restore the old table, or start the query with a new "
-            "checkpoint to write the new table from the beginning, or accept the new table:\n"
+            f"to {wrote or 'one without'}. Nothing was committed. Restore the old table, or start the query "
+            "with a new checkpoint to write the new table from the beginning, or accept the new table:\n"
             "    penstock recover --accept-table"
         )
 

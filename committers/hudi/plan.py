@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ..errors import ConfigurationError, SchemaMismatchError
+from ..table_changes import dropped
 from .properties import KEY_TYPES, PARTITION_TYPES, HudiTable, NewHudiTable
 from .schema import arrow_schema, avro_record, new_columns
-from .table import HudiTableFiles, dropped
+from .table import HudiTableFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def plan(files: HudiTableFiles, rows: pa.Schema, wanted: Wanted, batch_id: int) 
         files.create(rows, new, allowed=wanted.may_create, batch_id=batch_id)
         table = files.load()
     if table is None:
-        raise dropped(files.uri)
+        raise dropped(f"Hudi table {files.uri}")
     _check_as_wanted(files.uri, table, wanted)
     timeline = files.recent_timeline()
     current = files.schema(table, timeline) or given

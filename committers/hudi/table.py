@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from .. import crash_points
 from ..error_causes import retryable
-from ..errors import NEXT_TRY, ConfigurationError, TableChangedError
+from ..errors import NEXT_TRY, ConfigurationError
+from ..table_changes import check_same_id, dropped
 from . import avro
 from .commit_metadata import SCHEMA_KEY, empty_commit, extra_metadata
 from .layout import LAYOUT_1, Layout
@@ -91,15 +92,10 @@ class HudiTableFiles:
             TableChangedError: it was dropped or re-created.
         """
         table = self.load()
+        name = f"Hudi table {self.uri}"
         if table is None:
-            raise dropped(self.uri)
-        if table.table_id != table_id:
-            raise TableChangedError(
-                f"The Hudi table {self.uri} was dropped and re-created: its id is "
-                f"{table.table_id or 'missing'}, but the stream wrote to {table_id or 'a table without id'}. "
-                "Nothing was committed. Start the query with a new checkpoint to write the new table from "
-                "the beginning, or restore the old table."
-            )
+            raise dropped(name)
+        check_same_id(name, table.table_id, table_id)
         return table
 
     def create(self, rows: pa.Schema, new: NewHudiTable, *, allowed: bool, batch_id: int) -> None:
@@ -225,11 +221,3 @@ def _timeline(names: tuple[str, ...], layout: Layout) -> Timeline:
 def table_now(table: HudiTable) -> datetime:
     """The time in the time zone of the table's instants."""
     return datetime.now(timezone.utc) if table.is_utc else datetime.now().astimezone()
-
-
-def dropped(table_uri: str) -> TableChangedError:
-    return TableChangedError(
-        f"The Hudi table {table_uri} no longer exists: it was dropped or moved while the stream used it. "
-        "Nothing was committed. Restore the table, or start the query with a new checkpoint to write a new "
-        "table from the beginning."
-    )
