@@ -131,6 +131,9 @@ class TaskWriter(Protocol[PayloadT_co]):
 
     def write(self, batch: pa.RecordBatch) -> None:
         """
+        Args:
+            batch: timestamps have microseconds and the zone UTC or none, whatever the session's time zone is
+
         Raises:
             SchemaMismatchError: a value does not fit the destination.
         """

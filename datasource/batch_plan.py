@@ -21,6 +21,7 @@ from ..committers.errors import PenstockError
 from ..writers.bad_rows import BadRowWriter
 from .event_time import OldestEvent
 from .task import TaskAttempt
+from .utc import in_utc
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,7 +88,7 @@ class BatchPlan(Generic[PayloadT, ContentT]):
         letters: tuple[DeadLetter, ...] = ()
         rows = 0
         if self.writers is not None:
-            payload, letters, rows = _write(self.writers, attempt, events.observe(batches))
+            payload, letters, rows = _write(self.writers, attempt, events.observe(in_utc(batches)))
         committable = Committable(
             batch=self.batch,
             run_id=attempt.run_id,

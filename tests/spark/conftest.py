@@ -69,3 +69,11 @@ def iceberg_table(tmp_path: Path) -> IcebergLake:
 @pytest.fixture
 def iceberg_ids(spark: SparkSession, tmp_path: Path, iceberg_table: IcebergLake) -> IdStream:
     return IdStream(spark, tmp_path, iceberg_table)
+
+
+@pytest.fixture(params=["UTC", "America/New_York"])
+def session_zone(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
+    """New York sets its clocks back on 2024-11-03 at 06:00 UTC: two hours have the same local time."""
+    spark.conf.set("spark.sql.session.timeZone", request.param)
+    yield request.param
+    spark.conf.set("spark.sql.session.timeZone", "UTC")

@@ -75,7 +75,7 @@ def test_a_decoupled_stream_is_delivered_beside_its_driver(
     assert secret.encode() not in kept
 
 
-def test_a_batch_write_sends_once(spark: SparkSession, service: HttpRows) -> None:
+def test_a_batch_write_sends_once(spark: SparkSession, service: HttpRows, session_zone: str) -> None:
     frame = spark.range(3).selectExpr(
         "id",
         "cast(id AS DECIMAL(20, 2)) AS d",

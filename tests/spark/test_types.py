@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import date, datetime, timezone
 from decimal import Decimal
 
 import pytest
-from pyspark.sql import SparkSession
 from tests.support.id_stream import IdStream
 
 pytestmark = pytest.mark.spark
@@ -38,14 +36,6 @@ VALUES = {
     "cast(null AS MAP<STRING, STRUCT<a: INT>>)": None,
     "cast(null AS STRUCT<a: INT>)": None,
 }
-
-
-@pytest.fixture(params=["UTC", "America/New_York"])
-def session_zone(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
-    """New York sets its clocks back on 2024-11-03 at 06:00 UTC: two hours have the same local time."""
-    spark.conf.set("spark.sql.session.timeZone", request.param)
-    yield request.param
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
 def test_values_arrive_as_they_are(ids: IdStream, session_zone: str) -> None:

@@ -11,7 +11,7 @@ import base64
 import json
 import math
 from collections.abc import Callable, Iterator
-from datetime import date, datetime
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any, TypeAlias
 
@@ -137,7 +137,7 @@ def _decimal(value: Decimal) -> str:
 
 
 def _utc(value: datetime) -> str:
-    return value.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    return value.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def _local(value: datetime) -> str:

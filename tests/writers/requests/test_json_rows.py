@@ -58,6 +58,11 @@ def test_every_value_and_null_are_json(data_type: pa.DataType, value: Any, text:
     assert [row.decode() for row in json_objects(rows)] == [f'{{"v":{text}}}', '{"v":null}']
 
 
+def test_times_with_another_zone_are_written_in_utc() -> None:
+    rows = batch(pa.timestamp("us", "America/New_York"), AT.replace(tzinfo=timezone.utc))
+    assert json_objects(rows) == [b'{"v":"2026-01-02T03:04:05.000006Z"}']
+
+
 def test_the_documents_show_these_values() -> None:
     page = (
         DOCUMENTS.read_text()
