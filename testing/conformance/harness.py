@@ -62,6 +62,8 @@ class DestinationHarness(ABC):
 
     promises: ClassVar[Promises]
     destination: ClassVar[DestinationType]
+    secrets: ClassVar[Mapping[str, str]] = {}
+    """Options whose values are `SECRET`, for a destination that takes secrets."""
 
     @property
     @abstractmethod
@@ -69,9 +71,9 @@ class DestinationHarness(ABC):
         """Return the options of a query that writes here, without the checkpoint."""
 
     @property
-    @abstractmethod
     def secret_options(self) -> dict[str, str]:
         """Return options with `SECRET` in them; empty if the destination has no secrets."""
+        return {**self.options, **self.secrets} if self.secrets else {}
 
     @property
     def unreachable_options(self) -> dict[str, str]:

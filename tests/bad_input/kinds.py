@@ -95,30 +95,15 @@ YEAR_1 = -719162
 YEAR_10000 = 2932897
 """Days since 1970."""
 
-FLOATS = [
-    0x00000000,  # 0.0
-    0x80000000,  # -0.0
-    0x00000001,  # the least denormal
-    0x807FFFFF,  # the greatest negative denormal
-    0x7F7FFFFF,  # the greatest number
-    0x7F800000,  # inf
-    0xFF800000,  # -inf
-    0x7FC00000,  # NaN
-    0xFFC00001,  # negative NaN with a payload
-    0x7F800001,  # signalling NaN
-]
-DOUBLES = [
-    0x0000000000000000,
-    0x8000000000000000,
-    0x0000000000000001,
-    0x800FFFFFFFFFFFFF,
-    0x7FEFFFFFFFFFFFFF,
-    0x7FF0000000000000,
-    0xFFF0000000000000,
-    0x7FF8000000000000,
-    0xFFF8000000000001,
-    0x7FF0000000000001,
-]
+
+def floats(bits: int, fraction_bits: int) -> st.SearchStrategy[int]:
+    """The bits of floating point numbers, often extreme ones."""
+    sign, quiet, infinity = 1 << bits - 1, 1 << fraction_bits - 1, (1 << bits - 1) - (1 << fraction_bits)
+    least, greatest_denormal, greatest = 1, (1 << fraction_bits) - 1, infinity - 1
+    numbers = [0, sign, least, sign | greatest_denormal, greatest, infinity, sign | infinity]
+    payload, signalling = sign | infinity | quiet | 1, infinity | 1
+    return st.sampled_from([*numbers, infinity | quiet, payload, signalling]) | st.integers(0, 2**bits - 1)
+
 
 MOMENTS = [
     YEAR_1 * _DAY,
@@ -161,8 +146,8 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "ShortType": integers(16),
     "IntegerType": integers(32),
     "LongType": integers(64),
-    "FloatType": st.sampled_from(FLOATS) | st.integers(0, 2**32 - 1),
-    "DoubleType": st.sampled_from(DOUBLES) | st.integers(0, 2**64 - 1),
+    "FloatType": floats(32, fraction_bits=23),
+    "DoubleType": floats(64, fraction_bits=52),
     "StringType": TEXTS,
     "BinaryType": st.binary(max_size=40) | st.sampled_from([b"", b"\0", b"\xff" * 40, b"\xc3\x28"]),
     "DateType": st.sampled_from(DAYS) | st.sampled_from(FAR_DAYS) | st.integers(YEAR_1, YEAR_10000 - 1),

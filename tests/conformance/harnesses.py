@@ -69,13 +69,10 @@ class DeltaHarness(DeltaLake, LakeHarness):
         shows_secrets_to_tasks=True,
         crash_points=(*CRASH_POINTS, "evolve.done"),
     )
+    secrets: ClassVar = {"storage.AWS_SECRET_ACCESS_KEY": SECRET}
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "table")
-
-    @property
-    def secret_options(self) -> dict[str, str]:
-        return {**self.options, "storage.AWS_SECRET_ACCESS_KEY": SECRET}
 
     def losing(self, lost: Lost) -> AbstractContextManager[None]:
         return lossy(LocalLogFiles, "put", lost, OSError("the connection was lost"))
@@ -129,10 +126,7 @@ class HudiHarness(HudiLake, FileTableHarness):
         shows_secrets_to_tasks=True,
         crash_points=CRASH_POINTS,
     )
-
-    @property
-    def secret_options(self) -> dict[str, str]:
-        return {**self.options, "storage.AWS_SECRET_ACCESS_KEY": SECRET}
+    secrets: ClassVar = {"storage.AWS_SECRET_ACCESS_KEY": SECRET}
 
     def losing(self, lost: Lost) -> AbstractContextManager[None]:
         return lossy(Publishing, "complete", lost, OSError("the connection was lost"))
@@ -257,6 +251,7 @@ class HttpHarness(RequestHarness):
 
     promises = replace(RequestHarness.promises, name="HTTP endpoints")
     destination = DESTINATION
+    secrets: ClassVar = {"header.x-api-key": SECRET}
 
     def __init__(self, folder: Path, server: HttpRows) -> None:
         super().__init__(folder)
@@ -265,10 +260,6 @@ class HttpHarness(RequestHarness):
     @property
     def options(self) -> dict[str, str]:
         return {"url": self._server.url, **self.row_log_options}
-
-    @property
-    def secret_options(self) -> dict[str, str]:
-        return {**self.options, "header.x-api-key": SECRET}
 
     def ids(self) -> list[int]:
         return self._server.ids()
@@ -299,6 +290,7 @@ class DeduplicatingHttpHarness(HttpHarness):
 class AwsHarness(RequestHarness):
     """A stream, table or queue of its own, read by boto3. Credentials come from the environment."""
 
+    secrets: ClassVar = {"accessKeyId": "key", "secretAccessKey": SECRET}
     kind: str
     named_by = "stream"
     """The option with its name."""
@@ -321,10 +313,6 @@ class AwsHarness(RequestHarness):
     def options(self) -> dict[str, str]:
         place = {self.named_by: self.name, "region": REGION, "endpointUrl": self.server.url}
         return {**place, **self.row_log_options}
-
-    @property
-    def secret_options(self) -> dict[str, str]:
-        return {**self.options, "accessKeyId": "key", "secretAccessKey": SECRET}
 
     @property
     def small_buffer(self) -> Mapping[str, str]:
@@ -405,6 +393,7 @@ class OpenSearchHarness(RequestHarness):
 
     promises = replace(RequestHarness.promises, name="OpenSearch indexes", is_exactly_once=True)
     destination = opensearch.DESTINATION
+    secrets: ClassVar = {"username": "me", "password": SECRET}
 
     def __init__(self, folder: Path, server: OpenSearchServer, url: str | None = None) -> None:
         """
@@ -419,10 +408,6 @@ class OpenSearchHarness(RequestHarness):
     def options(self) -> dict[str, str]:
         place = {"url": self._url, "index": self._index, "createIndex": "true"}
         return {**place, "idColumn": "id", **self.row_log_options}
-
-    @property
-    def secret_options(self) -> dict[str, str]:
-        return {**self.options, "username": "me", "password": SECRET}
 
     def ids(self) -> list[int]:
         return [row["id"] for row in self._server.rows(self._index)]
@@ -491,6 +476,7 @@ class NatsHarness(RequestHarness):
 
     promises = replace(RequestHarness.promises, name="NATS JetStream")
     destination = nats_sink.DESTINATION
+    secrets: ClassVar = {"username": "writer", "password": SECRET}
     stream = "ROWS"
 
     def __init__(self, folder: Path, server: NatsServer, port: int | None = None) -> None:
@@ -511,12 +497,8 @@ class NatsHarness(RequestHarness):
         return {"url": self._url, "subject": "rows.{id}", **self.row_log_options}
 
     @property
-    def secret_options(self) -> dict[str, str]:
-        return {**self.options, "username": "writer", "password": SECRET}
-
-    @property
     def unreachable_options(self) -> dict[str, str]:
-        return {**self.options, "url": "nats://127.0.0.1:1", "username": "writer", "password": SECRET}
+        return {**self.secret_options, "url": "nats://127.0.0.1:1"}
 
     @property
     def row_bytes(self) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -65,6 +66,9 @@ class Mutation:
         self.claims: dict[str, dict[str, Any]] = {**{claim: {} for claim in claims}, **given}
 
 
+DeltaMutation = partial(Mutation, harness=DeltaHarness)
+
+
 def method(owner: Any, name: str, new: Callable[..., Any]) -> Patch:
     """`new` is called with the real method first."""
     real = getattr(owner, name)
@@ -75,12 +79,10 @@ def returning(owner: Any, name: str, value: Any) -> Patch:
     return lambda: mock.patch.object(owner, name, return_value=value)
 
 
-def _both(*patches: Patch) -> Patch:
+def _both(one: Patch, other: Patch) -> Patch:
     @contextmanager
     def enter() -> Iterator[None]:
-        with ExitStack() as stack:
-            for patch in patches:
-                stack.enter_context(patch())
+        with one(), other():
             yield
 
     return enter
@@ -112,10 +114,10 @@ def _name_all_parts(manifest: Any, target: JsonLines, batch: Any, content: str, 
     return named
 
 
-def _token_of_any_query(_token: Any, target: JsonLines, _query_id: str) -> Any:
-    names = [path.name.split(".") for path in target.folder.glob("*.*.*.jsonl")]
-    last = max(((int(batch_id), digest) for _, batch_id, digest, _ in names), default=None)
-    return last and Token(*last)
+def _token(choose: Callable[..., Any], target: JsonLines, query_id: str) -> Any:
+    names = [path.name.split(".") for path in target.folder.glob(f"{query_id}.*.*.jsonl")]
+    chosen = choose(((int(batch_id), digest) for _, batch_id, digest, _ in names), default=None)
+    return chosen and Token(*chosen)
 
 
 def _keep_ten_batches(commit: Any, target: JsonLines, *args: Any) -> Any:
@@ -138,12 +140,6 @@ def _commit_in_two_steps(_commit: Any, target: JsonLines, manifest: Manifest, *_
     (target.folder / f"rows-{uuid.uuid4()}.jsonl").write_text(rows)
     (target.folder / f"{batch.stream.query_id}.{batch.batch_id}.{batch.digest}.jsonl").touch()
     return Committed(1)
-
-
-def _first_token(_token: Any, target: JsonLines, query_id: str) -> Any:
-    names = [path.name.split(".") for path in target.folder.glob(f"{query_id}.*.jsonl")]
-    first = min(((int(batch_id), digest) for _, batch_id, digest, _ in names), default=None)
-    return first and Token(*first)
 
 
 def _delete_others(commit: Any, target: JsonLines, *args: Any) -> Any:
@@ -225,33 +221,30 @@ MUTATIONS = (
         _decide(RecordStatus.COMMITTED, Action.WRITE),
         "a_replay_is_skipped",
     ),
-    Mutation(
+    DeltaMutation(
         "a table that has no token",
         returning(delta_committer, "token_of", None),
         "a_replay_after_the_store_was_lost_adds_nothing",
         "a_batch_whose_response_and_store_were_lost_is_not_added_again",
         "a_delivered_batch_is_not_written_again_if_the_store_was_lost",
-        harness=DeltaHarness,
     ),
-    Mutation(
+    DeltaMutation(
         "a commit that does not read the token",
         returning(DeltaTableCommitter, "_is_in", False),
         "a_commit_that_is_repeated_adds_nothing",
         "a_concurrent_driver_that_commits_first_is_noticed_by_the_commit",
-        harness=DeltaHarness,
         a_committed_batch_whose_response_was_lost_is_not_added_again={"batch_id": 0},
         a_crash_of_a_batch_with_a_new_column_loses_and_doubles_nothing={"point": "commit.landed"},
         two_drivers_that_commit_one_batch_at_once_add_it_once={"batch_id": 1},
     ),
-    Mutation(
+    DeltaMutation(
         "only the batch of the token counts as committed",
         method(DeltaTableCommitter, "_is_in", _only_the_last),
         "a_batch_before_the_token_adds_nothing",
-        harness=DeltaHarness,
     ),
     Mutation(
         "the token of the first batch",
-        method(JsonLines, "token", _first_token),
+        method(JsonLines, "token", lambda _, *args: _token(min, *args)),
         "the_token_is_the_last_batch_of_the_query",
     ),
     Mutation(
@@ -259,15 +252,14 @@ MUTATIONS = (
         method(JsonLines, "commit", lambda real, target, manifest, *_: real(target, manifest)),
         "the_token_is_checked_once_a_batch_is_to_be_added",
     ),
-    Mutation(
+    DeltaMutation(
         "the cached table is not refreshed by the commit",
         method(DeltaTableCommitter, "commit", _commit_with_stale_cache),
         "a_target_sees_its_own_commit",
-        harness=DeltaHarness,
     ),
     Mutation(
         "one token for all queries",
-        method(JsonLines, "token", _token_of_any_query),
+        method(JsonLines, "token", lambda _, target, __: _token(max, target, "*")),
         "two_queries_have_a_token_each",
         "two_queries_commit_concurrently",
     ),
@@ -362,44 +354,39 @@ MUTATIONS = (
         method(JsonLines, "commit", _delete_others),
         rows_of_other_writers_stay={"when": "in the commit"},
     ),
-    Mutation(
+    DeltaMutation(
         "a plan that does not check the identity of the table",
         returning(planning, "check_same_table", None),
-        harness=DeltaHarness,
         a_destination_that_has_changed_is_not_written={"change": "dropped"},
     ),
-    Mutation(
+    DeltaMutation(
         "a commit that does not check the identity of the table",
         _both(
             returning(delta_committer, "check_same_table", None),
             returning(DeltaTableCommitter, "_check_log_since", []),
         ),
-        harness=DeltaHarness,
         a_destination_that_changes_before_the_commit_is_not_committed_to={
             "change": "dropped and created again"
         },
     ),
-    Mutation(
+    DeltaMutation(
         "a store that does not accept",
         returning(SqlManifestStore, "accept_table", None),
         "a_table_that_an_operator_accepts_is_written_again",
-        harness=DeltaHarness,
     ),
-    Mutation(
+    DeltaMutation(
         "a plan that does not check for earlier queries",
         returning(planning, "check_new_query", None),
         "a_new_query_over_the_rows_of_an_earlier_one_is_noticed",
-        harness=DeltaHarness,
     ),
-    Mutation(
+    DeltaMutation(
         "overwrites that append",
         method(DeltaTarget, "plan_batch", _append_anyway),
         "overwriting_replaces_all_rows_once",
         "a_batch_write_that_overwrites_replaces_all_rows",
         "a_backlog_with_a_batch_that_overwrites_keeps_its_order",
-        harness=DeltaHarness,
     ),
-    Mutation(
+    DeltaMutation(
         "an overwrite on a newer version than the one whose token was checked",
         method(
             DeltaTableCommitter,
@@ -409,19 +396,16 @@ MUTATIONS = (
             ),
         ),
         "a_batch_that_overwrites_late_removes_nothing_of_the_next_batch",
-        harness=DeltaHarness,
     ),
-    Mutation(
+    DeltaMutation(
         "schemaEvolution is ignored",
         method(DeltaTableCommitter, "plan", _add_no_columns),
         "a_new_column_is_added_with_its_batch",
-        harness=DeltaHarness,
     ),
-    Mutation(
+    DeltaMutation(
         "a plan that does not check the types",
         method(DeltaTarget, "plan_batch", _plan_ids),
         "rows_of_another_type_are_refused_before_any_is_written",
-        harness=DeltaHarness,
     ),
     Mutation(
         "bad rows are left out",
@@ -468,23 +452,20 @@ MUTATIONS = (
         method(FileManifests, "decode", _decode_leniently),
         a_manifest_that_cannot_be_decoded_is_reported={"damage": "cut off"},
     ),
-    Mutation(
+    DeltaMutation(
         "an address that is never the same",
         lambda: mock.patch.object(DeltaSink, "table_uri", property(lambda _: f"/rows-{uuid.uuid4()}")),
         "one_destination_has_one_address",
-        harness=DeltaHarness,
     ),
-    Mutation(
+    DeltaMutation(
         "all options are kept in the store",
         lambda: mock.patch.object(stream_options, "storable", lambda _known, options: dict(options)),
         "no_secret_is_in_the_store_in_logs_or_in_a_repr",
-        harness=DeltaHarness,
     ),
-    Mutation(
+    DeltaMutation(
         "secrets are sent to tasks, against the promise",
         _declare(DeltaHarness, shows_secrets_to_tasks=False),
         "tasks_get_the_secrets_that_they_need_and_no_others",
-        harness=DeltaHarness,
     ),
     Mutation(
         "an error that shows the settings",
@@ -492,7 +473,7 @@ MUTATIONS = (
         "an_unreachable_server_is_reported_without_secrets",
         harness=lambda _: PostgresHarness(lambda: "postgresql+psycopg://u@h/d?options=-csearch_path%3Ds"),
     ),
-    Mutation(
+    DeltaMutation(
         "an error that shows all options",
         method(
             stream_options,
@@ -500,7 +481,6 @@ MUTATIONS = (
             lambda real, known, prefixes, options: ({}, [*real(known, prefixes, options)[1], str(options)]),
         ),
         "an_unknown_option_is_refused_without_secrets",
-        harness=DeltaHarness,
     ),
     Mutation(
         "a delivery process that ignores an unfinished delivery",
@@ -513,16 +493,14 @@ MUTATIONS = (
         _both(returning(JsonLines, "missing", []), method(JsonLines, "commit", _commit_without_rows)),
         "missing_prepared_rows_stop_the_delivery",
     ),
-    Mutation(
+    DeltaMutation(
         "a clean-up that classifies every file as young",
         returning(cleanup, "classify", cleanup.FileStatus.YOUNG),
         "clean_up_deletes_the_files_of_lost_attempts",
-        harness=DeltaHarness,
     ),
-    Mutation(
+    DeltaMutation(
         "a clean-up that classifies every file as unneeded",
         returning(cleanup, "classify", cleanup.FileStatus.UNNEEDED),
         "clean_up_keeps_files_that_are_pending_young_or_of_another_query",
-        harness=DeltaHarness,
     ),
 )

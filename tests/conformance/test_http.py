@@ -11,18 +11,12 @@ from tests.conformance.harnesses import DeduplicatingHttpHarness, HttpHarness
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
 
 
+@pytest.mark.parametrize(
+    "kind", [HttpHarness, pytest.param(DeduplicatingHttpHarness, marks=pytest.mark.slow)], scope="class"
+)
 class TestHttp(DestinationConformance):
-    """Rows arrive at least once."""
+    """Rows arrive at least once; exactly once where the service takes each key once."""
 
     @pytest.fixture
-    def harness(self, tmp_path: Path, http_service: HttpRows) -> DestinationHarness:
-        return HttpHarness(tmp_path, http_service)
-
-
-@pytest.mark.slow
-class TestHttpWithKeys(DestinationConformance):
-    """Rows arrive exactly once, as the service takes each key once."""
-
-    @pytest.fixture
-    def harness(self, tmp_path: Path, http_service: HttpRows) -> DestinationHarness:
-        return DeduplicatingHttpHarness(tmp_path, http_service)
+    def harness(self, tmp_path: Path, http_service: HttpRows, kind: type[HttpHarness]) -> DestinationHarness:
+        return kind(tmp_path, http_service)

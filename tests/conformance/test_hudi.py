@@ -10,21 +10,10 @@ from tests.conformance.harnesses import HudiHarness
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
 
 
+@pytest.mark.parametrize(
+    "version", [6, pytest.param(8, marks=pytest.mark.campaign), pytest.param(9, marks=pytest.mark.campaign)]
+)
 class TestHudi(DestinationConformance):
     @pytest.fixture
-    def harness(self, tmp_path: Path) -> DestinationHarness:
-        return HudiHarness(tmp_path)
-
-
-@pytest.mark.campaign
-class TestHudi8(DestinationConformance):
-    @pytest.fixture
-    def harness(self, tmp_path: Path) -> DestinationHarness:
-        return HudiHarness(tmp_path, version=8)
-
-
-@pytest.mark.campaign
-class TestHudi9(DestinationConformance):
-    @pytest.fixture
-    def harness(self, tmp_path: Path) -> DestinationHarness:
-        return HudiHarness(tmp_path, version=9)
+    def harness(self, tmp_path: Path, version: int) -> DestinationHarness:
+        return HudiHarness(tmp_path, version=version)

@@ -35,10 +35,6 @@ class JsonLinesHarness(DestinationHarness):
     def options(self) -> dict[str, str]:
         return {"path": str(self._folder)}
 
-    @property
-    def secret_options(self) -> dict[str, str]:
-        return {}
-
     def ids(self) -> list[int]:
         if not list(self._folder.glob("*.jsonl")):
             return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from penstock_influxdb import DESTINATION
 from servers.influxdb import InfluxServer
@@ -17,6 +17,7 @@ class InfluxHarness(RequestHarness):
     """A measurement in a database of its own. The times are the ids."""
 
     destination = DESTINATION
+    secrets: ClassVar = {"token": SECRET}
     promises = replace(
         RequestHarness.promises,
         name="Measurements of InfluxDB (the example of a request-based plug-in)",
@@ -40,10 +41,6 @@ class InfluxHarness(RequestHarness):
             "time": "id",
             **self.row_log_options,
         }
-
-    @property
-    def secret_options(self) -> dict[str, str]:
-        return {**self.options, "token": SECRET}
 
     @property
     def unreachable_options(self) -> dict[str, str]:

@@ -150,6 +150,7 @@ class S3FilesHarness(RemoteFilesHarness):
         token="an object for each query below the folder",
         shows_secrets_to_tasks=True,
     )
+    secrets: ClassVar = {"storage.AWS_SECRET_ACCESS_KEY": SECRET}
     store_type = Bucket
     steps: ClassVar = {"journal": "PUT .journal", "completion": "POST uploadId", "part": "PUT partNumber"}
     answers: ClassVar = {
@@ -166,10 +167,6 @@ class S3FilesHarness(RemoteFilesHarness):
     @property
     def uri(self) -> str:
         return f"s3://{BUCKET}/{self.name}"
-
-    @property
-    def secret_options(self) -> dict[str, str]:
-        return {**self.options, "storage.AWS_SECRET_ACCESS_KEY": SECRET}
 
     @property
     def unreachable_options(self) -> dict[str, str]:
@@ -252,6 +249,8 @@ class AzureFilesHarness(RemoteFilesHarness):
         shows_secrets_to_tasks=True,
         discards=False,
     )
+    secrets: ClassVar = {"storage.AZURE_STORAGE_CLIENT_SECRET": SECRET}
+    """Not the key, which must be the right one."""
     store_type = Container
     steps: ClassVar = {"journal": "PUT .journal", "completion": "PUT comp=blocklist", "part": "PUT blockid"}
     answers: ClassVar = {
@@ -272,11 +271,6 @@ class AzureFilesHarness(RemoteFilesHarness):
     @property
     def uri(self) -> str:
         return f"az://{CONTAINER}/{self.name}"
-
-    @property
-    def secret_options(self) -> dict[str, str]:
-        """The key must be the right one. Another secret is not used."""
-        return {**self.options, "storage.AZURE_STORAGE_CLIENT_SECRET": SECRET}
 
     @property
     def unreachable_options(self) -> dict[str, str]:

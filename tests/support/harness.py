@@ -14,9 +14,5 @@ class FileTableHarness(DestinationHarness):
     """Tasks write data files."""
 
     @property
-    def secret_options(self) -> dict[str, str]:
-        return {}
-
-    @property
     def small_buffer(self) -> Mapping[str, str]:
         return {"bufferSize": "4mb"}

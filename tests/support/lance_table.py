@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import lance
@@ -32,6 +32,7 @@ class LanceHarness(FileTableHarness):
         shows_secrets_to_tasks=True,
         crash_points=(*CRASH_POINTS, "evolve.done"),
     )
+    secrets: ClassVar = {"storage.AWS_SECRET_ACCESS_KEY": SECRET}
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "table.lance"
@@ -39,10 +40,6 @@ class LanceHarness(FileTableHarness):
     @property
     def options(self) -> dict[str, str]:
         return {"path": str(self.path)}
-
-    @property
-    def secret_options(self) -> dict[str, str]:
-        return {**self.options, "storage.AWS_SECRET_ACCESS_KEY": SECRET}
 
     @property
     def unreachable_options(self) -> dict[str, str]:

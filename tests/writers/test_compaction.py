@@ -93,27 +93,6 @@ NAN, NEGATIVE_NAN, ODD_NAN = (struct.unpack("<d", n.to_bytes(8, "little"))[0] fo
     0x7FF8_0000_0000_0000, 0xFFF8_0000_0000_0000, 0x7FF0_0000_0000_0001,
 ))  # fmt: skip
 INNER = pa.struct([("x", pa.float64()), ("y", pa.list_(pa.field("element", pa.string())))])
-SCHEMA = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("flag", pa.bool_()),
-        ("tiny", pa.int8()),
-        ("short", pa.int16()),
-        ("int", pa.int32()),
-        ("real", pa.float32()),
-        ("double", pa.float64()),
-        ("small", pa.decimal128(9, 2)),
-        ("wide", pa.decimal128(38, 10)),
-        ("text", pa.string()),
-        ("bytes", pa.binary()),
-        ("day", pa.date32()),
-        ("at", pa.timestamp("us", "UTC")),
-        ("at_local", pa.timestamp("us")),
-        ("list", pa.list_(pa.field("element", INNER))),
-        ("map", pa.map_(pa.string(), INNER)),
-        ("struct", pa.struct([("inner", INNER), ("d", pa.decimal128(38, 0))])),
-    ]
-)
 DOUBLES = (
     st.sampled_from([0.0, -0.0, NAN, NEGATIVE_NAN, ODD_NAN, float("inf"), -5e-324, 1.7e308]) | st.floats()
 )
@@ -132,27 +111,33 @@ def decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
 
 
 INNERS = maybe(st.fixed_dictionaries({"x": maybe(DOUBLES), "y": maybe(st.lists(maybe(TEXTS), max_size=3))}))
-ROWS = st.fixed_dictionaries(
-    {
-        "id": maybe(st.integers(-(2**63), 2**63 - 1)),
-        "flag": maybe(st.booleans()),
-        "tiny": maybe(st.integers(-128, 127)),
-        "short": maybe(st.integers(-(2**15), 2**15 - 1)),
-        "int": maybe(st.integers(-(2**31), 2**31 - 1)),
-        "real": maybe(st.floats(width=32) | st.sampled_from([0.0, -0.0])),
-        "double": maybe(DOUBLES),
-        "small": maybe(decimals(9, 2)),
-        "wide": maybe(decimals(38, 10)),
-        "text": maybe(TEXTS),
-        "bytes": maybe(st.binary(max_size=40)),
-        "day": maybe(st.sampled_from([date.min, date.max, date(1970, 1, 1)]) | st.dates()),
-        "at": maybe(st.datetimes(timezones=st.just(timezone.utc))),
-        "at_local": maybe(st.sampled_from(FIRST_AND_LAST) | st.datetimes()),
-        "list": maybe(st.lists(INNERS, max_size=3)),
-        "map": maybe(st.dictionaries(TEXTS, INNERS, max_size=3).map(lambda found: list(found.items()))),
-        "struct": maybe(st.fixed_dictionaries({"inner": INNERS, "d": maybe(decimals(38, 0))})),
-    }
-)
+COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "id": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    "flag": (pa.bool_(), st.booleans()),
+    "tiny": (pa.int8(), st.integers(-128, 127)),
+    "short": (pa.int16(), st.integers(-(2**15), 2**15 - 1)),
+    "int": (pa.int32(), st.integers(-(2**31), 2**31 - 1)),
+    "real": (pa.float32(), st.floats(width=32) | st.sampled_from([0.0, -0.0])),
+    "double": (pa.float64(), DOUBLES),
+    "small": (pa.decimal128(9, 2), decimals(9, 2)),
+    "wide": (pa.decimal128(38, 10), decimals(38, 10)),
+    "text": (pa.string(), TEXTS),
+    "bytes": (pa.binary(), st.binary(max_size=40)),
+    "day": (pa.date32(), st.sampled_from([date.min, date.max, date(1970, 1, 1)]) | st.dates()),
+    "at": (pa.timestamp("us", "UTC"), st.datetimes(timezones=st.just(timezone.utc))),
+    "at_local": (pa.timestamp("us"), st.sampled_from(FIRST_AND_LAST) | st.datetimes()),
+    "list": (pa.list_(pa.field("element", INNER)), st.lists(INNERS, max_size=3)),
+    "map": (
+        pa.map_(pa.string(), INNER),
+        st.dictionaries(TEXTS, INNERS, max_size=3).map(lambda found: list(found.items())),
+    ),
+    "struct": (
+        pa.struct([("inner", INNER), ("d", pa.decimal128(38, 0))]),
+        st.fixed_dictionaries({"inner": INNERS, "d": maybe(decimals(38, 0))}),
+    ),
+}
+SCHEMA = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()])
+ROWS = st.fixed_dictionaries({name: maybe(values) for name, (_, values) in COLUMNS.items()})
 DELTA_PARTITIONS = [(), ("flag",), ("small", "text"), ("day", "int"), ("at",), ("at_local", "tiny")]
 
 thorough = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))

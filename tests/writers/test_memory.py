@@ -10,13 +10,16 @@ import pytest
 
 MEBIBYTE = 1024 * 1024
 
-SCRIPT = """
+COMMON = """
+import json
 import sys
+from dataclasses import astuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.committers.contract import SortField
+from penstock.committers.contract import DataFile, SortField
+from penstock.writers.parquet.compaction import choose_groups, rewrite_group
 from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.parquet.write_config import FileNames, WriteConfig
@@ -27,6 +30,14 @@ def peak_bytes():
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 
 
+def columns(start, repeats):
+    # Ids, the same numbers without order, and these as texts.
+    ids = pa.array(range(start, start + 10_000))
+    mixed = pc.bit_wise_and(pc.multiply(ids, 2654435761), 0xFFFFFFFF)
+    return ids, mixed, pc.binary_repeat(mixed.cast(pa.string()), repeats)
+"""
+
+SCRIPT = """
 path, partitions, batches, buffer_bytes_max = sys.argv[1], *map(int, sys.argv[2:])
 schema = pa.schema([("id", pa.int64()), ("text", pa.string()), ("p", pa.int64())])
 plan = WriteConfig(
@@ -38,9 +49,7 @@ writer = DataFileWriter(plan, FileNames("query", "run", 0, 0, 0))
 
 
 def batch(number):
-    ids = pa.array(range(number * 10_000, number * 10_000 + 10_000))
-    mixed = pc.bit_wise_and(pc.multiply(ids, 2654435761), 0xFFFFFFFF)
-    text = pc.binary_repeat(mixed.cast(pa.string()), 8)
+    ids, mixed, text = columns(number * 10_000, 8)
     count = max(partitions, 1)
     p = pc.subtract(mixed, pc.multiply(pc.divide(mixed, count), count))
     return pa.record_batch([ids, text, p], schema=schema)
@@ -67,7 +76,7 @@ def test_peak_memory_stays_under_the_documented_bound(partitions: int, tmp_path:
     batches = 150
     arguments = [str(tmp_path), str(partitions), str(batches), str(buffer_bytes_max)]
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=True
+        [sys.executable, "-c", COMMON + SCRIPT, *arguments], capture_output=True, text=True, check=True
     )
     size, peak = map(int, done.stdout.split())
     assert size > 8 * buffer_bytes_max
@@ -75,25 +84,6 @@ def test_peak_memory_stays_under_the_documented_bound(partitions: int, tmp_path:
 
 
 COMPACTION = """
-import json
-import sys
-from dataclasses import astuple
-
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from penstock.committers.contract import DataFile
-from penstock.writers.parquet.compaction import choose_groups, rewrite_group
-from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.delta.table_format import DeltaFormat
-from penstock.writers.parquet.write_config import FileNames, WriteConfig
-
-
-def peak_bytes():
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
-
-
 path, step, rows, buffer_bytes_max = *sys.argv[1:3], *map(int, sys.argv[3:])
 schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
 plan = WriteConfig(path, {}, schema, DeltaFormat(), buffer_bytes_max=buffer_bytes_max, compression="snappy")
@@ -101,9 +91,7 @@ plan = WriteConfig(path, {}, schema, DeltaFormat(), buffer_bytes_max=buffer_byte
 
 def batches(first):
     for start in range(first, first + rows, 10_000):
-        ids = pa.array(range(start, start + 10_000))
-        mixed = pc.bit_wise_and(pc.multiply(ids, 2654435761), 0xFFFFFFFF)
-        text = pc.binary_repeat(mixed.cast(pa.string()), 30)
+        ids, _, text = columns(start, 30)
         yield pa.record_batch([ids, text], schema=schema)
 
 
@@ -129,7 +117,7 @@ def test_compaction_reads_files_piece_by_piece(tmp_path: Path) -> None:
 
     def run(step: str, given: str = "") -> str:
         arguments = [str(tmp_path), step, str(rows), str(buffer_bytes_max if step == "read" else 2**40)]
-        command = [sys.executable, "-c", COMPACTION, *arguments]
+        command = [sys.executable, "-c", COMMON + COMPACTION, *arguments]
         return subprocess.run(command, input=given, capture_output=True, text=True, check=True).stdout
 
     peak = int(run("read", run("write")))

@@ -64,62 +64,21 @@ class Server:
             await runner.cleanup()
 
 
-def cut(request: web.BaseRequest) -> None:
-    assert request.transport is not None
-    request.transport.abort()
+def cut(sent: bytes, after_s: float = 0.01) -> Answer:
+    """Send these bytes, and close the connection after a while."""
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.write(sent)
+        await asyncio.sleep(after_s)
+        request.transport.abort()
+        return web.Response()
+
+    return answer
 
 
-async def cut_before_the_response(request: web.BaseRequest) -> web.StreamResponse:
-    cut(request)
-    return web.Response()
-
-
-async def cut_in_the_headers(request: web.BaseRequest) -> web.StreamResponse:
-    assert request.transport is not None
-    request.transport.write(b"HTTP/1.1 200 OK\r\nContent-Le")
-    await asyncio.sleep(0.01)
-    cut(request)
-    return web.Response()
-
-
-async def cut_in_the_body(request: web.BaseRequest) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Length": "100"})
-    await response.prepare(request)
-    await response.write(b"half of it")
-    await asyncio.sleep(0.01)
-    cut(request)
-    return response
-
-
-async def cut_in_a_chunk(request: web.BaseRequest) -> web.StreamResponse:
-    response = web.StreamResponse()
-    response.enable_chunked_encoding()
-    await response.prepare(request)
-    await response.write(b"half of it")
-    await asyncio.sleep(0.01)
-    cut(request)
-    return response
-
-
-async def not_http(request: web.BaseRequest) -> web.StreamResponse:
-    assert request.transport is not None
-    request.transport.write(b"-ERR unknown command\r\n\r\n")
-    await asyncio.sleep(0.01)
-    cut(request)
-    return web.Response()
-
-
-async def silence(request: web.BaseRequest) -> web.StreamResponse:
-    await asyncio.sleep(PATIENCE_S)
-    return web.Response()
-
-
-async def silence_in_the_body(request: web.BaseRequest) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Length": "100"})
-    await response.prepare(request)
-    await response.write(b"half of it")
-    await asyncio.sleep(PATIENCE_S)
-    return response
+CUT_BEFORE_THE_RESPONSE = cut(b"")
+CUT_IN_THE_BODY = cut(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf of it")
 
 
 def entries(rows: Sequence[bytes] = ROWS) -> list[Entry[bytes]]:
@@ -158,14 +117,14 @@ def sent(
     asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
 
 
-def result_of(answer: Answer, rows: Sequence[bytes] = ROWS) -> Result:
-    """The client's result of one request."""
+def result_of(answer: Answer, url: Callable[[str], str] = str) -> Result:
+    """The client's result of one request to the server, or to another URL."""
 
     async def main() -> Result:
         async with Server(answer).running() as server:
-            client = HttpClient(HttpTarget(server.url), 1)
+            client = HttpClient(HttpTarget(url(server.url)), 1)
             try:
-                return await client.submit(entries(rows))
+                return await client.submit(entries())
             except Exception as error:  # noqa: BLE001  whatever the library raises
                 return client.classify(error)
             finally:
@@ -237,13 +196,13 @@ def test_one_way_to_authenticate_is_enough() -> None:
 
 
 def test_the_idempotency_key_of_a_row_is_its_id_and_stays_the_same() -> None:
-    server = Server(cut_in_the_body, 503)
+    server = Server(CUT_IN_THE_BODY, 503)
     sent(server, rows=ROWS[:1], body="row", batch_entries_max=1)
     assert [request.headers["Idempotency-Key"] for request in server.requests] == ["batch-7-0"] * 3
 
 
 def test_the_idempotency_key_of_a_batch_depends_on_its_entries_alone() -> None:
-    server = Server(cut_before_the_response)
+    server = Server(CUT_BEFORE_THE_RESPONSE)
     sent(server)
     sent(server, rows=ROWS[:2])
     first, again, others = (request.headers["Idempotency-Key"] for request in server.requests)
@@ -324,8 +283,15 @@ def test_a_wait_that_the_service_asks_for_is_read() -> None:
 
 @pytest.mark.parametrize(
     "failure",
-    [cut_before_the_response, cut_in_the_headers, cut_in_the_body, cut_in_a_chunk, not_http],
-    ids=lambda failure: failure.__name__,
+    [
+        pytest.param(CUT_BEFORE_THE_RESPONSE, id="before the response"),
+        pytest.param(cut(b"HTTP/1.1 200 OK\r\nContent-Le"), id="in the headers"),
+        pytest.param(CUT_IN_THE_BODY, id="in the body"),
+        pytest.param(
+            cut(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\na\r\nhalf of it\r\n"), id="in a chunk"
+        ),
+        pytest.param(cut(b"-ERR unknown command\r\n\r\n"), id="not HTTP"),
+    ],
 )
 def test_a_request_that_is_cut_off_is_sent_again(failure: Answer) -> None:
     assert isinstance(result_of(failure), Retry)
@@ -336,9 +302,9 @@ def test_a_request_that_is_cut_off_is_sent_again(failure: Answer) -> None:
     assert [result for _, result in observed.done] == [DELIVERED] * 3
 
 
-@pytest.mark.parametrize("failure", [silence, silence_in_the_body], ids=lambda failure: failure.__name__)
-def test_a_request_without_a_whole_response_times_out_and_is_sent_again(failure: Answer) -> None:
-    server = Server(failure)
+@pytest.mark.parametrize("sent_before", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf of it"])
+def test_a_request_without_a_whole_response_times_out_and_is_sent_again(sent_before: bytes) -> None:
+    server = Server(cut(sent_before, after_s=PATIENCE_S))
     sent(server)
     assert server.bodies[0] == server.bodies[1]
 
@@ -355,20 +321,11 @@ def test_a_service_that_is_down_is_tried_again_until_the_budget_is_used_up() -> 
         sent(Down())
 
 
-@pytest.mark.parametrize("url", ["https", "no url"])
-def test_what_no_retry_can_mend_is_an_error_of_the_configuration(url: str) -> None:
-    async def main() -> Result:
-        async with Server().running() as server:
-            to = server.url.replace("http:", "https:") if url == "https" else "rows"
-            client = HttpClient(HttpTarget(to), 1)
-            try:
-                return await client.submit(entries())
-            except Exception as error:  # noqa: BLE001  whatever the library raises
-                return client.classify(error)
-            finally:
-                await client.close()
-
-    result = asyncio.run(main())
+@pytest.mark.parametrize(
+    "url", [lambda url: url.replace("http:", "https:"), lambda _: "rows"], ids=["https", "no url"]
+)
+def test_what_no_retry_can_mend_is_an_error_of_the_configuration(url: Callable[[str], str]) -> None:
+    result = result_of(200, url)
     assert isinstance(result, Fatal)
     assert result.error is ConfigurationError
 

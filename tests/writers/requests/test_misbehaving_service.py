@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support import request_service
 from tests.support.virtual_loop import in_virtual_time, run_virtually
 
 from penstock.committers.errors import RetryableError
@@ -32,17 +33,7 @@ from penstock.writers.requests.sender import RequestSender
 Kind: TypeAlias = Literal[
     "ok", "throttle", "part", "part throttled", "split", "not sent", "lost", "reset", "late", "fatal"
 ]
-FAULTS: list[Kind] = [
-    "ok",
-    "throttle",
-    "part",
-    "part throttled",
-    "split",
-    "not sent",
-    "lost",
-    "reset",
-    "late",
-]
+FAULTS: list[Kind] = [kind for kind in get_args(Kind) if kind != "fatal"]
 TIMEOUT_S = 2.0
 REFUSED = DeadLetter("400", "Bad.")
 
@@ -60,15 +51,9 @@ class Step:
 class MisbehavingService:
     """Checks each request as it is sent."""
 
-    def __init__(
-        self, steps: Sequence[Step], refused: set[int], limits: Limits, *, order_by_key: bool
-    ) -> None:
-        self._steps = list(steps)
-        self._refused = refused
-        self._limits = limits
-        self._order_by_key = order_by_key
-        self.written: dict[Hashable, list[int]] = {}
-        """Positions by key."""
+    def __init__(self, course: Course) -> None:
+        self._steps = list(course.steps)
+        self._course = course
         self.done: dict[int, Acknowledged] = {}
         self.arrived: set[int] = set()
         self.in_flight: list[Sequence[Entry[int]]] = []
@@ -98,7 +83,7 @@ class MisbehavingService:
             raise
 
     def _check(self, entries: Sequence[Entry[int]]) -> None:
-        limits = self._limits
+        limits = self._course.limits
         assert not self.is_ended
         assert 1 <= len(entries) <= limits.batch_entries_max
         assert sum(entry.size_bytes for entry in entries) <= limits.batch_bytes_max
@@ -108,9 +93,10 @@ class MisbehavingService:
             assert entry.position not in self.done, "sent after it was acknowledged"
             assert entry.position not in flying, "sent twice at a time"
             assert entry.id == f"id-{entry.position}"
-            if self._order_by_key and entry.key is not None:
-                earlier = [one for one in self.written[entry.key] if one < entry.position]
-                assert all(one in self.done for one in earlier), "sent before an earlier one was done"
+            if self._course.order_by_key and entry.key is not None:
+                earlier = self._course.entries[: entry.position]
+                waiting = [one for one in earlier if one.key == entry.key and one.position not in self.done]
+                assert not waiting, "sent before an earlier one was done"
 
     async def _answer(self, step: Step, entries: Sequence[Entry[int]]) -> Result | Sequence[Result]:
         await asyncio.sleep(step.latency_s)
@@ -120,7 +106,7 @@ class MisbehavingService:
             raise ConnectionResetError("before the request")
         if step.kind == "fatal":
             return Fatal("401", "Check the token.")
-        if step.kind == "split" and self._refused & {entry.position for entry in entries}:
+        if step.kind == "split" and self._course.refused & {entry.position for entry in entries}:
             return Split(REFUSED.code, REFUSED.message)
         draws = random.Random(step.seed)
         fails = step.kind.startswith("part")
@@ -128,7 +114,7 @@ class MisbehavingService:
         for entry in entries:
             if fails and draws.random() < 0.5:
                 results.append(Retry("503", is_throttled=step.kind == "part throttled"))
-            elif entry.position in self._refused:
+            elif entry.position in self._course.refused:
                 results.append(REFUSED)
             else:
                 self.arrived.add(entry.position)
@@ -150,8 +136,7 @@ class Course:
     order_by_key: bool
     tasks: int
     steps: list[Step]
-    sizes: list[int]
-    keys: list[Hashable]
+    entries: list[Entry[int]]
     chunks: list[tuple[int, float, bool]]
     """Entries of a call, the caller's own time after it, and whether it flushes."""
     refused: set[int]
@@ -159,7 +144,6 @@ class Course:
 
 @st.composite
 def courses(draw: st.DrawFn, kinds: Sequence[Kind]) -> Course:
-    count = draw(st.integers(0, 40))
     batch = draw(st.integers(1, 5))
     batch_bytes = draw(st.integers(20, 60))
     limits = Limits(
@@ -173,21 +157,18 @@ def courses(draw: st.DrawFn, kinds: Sequence[Kind]) -> Course:
         request_timeout_s=TIMEOUT_S,
     )
     step = st.builds(Step, st.sampled_from(kinds), st.sampled_from([0.0, 0.01, 0.5]), st.integers(0, 99))
+    given_entries = draw(
+        st.lists(st.tuples(st.sampled_from([None, "a", "b", "c"]), st.integers(1, 20)), max_size=40)
+    )
+    chunk = st.tuples(st.integers(1, 20), st.sampled_from([0.0, 0.02, 1.0]), st.booleans())
     return Course(
         limits,
-        draw(st.booleans()),
-        draw(st.integers(1, 5)),
-        draw(st.lists(step, max_size=25)),
-        draw(st.lists(st.integers(1, 20), min_size=count, max_size=count)),
-        draw(st.lists(st.sampled_from([None, "a", "b", "c"]), min_size=count, max_size=count)),
-        draw(
-            st.lists(
-                st.tuples(st.integers(1, 20), st.sampled_from([0.0, 0.02, 1.0]), st.booleans()),
-                min_size=1,
-                max_size=8,
-            )
-        ),
-        draw(st.sets(st.integers(0, 40), max_size=5)),
+        order_by_key=draw(st.booleans()),
+        tasks=draw(st.integers(1, 5)),
+        steps=draw(st.lists(step, max_size=25)),
+        entries=[request_service.entry(position, *one) for position, one in enumerate(given_entries)],
+        chunks=draw(st.lists(chunk, min_size=1, max_size=8)),
+        refused=draw(st.sets(st.integers(0, 40), max_size=5)),
     )
 
 
@@ -196,9 +177,7 @@ class Player:
 
     def __init__(self, course: Course) -> None:
         self.course = course
-        self.service = MisbehavingService(
-            course.steps, course.refused, course.limits, order_by_key=course.order_by_key
-        )
+        self.service = MisbehavingService(course)
         self.writer = RequestSender(
             self.service,
             course.limits,
@@ -208,12 +187,6 @@ class Player:
             observer=self.observe,
             draw=random.Random(1).random,
         )
-        self.entries = [
-            Entry(position, size, f"id-{position}", position, key)
-            for position, (size, key) in enumerate(zip(course.sizes, course.keys, strict=True))
-        ]
-        for entry in self.entries:
-            self.service.written.setdefault(entry.key, []).append(entry.position)
 
     def observe(self, done: Sequence[tuple[Entry[Any], Acknowledged]]) -> None:
         with self.service.noted():
@@ -232,20 +205,16 @@ class Player:
 
     def check_progress(self) -> None:
         done_up_to = self.writer.acknowledged_up_to
-        prefix = [
-            entry.position
-            for entry in self.entries
-            if entry.position <= (-1 if done_up_to is None else done_up_to)
-        ]
-        assert all(position in self.service.done for position in prefix)
-        assert len(prefix) == len(self.entries) or len(prefix) not in self.service.done
+        count = 0 if done_up_to is None else done_up_to + 1
+        assert set(range(count)) <= self.service.done.keys()
+        assert count == len(self.course.entries) or count not in self.service.done
 
     async def play(self) -> None:
         """
         Raises:
             RetryableError: the service refuses everything.
         """
-        rest = self.entries
+        rest = self.course.entries
         chunks = list(self.course.chunks)
         while rest:
             count, pause_s, flushes = chunks.pop(0) if chunks else (len(rest), 0.0, False)
@@ -256,7 +225,7 @@ class Player:
             if flushes:
                 await self.writer.flush()
                 assert not self.service.in_flight
-                assert len(self.service.done) == len(self.entries) - len(rest)
+                assert len(self.service.done) == len(self.course.entries) - len(rest)
             await asyncio.sleep(pause_s)
         await self.writer.flush()
 
@@ -269,7 +238,7 @@ async def test_each_entry_is_acknowledged_once_and_only_refused_ones_are_dead_le
     await player.play()
     service, writer = player.service, player.writer
     assert not service.in_flight
-    positions = {entry.position for entry in player.entries}
+    positions = {entry.position for entry in course.entries}
     assert service.done.keys() == positions
     dead = {position for position, result in service.done.items() if result == REFUSED}
     assert dead == positions & course.refused
