@@ -388,6 +388,15 @@ class SqsFifoHarness(SqsHarness):
         return {**super().options, "messageGroupId": "id", "idColumn": "id"}
 
 
+AWS: tuple[type[AwsHarness], ...] = (
+    KinesisHarness,
+    FirehoseHarness,
+    DynamoDbHarness,
+    SqsHarness,
+    SqsFifoHarness,
+)
+
+
 class OpenSearchHarness(RequestHarness):
     """An index of its own, read through HTTP; the rows have ids of their own."""
 

@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 from servers.aws import KEY, SECRET, AwsServer
 from tests.conformance.harnesses import (
+    AWS,
     AwsHarness,
     DynamoDbHarness,
-    FirehoseHarness,
-    KinesisHarness,
-    SqsFifoHarness,
-    SqsHarness,
 )
 
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
@@ -22,13 +19,7 @@ from penstock.testing.conformance import DestinationConformance, DestinationHarn
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(KinesisHarness, marks=pytest.mark.campaign),
-        pytest.param(FirehoseHarness, marks=pytest.mark.campaign),
-        DynamoDbHarness,
-        pytest.param(SqsHarness, marks=pytest.mark.campaign),
-        pytest.param(SqsFifoHarness, marks=pytest.mark.campaign),
-    ],
+    [kind if kind is DynamoDbHarness else pytest.param(kind, marks=pytest.mark.campaign) for kind in AWS],
     scope="class",
 )
 class TestAws(DestinationConformance):

@@ -13,24 +13,19 @@ from servers.nats import NatsServer
 from servers.opensearch import OpenSearchServer
 from servers.redis import RedisServer
 from tests.conformance.harnesses import (
-    AwsHarness,
+    AWS,
     DeltaHarness,
     DuckLakeHarness,
-    DynamoDbHarness,
     ElasticsearchHarness,
-    FirehoseHarness,
     HttpHarness,
     HudiHarness,
     IcebergHarness,
-    KinesisHarness,
     NatsHarness,
     NatsIdHarness,
     OpenSearchHarness,
     PostgresHarness,
     RedisHarness,
     RedisStreamHarness,
-    SqsFifoHarness,
-    SqsHarness,
 )
 from tests.support.files import FilesHarness
 from tests.support.files_remote import AzureFilesHarness, S3FilesHarness
@@ -44,13 +39,6 @@ from penstock.datasource.sink import Maintainable, SupportsOrigins, SupportsTabl
 from penstock.testing.conformance import DestinationConformance, DestinationHarness, Query
 from penstock.testing.conformance.query import source_of
 
-AWS: tuple[type[AwsHarness], ...] = (
-    KinesisHarness,
-    FirehoseHarness,
-    DynamoDbHarness,
-    SqsHarness,
-    SqsFifoHarness,
-)
 PAGE = Path(__file__).parents[2] / "docs" / "destinations.md"
 
 TEXT = """# Destinations

@@ -50,13 +50,12 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 from tests.support.lakes import IcebergLake, iceberg_lake
+from tests.support.plans import delta_plan
 from tests.support.query import Batches, Query
+from tests.writers.task import write_as_task
 
 from penstock.committers.errors import SchemaMismatchError
 from penstock.datasource.types import CHAR_VARCHAR_KEY, arrow_schema
-from penstock.writers.delta.table_format import DeltaFormat
-from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.write_config import FileNames, WriteConfig
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "types.md"
 
@@ -78,6 +77,15 @@ class Written:
     values: list[Any]
     bounds: str
     """In a Delta table."""
+
+    @property
+    def rows(self) -> pa.Table:
+        """What Spark hands over, and NULL."""
+        return pa.table({"v": pa.array([*self.values, None], self.handed_over)})
+
+    @property
+    def schema(self) -> pa.Schema:
+        return arrow_schema(StructType([StructField("v", self.type)]))
 
 
 X = StructType([StructField("x", LongType())])
@@ -109,16 +117,6 @@ WRITTEN = [
 ]
 
 
-@dataclass(frozen=True)
-class Refused:
-    field: StructField
-    remedy: str
-
-
-def refused(kind: DataType, remedy: str, metadata: dict[str, Any] | None = None) -> Refused:
-    return Refused(StructField("col", kind, metadata=metadata), remedy)
-
-
 def newer(name: str, *arguments: Any) -> DataType | None:
     """A type that not every supported Spark has."""
     kind = getattr(spark_types, name, None)
@@ -140,28 +138,23 @@ BY_CLASS: list[tuple[DataType | None, str]] = [
     (PointType(), "to_json(struct(col))"),
     (StructType([]), "to_json(col)"),
 ]
+TWICE = StructType([StructField("a", LongType()), StructField("A", LongType())])
 REFUSED = [
-    *(refused(kind, remedy) for kind, remedy in BY_CLASS if kind is not None),
-    refused(StringType(), CAST, {CHAR_VARCHAR_KEY: "char(5)"}),
-    refused(
-        StructType([StructField("a", LongType()), StructField("A", LongType())]),
-        "cast(col AS STRUCT<`a_1`: bigint, `A_2`: bigint>)",
-    ),
+    *((StructField("col", kind), remedy) for kind, remedy in BY_CLASS if kind is not None),
+    (StructField("col", StringType(), metadata={CHAR_VARCHAR_KEY: "char(5)"}), CAST),
+    (StructField("col", TWICE), "cast(col AS STRUCT<`a_1`: bigint, `A_2`: bigint>)"),
 ]
-
-
-def name_of(kind: DataType) -> str:
-    return kind.simpleString()
+"""With their remedies."""
 
 
 # One by one -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", WRITTEN, ids=lambda case: name_of(case.type))
+@pytest.mark.parametrize("case", WRITTEN, ids=lambda case: case.type.simpleString())
 def test_written_types_come_back_as_they_were(case: Written, tmp_path: Path) -> None:
     """With NULL; read by duckdb and polars."""
-    rows, path = write(case, tmp_path)
-    expected = pl.from_arrow(rows.cast(arrow_schema(spark_schema(case))))
+    rows, path = case.rows, write(case, tmp_path)
+    expected = pl.from_arrow(rows.cast(case.schema))
     assert isinstance(expected, pl.DataFrame)
     assert pl.read_parquet(path).to_dicts() == expected.to_dicts()
     duckdb.sql("SET TimeZone = 'UTC'")
@@ -169,32 +162,34 @@ def test_written_types_come_back_as_they_were(case: Written, tmp_path: Path) -> 
     assert by_duckdb.to_pylist() == rows.cast(by_duckdb.schema).to_pylist()
 
 
-@pytest.mark.parametrize("case", WRITTEN, ids=lambda case: name_of(case.type))
+@pytest.mark.parametrize("case", WRITTEN, ids=lambda case: case.type.simpleString())
 def test_written_types_come_back_from_iceberg_as_they_were(case: Written, tmp_path: Path) -> None:
     """With NULL; the table read by duckdb, the file by polars."""
-    rows, table = write_iceberg(case, tmp_path)
+    rows, table = case.rows, write_iceberg(case, tmp_path)
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         by_duckdb = connection.execute(f"SELECT * FROM {table.relation(connection)}").to_arrow_table()
     assert by_duckdb.to_pylist() == rows.cast(by_duckdb.schema).to_pylist()
     (path,) = table.data_files()
-    expected = pl.from_arrow(rows.cast(arrow_schema(spark_schema(case))))
+    expected = pl.from_arrow(rows.cast(case.schema))
     assert isinstance(expected, pl.DataFrame)
     assert pl.read_parquet(table.folder / path).to_dicts() == expected.to_dicts()
 
 
-@pytest.mark.parametrize("case", REFUSED, ids=lambda case: name_of(case.field.dataType))
-def test_refused_types_come_with_a_remedy(case: Refused) -> None:
+@pytest.mark.parametrize(
+    ("field", "remedy"), REFUSED, ids=[field.dataType.simpleString() for field, _ in REFUSED]
+)
+def test_refused_types_come_with_a_remedy(field: StructField, remedy: str) -> None:
     with pytest.raises(SchemaMismatchError) as caught:
-        arrow_schema(StructType([case.field]))
+        arrow_schema(StructType([field]))
     assert "- col" in str(caught.value)
-    assert case.remedy in str(caught.value)
+    assert remedy in str(caught.value)
 
 
 def test_every_type_of_this_spark_is_written_or_refused_on_purpose() -> None:
     """A new Spark's new type fails here first."""
     known = {type(case.type).__name__ for case in WRITTEN} | {
-        type(case.field.dataType).__name__ for case in REFUSED
+        type(field.dataType).__name__ for field, _ in REFUSED
     }
     abstract = {
         "AtomicType",
@@ -278,9 +273,11 @@ def test_the_tables_of_the_page_on_types_show_what_was_written_and_refused(tmp_p
         "| Spark | Arrow, data file | Parquet | Delta table | Iceberg table |": [
             written_row(case, tmp_path / str(number)) for number, case in enumerate(WRITTEN)
         ],
-        "| Spark | in a Delta table |": [f"| `{name_of(case.type)}` | {case.bounds} |" for case in WRITTEN],
+        "| Spark | in a Delta table |": [
+            f"| `{case.type.simpleString()}` | {case.bounds} |" for case in WRITTEN
+        ],
         "| Spark | write this instead |": [
-            f"| `{describe(case.field)}` | `` {case.remedy} `` |" for case in REFUSED
+            f"| `{describe(field)}` | `` {remedy} `` |" for field, remedy in REFUSED
         ],
     }
     page = DOCS.read_text()
@@ -295,22 +292,17 @@ def test_the_tables_of_the_page_on_types_show_what_was_written_and_refused(tmp_p
 
 
 def describe(field: StructField) -> str:
-    declared = field.metadata.get(CHAR_VARCHAR_KEY) if field.metadata else None
-    if declared:
-        return f"{declared}"
     if isinstance(field.dataType, PointType):
         return "user-defined type"
-    return field.dataType.simpleString()
+    return str(field.metadata.get(CHAR_VARCHAR_KEY, field.dataType.simpleString()))
 
 
 def written_row(case: Written, path: Path) -> str:
-    _, file = write(case, path / "delta")
-    _, table = write_iceberg(case, path / "iceberg")
-    schema = arrow_schema(spark_schema(case))
-    delta = json.loads(Schema.from_arrow(schema).to_json())["fields"][0]["type"]
+    file, table = write(case, path / "delta"), write_iceberg(case, path / "iceberg")
+    delta = json.loads(Schema.from_arrow(case.schema).to_json())["fields"][0]["type"]
     iceberg = table.metadata()["schemas"][0]["fields"][0]["type"]
-    cells = [case.type.simpleString(), str(schema.field("v").type), parquet_type(file)]
-    cells += [type_name(delta), type_name(iceberg)]
+    cells = [case.type.simpleString(), str(case.schema.field("v").type), parquet_type(file)]
+    cells += [kind if isinstance(kind, str) else str(kind["type"]) for kind in (delta, iceberg)]
     return "| " + " | ".join([f"`{cell}`" for cell in cells]) + " |"
 
 
@@ -323,31 +315,16 @@ def parquet_type(file: Path) -> str:
     return str(column.physical_type) + (f" ({logical})" if logical not in ("NONE", "UNKNOWN") else "")
 
 
-def type_name(kind: Any) -> str:
-    return kind if isinstance(kind, str) else str(kind["type"])
-
-
-def spark_schema(case: Written) -> StructType:
-    return StructType([StructField("v", case.type)])
-
-
-def write(case: Written, path: Path) -> tuple[pa.Table, Path]:
-    """What Spark hands over, and the file that it becomes."""
-    rows = pa.table({"v": pa.array([*case.values, None], case.handed_over)})
-    plan = WriteConfig(str(path), {}, arrow_schema(spark_schema(case)), DeltaFormat())
-    writer = DataFileWriter(plan, FileNames("query", "run", 0, 0, 0))
-    writer.write(rows.to_batches()[0])
-    (file,) = writer.finish()
-    statistics = json.loads(file.statistics)
-    has_bounds = "v" in statistics["minValues"]
+def write(case: Written, path: Path) -> Path:
+    """Write a data file of a Delta table."""
+    (file,) = write_as_task(delta_plan(path, case.schema), case.rows)
+    has_bounds = "v" in json.loads(file.statistics)["minValues"]
     assert has_bounds == (case.bounds != "none")
-    return rows, path / file.path
+    return path / file.path
 
 
-def write_iceberg(case: Written, path: Path) -> tuple[pa.Table, IcebergLake]:
-    """What Spark hands over, and the table that it becomes."""
-    rows = pa.table({"v": pa.array([*case.values, None], case.handed_over)})
+def write_iceberg(case: Written, path: Path) -> IcebergLake:
     lake = iceberg_lake(path)
     options = {"store": f"sqlite:///{path}/store.db"}
-    Batches(Query(lake, options=options)).run(rows, arrow_schema(spark_schema(case)))
-    return rows, lake
+    Batches(Query(lake, options=options)).run(case.rows, case.schema)
+    return lake

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -29,6 +29,7 @@ from penstock.testing.faults import crash_at
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "delta"
 IDS = "(SELECT unnest([1, 2, 3, 4, 5, 6]::BIGINT[]) AS id)"
 BATCHES = ([1, 2], [3, 4], [5, 6])
+LakeT = TypeVar("LakeT", bound=LakeTable)
 
 
 @pytest.fixture(params=LAKES)
@@ -39,19 +40,15 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
 
 @pytest.fixture
 def delta(tmp_path: Path) -> DeltaLake:
-    lake = delta_lake(tmp_path)
-    _written(lake)
-    return lake
+    return _written(delta_lake(tmp_path))
 
 
 @pytest.fixture
 def iceberg(tmp_path: Path) -> IcebergLake:
-    lake = iceberg_lake(tmp_path)
-    _written(lake)
-    return lake
+    return _written(iceberg_lake(tmp_path))
 
 
-def _written(lake: LakeTable) -> LakeTable:
+def _written(lake: LakeT) -> LakeT:
     query = Query(lake)
     with open_store(_store(lake)) as store:
         for batch_id, ids in enumerate(BATCHES):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -32,17 +33,8 @@ FIELDS = st.lists(
 )
 
 
-class Reversed:
-    """Turns an order around."""
-
-    def __init__(self, key: Any) -> None:
-        self.key = key
-
-    def __lt__(self, other: Reversed) -> bool:
-        return bool(other.key < self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Reversed) and self.key == other.key
+def value_of(row: dict[str, Any], field: SortField) -> Any:
+    return row["i"] if field.column == ("i",) else row["s"][field.column[1]]
 
 
 def comparable(value: Any) -> Any:
@@ -52,16 +44,16 @@ def comparable(value: Any) -> Any:
     return (math.isnan(value), 0.0, 0) if math.isnan(value) else (False, value, math.copysign(1, value))
 
 
-def key(row: dict[str, Any], order: list[SortField]) -> list[Any]:
-    keys: list[Any] = []
-    for sort in order:
-        value = row["i"] if sort.column == ("i",) else row["s"][sort.column[1]]
-        keys.append((value is not None) if sort.nulls_first else (value is None))
-        if value is None:
-            keys.append(0)
-        else:
-            keys.append(Reversed(comparable(value)) if sort.is_descending else comparable(value))
-    return keys
+def in_order(rows: list[dict[str, Any]], order: list[SortField]) -> list[dict[str, Any]]:
+    """Sort by the last field first: Python's sort keeps the order of equal rows."""
+    for field in reversed(order):
+        pairs = [(value_of(row, field), row) for row in rows]
+        nulls = [row for value, row in pairs if value is None]
+        others = [(comparable(value), row) for value, row in pairs if value is not None]
+        others.sort(key=itemgetter(0), reverse=field.is_descending)
+        present = [row for _, row in others]
+        rows = nulls + present if field.nulls_first else present + nulls
+    return rows
 
 
 def bits(rows: list[dict[str, Any]]) -> list[Any]:
@@ -84,7 +76,7 @@ def test_rows_are_in_order_and_equal_ones_as_they_came(
     )
     batches = [pa.RecordBatch.from_pylist([row], schema) for row in rows]
     table = pa.Table.from_batches(batches, schema)
-    expected = sorted(table.to_pylist(), key=lambda row: key(row, order))
+    expected = in_order(table.to_pylist(), order)
     assert bits(sort_rows(table, order).to_pylist()) == bits(expected)
 
 

@@ -17,6 +17,7 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.iceberg_kinds import is_nan
 
 from penstock.writers.delta.statistics import leaves_with_statistics
 
@@ -30,10 +31,6 @@ TEXTS = st.text(st.sampled_from(ODD_CHARACTERS), max_size=40) | st.text(max_size
 def decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
     unscaled = st.integers(0, precision).flatmap(lambda n: st.integers(-(10**n) + 1, 10**n - 1))
     return unscaled.map(lambda number: Decimal(number).scaleb(-scale, Context(prec=76)))
-
-
-def is_nan(value: Any) -> bool:
-    return isinstance(value, float) and math.isnan(value)
 
 
 def floats(width: Literal[32, 64]) -> st.SearchStrategy[float]:

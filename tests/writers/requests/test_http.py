@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import RawTestServer
 from tests.support.request_service import Observed
 
 from penstock.committers.errors import AccessRefusedError, ConfigurationError, PenstockError, RetryableError
@@ -53,15 +54,9 @@ class Server:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Server]:
-        runner = web.ServerRunner(web.Server(self.handle), shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/rows?x=1"
-        try:
+        async with RawTestServer(self.handle) as server:
+            self.url = str(server.make_url("/rows?x=1"))
             yield self
-        finally:
-            await runner.cleanup()
 
 
 def cut(sent: bytes, after_s: float = 0.01) -> Answer:
