@@ -57,13 +57,17 @@ def each(kinds: tuple[str, ...], table: Table) -> list[tuple[str, Mapping[str, s
     return [(kind, options, said) for kind in kinds for options, said in table]
 
 
+def wrong(option: str, said: str, *values: str) -> Table:
+    """Values of one option, all of which are refused for the same reason."""
+    return [({option: value}, said) for value in values]
+
+
 WRONG_AWS: Table = [
     ({"region": "Ireland"}, "region='Ireland': must be a region such as eu-west-1"),
     ({"region": "eu-west-1/x"}, "must be a region"),
     ({"endpointUrl": "ftp://h"}, "endpointUrl='ftp://h': must be a URL such as"),
     ({"endpointUrl": "https://geheim@h/"}, "give them as accessKeyId and secretAccessKey"),
-    ({"endpointUrl": "https://h/path/"}, "must have no path and no query"),
-    ({"endpointUrl": "https://h/?a=b"}, "must have no path and no query"),
+    *wrong("endpointUrl", "must have no path and no query", "https://h/path/", "https://h/?a=b"),
     ({"accessKeyId": "geheim"}, "accessKeyId and secretAccessKey belong together"),
     ({"secretAccessKey": "geheim"}, "accessKeyId and secretAccessKey belong together"),
     ({"sessionToken": "geheim"}, "sessionToken needs accessKeyId"),
@@ -75,9 +79,7 @@ WRONG_AWS: Table = [
 WRONG_HTTP: Table = [
     ({"url": ""}, "url"),
     ({"url": "ftp://example.com/x"}, "url='ftp://example.com/x': must be a URL such as"),
-    ({"url": "https:///x"}, "must be a URL such as"),
-    ({"url": "https://example.com:port/"}, "must be a URL such as"),
-    ({"url": "https://example.com/a b"}, "must be a URL such as"),
+    *wrong("url", "must be a URL such as", "https:///x", "https://h:port/", "https://example.com/a b"),
     ({"url": "https://example.com/#x"}, "must not have a fragment"),
     ({"url": "https://me@example.com/"}, "give them as username and password"),
     ({"url": "https://example.com/?token=geheim"}, "Give it as header.* or storage.* instead"),
@@ -101,18 +103,11 @@ WRONG_HTTP: Table = [
     ({"ulr": "x"}, "Did you mean url"),
 ]
 WRONG_NATS: Table = [
-    ({"url": "http://h"}, "must be a URL such as nats://"),
-    ({"url": "nats://h/x"}, "must be a URL such as nats://"),
-    ({"url": "nats://h:port"}, "must be a URL such as nats://"),
-    ({"url": "nats://a,,nats://b"}, "must be a URL such as nats://"),
+    *wrong("url", "a URL such as nats://", "http://h", "nats://h/x", "nats://h:port", "nats://a,,nats://b"),
     ({"url": "nats://a,tls://b"}, "must have nats:// in all URLs"),
-    ({"url": "nats://me:geheim@h"}, "give them as username, password and token"),
-    ({"url": "nats://geheim@h"}, "give them as username, password and token"),
+    *wrong("url", "give them as username, password and token", "nats://me:geheim@h", "nats://geheim@h"),
     ({"subject": "rows.{id"}, "must be a text with columns in braces"),
-    ({"subject": "rows..{id}"}, "must be a subject such as"),
-    ({"subject": "rows.*"}, "must be a subject such as"),
-    ({"subject": "rows.>"}, "must be a subject such as"),
-    ({"subject": "rows {id}"}, "must be a subject such as"),
+    *wrong("subject", "must be a subject such as", "rows..{id}", "rows.*", "rows.>", "rows {id}"),
     ({"subject": "$JS.API.{id}"}, "does not begin with $"),
     ({"expectedStream": "a.b"}, "must be the name of a stream"),
     ({"headers": "x"}, "must be a JSON object of strings"),
@@ -130,15 +125,11 @@ WRONG_NATS: Table = [
 ]
 REDIS_STREAM = {"structure": "stream", "key": "rows"}
 WRONG_REDIS: Table = [
-    ({"url": "http://h"}, "must be a URL such as redis://"),
-    ({"url": "redis://h/x"}, "must be a URL such as redis://"),
-    ({"url": "redis://h:port"}, "must be a URL such as redis://"),
-    ({"url": "redis://h/0?db=1"}, "must be a URL such as redis://"),
+    *wrong("url", "a URL such as redis://", "http://h", "redis://h/x", "redis://h:port", "redis://h/0?db=1"),
     ({"url": "redis://me:geheim@h/0"}, "give them as username and password"),
     ({"structure": "zset"}, "must be one of set, hash, stream, list"),
     ({"key": "rows:{id"}, "must be a text with columns in braces"),
-    ({"key": "rows:{}"}, "must be a text with the names of columns in braces"),
-    ({"key": "rows:{id:>3}"}, "must be a text with the names of columns in braces"),
+    *wrong("key", "must be a text with the names of columns in braces", "rows:{}", "rows:{id:>3}"),
     ({"key": "rows"}, "is the same for all rows"),
     ({"field": "{id}"}, "field is an option of structure=hash"),
     ({"structure": "hash"}, "field is missing"),
@@ -156,12 +147,7 @@ WRONG_SEARCH: Table = [
     ({"url": "ftp://h"}, "must be a URL such as https://search.example.com:9200"),
     ({"url": "https://geheim@h/"}, "must not contain a user or a password"),
     ({"url": "https://h/?a=b"}, "must have no query"),
-    ({"index": "Flights"}, "must be the name of one index"),
-    ({"index": "a,b"}, "must be the name of one index"),
-    ({"index": "a*"}, "must be the name of one index"),
-    ({"index": "_all"}, "must be the name of one index"),
-    ({"index": ".."}, "must be the name of one index"),
-    ({"index": "é" * 128}, "must be the name of one index"),
+    *wrong("index", "must be the name of one index", "Flights", "a,b", "a*", "_all", "..", "é" * 128),
     ({"operation": "update"}, "must be one of index, create"),
     ({"operation": "create"}, "operation=create needs idColumn"),
     ({"pipeline": "_none"}, "must be the name of an ingest pipeline"),

@@ -38,11 +38,9 @@ class JsonLinesHarness(DestinationHarness):
     def ids(self) -> list[int]:
         if not list(self._folder.glob("*.jsonl")):
             return []
-        files, columns = (
-            f"'{self._folder}/*.jsonl'",
-            "columns = {id: 'BIGINT'}, maximum_object_size = 10000000",
-        )
-        return [row[0] for row in duckdb.sql(f"SELECT id FROM read_json({files}, {columns})").fetchall()]
+        columns = "columns = {id: 'BIGINT'}, maximum_object_size = 10000000"
+        rows = duckdb.sql(f"SELECT id FROM read_json('{self._folder}/*.jsonl', {columns})").fetchall()
+        return [row[0] for row in rows]
 
     def uncommitted(self) -> Collection[str]:
         return {path.name for path in self._folder.glob(".parts/[!.]*")}

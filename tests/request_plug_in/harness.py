@@ -35,12 +35,8 @@ class InfluxHarness(RequestHarness):
 
     @property
     def options(self) -> dict[str, str]:
-        return {
-            "url": self._server.url,
-            "database": self._database,
-            "time": "id",
-            **self.row_log_options,
-        }
+        place = {"url": self._server.url, "database": self._database, "time": "id"}
+        return {**place, **self.row_log_options}
 
     @property
     def unreachable_options(self) -> dict[str, str]:
