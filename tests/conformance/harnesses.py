@@ -295,6 +295,7 @@ class AwsHarness(RequestHarness):
     named_by = "stream"
     """The option with its name."""
     suffix = ""
+    row_bytes = 256 * 1024
 
     def __init__(self, folder: Path, server: AwsServer) -> None:
         super().__init__(folder)
@@ -316,16 +317,8 @@ class AwsHarness(RequestHarness):
 
     @property
     def small_buffer(self) -> Mapping[str, str]:
-        return {
-            **super().small_buffer,
-            "maxRecordBytes": "300kb",
-            "maxBatchBytes": "1mb",
-            "maxBufferedBytes": "2mb",
-        }
-
-    @property
-    def row_bytes(self) -> int:
-        return 256 * 1024
+        sizes = {"maxRecordBytes": "300kb", "maxBatchBytes": "1mb", "maxBufferedBytes": "2mb"}
+        return {**super().small_buffer, **sizes}
 
     def ids(self) -> list[int]:
         if self._seen is None:
@@ -487,6 +480,7 @@ class NatsHarness(RequestHarness):
     destination = nats_sink.DESTINATION
     secrets: ClassVar = {"username": "writer", "password": SECRET}
     stream = "ROWS"
+    row_bytes = 256 * 1024  # a message has at most 1 MiB
 
     def __init__(self, folder: Path, server: NatsServer, port: int | None = None) -> None:
         """
@@ -508,11 +502,6 @@ class NatsHarness(RequestHarness):
     @property
     def unreachable_options(self) -> dict[str, str]:
         return {**self.secret_options, "url": "nats://127.0.0.1:1"}
-
-    @property
-    def row_bytes(self) -> int:
-        """A message has at most 1 MiB."""
-        return 256 * 1024
 
     def ids(self) -> list[int]:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import ClassVar
 
 from penstock.testing.conformance import DestinationHarness
 
@@ -13,6 +13,4 @@ CRASH_POINTS = ("table.created", "write.file_open", "write.files_closed", "commi
 class FileTableHarness(DestinationHarness):
     """Tasks write data files."""
 
-    @property
-    def small_buffer(self) -> Mapping[str, str]:
-        return {"bufferSize": "4mb"}
+    small_buffer: ClassVar = {"bufferSize": "4mb"}

@@ -16,6 +16,11 @@ from penstock.writers.parquet.write_config import FileNames, WriteConfig
 NAMES = FileNames("query", "run", 7, 3, 12)
 
 
+def write_all(writer: DataFileWriter, rows: pa.Table, batch_rows: int = 100) -> None:
+    for batch in rows.to_batches(max_chunksize=batch_rows):
+        writer.write(batch)
+
+
 def write_as_task(
     plan: WriteConfig,
     rows: pa.Table,
@@ -26,8 +31,7 @@ def write_as_task(
 ) -> tuple[DataFile, ...]:
     """Write rows in batches of at most `batch_rows`, and finish the files."""
     writer = DataFileWriter(plan, names, *([filesystem] if filesystem else []))
-    for batch in rows.to_batches(max_chunksize=batch_rows):
-        writer.write(batch)
+    write_all(writer, rows, batch_rows)
     return writer.finish()
 
 

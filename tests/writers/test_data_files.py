@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from tests.support.plans import delta_plan
-from tests.writers.task import NAMES
+from tests.writers.task import NAMES, write_all
 
 from penstock.committers import crash_points
 from penstock.committers.errors import RetryableError, SchemaMismatchError
@@ -39,11 +39,6 @@ def writer_of(path: Path, schema: pa.Schema, **options: Any) -> DataFileWriter:
 
 def numbers(rows: int, partitions: int = 1) -> pa.Table:
     return pa.table({"id": range(rows), "p": [i % partitions for i in range(rows)]})
-
-
-def write_all(writer: DataFileWriter, rows: pa.Table, batch_rows: int = 100) -> None:
-    for batch in rows.to_batches(max_chunksize=batch_rows):
-        writer.write(batch)
 
 
 def read_ids(path: Path) -> list[int]:

@@ -30,7 +30,7 @@ from servers.request_log import RequestLog
 from servers.s3 import BUCKET, logged_s3_server, s3_client, s3_options, s3_properties
 from tests.support.plans import delta_plan, with_ids
 from tests.support.unreachable import skipped_if_unreachable
-from tests.writers.task import NAMES, write_as_task
+from tests.writers.task import NAMES, write_all, write_as_task
 from werkzeug import Request, Response
 from werkzeug.serving import make_server
 
@@ -135,8 +135,7 @@ class Lake:
     def writer(self, rows: pa.Table, attempt: int = 12, **options: Any) -> DataFileWriter:
         """Return a writer that has these rows, but is not finished."""
         writer = DataFileWriter(self.plan(rows.schema, **options), replace(NAMES, attempt=attempt))
-        for batch in rows.to_batches(max_chunksize=1000):
-            writer.write(batch)
+        write_all(writer, rows, 1000)
         return writer
 
     def values(self) -> list[Any]:
