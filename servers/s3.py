@@ -72,6 +72,11 @@ def s3_properties(options: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def s3_names(options: dict[str, str], prefix: str = "") -> list[str]:
+    pages = s3_client(options).get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+    return [found["Key"] for page in pages for found in page.get("Contents", ())]
+
+
 def s3_client(options: dict[str, str]) -> Any:
     """Return a client of the server that does not use the table libraries."""
     return boto3.client(

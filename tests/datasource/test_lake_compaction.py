@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
-from servers.s3 import BUCKET, s3_client, s3_properties, s3_server
+from servers.s3 import BUCKET, s3_names, s3_properties, s3_server
 from tests.support.cli import Ended
 from tests.support.lake_pairs import (
     NO_RETENTION,
@@ -191,7 +191,6 @@ def test_on_s3_the_options_of_the_store_are_given_once(tmp_path: Path) -> None:
         ]
         assert rows[0] == rows[1] == [{"id": n, "day": "d:1"} for n in range(4)]
         assert len(delta.file_uris()) == len(list(iceberg.scan().plan_files())) == 1
-        keys = [one["Key"] for one in s3_client(storage).list_objects_v2(Bucket=BUCKET)["Contents"]]
-        assert len([key for key in keys if key.endswith(".parquet")]) == 4 + 1
+        assert len([name for name in s3_names(storage) if name.endswith(".parquet")]) == 4 + 1
         gc = Ended("gc", "--store", pair.store_url, "--older-than", "1h", "--delete", *given)
         assert gc.code == 0, gc.err

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyarrow.fs import LocalFileSystem
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from servers.azure import ACCOUNT, azure_names, azure_options
-from servers.s3 import s3_client, s3_properties
+from servers.s3 import s3_names, s3_properties
 from tests.support.plans import delta_plan
 from tests.writers.task import commit, write_as_task
 
@@ -56,18 +56,11 @@ def write_table(uri: str, rows: pa.Table, options: dict[str, str]) -> None:
     commit(uri, rows.schema, files, partition_by=["p"], storage_options=options)
 
 
-def keys(options: dict[str, str], prefix: str) -> list[str]:
-    return [
-        entry["Key"]
-        for entry in s3_client(options).list_objects_v2(Bucket="lake", Prefix=prefix).get("Contents", [])
-    ]
-
-
 @pytest.mark.parametrize("scheme", ["s3", "s3a"])
 def test_partitioned_files_on_s3_are_read_through_the_table(scheme: str, s3: dict[str, str]) -> None:
     uri = f"{scheme}://lake/{scheme}/a%20table%3D"
     check_that_odd_names_are_read(uri, s3)
-    assert len(keys(s3, f"{scheme}/a table=/p")) == len(VALUES)
+    assert len(s3_names(s3, f"{scheme}/a table=/p")) == len(VALUES)
 
 
 @pytest.mark.parametrize("root", ["az://lake", f"abfss://lake@{ACCOUNT}.dfs.core.windows.net"])
@@ -121,7 +114,7 @@ def test_iceberg_files_on_s3_come_back(s3: dict[str, str]) -> None:
     table_format = IcebergFormat((PartitionField("p q", ("v",), "identity"),), is_object_storage_layout=True)
     plan = WriteConfig("s3://lake/wh/db/t/data", properties, schema, table_format)
     files = write_as_task(plan, pa.table({"v": VALUES}))
-    assert len(keys(s3, "wh/db/t/data/")) == len(files) == len(VALUES)
+    assert len(s3_names(s3, "wh/db/t/data/")) == len(files) == len(VALUES)
     by_polars = [
         pl.read_parquet(f"{plan.location}/{file.path}", storage_options=s3)["v"].to_list() for file in files
     ]

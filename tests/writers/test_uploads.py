@@ -27,7 +27,7 @@ from servers.azure import (
 )
 from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
 from servers.request_log import RequestLog
-from servers.s3 import BUCKET, logged_s3_server, s3_client, s3_options, s3_properties
+from servers.s3 import BUCKET, logged_s3_server, s3_client, s3_names, s3_options, s3_properties
 from tests.support.plans import delta_plan, with_ids
 from tests.support.unreachable import skipped_if_unreachable
 from tests.writers.task import NAMES, write_all, write_as_task
@@ -65,11 +65,6 @@ class Storage:
     """Lists the uploads with a prefix that are neither completed nor aborted."""
 
 
-def _s3_keys(url: str, prefix: str) -> list[str]:
-    found = s3_client(s3_options(url)).list_objects_v2(Bucket=BUCKET, Prefix=prefix)
-    return [entry["Key"] for entry in found.get("Contents", [])]
-
-
 def _s3_uploads(url: str, prefix: str) -> list[str]:
     found = s3_client(s3_options(url)).list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])
     return [upload["Key"] for upload in found if upload["Key"].startswith(prefix)]
@@ -86,7 +81,7 @@ S3 = Storage(
     s3_options,
     lambda url: s3_properties(s3_options(url)),
     ["HEAD", "PUT"],
-    _s3_keys,
+    lambda url, prefix: s3_names(s3_options(url), prefix),
     _s3_uploads,
 )
 AZURE = Storage(
