@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, cast
 
 import polars as pl
@@ -25,14 +26,12 @@ from servers.azure import (
     emulator_options,
     logged_azure_server,
 )
-from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
+from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy, read_body
 from servers.request_log import RequestLog
 from servers.s3 import BUCKET, logged_s3_server, s3_client, s3_names, s3_options, s3_properties
 from tests.support.plans import delta_plan, with_ids
 from tests.support.unreachable import skipped_if_unreachable
 from tests.writers.task import NAMES, write_all, write_as_task
-from werkzeug import Request, Response
-from werkzeug.serving import make_server
 
 from penstock.committers.contract import PartitionField
 from penstock.committers.delta.object_store import open_object_store
@@ -363,17 +362,30 @@ def crowded() -> Iterator[str]:
     """An S3 server in the test's own process that answers a PUT once there are four of them."""
     four = threading.Barrier(4)
 
-    def answer(request: Request) -> Response:
-        if request.method == "HEAD":
-            return Response(status=404)
-        request.get_data()
-        four.wait(timeout=30)
-        return Response(headers={"ETag": '"1"'})
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
 
-    server = make_server("127.0.0.1", 0, Request.application(answer), threaded=True)
+        def do_HEAD(self) -> None:
+            self._answer(404)
+
+        def do_PUT(self) -> None:
+            read_body(self)
+            four.wait(timeout=30)
+            self._answer(200)
+
+        def _answer(self, status: int) -> None:
+            self.send_response(status)
+            self.send_header("ETag", '"1"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Keep the test's output clean."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.port}"
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()
