@@ -11,9 +11,10 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.support.file_rows import stage, target_of
 from tests.support.files import FilesHarness
 
-from penstock.committers.contract import AttemptId, Batch, Committed, DataFile, Manifest, StreamKey
+from penstock.committers.contract import Batch, Committed, DataFile, Manifest, StreamKey
 from penstock.committers.errors import (
     CommitStateUnknownError,
     ConfigurationError,
@@ -27,8 +28,8 @@ from penstock.committers.files.committer import FilesCommitter
 from penstock.committers.files.local_folder import LocalFolder
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.files.options import FilesOptions
-from penstock.datasource.files.sink import StoredFolder, sink_of
-from penstock.datasource.files.target import CompactableFilesTarget, FilesTarget
+from penstock.datasource.files.sink import StoredFolder
+from penstock.datasource.files.target import CompactableFilesTarget
 from penstock.delivery.compaction import DeliveryCompactor
 from penstock.delivery.rewriting import GroupRewriter, InlineExecutor
 from penstock.delivery.sources import remove_sources
@@ -46,20 +47,10 @@ def harness(tmp_path: Path) -> FilesHarness:
     return FilesHarness(tmp_path)
 
 
-def target_of(harness: FilesHarness, **options: str) -> FilesTarget:
-    target = sink_of(FilesOptions.parse({**harness.options, **options})).open_table()
-    assert isinstance(target, FilesTarget)
-    return target
-
-
 def staged(harness: FilesHarness, batch_id: int = 0, *, digest: str = "a", **options: str) -> Manifest:
     """A batch of two files, in two partitions."""
-    target = target_of(harness, partitionBy="day", **options)
-    planned = target.plan_batch(ROWS, "append", batch_id)
-    writer = planned.writers.open(AttemptId("q1", "run", batch_id, 0, 0))
-    writer.write(pa.record_batch({"id": [2 * batch_id, 2 * batch_id + 1], "day": ["x", "y"]}, schema=ROWS))
-    batch = Batch(StreamKey("q1", str(harness.folder)), batch_id, digest * 64)
-    return target.manifest(batch, planned.content, [writer.finish()])
+    rows = pa.table({"id": [2 * batch_id, 2 * batch_id + 1], "day": ["x", "y"]}, schema=ROWS)
+    return stage(target_of(harness, partitionBy="day", **options), rows, batch_id, digest=digest)
 
 
 def test_files_that_a_dead_process_has_not_renamed_are_published_with_the_token(

@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.support.external_tables import PARTITIONS, ExternalTable, GlueTable, HiveTable
+from tests.support.file_rows import stage, target_of
 
-from penstock.committers.contract import AttemptId, Batch, Committed, Manifest, StreamKey
+from penstock.committers.contract import Committed, Manifest, StreamKey
 from penstock.committers.errors import (
     CommitStateUnknownError,
     ConfigurationError,
@@ -54,12 +55,9 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> ExternalTable:
     return made
 
 
-def target_of(table: ExternalTable, changed: Mapping[str, str] | None = None, **options: str) -> FilesTarget:
+def target_with(table: ExternalTable, changed: Mapping[str, str]) -> FilesTarget:
     """The target of a query; `changed` properties of its catalog."""
-    more = {f"catalog.{name}": value for name, value in (changed or {}).items()}
-    target = sink_of(FilesOptions.parse({**table.options, **more, **options})).open_table()
-    assert isinstance(target, FilesTarget)
-    return target
+    return target_of(table, **{f"catalog.{name}": value for name, value in changed.items()})
 
 
 def committer_of(table: ExternalTable) -> Any:
@@ -70,15 +68,8 @@ def committer_of(table: ExternalTable) -> Any:
 
 
 def staged(table: ExternalTable, batch_id: int = 0, rows: list[tuple[Any, ...]] = FIRST) -> Manifest:
-    target = target_of(table)
-    planned = target.plan_batch(ROWS, "append", batch_id)
-    writer = planned.writers.open(AttemptId("q1", "run", batch_id, 0, 0))
-    arrays = [
-        pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), ROWS, strict=True)
-    ]
-    writer.write(pa.record_batch(arrays, schema=ROWS))
-    batch = Batch(StreamKey("q1", target.folder), batch_id, "a" * 64)
-    return target.manifest(batch, planned.content, [writer.finish()])
+    written = [dict(zip(ROWS.names, row, strict=True)) for row in rows]
+    return stage(target_of(table), pa.Table.from_pylist(written, schema=ROWS), batch_id)
 
 
 def locations(table: ExternalTable) -> dict[tuple[str, ...], str]:
@@ -138,7 +129,7 @@ def test_a_catalog_that_is_down_leaves_the_partitions_to_the_next_attempt(table:
     manifest = staged(table)
     for _ in range(2):
         with pytest.raises(CommitStateUnknownError, match=r"is committed, but its partitions .*continues"):
-            target_of(table, table.unreachable).commit(manifest)
+            target_with(table, table.unreachable).commit(manifest)
     assert not table.harness.uncommitted()
     assert table.partitions() == {}
 
@@ -356,10 +347,10 @@ def test_a_table_may_have_more_columns_and_its_names_any_case(table: ExternalTab
 
 def test_a_catalog_that_does_not_answer_and_one_of_another_type_are_errors(table: ExternalTable) -> None:
     with pytest.raises(RetryableError, match="The catalog 'default' has failed"):
-        target_of(table, table.unreachable).plan_batch(ROWS, "append", 0)
+        target_with(table, table.unreachable).plan_batch(ROWS, "append", 0)
     other = {"type": "rest", "uri": "http://127.0.0.1:1"}
     with pytest.raises(ConfigurationError, match=r"set catalog.type to glue or hive, not to rest"):
-        target_of(table, other).plan_batch(ROWS, "append", 0)
+        target_with(table, other).plan_batch(ROWS, "append", 0)
 
 
 # Options and secrets -------------------------------------------------------------------------------------
@@ -397,7 +388,7 @@ def test_no_secret_of_the_catalog_reaches_tasks_the_journal_or_a_message(in_glue
     assert in_glue.name.encode() in stored.content
     assert secret.encode() not in stored.content
     with pytest.raises(PenstockError) as error:
-        target_of(in_glue, in_glue.unreachable).token("q1")
+        target_with(in_glue, in_glue.unreachable).token("q1")
     assert secret not in "".join(traceback.format_exception(error.value)) + repr(target)
 
 

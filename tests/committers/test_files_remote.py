@@ -15,16 +15,15 @@ import pyarrow as pa
 import pytest
 from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
 from servers.s3 import s3_options
+from tests.support.file_rows import stage, target_of
 from tests.support.files_remote import AzureFilesHarness, RemoteFilesHarness, S3FilesHarness
 
 from penstock.committers.contract import (
     AlreadyCommitted,
     AttemptId,
-    Batch,
     Committed,
     Conflict,
     Manifest,
-    StreamKey,
 )
 from penstock.committers.errors import (
     AccessRefusedError,
@@ -40,9 +39,6 @@ from penstock.committers.files.committer import FilesCommitter
 from penstock.committers.files.manifests import MANIFESTS
 from penstock.committers.files.object_folder import ObjectFolder
 from penstock.committers.files.staged import UploadedFile
-from penstock.datasource.files.options import FilesOptions
-from penstock.datasource.files.sink import sink_of
-from penstock.datasource.files.target import FilesTarget
 from penstock.testing.faults import Crash, at_point, crash_at
 from penstock.writers.parquet.uploads import PART_BYTES
 
@@ -74,12 +70,6 @@ def harness(
     return harness
 
 
-def target_of(harness: RemoteFilesHarness, **options: str) -> FilesTarget:
-    target = sink_of(FilesOptions.parse({**harness.options, **options})).open_table()
-    assert isinstance(target, FilesTarget)
-    return target
-
-
 def committer_of(harness: RemoteFilesHarness) -> FilesCommitter:
     return FilesCommitter(harness.uri, harness.storage)
 
@@ -89,18 +79,14 @@ def staged(
     batch_id: int = 0,
     *,
     run_id: str = "run",
-    rows: pa.RecordBatch | None = None,
+    rows: pa.Table | None = None,
     **options: str,
 ) -> Manifest:
     """A batch of two files, in two partitions."""
-    target = target_of(harness, partitionBy="day", compression="uncompressed", **options)
-    planned = target.plan_batch(ROWS, "append", batch_id)
-    writer = planned.writers.open(AttemptId("q1", run_id, batch_id, 0, 0))
     if rows is None:
-        rows = pa.record_batch({"id": [2 * batch_id, 2 * batch_id + 1], "day": ["x", "y z"]}, schema=ROWS)
-    writer.write(rows)
-    batch = Batch(StreamKey("q1", harness.uri), batch_id, "a" * 64)
-    return target.manifest(batch, planned.content, [writer.finish()])
+        rows = pa.table({"id": [2 * batch_id, 2 * batch_id + 1], "day": ["x", "y z"]}, schema=ROWS)
+    target = target_of(harness, partitionBy="day", compression="uncompressed", **options)
+    return stage(target, rows, batch_id, run_id=run_id)
 
 
 def ids(harness: RemoteFilesHarness) -> list[int]:
@@ -316,7 +302,7 @@ def test_a_large_file_is_uploaded_in_parts_that_the_storage_accepts(harness: Rem
     count = 6 * PART_BYTES // 5 // 8
     values = pa.py_buffer(random.Random(1).randbytes(8 * count))  # they are not compressed
     numbers = pa.Array.from_buffers(pa.int64(), count, [None, values])
-    rows = pa.record_batch({"id": numbers, "day": ["x"] * count}, schema=ROWS)
+    rows = pa.table({"id": numbers, "day": ["x"] * count}, schema=ROWS)
     manifest = staged(harness, rows=rows)
     (file,) = MANIFESTS.decode(manifest)
     assert isinstance(file, UploadedFile)

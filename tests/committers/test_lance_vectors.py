@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timezone
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.support.lance_table import LanceHarness
+from tests.support.values import VALUES
 
 from penstock.committers.errors import (
     ConfigurationError,
@@ -176,32 +175,6 @@ def test_a_required_vector_must_not_be_null(harness: LanceHarness, store: SqlMan
 
 
 # Other types --------------------------------------------------------------------------------------------
-
-NOW = datetime(1900, 1, 2, 3, 4, 5, 678901, timezone.utc)
-VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
-    "boolean": (pa.bool_(), [True, None]),
-    "byte": (pa.int8(), [-128, None]),
-    "short": (pa.int16(), [-(2**15), None]),
-    "int": (pa.int32(), [-(2**31), None]),
-    "long": (pa.int64(), [-(2**63), None]),
-    "float": (pa.float32(), [1.5, None]),
-    "double": (pa.float64(), [float("-inf"), None]),
-    "string": (pa.string(), ["ä", None, ""]),
-    "binary": (pa.binary(), [b"\xff", None, b""]),
-    "date": (pa.date32(), [date(1, 1, 1), None, date(9999, 12, 31)]),
-    "timestamp": (pa.timestamp("us", "UTC"), [NOW, None]),
-    "timestamp_ntz": (pa.timestamp("us"), [NOW.replace(tzinfo=None), None]),
-    "decimal": (pa.decimal128(38, 10), [Decimal("-12345678901234567890.0123456789"), None]),
-    "array": (pa.list_(pa.string()), [["a", None], None, []]),
-    "array of arrays": (pa.list_(pa.list_(pa.int64())), [[[1, None], None, []], None, []]),
-    "array of vectors' floats": (FLOATS, [[1.0, None], None, []]),
-    "struct": (pa.struct([("a", pa.int32()), ("b", pa.string())]), [{"a": 1, "b": None}, None]),
-    "array of structs": (pa.list_(pa.struct([("a", pa.int32())])), [[{"a": 1}, None], None, []]),
-    "struct of arrays": (pa.struct([("l", pa.list_(pa.int32()))]), [{"l": [1]}, {"l": None}, None]),
-    "map": (pa.map_(pa.string(), pa.int32()), [[("a", 1), ("b", None)], None, []]),
-    "map of structs": (pa.map_(pa.string(), pa.struct([("a", pa.int32())])), [[("a", {"a": 1})], None]),
-    "array of maps": (pa.list_(pa.map_(pa.string(), pa.int32())), [[[("a", 1)], None], None]),
-}
 
 
 @pytest.mark.parametrize("file_version", ["2.0", "2.1", "2.2"])

@@ -8,14 +8,15 @@ from collections.abc import Collection
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from tests.support.files import FilesHarness
 
-from penstock.committers.contract import AttemptId, Batch, StreamKey
+from penstock.committers.contract import AttemptId, Batch, Manifest, StreamKey
 from penstock.datasource.files.options import FilesOptions
 from penstock.datasource.files.sink import sink_of
+from penstock.datasource.files.target import FilesTarget
 
 _FLAT = {
     "id": pa.int64(),
@@ -86,16 +87,35 @@ def rows_for(file_format: str) -> pa.Table:
     return pa.Table.from_pylist(utc, schema=schema)
 
 
-def write(harness: FilesHarness, rows: pa.Table, **options: str) -> Path:
-    """Write the rows as one file and return its path."""
-    parsed = FilesOptions.parse({**harness.options, **options})
-    target = sink_of(parsed).open_table()
-    planned = target.plan_batch(rows.schema, "append", 0)
-    writer = planned.writers.open(AttemptId("q1", "run", 0, 0, 0))
+class Place(Protocol):
+    """A folder, or a table of a catalog for it."""
+
+    @property
+    def options(self) -> dict[str, str]: ...
+
+
+def target_of(place: Place, **options: str) -> FilesTarget:
+    target = sink_of(FilesOptions.parse({**place.options, **options})).open_table()
+    assert isinstance(target, FilesTarget)
+    return target
+
+
+def stage(
+    target: FilesTarget, rows: pa.Table, batch_id: int = 0, *, run_id: str = "run", digest: str = "a"
+) -> Manifest:
+    """Write a batch of the query q1 in one task, and do not commit it."""
+    planned = target.plan_batch(rows.schema, "append", batch_id)
+    writer = planned.writers.open(AttemptId("q1", run_id, batch_id, 0, 0))
     for batch in rows.to_batches():
         writer.write(batch)
-    batch_of_rows = Batch(StreamKey("q1", str(harness.folder)), 0, "a" * 64)
-    target.commit(target.manifest(batch_of_rows, planned.content, [writer.finish()]))
+    batch_of_rows = Batch(StreamKey("q1", target.folder), batch_id, digest * 64)
+    return target.manifest(batch_of_rows, planned.content, [writer.finish()])
+
+
+def write(harness: FilesHarness, rows: pa.Table, **options: str) -> Path:
+    """Write the rows as one file and return its path."""
+    target = target_of(harness, **options)
+    target.commit(stage(target, rows))
     (path,) = harness.folder.rglob("penstock-*.*")
     return path
 
