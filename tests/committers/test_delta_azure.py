@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from servers.azure import ACCOUNT, CONTAINER, KEY, azure_names, azure_options
-from servers.lossy_proxy import lossy_proxy, read_body
-from tests.committers.test_delta_object_store import Handler, object_store, serving
+from servers.lossy_proxy import lossy_proxy
+from tests.committers.test_delta_object_store import object_store, serving
+from werkzeug import Request, Response
 
 from penstock.committers.delta.files import delta_files
 from penstock.committers.delta.object_store import open_object_store
@@ -28,44 +29,25 @@ SIGNATURE = "sv=2022-11-02&sr=c&sig=s%3D"
 URI = f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net/t"
 
 
-class Service:
-    """An empty blob storage that issues tokens, and the requests that it got."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def take(self) -> set[str]:
-        asked, self.asked = set(self.asked), []
-        return asked
-
-
 @pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    service = Service()
+def asked_for(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """Credentials in the requests to an empty blob storage, and requests for the tokens that it issues."""
+    asked: set[str] = set()
 
-    class Blobs(Handler):
-        def do_GET(self) -> None:
-            self._note()
-            self.answer(b"", status=404)
+    def blobs(request: Request) -> Response:
+        if request.method == "POST":
+            asked.add(f"{request.path} {request.get_data(as_text=True)}")
+            return Response(json.dumps({"access_token": "token", "expires_in": 3600}))
+        sent = request.environ["REQUEST_URI"]
+        signed = "sig=" + sent.partition("sig=")[2] if "sig=" in sent else ""
+        asked.add(request.headers.get("Authorization", signed).partition(":")[0])
+        return Response(status=201 if request.method == "PUT" else 404, headers={"ETag": '"1"'})
 
-        def do_PUT(self) -> None:
-            read_body(self)
-            self._note()
-            self.answer(b"", status=201)
-
-        def do_POST(self) -> None:
-            service.asked.append(f"{self.path} {read_body(self).decode()}")
-            self.answer(json.dumps({"access_token": "token", "expires_in": 3600}).encode())
-
-        def _note(self) -> None:
-            signed = "sig=" + self.path.partition("sig=")[2] if "sig=" in self.path else ""
-            service.asked.append(self.headers.get("Authorization", signed).partition(":")[0])
-
-    with serving(Blobs) as url:
+    with serving(blobs) as url:
         monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"{url}/{ACCOUNT}")
         monkeypatch.setenv("AZURE_ALLOW_HTTP", "true")
         monkeypatch.setenv("AZURE_AUTHORITY_HOST", url)
-        yield service
+        yield asked
 
 
 KEY_OPTION = {"AZURE_STORAGE_ACCOUNT_KEY": KEY}
@@ -82,27 +64,31 @@ PRINCIPAL = {"azure_tenant_id": "t", "azure_client_id": "writer", "azure_client_
         (PRINCIPAL, ["/t/oauth2/v2.0/token client_id=writer&client_secret=secret", "Bearer token"]),
     ],
 )
-def test_both_clients_are_the_same_user(options: dict[str, str], asked: list[str], service: Service) -> None:
-    check_both_clients(options, asked, service)
+def test_both_clients_are_the_same_user(
+    options: dict[str, str], asked: list[str], asked_for: set[str]
+) -> None:
+    check_both_clients(options, asked, asked_for)
 
 
-def test_a_pods_identity_is_used(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pods_identity_is_used(
+    asked_for: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As Kubernetes configures it, by the environment alone."""
     (tmp_path / "token").write_text(TOKEN)
     monkeypatch.setenv("AZURE_TENANT_ID", "t")
     monkeypatch.setenv("AZURE_CLIENT_ID", "writer")
     monkeypatch.setenv("AZURE_FEDERATED_TOKEN_FILE", str(tmp_path / "token"))
-    check_both_clients({}, [f"client_assertion={TOKEN}", "Bearer token"], service)
+    check_both_clients({}, [f"client_assertion={TOKEN}", "Bearer token"], asked_for)
 
 
-def check_both_clients(options: dict[str, str], asked: list[str], service: Service) -> None:
+def check_both_clients(options: dict[str, str], asked: list[str], asked_for: set[str]) -> None:
     store = object_store(URI, options)
     store.put("a", b"1", mode="create")
-    ours = service.take()
+    ours = set(asked_for)
+    asked_for.clear()
     with suppress(Exception):  # nothing is there
         write_deltalake(URI, pa.table({"v": [1]}), storage_options=options)
-    theirs = service.take()
-    assert ours == theirs
+    assert ours == asked_for
     assert len(ours) == len(asked)
     assert all(any(words in one for one in ours) for words in asked)
 

@@ -6,14 +6,12 @@ import json
 import os
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest.mock import Mock
-from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
@@ -22,7 +20,8 @@ from obstore.store import ObjectStore
 from servers.lossy_proxy import lossy_proxy
 from servers.request_log import RequestLog
 from servers.s3 import BUCKET, logged_s3_server, s3_server
-from werkzeug.serving import generate_adhoc_ssl_context
+from werkzeug import Request, Response
+from werkzeug.serving import make_server
 
 from penstock.committers.delta.files import delta_files
 from penstock.committers.delta.object_store import open_object_store
@@ -61,10 +60,10 @@ def object_store(uri: str, options: dict[str, str]) -> ObjectStore:
 
 
 @contextmanager
-def serving(handler: type[BaseHTTPRequestHandler], is_https: bool = False) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    if is_https:
-        server.socket = generate_adhoc_ssl_context().wrap_socket(server.socket, server_side=True)
+def serving(application: Callable[[Request], Response], is_https: bool = False) -> Iterator[str]:
+    """A server of HTTP in a thread; its URL."""
+    wsgi = Request.application(application)
+    server = make_server("127.0.0.1", 0, wsgi, threaded=True, ssl_context="adhoc" if is_https else None)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http{'s' if is_https else ''}://127.0.0.1:{server.server_port}"
@@ -73,34 +72,19 @@ def serving(handler: type[BaseHTTPRequestHandler], is_https: bool = False) -> It
         server.server_close()
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def answer(self, body: bytes, status: int = 200) -> None:
-        self.send_response(status)
-        self.send_header("ETag", '"1"')
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Keep the test's output clean."""
-
-
 @pytest.fixture
 def container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
     """The agent of a container or pod that hands out its role's credentials; how it was asked."""
     asked: list[str] = []
 
-    class Agent(Handler):
-        def do_GET(self) -> None:
-            asked.append(f"{self.path} {self.headers['Authorization']}")
-            role = {"AccessKeyId": "role", "SecretAccessKey": "s", "Token": "t"}
-            self.answer(json.dumps({**role, "Expiration": "2100-01-01T00:00:00Z", "RoleArn": "r"}).encode())
+    def agent(request: Request) -> Response:
+        asked.append(f"{request.path} {request.headers['Authorization']}")
+        role = {"AccessKeyId": "role", "SecretAccessKey": "s", "Token": "t"}
+        return Response(json.dumps({**role, "Expiration": "2100-01-01T00:00:00Z", "RoleArn": "r"}))
 
     token = tmp_path / "token"
     token.write_text(TOKEN)
-    with serving(Agent) as url:
+    with serving(agent) as url:
         monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{url}/credentials")
         monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(token))
         yield asked
@@ -111,16 +95,14 @@ def web_identity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: Server
     """A pod's token for a role, and the service that takes it: moto's, which wants the call as a body."""
     asked: list[str] = []
 
-    class Service(Handler):
-        def do_POST(self) -> None:
-            query = urlsplit(self.path).query
-            asked.append(query)
-            with urlopen(Request(server.endpoint, query.encode(), method="POST")) as answer:
-                self.answer(answer.read())
+    def service(request: Request) -> Response:
+        asked.append(request.query_string.decode())
+        with urlopen(server.endpoint, request.query_string) as answer:
+            return Response(answer.read())
 
     token = tmp_path / "token"
     token.write_text(TOKEN)
-    with serving(Service, is_https=True) as url:
+    with serving(service, is_https=True) as url:
         monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(token))
         monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/writer")
         monkeypatch.setenv("AWS_ROLE_SESSION_NAME", "pod")
