@@ -10,15 +10,13 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 import pytest
-from tests.support.ducklakes import DuckLake, duckdb_lake, postgres_lake, sqlite_lake
+from tests.support.ducklakes import DuckLake, duckdb_lake, postgres_lake, server_of, sqlite_lake
 from tests.support.file_rows import canonical
 from tests.support.lakes import ids
 from tests.support.values import rows_of_all_types
 
 from penstock.committers.cleanup import ListedFile
 from penstock.committers.contract import AlreadyCommitted, Committed, Manifest, Token
-from penstock.committers.ducklake.address import DuckLakeAddress, DuckLakeCatalog
-from penstock.committers.ducklake.connection import LakeServer
 from penstock.committers.ducklake.maintenance import delete_removed_files, merge_files
 from penstock.committers.errors import (
     ConfigurationError,
@@ -47,13 +45,9 @@ def any_lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     return sqlite_lake(tmp_path) if request.param == "sqlite" else duckdb_lake(tmp_path)
 
 
-def prepared(lake: DuckLake, store: SqlManifestStore, query_id: str = "q1", batch_id: int = 0) -> Manifest:
-    query = Query(lake, query_id)
+def prepared(lake: DuckLake, store: SqlManifestStore, batch_id: int = 0) -> Manifest:
+    query = Query(lake)
     return query.prepare(store, query.batch(batch_id), ids(batch_id))
-
-
-def server_of(lake: DuckLake) -> LakeServer:
-    return LakeServer(DuckLakeAddress(DuckLakeCatalog.parse(lake.catalog), "main", "events"))
 
 
 # Concurrent commits -----------------------------------------------------------------------------------

@@ -8,14 +8,13 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pytest
-from tests.support.ducklakes import DuckLake, losing_commit, sqlite_lake
+from tests.support.ducklakes import DuckLake, losing_commit, server_of, sqlite_lake
 from tests.support.lakes import ids
 
 from penstock.committers.contract import BATCH_WRITE_PREFIX, Conflict
 from penstock.committers.ducklake import connection, fence
 from penstock.committers.ducklake import plan as planning
-from penstock.committers.ducklake.address import DuckLakeAddress, DuckLakeCatalog
-from penstock.committers.ducklake.connection import DatabaseError, Lake, LakeServer
+from penstock.committers.ducklake.connection import DatabaseError, Lake
 from penstock.committers.ducklake.files import DuckLakeCleanableTable
 from penstock.committers.ducklake.maintenance import merge_files
 from penstock.committers.ducklake.table import data_path_problem
@@ -29,10 +28,6 @@ from penstock.testing.duckdb_reader import load_extensions
 @pytest.fixture
 def lake(tmp_path: Path) -> DuckLake:
     return sqlite_lake(tmp_path)
-
-
-def server_of(lake: DuckLake, table: str = "events") -> LakeServer:
-    return LakeServer(DuckLakeAddress(DuckLakeCatalog.parse(lake.catalog), "main", table))
 
 
 def catalog_files(lake: DuckLake) -> list[Path]:

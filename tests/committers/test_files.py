@@ -47,10 +47,10 @@ def harness(tmp_path: Path) -> FilesHarness:
     return FilesHarness(tmp_path)
 
 
-def staged(harness: FilesHarness, batch_id: int = 0, *, digest: str = "a", **options: str) -> Manifest:
+def staged(harness: FilesHarness, batch_id: int = 0, **options: str) -> Manifest:
     """A batch of two files, in two partitions."""
     rows = pa.table({"id": [2 * batch_id, 2 * batch_id + 1], "day": ["x", "y"]}, schema=ROWS)
-    return stage(target_of(harness, partitionBy="day", **options), rows, batch_id, digest=digest)
+    return stage(target_of(harness, partitionBy="day", **options), rows, batch_id)
 
 
 def test_files_that_a_dead_process_has_not_renamed_are_published_with_the_token(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.support.hudi import META, HudiLake
+from tests.support.hudi import META, HudiLake, dying_in
 
 from penstock.committers.contract import AlreadyCommitted, Committed, Conflict, Manifest, Outcome
 from penstock.committers.errors import PenstockError, RetryableError, SchemaMismatchError, TableChangedError
@@ -45,16 +45,6 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> HudiLake:
 @pytest.fixture
 def query(lake: HudiLake, store: SqlManifestStore) -> Query:
     return Query(lake, store=store)
-
-
-def crash_in(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """The process dies at the start of a step of the next commit."""
-
-    def die(*_: object) -> None:
-        monkeypatch.undo()
-        raise Crash(step)
-
-    monkeypatch.setattr(Publishing, step, die)
 
 
 def days(**values: str | None) -> pa.Table:
@@ -138,8 +128,7 @@ def test_a_crash_before_the_commit_shows_nothing_and_is_finished_by_the_next_sta
     lake: HudiLake, query: Query, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query.run(store, query.batch(0), ids(0))
-    crash_in(monkeypatch, "complete")
-    with pytest.raises(Crash):
+    with dying_in(monkeypatch, "complete"):
         query.run(store, query.batch(1), ids(1))
     assert (lake.ids(), len(lake.visible_files()), len(lake.pending())) == ([0], 2, 1)
 
@@ -155,8 +144,7 @@ def test_what_an_abandoned_batch_has_left_is_withdrawn(
 ) -> None:
     """Its files are in the places of readers, who would take them as committed after an archival."""
     query.run(store, query.batch(0), ids(0))
-    crash_in(monkeypatch, "complete")
-    with pytest.raises(Crash):
+    with dying_in(monkeypatch, "complete"):
         query.run(store, query.batch(1), ids(1))
     assert store.deliveries.skip(query.stream, 1, "me", "bad rows")
     query.run(store, query.batch(2), ids(2), run_id="r2")
@@ -317,8 +305,7 @@ def test_the_claim_of_an_archived_commit_is_not_discarded(
 ) -> None:
     """Spark aborts a batch whose commit has failed, although it may be in the table."""
     messages = query.write(query.plan(store, query.batch(0)), [ids(1)])
-    crash_in(monkeypatch, "heal")
-    with pytest.raises(Crash):
+    with dying_in(monkeypatch, "heal"):
         query.target().commit(query.manifest(messages))
     lake.append(100)
     lake.archive()
@@ -332,8 +319,7 @@ def _commit(query: Query, manifest: Manifest, dying: pytest.MonkeyPatch | None) 
     if dying is None:
         query.target().commit(manifest)
         return
-    crash_in(dying, "heal")
-    with pytest.raises(Crash):
+    with dying_in(dying, "heal"):
         query.target().commit(manifest)
 
 
@@ -342,8 +328,7 @@ def test_a_batch_that_was_not_committed_is_not_taken_for_an_archived_one(
 ) -> None:
     """Its instant is older than the timeline: the process died after its claim, then Hudi archived."""
     manifest = query.prepare(store, query.batch(0), ids(1))
-    crash_in(monkeypatch, "request")
-    with pytest.raises(Crash):
+    with dying_in(monkeypatch, "request"):
         query.target().commit(manifest)
     lake.append(100)
     lake.archive()
@@ -394,8 +379,7 @@ def two_manifests(
     first = query.prepare(store, query.batch(0), ids(1))
     with open_store(f"sqlite:///{tmp_path}/copy.db") as other_store:
         second = query.prepare(other_store, query.batch(0), ids(1), run_id="r2")
-    crash_in(monkeypatch, "complete")
-    with pytest.raises(Crash):
+    with dying_in(monkeypatch, "complete"):
         query.target().commit(first)
     return first, second
 
@@ -447,8 +431,7 @@ def test_a_delivery_of_batches_that_another_one_commits_is_not_committed(
     decoupled = Query(lake, options={"delivery": "decoupled"}, store=store)
     batches = [decoupled.prepare(store, decoupled.batch(number), ids(number)) for number in range(2)]
     wide = rewritten(decoupled, batches)
-    crash_in(monkeypatch, "complete")
-    with pytest.raises(Crash):
+    with dying_in(monkeypatch, "complete"):
         decoupled.target().commit(wide)
 
     assert isinstance(decoupled.target().commit(rewritten(decoupled, batches[:1])), Conflict)

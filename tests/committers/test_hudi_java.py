@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,15 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 from servers.hudi_reader import SeenTable, archive_hudi, hudi_jars, read_hudi, write_hudi
 from servers.maven import MavenUnreachableError
-from tests.support.hudi import HudiLake
+from tests.support.hudi import HudiLake, dying_in
 
 from penstock.committers.commit_runner import stored_manifest
 from penstock.committers.contract import AlreadyCommitted
 from penstock.committers.errors import SchemaMismatchError, TableNotSupportedError
-from penstock.committers.hudi.publishing import Publishing
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance import Query
-from penstock.testing.faults import Crash
 
 EIGHT = pytest.param(8, marks=pytest.mark.campaign)
 ROWS = pa.schema([("id", pa.int64()), ("day", pa.string())])
@@ -40,19 +36,6 @@ def seen(lake: HudiLake, as_of: str = "", after: str = "") -> SeenTable:
 
 def rows(*ids: int) -> pa.Table:
     return pa.table({"id": ids, "day": ["2026/1", None, "b c"][: len(ids)]}, schema=ROWS)
-
-
-@contextmanager
-def dying_in(monkeypatch: pytest.MonkeyPatch, step: str) -> Iterator[None]:
-    """The process dies at the start of a step of the commit."""
-
-    def die(*_: object) -> None:
-        raise Crash
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Publishing, step, die)
-        with pytest.raises(Crash):
-            yield
 
 
 @pytest.mark.parametrize(("version", "hive_style"), [(6, "true"), (8, "true"), (9, "false")])

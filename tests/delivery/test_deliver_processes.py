@@ -38,10 +38,10 @@ def lake(tmp_path: Path) -> Iterator[DecoupledLake]:
         yield lake
 
 
-def ended(process: subprocess.Popen[str], seconds: float = 60) -> tuple[int, str]:
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Return the exit code and the output."""
     try:
-        out, err = process.communicate(timeout=seconds)
+        out, err = process.communicate(timeout=60)
     except subprocess.TimeoutExpired:
         kill(process)
         raise

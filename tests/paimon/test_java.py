@@ -2,57 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timezone
-from decimal import Decimal
+from datetime import date
 
 import pyarrow as pa
 from servers.paimon_reader import paimon_java
 from tests.support.paimon_table import PaimonHarness
 from tests.support.unreachable import skipped_if_unreachable
+from tests.support.values import rows_of_all_types
 
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance.query import Query
 from penstock.testing.faults import crash_at
 
-MOMENT = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=timezone.utc)
-COLUMNS = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("day", pa.date32()),
-        ("tiny", pa.int8()),
-        ("small", pa.int16()),
-        ("number", pa.int32()),
-        ("single", pa.float32()),
-        ("double", pa.float64()),
-        ("is_it", pa.bool_()),
-        ("price", pa.decimal128(38, 10)),
-        ("text", pa.string()),
-        ("bytes", pa.binary()),
-        ("at", pa.timestamp("us", "UTC")),
-        ("local", pa.timestamp("us")),
-        ("list", pa.list_(pa.int32())),
-        ("map", pa.map_(pa.string(), pa.int64())),
-        ("struct", pa.struct([("a", pa.int32()), ("b", pa.list_(pa.struct([("c", pa.string())])))])),
-    ]
-)
-ROW = {
-    "id": 0,
-    "day": date(2026, 3, 1),
-    "tiny": -128,
-    "small": 32767,
-    "number": -5,
-    "single": 1.5,
-    "double": float("nan"),
-    "is_it": True,
-    "price": Decimal("-1234567890123456789012345678.0123456789"),
-    "text": "Grüße ☃",
-    "bytes": b"ab",
-    "at": MOMENT,
-    "local": MOMENT.replace(tzinfo=None),
-    "list": [1, None],
-    "map": [("k", 7)],
-    "struct": {"a": 1, "b": [{"c": "d"}, None]},
-}
+ROWS = pa.schema([("id", pa.int64()), ("day", pa.date32())])
 
 
 def java(harness: PaimonHarness, *commands: str) -> list[dict[str, str]]:
@@ -61,29 +23,39 @@ def java(harness: PaimonHarness, *commands: str) -> list[dict[str, str]]:
 
 
 def test_java_reads_all_types_and_partitions(harness: PaimonHarness, store: SqlManifestStore) -> None:
-    query = Query(harness, options={"partitionBy": "day"}, store=store)
-    nulls = {**dict.fromkeys(COLUMNS.names), "id": 1}
-    query.run(store, query.batch(0), pa.Table.from_pylist([ROW, nulls], schema=COLUMNS))
+    query = Query(harness, options={"partitionBy": "date"}, store=store)
+    rows = rows_of_all_types().append_column("nan", pa.array([float("nan"), None, None]))
+    query.run(store, query.batch(0), rows)
 
     found = sorted(java(harness, "read"), key=lambda row: row["id"])
-    assert found[1] == {**dict.fromkeys(COLUMNS.names, "NULL"), "id": "1"}
+    null = {**dict.fromkeys(rows.column_names, "NULL"), "struct_of_arrays": "{null, null}"}
+    assert found[1] == {**null, "id": "1"}
+    assert [found[2][name] for name in ("string", "date", "array", "map")] == ["", "9999-12-31", "[]", "{}"]
     assert found[0] == {
         "id": "0",
-        "day": "2026-03-01",
-        "tiny": "-128",
-        "small": "32767",
-        "number": "-5",
-        "single": "1.5",
-        "double": "NaN",
-        "is_it": "true",
-        "price": "-1234567890123456789012345678.0123456789",
-        "text": "Grüße ☃",
-        "bytes": "ab",
-        "at": "2026-03-01 12:30:15.123456",
-        "local": "2026-03-01 12:30:15.123456",
-        "list": "[1, null]",
-        "map": "{k -> 7}",
-        "struct": "{1, [{d}, null]}",
+        "boolean": "true",
+        "byte": "-128",
+        "short": "-32768",
+        "int": "-2147483648",
+        "long": "-9223372036854775808",
+        "float": "1.5",
+        "double": "-Infinity",
+        "nan": "NaN",
+        "string": "ä",
+        "binary": "\ufffd",
+        "date": "0001-01-01",
+        "timestamp": "1900-01-02 03:04:05.678901",
+        "timestamp_ntz": "1900-01-02 03:04:05.678901",
+        "decimal": "-12345678901234567890.0123456789",
+        "array": "[a, null]",
+        "array_of_arrays": "[[1, null], null, []]",
+        "array_of_floats": "[1.0, null]",
+        "struct": "{1, null}",
+        "array_of_structs": "[{1}, null]",
+        "struct_of_arrays": "{[1], -0.01}",
+        "map": "{a -> 1, b -> null}",
+        "map_of_structs": "{a -> {1}}",
+        "array_of_maps": "[{a -> 1}, null]",
     }
 
 
@@ -94,7 +66,7 @@ def test_java_appends_expires_and_cleans_next_to_a_query(
     query = Query(harness, store=store)
 
     def row(row_id: int) -> pa.Table:
-        return pa.table({"id": [row_id], "day": [date(2026, 3, 1)]}, schema=pa.schema(list(COLUMNS)[:2]))
+        return pa.table({"id": [row_id], "day": [date(2026, 3, 1)]}, schema=ROWS)
 
     query.run(store, query.batch(0), row(0))
     query.write(query.plan(store, query.batch(1), row(1).schema), [row(1)])

@@ -16,7 +16,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from servers.s3 import BUCKET
 
 from penstock.committers.ducklake import connection
-from penstock.committers.ducklake.connection import Lake
+from penstock.committers.ducklake.address import DuckLakeAddress, DuckLakeCatalog
+from penstock.committers.ducklake.connection import Lake, LakeServer
 from penstock.datasource.destinations import DestinationType
 from penstock.datasource.ducklake.sink import DESTINATION
 from penstock.testing.conformance import Lost
@@ -101,6 +102,10 @@ class DuckLake:
         """Names of the files of tasks that the newest snapshot lists."""
         rows = self.sql("SELECT data_file FROM ducklake_list_files('lake', 'events')") if self.exists else []
         return {Path(path).name for (path,) in rows}
+
+
+def server_of(lake: DuckLake) -> LakeServer:
+    return LakeServer(DuckLakeAddress(DuckLakeCatalog.parse(lake.catalog), "main", "events"))
 
 
 def sqlite_lake(folder: Path) -> DuckLake:

@@ -100,15 +100,13 @@ def target_of(place: Place, **options: str) -> FilesTarget:
     return target
 
 
-def stage(
-    target: FilesTarget, rows: pa.Table, batch_id: int = 0, *, run_id: str = "run", digest: str = "a"
-) -> Manifest:
+def stage(target: FilesTarget, rows: pa.Table, batch_id: int = 0, *, run_id: str = "run") -> Manifest:
     """Write a batch of the query q1 in one task, and do not commit it."""
     planned = target.plan_batch(rows.schema, "append", batch_id)
     writer = planned.writers.open(AttemptId("q1", run_id, batch_id, 0, 0))
     for batch in rows.to_batches():
         writer.write(batch)
-    batch_of_rows = Batch(StreamKey("q1", target.folder), batch_id, digest * 64)
+    batch_of_rows = Batch(StreamKey("q1", target.folder), batch_id, "a" * 64)
     return target.manifest(batch_of_rows, planned.content, [writer.finish()])
 
 

@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hudi import HudiQueryType, HudiReadOptions, HudiTableBuilder
 
 from penstock.committers.hudi import avro
+from penstock.committers.hudi.publishing import Publishing
 from penstock.datasource.base_source import PenstockDataSource
 from penstock.datasource.destinations import DestinationType
 from penstock.datasource.hudi.sink import DESTINATION
 from penstock.datasource.hudi.source import HudiDataSource
+from penstock.testing.faults import Crash
 
 META = [
     "_hoodie_commit_time",
@@ -228,6 +233,15 @@ class HudiLake:
         instant = self.commits()[-1]
         for path in [*self.timeline.glob(f"{instant}[._]*"), *self.folder.rglob(f"*_{instant}.parquet")]:
             path.unlink()
+
+
+@contextmanager
+def dying_in(monkeypatch: pytest.MonkeyPatch, step: str) -> Iterator[None]:
+    """The process dies at the start of a step of the commit."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Publishing, step, Mock(side_effect=Crash))
+        with pytest.raises(Crash):
+            yield
 
 
 def _words(commit: Mapping[str, Any]) -> str:
