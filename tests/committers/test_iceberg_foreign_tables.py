@@ -10,7 +10,7 @@ import random
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
@@ -28,6 +28,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, FloatType
 from tests.support.catalogs import StoredQuery
 from tests.support.foreign_iceberg import NAMES, data_files, exact_doubles, load, partition_rows
+from tests.support.iceberg_tables import field_ids
 from tests.support.lakes import IcebergLake
 from tests.support.query import Query, Written
 from tests.support.readers import duckdb_with_iceberg
@@ -306,21 +307,6 @@ def test_files_have_the_tables_field_ids(filled: Filled) -> None:
     expected = field_ids(schema_to_pyarrow(filled.after.schema(), include_field_ids=True))
     for file in filled.new_files:
         assert field_ids(pq.read_schema(local(file.file_path))) == expected
-
-
-def field_ids(fields: Iterable[pa.Field]) -> list[Any]:
-    return [
-        (field.name, field.metadata[b"PARQUET:field_id"], field_ids(inner_fields(field.type)))
-        for field in fields
-    ]
-
-
-def inner_fields(kind: pa.DataType) -> list[pa.Field]:
-    if pa.types.is_map(kind):
-        return [kind.key_field, kind.item_field]
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return [kind.value_field.with_name("element")]
-    return list(kind) if pa.types.is_struct(kind) else []
 
 
 def test_the_table_itself_stays_as_it_is(filled: Filled) -> None:

@@ -12,11 +12,10 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
-from tests.support.iceberg_tables import Tables
+from tests.support.iceberg_tables import Tables, field_ids
 from tests.support.readers import iceberg_rows
 
 from penstock.committers.errors import SchemaMismatchError
-from penstock.committers.iceberg.arrow import FIELD_ID_KEY
 from penstock.committers.iceberg.catalog import open_catalog
 from penstock.committers.iceberg.file_schema_check import check_files_fit
 from penstock.committers.iceberg.schema import column_path
@@ -43,23 +42,6 @@ def _required(name: str, kind: ice.IcebergType) -> ice.NestedField:
     return ice.NestedField(abs(hash(name)) % 1000 + 2000, name, kind, required=True)
 
 
-def _ids(fields: Any) -> dict[str, object]:
-    """Field ids by name, nested; read from the Arrow schema."""
-    found: dict[str, object] = {}
-    for column in fields:
-        own = int((column.metadata or {})[FIELD_ID_KEY])
-        kind = column.type
-        if pa.types.is_struct(kind):
-            found[column.name] = (own, _ids(kind))
-        elif pa.types.is_list(kind):
-            found[column.name] = (own, _ids([kind.value_field]))
-        elif pa.types.is_map(kind):
-            found[column.name] = (own, _ids([kind.key_field, kind.item_field]))
-        else:
-            found[column.name] = own
-    return found
-
-
 # By name -----------------------------------------------------------------------------------------------
 
 
@@ -74,7 +56,7 @@ def test_fields_of_nested_structs_are_matched_by_name_too(tables: Tables) -> Non
     assert target.schema.names == ["s", "l", "m"]
     assert target.schema.field("s").type.names == ["X", "y"]
     assert target.schema.field("l").type.value_type.names == ["X", "y"]
-    assert _ids(target.schema)["m"] == (3, {"key": 9, "value": (10, {"X": 11, "y": 12})})
+    assert field_ids(target.schema)["m"] == (3, {"key": 9, "value": (10, {"X": 11, "y": 12})})
 
 
 def test_a_name_that_fits_exactly_is_not_ambiguous(tables: Tables) -> None:
@@ -258,7 +240,7 @@ def test_field_ids_of_dropped_columns_are_not_given_again(tables: Tables) -> Non
     with table.update_schema() as update:
         update.delete_column("ts")
     target = tables.plan(pa.schema([("id", pa.int64()), ("extra", pa.int32())]), evolve=True)
-    assert _ids(target.schema) == {"id": 1, "name": 2, "extra": 4}
+    assert field_ids(target.schema) == {"id": 1, "name": 2, "extra": 4}
 
 
 def test_keys_of_maps_get_no_new_fields(tables: Tables) -> None:

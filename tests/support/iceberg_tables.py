@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from pyiceberg.table.update.snapshot import _DeleteFiles
 from pyiceberg.typedef import Record
 
 from penstock.committers.iceberg.address import IcebergAddress
-from penstock.committers.iceberg.arrow import arrow_schema
+from penstock.committers.iceberg.arrow import FIELD_ID_KEY, arrow_schema
 from penstock.committers.iceberg.catalog import CatalogConfig, open_catalog
 from penstock.committers.iceberg.new_table import NewIcebergTable, open_or_create
 from penstock.committers.iceberg.plan import plan_target
@@ -106,3 +107,20 @@ def overwrite(table: Table, ids: list[int], partition: Record) -> None:
         producer.delete_by_predicate(AlwaysTrue())
         producer.append_data_file(data_file(table, ids, partition))
         producer.commit()
+
+
+def field_ids(fields: Iterable[pa.Field]) -> dict[str, object]:
+    """Field ids by name, nested; read from the Arrow schema. Readers of Parquet name elements differently."""
+    found: dict[str, object] = {}
+    for column in fields:
+        own = int((column.metadata or {})[FIELD_ID_KEY])
+        kind = column.type
+        if pa.types.is_struct(kind):
+            found[column.name] = (own, field_ids(kind))
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            found[column.name] = (own, field_ids([kind.value_field.with_name("element")]))
+        elif pa.types.is_map(kind):
+            found[column.name] = (own, field_ids([kind.key_field, kind.item_field]))
+        else:
+            found[column.name] = own
+    return found
