@@ -10,26 +10,20 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
 
-import pyarrow as pa
 import pytest
 from tests.spark.killed_stream import as_options, start_driver
-from tests.support.backlogs import QUERY, DecoupledLake, wait_until
+from tests.support.backlogs import QUERY, QueryBacklog, wait_until
 from tests.support.driver_process import DriverProcess
 from tests.support.id_stream import write_source
-from tests.support.lakes import LakeTable
+from tests.support.lakes import LAKES, LakeTable
 from tests.support.postgres_backlog import PostgresBacklog
-from tests.support.stored_lake import DAYS, SCHEMA, YOUNG
 
 from penstock import testing
-from penstock.committers.contract import AttemptId, DataFile, ManifestState, Mode
+from penstock.committers.contract import ManifestState
 from penstock.committers.crash_points import DELIVERY_POINTS
-from penstock.committers.file_tables.manifest import PlannedFiles
-from penstock.datasource.file_table import FileTableSink
+from penstock.testing.conformance import Query
 
 pytestmark = [pytest.mark.kills, pytest.mark.slow]
 
@@ -51,50 +45,8 @@ KILLS = (
 
 BATCHES = 3
 """New ones for each process; more than `deliverAfterBatches`, so that a delivery is due at once."""
-AT_ONCE = {"deliverAfterBatches": "2", "schemaEvolution": "addColumns"}
+AT_ONCE = {"deliverAfterBatches": "2"}
 DELIVER = (sys.executable, "-m", "penstock.cli", "deliver", "--lease-seconds", "1")
-
-
-class GrowingLake(DecoupledLake):
-    """A decoupled stream whose rows get a column later."""
-
-    schema = SCHEMA
-
-    @property
-    def sink(self) -> FileTableSink:
-        sink: Any = super().sink
-        growing: FileTableSink = type(sink)(replace(sink.options, add_columns=True))
-        return growing
-
-    def plan(self, mode: Mode = "append") -> PlannedFiles:
-        return self.sink.open_table().plan_batch(self.schema, mode, 0)
-
-    def write(self, batch_id: int, age: timedelta = YOUNG) -> list[DataFile]:
-        self.runs += 1
-        writer = self.plan().writers.open(AttemptId(QUERY, f"run-{self.runs}", batch_id, 0, 0))
-        ids = pa.array(range(self.ids + 1, self.ids + 1 + len(DAYS)), pa.int64())
-        self.ids += len(DAYS)
-        columns = [ids, pa.array(DAYS), *[ids for _ in self.schema.names[2:]]]
-        writer.write(pa.record_batch(columns, schema=self.schema))
-        return list(writer.finish())
-
-    def add_column(self) -> None:
-        self.schema = self.schema.append(pa.field("twice", pa.int64()))
-
-
-class FilledStream(Protocol):
-    """What a `KilledDelivery` delivers."""
-
-    store_url: str
-
-    def fill(self, batches: int, first: int = 0) -> None: ...
-
-    def add_column(self) -> None: ...
-
-    @property
-    def left(self) -> int:
-        """Batches that wait."""
-        ...
 
 
 class KilledDelivery:
@@ -104,7 +56,7 @@ class KilledDelivery:
     for its lease.
     """
 
-    def __init__(self, lake: FilledStream, folder: Path, kills: Sequence[str]) -> None:
+    def __init__(self, lake: QueryBacklog, folder: Path, kills: Sequence[str]) -> None:
         self._lake = lake
         self._folder = folder
         self._kills = kills
@@ -155,17 +107,17 @@ def test_a_delivery_killed_at_every_crash_point_loses_and_doubles_nothing(
         pytest.skip("one round of kills runs on SQLite only; PENSTOCK_KILLS=3 takes both")
     url = request.getfixturevalue("new_postgres_url")() if store == "postgres" else None
     kills = [point for point in KILLS if kind == "delta" or point != EVOLVE]
-    lake = GrowingLake(tmp_path, url, QUERY, kind)
-    lake.decouple(**AT_ONCE)
+    lake = LAKES[kind](tmp_path)
+    backlog = QueryBacklog(Query(lake, QUERY, AT_ONCE), tmp_path, url)
 
-    KilledDelivery(lake, tmp_path, kills).runs_to_the_end()
+    KilledDelivery(backlog, tmp_path, kills).runs_to_the_end()
 
-    source = f"(SELECT range + 1 AS id FROM range({lake.ids}))"
-    found = testing.check(lake.lake, source, store=lake.store_url)
-    deliveries = lake.store.deliveries.recent(lake.stream, 100)
-    lake.store.close()
+    source = f"(SELECT range + 1 AS id FROM range({backlog.rows}))"
+    found = testing.check(lake, source, store=backlog.store_url)
+    deliveries = backlog.store.deliveries.recent(backlog.status.key, 100)
+    backlog.store.close()
     assert found.problems == []
-    assert found.rows == lake.ids == len(kills) * BATCHES * len(DAYS)
+    assert found.rows == backlog.rows == len(kills) * BATCHES * 2
     assert any(delivery.is_compacted for delivery in deliveries)
     assert sum(delivery.batches for delivery in deliveries) == len(kills) * BATCHES
     print(f"{kind}, {store}: {len(kills)} kills of a delivery, {found}")  # noqa: T201 - shown by `make kills`

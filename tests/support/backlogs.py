@@ -14,13 +14,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from tests.support.stored_lake import YOUNG, Lake
 
+from penstock.committers.store.sql import open_store
 from penstock.committers.store.status import StreamStatus
 from penstock.datasource.table_access import TableAccess
 from penstock.delivery.attempts import DeliveryListener, DeliveryReport, ServiceSettings
 from penstock.delivery.context import DeliveryContext
 from penstock.delivery.service import DeliveryService
+from penstock.testing.conformance import Query
 
 QUERY = "8d9a1c2b-5a0f-4f4e-9d3e-000000000001"
 SOON: dict[str, Any] = {"deliverAfterSeconds": "1"}
@@ -62,6 +65,51 @@ def decoupled(folder: Path, kind: str = "delta", batches: int = 4, **options: st
     lake.decouple(**options)
     lake.fill(batches)
     return lake
+
+
+class QueryBacklog:
+    """The decoupled batches of a query into any destination, with two rows for each task.
+
+    Args:
+        store_url: None for SQLite
+    """
+
+    def __init__(self, query: Query, folder: Path, store_url: str | None = None) -> None:
+        self.store_url = store_url or f"sqlite:///{folder}/store.db"
+        self.store = open_store(self.store_url)
+        self.query = query.with_options(delivery="decoupled", schemaEvolution="addColumns")
+        self.columns = ["id"]
+        self.batches = self.rows = 0
+
+    def add_column(self) -> None:
+        self.columns.append("twice")
+
+    def fill(self, batches: int, first: int = 0, *, tasks: int = 1, overwrite: bool = False) -> None:
+        """As the driver does it.
+
+        Args:
+            first: the number of batches before, at least
+        """
+        assert self.batches >= first
+        for _ in range(batches):
+            parts = [self._part() for _ in range(tasks)]
+            batch = self.query.batch(self.batches)
+            self.query.run(self.store, batch, *parts, overwrite=overwrite)
+            self.batches += 1
+
+    def _part(self) -> pa.Table:
+        ids = [self.rows + 1, self.rows + 2]
+        self.rows += 2
+        return pa.table({name: pa.array(ids, pa.int64()) for name in self.columns})
+
+    @property
+    def status(self) -> StreamStatus:
+        return self.query.status(self.store)
+
+    @property
+    def left(self) -> int:
+        """Batches that wait."""
+        return self.store.deliveries.backlog(self.status.key).batches
 
 
 class RecordingListener(DeliveryListener):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
@@ -91,8 +91,23 @@ class LanceHarness(FileTableHarness):
         missing = {name for name in names if not (self.path / "data" / name).exists()}
         return [f"listed twice: {name}" for name in twice] + [f"missing: {name}" for name in missing]
 
-    def losing(self, lost: Lost) -> AbstractContextManager[None]:
-        return _lossy_commit(lost)
+    @contextmanager
+    def losing(self, lost: Lost) -> Iterator[None]:
+        """Lose a commit of rows. The commit that gives a new table its id passes."""
+        real = lance.LanceDataset.commit
+
+        class Rows:
+            commit = staticmethod(real)
+
+        def commit(table: lance.LanceDataset, transaction: lance.Transaction, **options: Any) -> Any:
+            is_config = isinstance(transaction.operation, lance.LanceOperation.UpdateConfig)
+            return (real if is_config else Rows.commit)(table, transaction, **options)
+
+        with (
+            mock.patch.object(lance.LanceDataset, "commit", commit),
+            lossy(Rows, "commit", lost, OSError("the connection was lost")),
+        ):
+            yield
 
     def delete_uncommitted(self) -> None:
         for name in self.uncommitted():
@@ -118,22 +133,3 @@ class LanceHarness(FileTableHarness):
     def roll_back(self) -> None:
         table = self.table()
         table.checkout_version(table.version - 1).restore()  # type: ignore[no-untyped-call]
-
-
-@contextmanager
-def _lossy_commit(lost: Lost) -> Iterator[None]:
-    """Lose a commit of rows. The commit that gives a new table its id passes."""
-    real = lance.LanceDataset.commit
-
-    class Rows:
-        commit = staticmethod(real)
-
-    def commit(table: lance.LanceDataset, transaction: lance.Transaction, **options: Any) -> Any:
-        is_config = isinstance(transaction.operation, lance.LanceOperation.UpdateConfig)
-        return (real if is_config else Rows.commit)(table, transaction, **options)
-
-    with (
-        mock.patch.object(lance.LanceDataset, "commit", commit),
-        lossy(Rows, "commit", lost, OSError("the connection was lost")),
-    ):
-        yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -58,11 +58,8 @@ class PaimonCatalogHarness(PaimonHarness):
     def new_committer(self) -> Callable[[], PaimonTableCommitter]:
         return partial(committer_of, self.properties, self.name)
 
-    def losing(self, lost: Lost) -> AbstractContextManager[None]:
-        return self._losing(lost)
-
     @contextmanager
-    def _losing(self, lost: Lost) -> Iterator[None]:
+    def losing(self, lost: Lost) -> Iterator[None]:
         self.proxy.spend("response lost" if lost == "response" else "request lost", on=COMMIT)
         yield
         assert len(self.proxy.spent()) == 1
