@@ -9,12 +9,12 @@ import tempfile
 import uuid
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import psutil
 import sqlalchemy as sa
-from servers.processes import send
+from servers.processes import send, stopped
 
 
 class Postgres:
@@ -72,15 +72,9 @@ class Postgres:
         psutil.wait_procs(processes, timeout=10)
         return killed
 
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
+    def stopped(self) -> AbstractContextManager[None]:
         """Suspend all processes of the server with SIGSTOP during the block."""
-        processes = self.processes()
-        send(signal.SIGSTOP, processes)
-        try:
-            yield
-        finally:
-            send(signal.SIGCONT, processes)
+        return stopped(self.processes())
 
     def new_url(self) -> str:
         """Create an empty schema and return a URL that selects it."""

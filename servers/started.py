@@ -7,9 +7,7 @@ Each server starts on first use and stops with `Servers`.
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +17,7 @@ from servers.azure import azure_server
 from servers.http_rows import HttpRows, http_rows
 from servers.lossy_proxy import LossyProxy, lossy_proxy
 from servers.postgres import Postgres, postgres
-from servers.processes import send
+from servers.processes import stopped
 from servers.rest_catalog import RestCatalogServer, rest_catalog_server
 from servers.s3 import s3_server
 
@@ -31,13 +29,8 @@ class Proxied:
     proxy: LossyProxy
     process: psutil.Process
 
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        send(signal.SIGSTOP, [self.process])
-        try:
-            yield
-        finally:
-            send(signal.SIGCONT, [self.process])
+    def stopped(self) -> AbstractContextManager[None]:
+        return stopped([self.process])
 
 
 class Servers:

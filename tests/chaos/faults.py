@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 from servers.lossy_proxy import Fault as RequestFault
 from servers.lossy_proxy import LossyProxy
-from servers.processes import send
+from servers.processes import send, stopped
 from tests.chaos import disks
 from tests.chaos.deployments import CLUSTER, OBJECT_STORES, SERVICES, Environment, Setup
 from tests.chaos.driver import Driver, Role
@@ -145,7 +145,7 @@ def _pause_driver(trial: Trial) -> str:
     """SIGSTOP to the whole driver, until another one has taken over and committed; then it resumes."""
     trial.wait_briefly()
     old, failures = trial.driver, len(trial.failures())
-    stopped = old.stop()
+    processes = old.stop()
     before = trial.progress.committed()
     began = time.monotonic()
 
@@ -161,7 +161,7 @@ def _pause_driver(trial: Trial) -> str:
         done = trial.progress.committed() - before
     finally:
         old.resume()
-    paused = f"stopped {stopped} processes of driver {old.number} for {time.monotonic() - began:.0f} s"
+    paused = f"stopped {processes} processes of driver {old.number} for {time.monotonic() - began:.0f} s"
     end = _end_one_of_two(trial, old)
     if done >= 2:
         return f"{paused}, in which driver {trial.driver.number} committed {done} batches; {end}"
@@ -201,16 +201,7 @@ def _stopped(what: Paused, trial: Trial) -> AbstractContextManager[object]:
     found = trial.driver.processes() if what == "driver" else trial.driver.of_role(what)
     if not found:
         raise NotApplicable(f"no {what} is running")
-    return _stopped_processes(found)
-
-
-@contextmanager
-def _stopped_processes(processes: Sequence[psutil.Process]) -> Iterator[None]:
-    send(signal.SIGSTOP, processes)
-    try:
-        yield
-    finally:
-        send(signal.SIGCONT, processes)
+    return stopped(found)
 
 
 # Disks and permissions --------------------------------------------------------------------------------

@@ -123,6 +123,6 @@ def catalog_lake(request: pytest.FixtureRequest) -> CatalogLake:
 @pytest.fixture
 def stream(lake: CatalogLake) -> StoredQuery:
     """A query with one committed batch, through the proxy if the test file's `lake` has one."""
-    stream = lake.stream(lake.through_proxy, maxCommitAttempts="3")
+    stream = lake.stream(lake.proxy.url if lake.proxy else None, maxCommitAttempts="3")
     stream.run(0, ids(1, 2))
     return stream

@@ -116,11 +116,7 @@ SETTINGS = b'{"delivery": "decoupled", "checkpoint": "/cp", "options": {"path": 
 DECODERS = (
     Decoder(
         "manifest",
-        (
-            body_of(manifest(3)),
-            body_of(manifest(200)),
-            body_of(manifest(40, ())),
-        ),
+        (body_of(manifest(3)), body_of(manifest(200)), body_of(manifest(40, ()))),
         decode_body,
         (ManifestCorruptError,),
     ),
@@ -138,12 +134,7 @@ DECODERS = (
         lambda text: StreamSettings.parse(text.decode("utf-8", "replace")),
         (ManifestCorruptError,),
     ),
-    Decoder(
-        "Iceberg token",
-        (TOKEN,),
-        _committed,
-        (TableChangedError,),
-    ),
+    Decoder("Iceberg token", (TOKEN,), _committed, (TableChangedError,)),
     Decoder("Delta log entry", (ENTRY,), changes_of, (ValueError,)),
     Decoder("Delta commit", (ENTRY,), _infos, (ValueError,)),
     Decoder(

@@ -10,18 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.cli import penstock
 from tests.support.id_stream import IdStream, write_ids
-from tests.support.lakes import DeltaLake, LakeTable
-from typer.testing import CliRunner
+from tests.support.lakes import LakeTable
 
-from penstock.cli.app import app
 from penstock.committers.contract import ManifestState, StreamKey
 from penstock.committers.recovery import Recovery
 from penstock.committers.store.sql import open_store
-from penstock.datasource.delta.options import DeltaOptions
-from penstock.datasource.delta.sink import DeltaSink
-from penstock.datasource.iceberg.options import IcebergOptions
-from penstock.datasource.iceberg.sink import IcebergSink
 
 pytestmark = pytest.mark.spark
 
@@ -30,15 +25,10 @@ DECOUPLED = {"delivery": "decoupled"}
 
 
 def deliver(ids: IdStream) -> None:
-    options = ids.table.options
-    sink = (
-        DeltaSink(DeltaOptions.parse(options))
-        if isinstance(ids.table, DeltaLake)
-        else IcebergSink(IcebergOptions.parse(options))
-    )
+    table = ids.table.sink().open_table()
     with open_store(ids.store_url) as store:
         for status in store.streams():
-            Recovery(store, sink.open_table()).recover(status.key)
+            Recovery(store, table).recover(status.key)
 
 
 def states(ids: IdStream) -> dict[int, ManifestState]:
@@ -177,26 +167,21 @@ def shared_store(ids: IdStream) -> str:
     return f"sqlite:///{ids.root}/store.db"
 
 
-def penstock(ids: IdStream, *words: str) -> None:
-    ended = CliRunner().invoke(app, [*words, "--store", shared_store(ids)])
-    assert ended.exit_code == 0, ended.output
-
-
 def test_batches_prepared_before_a_reset_of_the_checkpoint_are_still_delivered(ids: IdStream) -> None:
     """The new one is another stream, which reads the source from the beginning: each row is there twice."""
     reset(ids)
-    penstock(ids, "deliver", "--once")
+    penstock(shared_store(ids), "deliver", "--once")
     assert ids.read("count(*), count(DISTINCT id)") == [(400, 200)]
     ids.add_files(1)
     ids.run(None, store=shared_store(ids), **DECOUPLED)
-    penstock(ids, "deliver", "--once")
+    penstock(shared_store(ids), "deliver", "--once")
     assert ids.read("count(*), count(DISTINCT id)") == [(500, 300)]
 
 
 def test_batches_prepared_before_a_reset_of_the_checkpoint_can_be_aborted(delta_ids: IdStream) -> None:
     first = reset(delta_ids)
-    penstock(delta_ids, "abort", first, "--reason", "started again", "--yes")
-    penstock(delta_ids, "deliver", "--once")
+    penstock(shared_store(delta_ids), "abort", first, "--reason", "started again", "--yes")
+    penstock(shared_store(delta_ids), "deliver", "--once")
     assert delta_ids.read("count(*), count(DISTINCT id)") == [(200, 200)]
 
 

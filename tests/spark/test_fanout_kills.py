@@ -5,38 +5,29 @@ Both streams are in one driver, killed before and after each of them has prepare
 
 from __future__ import annotations
 
-import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from servers.http_rows import http_rows
 from tests.spark.killed_stream import ROWS, KilledDriver, KilledStream
-from tests.support.backlogs import start_cli, wait_until
+from tests.support.backlogs import wait_until
 from tests.support.fanouts import NAMES, Fanout
 from tests.support.lake_pairs import LakePair, lake_pair
 
 from penstock.committers.store.sql import open_store
+from penstock.testing import RunningJob
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
 
-class Deliveries:
-    """Delivery processes of one store, each started after the one before was killed."""
-
-    def __init__(self, store_url: str) -> None:
-        self._store_url = store_url
-        self._process: subprocess.Popen[str] | None = None
-
-    def start(self, **environment: str) -> None:
-        deliver = ("deliver", "--store", self._store_url, "--lease-seconds", "1")
-        self._process = start_cli(*deliver, **environment)
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
+def delivering(store_url: str, log: Path, **environment: str) -> RunningJob:
+    """A delivery process of one store."""
+    deliver = ("deliver", "--store", store_url, "--lease-seconds", "1")
+    return RunningJob([sys.executable, "-m", "penstock.cli", *deliver], log, environment)
 
 
 @pytest.fixture(scope="module")
@@ -58,18 +49,14 @@ def delivered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fanout
         }
         for service in (search, events):
             service.set(deduplicate=True, latency_s=0.01)
-        of_fanout, of_pair = Deliveries(urls[0]), Deliveries(urls[1])
-        stack.callback(of_fanout.kill)
-        stack.callback(of_pair.kill)
+        log_of_fanout, log_of_pair = root / "fanout.log", root / "pair.log"
 
         def deliver_and_die(turn: int) -> None:
             landed = root / f"landed-{turn}"
-            of_fanout.start()
-            of_pair.start(PENSTOCK_PAUSE_AT="commit.landed", PENSTOCK_PAUSE_FILE=str(landed))
-            wait_until(landed.exists, 120)
-            time.sleep(1)  # so that a delivery of the fan-out is under way
-            of_fanout.kill()
-            of_pair.kill()
+            pause = {"PENSTOCK_PAUSE_AT": "commit.landed", "PENSTOCK_PAUSE_FILE": str(landed)}
+            with delivering(urls[0], log_of_fanout), delivering(urls[1], log_of_pair, **pause):
+                wait_until(landed.exists, 120)
+                time.sleep(1)  # so that a delivery of the fan-out is under way
 
         points = ("prepare.start@1", "prepare.done@2")
         streams = [
@@ -77,8 +64,8 @@ def delivered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fanout
             KilledStream(pair_folder, "penstock.lake", pair.options(partitionBy="day"), points),
         ]
         KilledDriver(root, streams, meanwhile=deliver_and_die).run()
-        of_fanout.start()
-        of_pair.start()
+        stack.enter_context(delivering(urls[0], log_of_fanout))
+        stack.enter_context(delivering(urls[1], log_of_pair))
         streams_of = (fanout.store.streams, pair.store.streams)
         wait_until(lambda: all(one.pending == 0 for streams in streams_of for one in streams()), 120)
         yield fanout, pair

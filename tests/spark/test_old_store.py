@@ -31,10 +31,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.id_stream import write_ids
+from tests.support.cli import Ended
+from tests.support.id_stream import forget_commit, read_ids, write_ids
 from tests.support.lakes import DeltaLake, IcebergLake, LakeTable
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from penstock import testing
 from penstock.cli.app import app
@@ -83,12 +83,11 @@ class OldQuery:
             return DeltaLake(Path(options["path"]))
         return IcebergLake(Path(options["warehouse"]), options["table"])
 
-    def command(self, *words: str, exit_code: int = 0) -> dict[str, Any]:
+    def command(self, *words: str) -> dict[str, Any]:
         """Return the JSON output of a `penstock` command."""
-        ended = CliRunner().invoke(app, [*words, "--json", "--checkpoint", str(self.checkpoint)])
-        assert ended.exit_code == exit_code, ended.output
-        printed: dict[str, Any] = json.loads(ended.stdout)
-        return printed
+        ended = Ended(*words, "--json", "--checkpoint", str(self.checkpoint))
+        assert ended.code == 0, ended.err
+        return dict(ended.json)
 
     def status(self) -> dict[str, Any]:
         (stream,) = self.command("status", "--table")["streams"]
@@ -98,24 +97,15 @@ class OldQuery:
 
     def run(self, spark: SparkSession) -> None:
         """Stream to the end of the source, with the old options."""
-        rows = spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", 1)
-        frame = rows.parquet(str(self.source)).selectExpr("*", "timestamp_seconds(1700000000 + id) AS at")
+        rows = read_ids(spark, self.source)
+        frame = rows.selectExpr("*", "timestamp_seconds(1700000000 + id) AS at")
         writer = frame.writeStream.format(f"penstock.{self.kind}").queryName("ids")
         writer = writer.options(**self.options, checkpointLocation=str(self.checkpoint))
         writer.trigger(availableNow=True).start().awaitTermination()
 
     def add_batch(self) -> None:
-        number = self.batches()
+        number = len(list(self.source.glob("*.parquet")))
         write_ids(self.source / f"{number:05}.parquet", range(number * ROWS, (number + 1) * ROWS), number)
-
-    def batches(self) -> int:
-        """Return the number of batches, which is the number of files in the source."""
-        return len(list(self.source.glob("*.parquet")))
-
-    def forget_commit(self, batch_id: int) -> None:
-        """Restore the state before Spark logged that the batch is done."""
-        for name in (f"{batch_id}", f".{batch_id}.crc"):
-            (self.checkpoint / "commits" / name).unlink(missing_ok=True)
 
     def check_holds_each_row_once(self, batches: int) -> None:
         """Check the rows of the first batches with duckdb."""
@@ -190,7 +180,7 @@ def test_a_coupled_query_continues_after_its_prepared_batch(
     coupled.run(spark)
     coupled.check_holds_each_row_once(3)
 
-    coupled.forget_commit(2)
+    forget_commit(coupled.checkpoint, 2)
     files = coupled.table.data_files()
     coupled.run(spark)
     assert coupled.table.data_files() == files
@@ -238,7 +228,7 @@ def test_an_unfinished_delivery_and_the_backlog_are_committed_to_the_table(
     assert (delivered["left"], delivered["error"], delivered["failure"]) == (0, None, None)
     decoupled.check_holds_each_row_once(8)
 
-    decoupled.forget_commit(7)
+    forget_commit(decoupled.checkpoint, 7)
     files = decoupled.table.data_files()
     decoupled.run(spark)
     assert decoupled.table.data_files() == files

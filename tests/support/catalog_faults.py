@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
-from unittest import mock
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import CommitTableResponse
+from tests.support.faults import in_next_call
 
 Send = Callable[[], CommitTableResponse]
 
 
-@contextmanager
-def at_request(action: Callable[[Send], CommitTableResponse]) -> Iterator[None]:
+def at_request(action: Callable[[Send], CommitTableResponse]) -> AbstractContextManager[None]:
     """Run the action instead of the next request. It gets the function that sends the request."""
-    real, left = SqlCatalog.commit_table, [action]
-
-    def commit_table(catalog: SqlCatalog, *arguments: Any) -> CommitTableResponse:
-        def send() -> CommitTableResponse:
-            return real(catalog, *arguments)
-
-        return left.pop()(send) if left else send()
-
-    with mock.patch.object(SqlCatalog, "commit_table", commit_table):
-        yield
-    assert not left, "no request was sent"
+    return in_next_call(SqlCatalog, "commit_table", lambda send, *given: action(partial(send, *given)))
 
 
 @contextmanager

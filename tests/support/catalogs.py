@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from servers.hive_metastore import HiveMetastore
 from servers.lossy_proxy import Fault, LossyProxy
 from servers.rest_catalog import RestCatalogServer
 from servers.s3 import BUCKET
+from tests.support.faults import in_next_call
 from tests.support.lakes import ids, named_files, rows
 from tests.support.query import Plan, Query, Written
 from thrift.transport.TTransport import TTransportException
@@ -102,8 +104,13 @@ class CatalogLake(ABC):
     """An address at which no server answers."""
     destination = ICEBERG
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, proxy: LossyProxy | None = None) -> None:
+        """
+        Args:
+            proxy: before the server; it loses nothing yet
+        """
         self.folder = folder
+        self.proxy = proxy
         self.namespace = f"n{uuid.uuid4().hex}"
         self.name = f"{self.namespace}.ids"
 
@@ -115,11 +122,6 @@ class CatalogLake(ABC):
         properties = {**self.properties(uri), **more}
         named = {f"catalog.{name}": value for name, value in properties.items()}
         return {"catalog": self.kind, "table": self.name, **named}
-
-    @property
-    def through_proxy(self) -> str | None:
-        """The address of the proxy before the server, which loses nothing yet; None without a proxy."""
-        return None
 
     @abstractmethod
     def properties(self, uri: str | None = None) -> dict[str, str]:
@@ -202,14 +204,11 @@ class RestLake(CatalogLake):
     kind = "rest"
     unreachable = "http://127.0.0.1:1"
 
-    def __init__(self, server: RestCatalogServer, proxy: LossyProxy, folder: Path) -> None:
-        super().__init__(folder)
-        self.server = server
-        self.proxy = proxy
+    proxy: LossyProxy
 
-    @property
-    def through_proxy(self) -> str:
-        return self.proxy.url
+    def __init__(self, server: RestCatalogServer, proxy: LossyProxy, folder: Path) -> None:
+        super().__init__(folder, proxy)
+        self.server = server
 
     def properties(self, uri: str | None = None) -> dict[str, str]:
         return self.server.properties_at(uri or self.server.uri)
@@ -227,15 +226,12 @@ class GlueLake(CatalogLake):
     kind = "glue"
     unreachable = "http://127.0.0.1:1"
 
-    def __init__(self, server: GlueServer, proxy: LossyProxy, folder: Path, warehouse: str = "") -> None:
-        super().__init__(folder)
-        self.server = server
-        self.proxy = proxy
-        self.files_at = warehouse or folder.as_uri()
+    proxy: LossyProxy
 
-    @property
-    def through_proxy(self) -> str:
-        return self.proxy.url
+    def __init__(self, server: GlueServer, proxy: LossyProxy, folder: Path, warehouse: str = "") -> None:
+        super().__init__(folder, proxy)
+        self.server = server
+        self.files_at = warehouse or folder.as_uri()
 
     def properties(self, uri: str | None = None) -> dict[str, str]:
         return {**self.server.properties_at(uri or self.server.uri), "warehouse": self.files_at}
@@ -331,23 +327,13 @@ CHANGE = "alter_table_with_environment_context"
 """The call that commits to a table of a metastore."""
 
 
-@contextmanager
-def on_call(name: str, action: Callable[[Client, Callable[[], Any]], Any]) -> Iterator[None]:
+def on_call(name: str, action: Callable[[Client, Callable[[], Any]], Any]) -> AbstractContextManager[None]:
     """Do this instead, once, when the metastore's client calls the method; it gets what calls it."""
-    send, left = getattr(Client, name), [action]
 
-    def call(client: Client, *args: Any, **options: Any) -> Any:
-        def forward() -> Any:
-            return send(client, *args, **options)
+    def call(send: Callable[..., Any], client: Client, *args: Any) -> Any:
+        return action(client, partial(send, client, *args))
 
-        return left.pop()(client, forward) if left else forward()
-
-    setattr(Client, name, call)
-    try:
-        yield
-        assert not left
-    finally:
-        setattr(Client, name, send)
+    return in_next_call(Client, name, call)
 
 
 def hang_up(client: Client) -> None:

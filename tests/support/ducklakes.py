@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,7 @@ import duckdb
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from servers.s3 import BUCKET
+from tests.support.faults import in_next_call
 
 from penstock.committers.ducklake import connection
 from penstock.committers.ducklake.address import DuckLakeAddress, DuckLakeCatalog
@@ -125,22 +126,14 @@ def postgres_lake(folder: Path, new_url: Callable[[], str]) -> DuckLake:
     return DuckLake(folder, f"postgresql://postgres:@/{name}?host={conninfo_to_dict(url)['host']}")
 
 
-@contextmanager
-def losing_commit(lost: Lost) -> Iterator[None]:
+def losing_commit(lost: Lost) -> AbstractContextManager[None]:
     """Inside the block the next COMMIT is lost, or its response."""
-    real, left = connection.commit, [lost]
 
-    def commit(lake: Lake) -> duckdb.Error | None:
-        if not left:
-            return real(lake)
-        if left.pop() == "response":
+    def commit(real: Callable[[Lake], duckdb.Error | None], lake: Lake) -> duckdb.Error:
+        if lost == "response":
             assert real(lake) is None
         else:
             lake.cursor.execute("ROLLBACK")
         return duckdb.IOException("the connection was lost")
 
-    connection.commit = commit
-    try:
-        yield
-    finally:
-        connection.commit = real
+    return in_next_call(connection, "commit", commit)

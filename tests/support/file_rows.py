@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import date, datetime, timezone
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol
@@ -74,17 +74,13 @@ _OLD_ROWS: list[dict[str, Any]] = [
 
 
 def rows_for(file_format: str) -> pa.Table:
-    """The rows with the types and values that the format has."""
+    """The rows with the types and values that the format has. Times without a zone are in UTC."""
     types = dict(_FLAT) if file_format == "csv" else {**_FLAT, **_NESTED}
     if file_format == "orc":
         del types["local"]
     rows = _ROWS if file_format == "orc" else [*_ROWS, *_OLD_ROWS]
     schema = pa.schema(list(types.items()))
-    utc = [
-        {"id": number, **{name: _in_utc(name, value) for name, value in row.items() if name in types}}
-        for number, row in enumerate(rows)
-    ]
-    return pa.Table.from_pylist(utc, schema=schema)
+    return pa.Table.from_pylist([{"id": number, **row} for number, row in enumerate(rows)], schema=schema)
 
 
 class Place(Protocol):
@@ -132,11 +128,3 @@ def _text(value: Any) -> str:
     if isinstance(value, datetime) and value.tzinfo is not None:
         return f"{value.replace(tzinfo=None).isoformat()}{value.strftime('%z')}"
     return value.isoformat() if isinstance(value, datetime) else str(value)
-
-
-def _in_utc(name: str, value: Any) -> Any:
-    if name == "instant":
-        return value.replace(tzinfo=timezone.utc)
-    if name == "structs":
-        return [one and {**one, "t": one["t"].replace(tzinfo=timezone.utc)} for one in value]
-    return value

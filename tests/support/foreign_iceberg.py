@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.avro.decoder import StreamingBinaryDecoder
 from pyiceberg.avro.file import AvroFile, AvroOutputFile
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.typedef import Record
 from pyiceberg.types import StructType
+from tests.support.lakes import IcebergLake
 
 ARCHIVES = Path(__file__).parents[1] / "fixtures" / "iceberg"
 NAMES = sorted(archive.name.removesuffix(".tar.gz") for archive in ARCHIVES.glob("*.tar.gz"))
@@ -44,10 +44,7 @@ def load(name: str, warehouse: Path) -> Table:
 
     The catalog is the one that `penstock.iceberg` finds by this warehouse.
     """
-    warehouse.mkdir(parents=True, exist_ok=True)
-    catalog = SqlCatalog(
-        "penstock", uri=f"sqlite:///{warehouse / 'catalog.sqlite'}", warehouse=f"file://{warehouse}"
-    )
+    catalog = IcebergLake(warehouse).sql_catalog
     catalog.create_namespace_if_not_exists(NAMESPACE)
     return catalog.register_table(f"{NAMESPACE}.{name}", unpack(name, warehouse / NAMESPACE / name))
 

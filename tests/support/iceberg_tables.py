@@ -14,6 +14,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _DeleteFiles
 from pyiceberg.typedef import Record
+from tests.support.lakes import ids_alone
 
 from penstock.committers.iceberg.address import IcebergAddress
 from penstock.committers.iceberg.arrow import FIELD_ID_KEY, arrow_schema
@@ -70,12 +71,10 @@ class Tables:
 
 
 def data_file(table: Table, ids: list[int], partition: Record) -> DataFile:
-    schema = arrow_schema(table.schema())
-    columns = [pa.array(ids, f.type) if f.name == "id" else pa.nulls(len(ids), f.type) for f in schema]
     path = f"{table.location()}/data/{len(table.metadata.snapshots)}-{ids[0]}.parquet"
     local = Path(path.removeprefix("file://"))
     local.parent.mkdir(exist_ok=True)
-    pq.write_table(pa.table(columns, schema=schema), local)
+    pq.write_table(ids_alone(arrow_schema(table.schema()), ids), local)
     file = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=path,

@@ -35,14 +35,13 @@ class IdStream:
 
     def add_files(self, count: int) -> None:
         """More source rows: ids go on where they ended."""
-        for number in range(count_files(self.source), count_files(self.source) + count):
+        there = len(list(self.source.glob("*.parquet")))
+        for number in range(there, there + count):
             first = number * self.rows_per_file
             write_ids(self.source / f"{number:05}.parquet", range(first, first + self.rows_per_file), number)
 
     def rows(self, files_per_batch: int = 1) -> DataFrame:
-        reader = self.spark.readStream.schema("id LONG, day STRING")
-        reader = reader.option("maxFilesPerTrigger", files_per_batch)
-        return reader.parquet(str(self.source))
+        return read_ids(self.spark, self.source, files_per_batch)
 
     def writer(self, rows: DataFrame | None = None, **options: str) -> DataStreamWriter:
         writer = (self.rows() if rows is None else rows).writeStream.format(self.table.source)
@@ -91,9 +90,10 @@ class IdStream:
         return copy
 
 
-def read_ids(spark: SparkSession, source: Path) -> DataFrame:
-    """A stream of such files, one a batch."""
-    return spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", 1).parquet(str(source))
+def read_ids(spark: SparkSession, source: Path, files_per_batch: int = 1) -> DataFrame:
+    """A stream of such files."""
+    reader = spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", files_per_batch)
+    return reader.parquet(str(source))
 
 
 def forget_commit(checkpoint: Path, batch_id: int) -> None:
@@ -108,10 +108,6 @@ def write_source(folder: Path, files: int, rows_per_file: int, days: int = 2) ->
     for number in range(files):
         ids = range(number * rows_per_file, (number + 1) * rows_per_file)
         write_ids(folder / f"{number:05}.parquet", ids, number, days)
-
-
-def count_files(folder: Path) -> int:
-    return len(list(folder.glob("*.parquet")))
 
 
 def write_ids(path: Path, ids: range, number: int, days: int = 2) -> None:

@@ -33,6 +33,14 @@ def ids(*values: int) -> pa.Table:
     return pa.table({"id": pa.array(values, pa.int64())}, schema=IDS)
 
 
+def ids_alone(schema: pa.Schema, ids: Sequence[int]) -> pa.Table:
+    """Rows with these ids; all other columns are NULL."""
+    columns = [
+        pa.array(ids, f.type) if f.name.lower() == "id" else pa.nulls(len(ids), f.type) for f in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
 def rows(table: TestedTable, columns: str = "*", order: str = "ALL") -> list[tuple[object, ...]]:
     """The table's rows as duckdb reads them."""
     with connect() as connection:
@@ -122,10 +130,6 @@ class LakeTable(TestedTable, Protocol):
     def go_back(self, version: int) -> None:
         """RESTORE in Delta, a rollback in Iceberg."""
 
-    @abstractmethod
-    def earlier_version(self, back: int) -> int:
-        """The version `back` commits before the newest."""
-
     def orphan_manifests(self) -> set[str]:
         """Manifests and lists of them that no snapshot of an Iceberg table names."""
         return set()
@@ -146,10 +150,7 @@ class LakeTable(TestedTable, Protocol):
 
     def append(self, *ids: int) -> None:
         """Rows with these ids; all other columns are NULL."""
-        columns = [
-            pa.array(ids, f.type) if f.name == "id" else pa.nulls(len(ids), f.type) for f in self.schema()
-        ]
-        self.append_rows(pa.table(columns, schema=self.schema()))
+        self.append_rows(ids_alone(self.schema(), ids))
 
     def replace(self) -> None:
         """Another table in the same place, with a row with id -1. The data files of the old one stay."""
@@ -163,9 +164,9 @@ class LakeTable(TestedTable, Protocol):
         self.drop()
         self.create(IDS)
 
+    @abstractmethod
     def roll_back(self) -> None:
         """To before the newest commit."""
-        self.go_back(self.earlier_version(1))
 
     def rows(self, columns: str = "*") -> list[tuple[object, ...]]:
         return rows(self, columns)
@@ -226,8 +227,8 @@ class DeltaLake(testing.DeltaTable, LakeTable):
     def version(self) -> int:
         return self.load().version()
 
-    def earlier_version(self, back: int) -> int:
-        return self.version() - back
+    def roll_back(self) -> None:
+        self.go_back(self.version() - 1)
 
     def versions(self) -> int:
         return len(list((self.folder / "_delta_log").glob("*[0-9].json")))
@@ -321,8 +322,8 @@ class IcebergLake(testing.IcebergTable, LakeTable):
         head = self.load().metadata.snapshot_by_name(self.branch)
         return -1 if head is None else head.snapshot_id
 
-    def earlier_version(self, back: int) -> int:
-        return self.load().history()[-1 - back].snapshot_id
+    def roll_back(self) -> None:
+        self.go_back(self.load().history()[-2].snapshot_id)
 
     def versions(self) -> int:
         return len(self.metadata()["snapshots"])

@@ -11,7 +11,7 @@ from typing import Any
 
 from servers.lossy_proxy import LossyProxy
 from servers.paimon_rest_catalog import PaimonRestCatalog
-from tests.support.paimon_table import IDS, PaimonHarness
+from tests.support.paimon_table import PaimonHarness
 
 from penstock.committers.paimon.address import PaimonAddress
 from penstock.committers.paimon.catalog import CatalogConfig
@@ -71,10 +71,6 @@ class PaimonCatalogHarness(PaimonHarness):
 
     def drop(self) -> None:
         self.catalog().drop_table(self.name)
-
-    def recreate(self) -> None:
-        self.drop()
-        self.create(IDS)
 
 
 def catalog_table(properties: Mapping[str, str], name: str) -> CatalogTable:

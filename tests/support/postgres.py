@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 import psycopg
+from tests.support.faults import in_next_call
 
 from penstock.datasource.destinations import DestinationType
 from penstock.datasource.postgres.stored import DESTINATION
@@ -92,24 +93,15 @@ def query_into(url: str, query_id: str = "q1", **options: str) -> PostgresQuery:
     return PostgresQuery(PostgresTable(url), query_id, options)
 
 
-@contextmanager
-def commit_answers(answer: Callable[[psycopg.Connection], None]) -> Iterator[None]:
-    """Inside the block the COMMIT of a committer goes as `answer` does it, once."""
+def commit_answers(answer: Callable[[psycopg.Connection], None]) -> AbstractContextManager[None]:
+    """Inside the block the next COMMIT of a committer goes as `answer` does it."""
     from penstock.committers.postgres import committer
 
-    real, left = committer._commit, [answer]
-
-    def commit(connection: psycopg.Connection) -> psycopg.Error | None:
-        if not left:
-            return real(connection)
+    def commit(_real: object, connection: psycopg.Connection) -> psycopg.Error | None:
         try:
-            left.pop()(connection)
+            answer(connection)
         except psycopg.Error as error:
             return error
         return None
 
-    committer._commit = commit
-    try:
-        yield
-    finally:
-        committer._commit = real
+    return in_next_call(committer, "_commit", commit)

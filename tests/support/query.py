@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from tests.support.lakes import IDS, LakeTable
+from tests.support.lakes import IDS, LakeTable, ids_alone
 
 from penstock import testing
 from penstock.committers.commit_runner import Retry
@@ -114,13 +114,7 @@ class Query(conformance.Query):
         return Written(super().write(plan, [self.rows(part) for part in parts], run_id))
 
     def rows(self, part: pa.Table | Ids) -> pa.Table:
-        if isinstance(part, pa.Table):
-            return part
-        columns = [
-            pa.array(part, f.type) if f.name.lower() == "id" else pa.nulls(len(part), f.type)
-            for f in self.schema
-        ]
-        return pa.table(columns, schema=self.schema)
+        return part if isinstance(part, pa.Table) else ids_alone(self.schema, part)
 
     def run(
         self,

@@ -19,7 +19,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
-from tests.support.lakes import DeltaLake, IcebergLake, LakeTable
+from tests.support.lakes import DeltaLake, IcebergLake, LakeTable, ids_alone
 
 from penstock.committers.contract import (
     AttemptId,
@@ -35,7 +35,7 @@ from penstock.committers.contract import (
 from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.delta.schema import DeltaTableLayout
 from penstock.committers.delta.snapshot_cache import SnapshotCache
-from penstock.committers.file_tables.manifest import PlannedFiles, build_manifest
+from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles, build_manifest
 from penstock.committers.iceberg.address import IcebergAddress
 from penstock.committers.iceberg.catalog import EMBEDDED_NAME, CatalogConfig
 from penstock.committers.iceberg.committer import IcebergTableCommitter
@@ -70,8 +70,13 @@ class TableStream(ABC):
         """The class and the arguments, with which another process makes one."""
 
     @abstractmethod
-    def prepare(self, batch_id: int, ids: Sequence[int], *, mode: Mode = "append", **plan: Any) -> Manifest:
-        """Plan the batch, write these ids, and name their files in a manifest."""
+    def content(self, batch_id: int, ids: Sequence[int], mode: Mode, **plan: Any) -> LakeManifest:
+        """Plan the batch, and write these ids."""
+
+    def prepare(
+        self, batch_id: int, ids: Sequence[int], *, mode: Mode = "append", offsets: str = "", **plan: Any
+    ) -> Manifest:
+        return build_manifest(self.batch(batch_id, offsets), self.content(batch_id, ids, mode, **plan))
 
     def batch(self, batch_id: int, offsets: str = "") -> Batch:
         digest = hashlib.sha256(f"{batch_id} {offsets}".encode()).hexdigest()
@@ -127,30 +132,19 @@ class DeltaStream(TableStream):
     def committer_arguments(self) -> tuple[type[DeltaTableCommitter], tuple[Any, ...]]:
         return DeltaTableCommitter, (self.uri,)
 
-    def prepare(
-        self,
-        batch_id: int,
-        ids: Sequence[int],
-        *,
-        mode: Mode = "append",
-        offsets: str = "",
-        schema: pa.Schema | None = None,
-        **plan: Any,
-    ) -> Manifest:
+    def content(
+        self, batch_id: int, ids: Sequence[int], mode: Mode, *, schema: pa.Schema | None = None, **plan: Any
+    ) -> LakeManifest:
         target = self.committer().plan(schema or self.schema, overwrite=mode == "overwrite", **plan)
-        file = self.write(target, ids)
-        return build_manifest(self.batch(batch_id, offsets), target.content([file], mode))
+        return target.content([self.write(target, ids)], mode)
 
     def write(self, target: DeltaTableLayout, ids: Sequence[int]) -> DataFile:
         """One file below the location: `id` as given, all other columns NULL."""
         columns = [column for column in target.schema if column.name not in target.partition_by]
-        arrays = [
-            pa.array(ids, f.type) if f.name.lower() == "id" else pa.nulls(len(ids), f.type) for f in columns
-        ]
         path = f"{uuid.uuid4()}.parquet"
         filesystem = PyFileSystem(DeltaStorageHandler(self.uri, dict(self.storage_options)))
         with filesystem.open_output_stream(path) as sink:
-            pq.write_table(pa.table(arrays, schema=pa.schema(columns)), sink)
+            pq.write_table(ids_alone(pa.schema(columns), ids), sink)
             size_bytes = sink.tell()
         values = tuple((name, None) for name in target.partition_by)
         return DataFile(path, size_bytes, len(ids), values, f'{{"numRecords":{len(ids)}}}')
@@ -238,26 +232,22 @@ class IcebergStream(TableStream):
     def plan(self, mode: Mode = "append", schema: pa.Schema | None = None) -> PlannedFiles:
         return self.sink.open_table().plan_batch(schema or self.schema, mode, 0)
 
-    def prepare(
+    def content(
         self,
         batch_id: int,
         ids: Sequence[int],
+        mode: Mode,
         *,
-        mode: Mode = "append",
-        offsets: str = "",
         schema: pa.Schema | None = None,
         evolve: bool = False,
         **values: Any,
-    ) -> Manifest:
+    ) -> LakeManifest:
         """
         Args:
             values: of other columns, in all rows; NULL if not given
         """
-        if evolve:
-            return self.evolving.prepare(batch_id, ids, mode=mode, offsets=offsets, schema=schema, **values)
-        planned = self.plan(mode, schema)
-        files = self.write(planned, batch_id, ids, schema, values)
-        return build_manifest(self.batch(batch_id, offsets), planned.content.with_files(files))
+        planned = (self.evolving if evolve else self).plan(mode, schema)
+        return planned.content.with_files(self.write(planned, batch_id, ids, schema, values))
 
     def write(
         self,
@@ -268,9 +258,9 @@ class IcebergStream(TableStream):
         values: Mapping[str, Any] | None = None,
     ) -> Sequence[DataFile]:
         writer = planned.writers.open(AttemptId(self.query_id, f"run-{next(_runs)}", batch_id, 0, 0))
-        given = {name: [value] * len(ids) for name, value in (values or {}).items()}
+        given = values or {}
         columns = [
-            pa.array(ids if f.name == "id" else given.get(f.name, [None] * len(ids)), f.type)
+            pa.array(ids if f.name == "id" else [given.get(f.name)] * len(ids), f.type)
             for f in schema or self.schema
         ]
         writer.write(pa.record_batch(columns, names=(schema or self.schema).names))
@@ -292,8 +282,6 @@ class IcebergStream(TableStream):
 
 
 def stream_of(kind: str, folder: Path, snapshot_cache: str = "a new process each time") -> TableStream:
-    return (
-        IcebergStream(folder / "warehouse")
-        if kind == "iceberg"
-        else stream_in(folder, snapshot_cache=VIEWS[snapshot_cache]())
-    )
+    if kind == "iceberg":
+        return IcebergStream(folder / "warehouse")
+    return stream_in(folder, snapshot_cache=VIEWS[snapshot_cache]())
