@@ -15,12 +15,13 @@ import pytest
 from tests.support.backlogs import QUERY, DecoupledLake, decoupled
 from tests.support.cli import Ended, modules_loaded_by
 from tests.support.lakes import LAKES
-from tests.support.stored_lake import paths, paths_of
+from tests.support.stored_lake import paths
 
 from penstock.cli import leases
 from penstock.cli.commands import admin
 from penstock.committers.contract import Batch, ManifestState, StreamKey
 from penstock.committers.store.delivery_queries import DeliveryPhase
+from penstock.datasource.destinations import paths_of
 from penstock.delivery.statistics import statistics_of
 
 REASON = ("--reason", "rows are bad")

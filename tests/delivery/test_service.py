@@ -24,13 +24,12 @@ from tests.support.backlogs import (
     wait_until,
 )
 from tests.support.lakes import LAKES
-from tests.support.stored_lake import paths_of
 
 from penstock.committers.errors import FencedError, RetryableError
 from penstock.committers.file_tables.manifest import decode
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.committers.store.status import StreamStatus
-from penstock.datasource.destinations import Cleanable, stored_table
+from penstock.datasource.destinations import Cleanable, paths_of, stored_table
 from penstock.delivery import service
 from penstock.delivery.drain import drain
 from penstock.delivery.lease import HeldLease

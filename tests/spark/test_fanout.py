@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from servers.http_rows import HttpRows
 from tests.support.backlogs import wait_until
 from tests.support.fanouts import NAMES, Fanout
-from tests.support.id_stream import write_source
+from tests.support.id_stream import write_ids
 
 import penstock
 from penstock.committers.store.sql import open_store
@@ -32,8 +32,11 @@ def fanout(tmp_path: Path, two_http_servers: tuple[HttpRows, HttpRows]) -> Itera
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    write_source(tmp_path / "source", FILES, ROWS)
-    return tmp_path / "source"
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for number in range(FILES):
+        write_ids(folder / f"{number:05}.parquet", range(number * ROWS, (number + 1) * ROWS), number)
+    return folder
 
 
 def pending(fanout: Fanout) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -12,7 +13,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from tests.support.backlogs import wait_until
 from tests.support.id_stream import IdStream
 
 from penstock.committers.contract import ManifestState
@@ -136,6 +136,13 @@ def test_stop_during_commit_loses_and_doubles_nothing(delta_ids: IdStream) -> No
 
     assert delta_ids.findings().rows == 400
     assert delta_ids.findings().problems == []
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
 
 
 def test_two_queries_write_one_table(ids: IdStream) -> None:

@@ -36,11 +36,8 @@ class DecoupledLake(Lake):
 
     def decouple(self, checkpoint: str = "", **options: str) -> None:
         """Register the stream with these options and the table's own, as the start of its query does."""
-        own: Any = self.sink.options
-        where = (
-            {"path": own.path} if self.kind == "delta" else {"warehouse": own.warehouse, "table": own.table}
-        )
-        settings = {"delivery": "decoupled", "checkpoint": checkpoint, "options": {**where, **options}}
+        given = {**self.lake.options, **options}
+        settings = {"delivery": "decoupled", "checkpoint": checkpoint, "options": given}
         self.store.register_stream(self.stream, self.kind, "ids", self.table_id, json.dumps(settings))
 
     def fill(self, batches: int, first: int = 0) -> None:

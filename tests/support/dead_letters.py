@@ -144,12 +144,13 @@ def letters_of(
     table: LakeTable | PostgresLetters = DeltaLake(folder / "refused")
     if to == "delta":
         options["deadLetter"] = str(folder / "refused")
+    elif to == "postgres":
+        table = PostgresLetters(request.getfixturevalue("new_postgres_url")())
+        options["deadLetter.format"] = "penstock.postgres"
+        options |= {f"deadLetter.{key}": value for key, value in table.options.items()}
     else:
-        if to == "postgres":
-            table = PostgresLetters(request.getfixturevalue("new_postgres_url")())
-        else:
-            table = IcebergLake(folder / "refused", "lake.refused")
-        options["deadLetter.format"] = f"penstock.{to}"
+        table = IcebergLake(folder / "refused", "lake.refused")
+        options["deadLetter.format"] = "penstock.iceberg"
         options |= {f"deadLetter.{key}": value for key, value in table.options.items()}
     if kind == "http":
         server.clear()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from servers.lossy_proxy import LossyProxy
 from servers.paimon_rest_catalog import PaimonRestCatalog
-from tests.support.paimon_table import PaimonHarness
+from tests.support.paimon_table import IDS, PaimonHarness
 
 from penstock.committers.paimon.address import PaimonAddress
 from penstock.committers.paimon.catalog import CatalogConfig
@@ -58,8 +58,11 @@ class PaimonCatalogHarness(PaimonHarness):
     def new_committer(self) -> Callable[[], PaimonTableCommitter]:
         return partial(committer_of, self.properties, self.name)
 
+    def losing(self, lost: Lost) -> AbstractContextManager[None]:
+        return self._losing(lost)
+
     @contextmanager
-    def losing(self, lost: Lost) -> Iterator[None]:
+    def _losing(self, lost: Lost) -> Iterator[None]:
         self.proxy.spend("response lost" if lost == "response" else "request lost", on=COMMIT)
         yield
         assert len(self.proxy.spent()) == 1
@@ -71,6 +74,10 @@ class PaimonCatalogHarness(PaimonHarness):
 
     def drop(self) -> None:
         self.catalog().drop_table(self.name)
+
+    def recreate(self) -> None:
+        self.drop()
+        self.create(IDS)
 
 
 def catalog_table(properties: Mapping[str, str], name: str) -> CatalogTable:

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -130,22 +130,8 @@ class PaimonHarness(FileTableHarness):
 
     # What breaks ------------------------------------------------------------------------------------
 
-    @contextmanager
-    def losing(self, lost: Lost) -> Iterator[None]:
-        """Lose the creation of a snapshot. Other links pass."""
-        real = os.link
-
-        class Snapshots:
-            link = staticmethod(real)
-
-        def link(source: Path, target: Path) -> None:
-            (Snapshots.link if target.name.startswith("snapshot-") else real)(source, target)
-
-        with (
-            mock.patch.object(os, "link", link),
-            lossy(Snapshots, "link", lost, OSError("the disk was lost")),
-        ):
-            yield
+    def losing(self, lost: Lost) -> AbstractContextManager[None]:
+        return _lossy_snapshot(lost)
 
     def delete_uncommitted(self) -> None:
         files = self.data_files()
@@ -215,3 +201,21 @@ class PaimonHarness(FileTableHarness):
 
     def roll_back(self) -> None:
         self.table().rollback_to(max(self.snapshots()) - 1)
+
+
+@contextmanager
+def _lossy_snapshot(lost: Lost) -> Iterator[None]:
+    """Lose the creation of a snapshot. Other links pass."""
+    real = os.link
+
+    class Snapshots:
+        link = staticmethod(real)
+
+    def link(source: Path, target: Path) -> None:
+        (Snapshots.link if target.name.startswith("snapshot-") else real)(source, target)
+
+    with (
+        mock.patch.object(os, "link", link),
+        lossy(Snapshots, "link", lost, OSError("the disk was lost")),
+    ):
+        yield

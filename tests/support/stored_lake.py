@@ -26,11 +26,12 @@ from penstock.committers.contract import (
     StreamKey,
 )
 from penstock.committers.delta.cleanup import DeltaCleanableTable
-from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles, build_manifest, decode
+from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles, build_manifest
 from penstock.committers.iceberg.cleanup import IcebergCleanableTable
 from penstock.committers.recovery import Recovery
 from penstock.committers.store.sql import open_store
 from penstock.datasource.batch_plan import CommittableMessage
+from penstock.datasource.destinations import paths_of
 from penstock.datasource.file_table import FileTableSink
 from penstock.datasource.planning import plan_batch_write
 from penstock.datasource.task import TaskAttempt
@@ -202,10 +203,6 @@ def lake_of_small_files(folder: Path, kind: str, batches: int = 6) -> Lake:
     for batch_id in range(batches):
         lake.commit(batch_id, lake.write(batch_id))
     return lake
-
-
-def paths_of(manifest: Manifest) -> list[str]:
-    return [file.path for file in decode(manifest).files]
 
 
 def paths(files: Iterable[DataFile | ListedFile]) -> set[str]:
