@@ -330,8 +330,8 @@ CHANGE = "alter_table_with_environment_context"
 def on_call(name: str, action: Callable[[Client, Callable[[], Any]], Any]) -> AbstractContextManager[None]:
     """Do this instead, once, when the metastore's client calls the method; it gets what calls it."""
 
-    def call(send: Callable[..., Any], client: Client, *args: Any) -> Any:
-        return action(client, partial(send, client, *args))
+    def call(send: Callable[..., Any], client: Client, *args: Any, **options: Any) -> Any:
+        return action(client, partial(send, client, *args, **options))
 
     return in_next_call(Client, name, call)
 
