@@ -25,7 +25,6 @@ from ..committers.errors import PenstockError
 from ..committers.recovery import Recovered
 from ..committers.safe_text import one_line, safe, without_credentials
 from ..committers.store.selection import short_id
-from ..committers.store.sql import SqlManifestStore
 from ..committers.store.status import StreamStatus, WrittenTable
 from ..datasource.destinations import TableNow
 from ..delivery.listeners import version_json
@@ -232,13 +231,8 @@ def status_json(
     }
 
 
-def waiting_letters(store: SqlManifestStore, stream: StreamStatus) -> int:
-    """Return how many dead letters wait until the dead-letter destination has them."""
-    return sum(count.letters for count in store.dead_letters.counts(stream.key))
-
-
-def print_waiting_letters(stream: StreamStatus, waiting: int) -> None:
-    if waiting:
+def print_waiting_letters(stream: StreamStatus) -> None:
+    if waiting := stream.dead_letters_waiting:
         print_line(
             f"{title(stream)}: {count(waiting, 'dead letter')} not in the dead-letter table yet. To see "
             "them: penstock dead-letters list",

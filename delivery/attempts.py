@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from ..committers.deliveries.contract import LEASE_S_MAX
 from ..committers.deliveries.deliverer import Delivered, Failed
 from ..committers.errors import ConfigurationError
+from ..committers.requests.contract import Counters
 from ..committers.store.status import StreamStatus
-
-if TYPE_CHECKING:
-    pass
 
 LEASE_WAIT_S_MAX = 24 * 3600.0
 
@@ -68,6 +65,12 @@ class DeliveryReport:
     delivered: Delivered
     seconds: float
     oldest_prepared_at: datetime | None
+    requests: Sequence[Counters] = ()
+    """Of the writers that have sent requests, the last one last."""
+    dead_letters: int = 0
+    """Rows of these batches that the dead-letter destination is to get."""
+    dead_letters_waiting: int = 0
+    """All dead letters of the stream that wait in the store, these included."""
 
 
 @dataclass(slots=True)
@@ -95,6 +98,11 @@ class DeliveryListener:
 
     def on_store_failure(self, store: str, error: Exception) -> None:
         """The store of this name could not be read. Another attempt follows."""
+
+    def on_sending(self, stream: StreamStatus, counters: Counters) -> None:
+        """A delivery begins to send requests. The counters change meanwhile, until the next call for the
+        stream.
+        """
 
     def on_delivery(self, report: DeliveryReport) -> None:
         """A delivery was committed to its table."""

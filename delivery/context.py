@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
+from ..committers.requests.contract import Counters
 from ..committers.store.database import Clock
 from ..committers.store.sql import SqlManifestStore, utc_now
 from ..committers.store.status import StreamStatus
@@ -50,6 +51,10 @@ class DeliveryContext:
     def on_store_failure(self, store: str, error: Exception) -> None:
         for listener in self.listeners:
             listener.on_store_failure(store, error)
+
+    def on_sending(self, stream: StreamStatus, counters: Counters) -> None:
+        for listener in self.listeners:
+            listener.on_sending(stream, counters)
 
     def on_delivery(self, report: DeliveryReport) -> None:
         for listener in self.listeners:

@@ -129,7 +129,7 @@ def with_metrics(
 def delivery_report_json(report: DeliveryReport) -> dict[str, Any]:
     """Return one delivery as JSON with fixed keys."""
     delivery, outcome = report.delivered.delivery, report.delivered.outcome
-    batches = delivery.manifest.batches
+    batches, requests = delivery.manifest.batches, report.requests
     return {
         "query_name": report.stream.query_name,
         "query_id": report.stream.key.query_id,
@@ -140,6 +140,14 @@ def delivery_report_json(report: DeliveryReport) -> dict[str, Any]:
         "rows": delivery.manifest.rows,
         "dropped_rows": outcome.dropped_rows if isinstance(outcome, Committed) else 0,
         "replaced_rows": outcome.replaced_rows if isinstance(outcome, Committed) else 0,
+        "sent_rows": sum(one.sent for one in requests),
+        "retried_rows": sum(one.retried for one in requests),
+        "requests": sum(one.requests for one in requests),
+        "throttled_requests": sum(one.throttled_requests for one in requests),
+        "timed_out_requests": sum(one.timed_out_requests for one in requests),
+        "in_flight_rows_max": round(requests[-1].in_flight_max, 3) if requests else None,
+        "dead_letters": report.dead_letters,
+        "dead_letters_waiting": report.dead_letters_waiting,
         "source_files": report.delivered.source_files,
         "files": delivery.manifest.files,
         "size_bytes": delivery.manifest.size_bytes,

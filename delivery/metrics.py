@@ -18,8 +18,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from ..committers.contract import Committed
+from ..committers.contract import Committed, StreamKey
 from ..committers.errors import ManifestCorruptError
+from ..committers.requests.contract import Counters
 from ..committers.safe_text import one_line
 from ..committers.store.database import Clock
 from ..committers.store.sql import utc_now
@@ -95,6 +96,19 @@ STREAM_METRICS = (
         "Time when the newest batch was prepared; before the first batch, when the query was started.",
         _prepared_at,
     ),
+    StreamMetric(
+        "penstock_dead_letters",
+        "Rows that were refused and are in the dead-letter table.",
+        lambda stream, now: stream.dead_letters_written,
+        _plus,
+        CounterMetricFamily,
+    ),
+    StreamMetric(
+        "penstock_dead_letters_waiting",
+        "Dead letters that wait in the store until the dead-letter table has them.",
+        lambda stream, now: stream.dead_letters_waiting,
+        _plus,
+    ),
     *(
         StreamMetric(f"penstock_committed_{unit}", help_text, value, _plus, CounterMetricFamily)
         for unit, help_text, value in (
@@ -135,6 +149,62 @@ class StreamMetricsCollector(Collector):
             yield family
 
 
+REQUEST_COUNTERS: tuple[tuple[str, str, Callable[[Counters], int]], ...] = (
+    ("sent_rows", "Rows that were sent in requests; each attempt counts.", lambda one: one.sent),
+    ("retried_rows", "Rows that were not accepted and are sent again.", lambda one: one.retried),
+    ("requests", "Requests that were sent.", lambda one: one.requests),
+    ("throttled_requests", "Requests that the service throttled.", lambda one: one.throttled_requests),
+    ("timed_out_requests", "Requests without a response in time.", lambda one: one.timed_out_requests),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sending:
+    """What this process has sent for one stream."""
+
+    labels: tuple[str, str]
+    done: Sequence[int]
+    """Totals of earlier deliveries."""
+    current: Counters
+    """Of the newest delivery, maybe live."""
+
+    def totals(self) -> list[int]:
+        return [
+            done + count(self.current)
+            for done, (_, _, count) in zip(self.done, REQUEST_COUNTERS, strict=True)
+        ]
+
+
+class RequestMetricsCollector(Collector):
+    """Reads the live counters of deliveries that send requests, so that an outage shows before they end."""
+
+    def __init__(self) -> None:
+        self._sending: dict[StreamKey, _Sending] = {}
+
+    def on_sending(self, stream: StreamStatus, counters: Counters) -> None:
+        before = self._sending.get(stream.key)
+        done = [0] * len(REQUEST_COUNTERS) if before is None else before.totals()
+        self._sending[stream.key] = _Sending(labels_of(stream), done, counters)
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        of_labels: dict[tuple[str, str], list[_Sending]] = {}
+        for sending in list(self._sending.values()):
+            of_labels.setdefault(sending.labels, []).append(sending)
+        for number, (name, help_text, _) in enumerate(REQUEST_COUNTERS):
+            counter = CounterMetricFamily(f"penstock_{name}", help_text, labels=LABELS)
+            for labels, streams in of_labels.items():
+                counter.add_metric(labels, sum(one.totals()[number] for one in streams))
+            yield counter
+        gauge = GaugeMetricFamily(
+            "penstock_in_flight_rows_max",
+            "How many rows may be in flight, as throttled requests have taught.",
+            labels=LABELS,
+        )
+        for labels, streams in of_labels.items():
+            gauge.add_metric(labels, sum(one.current.in_flight_max for one in streams))
+        yield gauge
+
+
 def labels_of(stream: StreamStatus) -> tuple[str, str]:
     return (one_line(stream.query_name or stream.key.query_id), one_line(stream.key.table_uri))
 
@@ -149,7 +219,9 @@ class Metrics(DeliveryListener):
     def __init__(self, stores: Sequence[str] = (), clock: Clock = utc_now) -> None:
         self.registry = CollectorRegistry()
         self._stream_metrics = StreamMetricsCollector(clock)
+        self._request_metrics = RequestMetricsCollector()
         self.registry.register(self._stream_metrics)
+        self.registry.register(self._request_metrics)
         self._store_up = self._of_store(Gauge, "up", "1 if the last attempt to read the store succeeded.")
         self._store_read_at = self._of_store(
             Gauge, "last_poll_timestamp_seconds", "Time when the store was last read."
@@ -201,6 +273,9 @@ class Metrics(DeliveryListener):
     def on_store_failure(self, store: str, error: Exception) -> None:
         self._store_up.labels(store).set(0)
         self._store_errors.labels(store).inc()
+
+    def on_sending(self, stream: StreamStatus, counters: Counters) -> None:
+        self._request_metrics.on_sending(stream, counters)
 
     def on_delivery(self, report: DeliveryReport) -> None:
         labels, delivered = labels_of(report.stream), report.delivered

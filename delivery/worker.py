@@ -22,6 +22,7 @@ from ..committers.errors import (
     PenstockError,
     RetryableError,
 )
+from ..committers.requests.contract import Counters, CountsRequests
 from ..committers.safe_text import get_logger
 from ..datasource.checkpoint import Checkpoint
 from ..datasource.dead_letters import try_to_deliver_letters
@@ -58,6 +59,8 @@ class StreamWorker:
         self._maintenance_at = time.monotonic()
         self._has_warned = False
         self._held: HeldLease | None = None
+        self._requests: list[Counters] = []
+        """Of the writers of the current round."""
         self.stream = stream
 
     # Is there something to do? ----------------------------------------------------------------------
@@ -193,7 +196,10 @@ class StreamWorker:
                     "continues behind those that are acknowledged."
                 )
 
+        self._requests = []
         table = open_table(sink, store, check_progress)
+        if isinstance(table, CountsRequests):
+            table = table.watched(self._on_sending)
         written = store.written_table(self._key)
 
         def check() -> None:
@@ -221,6 +227,10 @@ class StreamWorker:
         )
         return delivery.round(held.lease, trigger)
 
+    def _on_sending(self, counters: Counters) -> None:
+        self._requests.append(counters)
+        self._context.on_sending(self.stream, counters)
+
     def deliver_letters(self) -> None:
         """Deliver the dead letters of committed batches. If that fails, the next delivery or maintenance does
         it.
@@ -238,9 +248,16 @@ class StreamWorker:
         try_to_deliver_letters(self._store, self._key, sink)
 
     def _report(self, delivered: Delivered, seconds: float) -> DeliveryReport:
-        recent = self._store.deliveries.recent(self._key, 1)
+        recent, letters = self._store.deliveries.recent(self._key, 1), self._store.dead_letters
+        has_letters, first = bool(self._settings.dead_letters), delivered.delivery.manifest.batches[0]
         return DeliveryReport(
-            self.stream, delivered, seconds, recent[0].oldest_prepared_at if recent else None
+            self.stream,
+            delivered,
+            seconds,
+            recent[0].oldest_prepared_at if recent else None,
+            self._requests,
+            letters.count(self._key, first.batch_id) if has_letters else 0,
+            letters.count(self._key) if has_letters else 0,
         )
 
     def _wait_s(self, retry_at: datetime | None) -> float | None:

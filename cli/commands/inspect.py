@@ -46,17 +46,16 @@ def status(
             for found in chosen
         ]
         deliveries = [(found, delivery_output.statistics(opened, found)) for found in chosen]
-        letters = [output.waiting_letters(opened, found) for found in chosen]
         name = opened.name
     if as_json:
         now = utc_now()
         streams = [
             {
                 **output.status_json(*row, now),
-                "dead_letters": waiting,
+                "dead_letters": of_row[0].dead_letters_waiting,
                 "delivery": delivery_output.delivery_json(*of_row, now),
             }
-            for row, of_row, waiting in zip(rows, deliveries, letters, strict=True)
+            for row, of_row in zip(rows, deliveries, strict=True)
         ]
         output.print_json({"store": name, "streams": streams})
     elif rows:
@@ -64,8 +63,8 @@ def status(
         for found, statistics in deliveries:
             if statistics is not None:
                 delivery_output.print_delivery(found, statistics, utc_now())
-        for found, waiting in zip(chosen, letters, strict=True):
-            output.print_waiting_letters(found, waiting)
+        for found in chosen:
+            output.print_waiting_letters(found)
     else:
         output.print_line(f"The store {name} has no streams yet.")
     problems = [

@@ -30,7 +30,7 @@ from ..row_log.log import LoggedBatch, RowLog
 from ..safe_text import get_logger
 from ..token_check import other_offsets
 from .content import RequestManifests, RequestPayload
-from .contract import Requests, Sent
+from .contract import Counters, Requests, Sent
 from .delivery import ProgressRecorder, deliver
 
 if TYPE_CHECKING:
@@ -78,11 +78,18 @@ class RequestCommitter:
         self._dead_letter_max = dead_letter_max
         self._on_bad_rows = on_bad_rows
         self._progress: ProgressStore | None = None
+        self._watch: Callable[[Counters], None] = lambda counters: None
 
     def with_progress(self, progress: ProgressStore) -> Self:
         """See `StoresProgress`."""
         opened = copy(self)
         opened._progress = progress
+        return opened
+
+    def watched(self, watch: Callable[[Counters], None]) -> Self:
+        """See `CountsRequests`."""
+        opened = copy(self)
+        opened._watch = watch
         return opened
 
     @property
@@ -177,7 +184,7 @@ class RequestCommitter:
         recorder = ProgressRecorder(
             self._store, stream, batches, seen, self._progress_s, self._clock, self._dead_letter_max
         )
-        sent, replaced = deliver(log, requests, recorder, batches, self._keys, self._on_bad_rows)
+        sent, replaced = deliver(log, requests, recorder, batches, self._keys, self._on_bad_rows, self._watch)
         _tell(stream, batches, sent, replaced)
         return recorder.progress, sent.dropped, replaced
 

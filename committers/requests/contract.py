@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from typing_extensions import Self
 
 ROWS_MAX = 1000
 """Rows that are converted to entries at a time."""
@@ -59,6 +60,41 @@ class RefusedEntry:
     at: datetime
 
 
+@dataclass(slots=True)
+class Counters:
+    """What a writer has done so far: counts of entries, if nothing else is said. All but the last five only
+    grow.
+    """
+
+    sent: int = 0
+    """Each attempt counts."""
+    delivered: int = 0
+    retried: int = 0
+    """Attempts after which an entry was put back."""
+    throttled: int = 0
+    """Attempts that the destination refused because of its load."""
+    dropped: int = 0
+    dead_letters: int = 0
+    """Refused for good."""
+    bytes: int = 0
+    """Sent."""
+    requests: int = 0
+    """Requests sent."""
+    throttled_requests: int = 0
+    """Requests with a throttled entry."""
+    timed_out_requests: int = 0
+    waited_s: float = 0.0
+    """Time that callers waited in `write` and `flush`."""
+    in_flight: int = 0
+    in_flight_requests: int = 0
+    """Requests that wait for a response."""
+    in_flight_max: float = 0.0
+    """How many may be in flight, as the destination's throttling has taught."""
+    buffered: int = 0
+    """Entries that wait to be sent, or to be sent again."""
+    buffered_bytes: int = 0
+
+
 class EntryWriter(Protocol):
     """Sends entries. `writers.requests` has the implementation; used by one thread."""
 
@@ -68,8 +104,8 @@ class EntryWriter(Protocol):
         ...
 
     @property
-    def dropped(self) -> int:
-        """Number of entries that the destination has refused and that were dropped."""
+    def counters(self) -> Counters:
+        """The live counters. They can be read in any thread."""
         ...
 
     def take_refused(self) -> Sequence[RefusedEntry]:
@@ -139,5 +175,16 @@ class ChecksDestination(Protocol):
         Raises:
             ConfigurationError: the destination does not exist, or cannot receive these columns.
             RetryableError: it does not answer.
+        """
+        ...
+
+
+@runtime_checkable
+class CountsRequests(Protocol):
+    """Capability of a committer: the progress of its requests can be watched."""
+
+    def watched(self, watch: Callable[[Counters], None]) -> Self:
+        """Return a copy that calls `watch` with the live counters of each of its writers, before the writer
+        sends anything.
         """
         ...

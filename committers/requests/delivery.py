@@ -18,7 +18,7 @@ from ..dead_letters import LETTERS_BYTES_MAX, BadRows, DeadLetterMax
 from ..errors import PenstockError, SchemaMismatchError
 from ..progress import BatchInDelivery, Progress, ProgressStore
 from ..row_log.log import LoggedBatch, RowLog
-from .contract import EntryWriter, Requests, RowPlace, Sent
+from .contract import Counters, EntryWriter, Requests, RowPlace, Sent
 from .convertible import convertible_entries
 from .in_flight import RowsInFlight
 from .replaced_rows import PlacedRows, rows_to_send
@@ -129,6 +129,7 @@ def deliver(
     batches: Sequence[LoggedBatch],
     keys: Sequence[str] = (),
     on_bad_rows: BadRows = BadRows.FAIL,
+    watch: Callable[[Counters], None] = lambda counters: None,
 ) -> tuple[Sent, int]:
     """Send the rows of the batches that are not recorded yet, and record them.
 
@@ -137,6 +138,7 @@ def deliver(
     Args:
         keys: columns; a row that a later one of the same values replaces is not sent, see `replaced_rows`
         on_bad_rows: what happens to rows that cannot be converted
+        watch: gets the live counters before anything is sent
 
     Raises:
         FencedError: another process delivers the stream. Nothing more is sent.
@@ -167,6 +169,7 @@ def deliver(
 
     in_flight = RowsInFlight()
     writer: EntryWriter = requests.open_writer(on_acknowledged)
+    watch(writer.counters)
     try:
         rows = rows_to_send(log, batches, start, keys)
         size_bytes, replaced, refused = _write_all(writer, requests, rows, in_flight, on_bad_rows, settle)
@@ -179,7 +182,7 @@ def deliver(
         writer.abort()
     end = sum(batch.rows for batch in batches)
     recorder.record(end)
-    return Sent(end - start, size_bytes, writer.dropped + refused), replaced
+    return Sent(end - start, size_bytes, writer.counters.dead_letters + refused), replaced
 
 
 def _write_all(

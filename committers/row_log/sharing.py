@@ -12,18 +12,19 @@ from typing import Any
 
 def row_log_in(settings: str) -> str | None:
     """Return the location of the row log in the settings of a stream; None if there is none."""
-    location = _object(settings).get("options")
+    location = parsed_settings(settings).get("options")
     location = location.get("rowLog") if isinstance(location, dict) else None
     return location if isinstance(location, str) else None
 
 
 def targets_in(settings: str) -> tuple[str, ...]:
     """Return the addresses of the targets that the newest start of the query had; empty if it has one."""
-    targets = _object(settings).get("targets")
+    targets = parsed_settings(settings).get("targets")
     return tuple(one for one in targets if isinstance(one, str)) if isinstance(targets, list) else ()
 
 
-def _object(settings: str) -> dict[str, Any]:
+def parsed_settings(settings: str) -> dict[str, Any]:
+    """Parse the settings of a stream; empty if they are damaged."""
     try:
         parsed = json.loads(settings)
     except ValueError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from ..contract import Batch, DeadLetter, ManifestState, StreamKey
 from . import queries
@@ -103,6 +104,19 @@ class SqlDeadLetters:
         with self._database.read() as connection:
             return [LetterCount(*row) for row in connection.execute(query)]
 
+    def count(self, stream: StreamKey, first_batch_id: int = 0) -> int:
+        """Count those that wait for the dead-letter destination, of this batch and later ones."""
+        query = (
+            sa.select(sa.func.count())
+            .select_from(dead_letters)
+            .join(streams)
+            .join(manifests, _IS_OF_BATCH)
+            .where(queries.is_stream(stream), manifests.c.state == ManifestState.COMMITTED.value)
+            .where(dead_letters.c.batch_id >= first_batch_id)
+        )
+        with self._database.read() as connection:
+            return connection.scalar(query) or 0
+
     def resends(self, stream: StreamKey) -> Sequence[Resend]:
         """The resends of a stream in ascending order. The last one may not be committed."""
         query = (
@@ -143,3 +157,24 @@ def count_letters(database: Database, stream: StreamKey, batch_id: int, stage: s
     )
     with database.read() as connection:
         return connection.scalar(query) or 0
+
+
+def count_waiting(connection: Connection) -> dict[int, int]:
+    """Count the dead letters that wait for the dead-letter destination, by the number of the stream."""
+    of_batch = (
+        sa.select(dead_letters.c.stream_id, dead_letters.c.batch_id, sa.func.count().label("letters"))
+        .group_by(dead_letters.c.stream_id, dead_letters.c.batch_id)
+        .subquery()
+    )
+    query = (
+        sa.select(manifests.c.stream_id, sa.func.sum(of_batch.c.letters))
+        .join(
+            of_batch,
+            sa.and_(
+                of_batch.c.stream_id == manifests.c.stream_id, of_batch.c.batch_id == manifests.c.batch_id
+            ),
+        )
+        .where(manifests.c.state == ManifestState.COMMITTED.value)
+        .group_by(manifests.c.stream_id)
+    )
+    return {stream_id: int(letters) for stream_id, letters in connection.execute(query)}

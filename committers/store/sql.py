@@ -25,7 +25,7 @@ from .expiries import SqlExpiries
 from .maintenance import SqlMaintenance
 from .preparation import Preparation, fenced
 from .progress import SqlProgress
-from .status import OtherQuery, StreamStatus, WrittenTable, status_of
+from .status import OtherQuery, StreamStatus, WrittenTable, status_of_all
 from .tables import IS_PREPARED, manifests, streams
 
 
@@ -315,8 +315,7 @@ class SqlManifestStore:
         history.
         """
         with self._database.read() as connection:
-            rows = connection.execute(sa.select(streams).order_by(streams.c.id)).all()
-            return [status_of(connection, row) for row in rows]
+            return status_of_all(connection)
 
     def streams_of(self, query_id: str) -> Sequence[StreamKey]:
         """The streams of one query: one, or one for each target of a fan-out. Also targets that it no longer

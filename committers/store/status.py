@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from ..contract import ManifestRecord, StreamKey
+from ..dead_letters import letters_stream
 from ..deliveries.contract import Backlog, DeliveryState
+from ..row_log.sharing import parsed_settings
 from . import queries
-from .tables import manifests
+from .dead_letters import count_waiting
+from .tables import manifests, streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,10 @@ class StreamStatus:
     """What a delivery process needs to open the table: JSON without secrets; may be empty."""
     pruned_up_to: int
     """Records up to this batch may have been pruned; -1 if none."""
+    dead_letters_written: int | None
+    """Rows that the dead-letter destination of the query has; None if the query has none."""
+    dead_letters_waiting: int
+    """Dead letters that are not there yet."""
 
     @property
     def pending(self) -> int:
@@ -67,10 +76,20 @@ class OtherQuery:
     has_pending: bool
 
 
-def status_of(connection: Connection, row: Row[Any]) -> StreamStatus:
-    """Return the status of the stream in this row of the table of streams."""
+def status_of_all(connection: Connection) -> list[StreamStatus]:
+    """Return the status of all streams in the order in which they were registered."""
+    rows = connection.execute(sa.select(streams).order_by(streams.c.id)).all()
+    written = {StreamKey(row.query_id, row.table_uri): row.committed_rows for row in rows}
+    waiting = count_waiting(connection)
+    return [_status_of(connection, row, written, waiting.get(row.id, 0)) for row in rows]
+
+
+def _status_of(
+    connection: Connection, row: Row[Any], written: Mapping[StreamKey, int], letters_waiting: int
+) -> StreamStatus:
     key = StreamKey(row.query_id, row.table_uri)
     newest = queries.newest(connection, key, limit=1)
+    letters_uri = str(parsed_settings(row.settings).get("dead_letters") or "")
     return StreamStatus(
         key=key,
         kind=row.kind,
@@ -85,4 +104,6 @@ def status_of(connection: Connection, row: Row[Any]) -> StreamStatus:
         waiting_since=row.waiting_since,
         settings=row.settings,
         pruned_up_to=row.pruned_up_to,
+        dead_letters_written=written.get(letters_stream(key, letters_uri), 0) if letters_uri else None,
+        dead_letters_waiting=letters_waiting,
     )

@@ -153,20 +153,31 @@ def test_a_delivery_that_dies_at_any_row_stores_its_dead_letters_with_its_progre
 def test_dead_letters_wait_while_their_destination_is_down(
     letters: Letters, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """The batches are committed nevertheless, and a later one takes them along."""
+    """The batches are committed nevertheless, and a later one takes them along. Metrics count them."""
     blocked = tmp_path / "refused"
     blocked.write_text("a file where the table should be")
+    metrics, store = Metrics(), letters.store
+
+    def counted() -> list[float | None]:
+        metrics.on_poll(store.name, store.streams(), datetime.now(timezone.utc))
+        labels = {"query_name": letters.query.stream.query_id, "table": letters.query.stream.table_uri}
+        names = ("penstock_dead_letters_total", "penstock_dead_letters_waiting")
+        return [metrics.registry.get_sample_value(name, labels) for name in names]
+
     with caplog.at_level(logging.WARNING):
         letters.run(0, rows_with(1, 3))
         letters.run(1, rows_with(7))
     assert letters.ids() == [1]
     assert letters.waiting() == [0, 1]
-    assert [one.letters for one in letters.store.dead_letters.counts(letters.query.stream)] == [2]
+    assert [one.letters for one in store.dead_letters.counts(letters.query.stream)] == [2]
+    assert [store.dead_letters.count(letters.query.stream, first) for first in (0, 1, 2)] == [2, 1, 0]
+    assert counted() == [0, 2], "the alert needs the counter before the first one"
     assert "wait in the manifest store" in caplog.text
     blocked.unlink()
     letters.run(2, rows_with(2))
 
     letters.check(1, 2, 3, 7)
+    assert counted() == [2, 0]
 
 
 def test_dead_letters_that_wait_keep_the_record_of_their_batch(letters: Letters, tmp_path: Path) -> None:

@@ -9,15 +9,14 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from tests.support.backlogs import QUERY, SOON, DecoupledLake, decoupled, start_cli, wait_until
+from tests.support.scraped_metrics import metrics_url, samples
 
 import penstock
 from penstock import ConfigurationError, RetryableError
@@ -223,17 +222,9 @@ def test_metrics_are_served_for_prometheus(lake: DecoupledLake) -> None:
     assert time.time() - 60 < values["penstock_last_success_timestamp"] <= time.time()
 
 
-def metrics_url(process: subprocess.Popen[str]) -> str:
-    assert process.stderr is not None
-    return next(found[0] for line in process.stderr if (found := re.search(r"http://\S+", line)))
-
-
 def scraped(url: str) -> dict[str, float]:
-    """The metrics of the one stream and its store, without buckets."""
-    with urllib.request.urlopen(url) as answer:
-        text = answer.read().decode()
-    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    ours = [sample for sample in samples if "le" not in sample.labels]
+    """The metrics of the one stream and its store."""
+    ours = samples(url)
     of_stream = [sample for sample in ours if "store" not in sample.labels]
     assert {sample.labels["query_name"] for sample in of_stream} <= {"ids"}
     assert {sample.labels["table"] for sample in of_stream} != {""}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import time
@@ -15,6 +16,7 @@ from servers.http_rows import HttpRows
 from tests.support.backlogs import start_cli, wait_until
 from tests.support.cli import Ended
 from tests.support.request_streams import ROWS, Stream, http_stream
+from tests.support.scraped_metrics import metrics_of, metrics_url
 
 from penstock.committers.contract import ManifestState, Token
 from penstock.testing.conformance.query import ids
@@ -254,3 +256,60 @@ def test_rows_that_later_ones_replace_are_not_sent_and_counted(
     assert sorted(stream.server.ids()) == [1, 11, 20, 21, 22]
     assert "4 of 9 rows of batches 0 to 2 were not sent" in caplog.text
     assert stream.row_log() == []
+
+
+# Metrics --------------------------------------------------------------------------------------------
+
+
+def test_metrics_and_json_tell_what_requests_have_become_also_while_they_are_sent(
+    stream: Stream, tmp_path: Path
+) -> None:
+    """The service does not answer at first, then throttles, then refuses one row. Later rows replace others.
+
+    Another process leaves the stream to the holder of its lease.
+    """
+    refused = (21,)
+    stream.query = stream.query.with_options(
+        keys="key", requestTimeout="1s", badRows="deadLetter", deadLetter=str(tmp_path / "refused")
+    )
+    stream.server.set(stalls_after=0, refused=refused)
+    for batch_id in range(3):
+        rows = pa.table({"id": [10 * batch_id, 10 * batch_id + 1, 10 * batch_id + 2], "key": [1, None, 2]})
+        stream.query.run(stream.store, stream.query.batch(batch_id), rows)
+    process = start_cli("deliver", "--store", stream.store_url, "--json", "--metrics-port", "0")
+    try:
+        url = metrics_url(process)
+
+        def value(name: str) -> float:
+            return metrics_of(url, stream.query.stream.table_uri).get(f"penstock_{name}", 0)
+
+        wait_until(lambda: value("timed_out_requests_total") > 0)
+        assert (value("delivered_rows_total"), value("dead_letters_total")) == (0, 0)
+        (other,) = stream.deliver("--json", "--lease-wait-seconds", "0").json["streams"]
+        assert (other["busy"], other["left"]) == (True, 3)
+        stream.server.set(answers=(429, 429, 503), refused=refused)
+        wait_until(lambda: value("dead_letters_total") == 1)
+        values = metrics_of(url, stream.query.stream.table_uri)
+    finally:
+        process.kill()
+        out, _ = process.communicate()
+
+    assert sorted(stream.server.ids()) == [1, 11, 20, 22]
+    assert values["penstock_delivered_rows_total"] == 9
+    assert values["penstock_replaced_rows_total"] == 4
+    assert values["penstock_throttled_requests_total"] == 3
+    assert values["penstock_timed_out_requests_total"] >= 1
+    sent, retried = values["penstock_sent_rows_total"], values["penstock_retried_rows_total"]
+    assert sent == values["penstock_requests_total"] == 5 + retried
+    assert retried == 3 + values["penstock_timed_out_requests_total"]
+    assert 0 < values["penstock_in_flight_rows_max"] < IN_FLIGHT
+    assert values["penstock_dead_letters_waiting"] == values["penstock_failures_total"] == 0
+    assert values["penstock_freshness_seconds_count"] == 1
+    assert 1 < values["penstock_freshness_seconds_sum"] < 120
+
+    (delivered,) = [json.loads(line) for line in out.splitlines()]
+    for name in ("replaced_rows", "sent_rows", "retried_rows", "requests", "throttled_requests"):
+        assert delivered[name] == values[f"penstock_{name}_total"]
+    assert delivered["timed_out_requests"] == values["penstock_timed_out_requests_total"]
+    assert delivered["in_flight_rows_max"] == pytest.approx(values["penstock_in_flight_rows_max"], abs=0.001)
+    assert (delivered["dead_letters"], delivered["dead_letters_waiting"]) == (1, 1)

@@ -33,7 +33,7 @@ from penstock.committers.progress import (
 )
 from penstock.committers.requests.committer import RequestCommitter
 from penstock.committers.requests.content import RequestManifests
-from penstock.committers.requests.contract import RefusedEntry, RowPlace
+from penstock.committers.requests.contract import Counters, RefusedEntry, RowPlace
 from penstock.committers.row_log.cleanup import CleanableRowLogs
 from penstock.committers.row_log.log import RowLog
 from penstock.committers.row_log.names import RowLogName, row_log_path
@@ -257,9 +257,8 @@ class SimulatedRequests:
 class SimulatedWriter:
     """See `EntryWriter`. Requests are sent one after the other, and not in the order of the entries."""
 
-    dropped = 0
-
     def __init__(self, lake: RequestSimLake, on_acknowledged: Callable[[], None]) -> None:
+        self.counters = Counters()
         self._lake = lake
         self._on_acknowledged = on_acknowledged
         self._acknowledged = Acknowledged()

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.committers.errors import PenstockError, SchemaMismatchError
-from penstock.committers.requests.contract import RefusedEntry, RowPlace
+from penstock.committers.requests.contract import Counters, RefusedEntry, RowPlace
 
 REFUSED_AT = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 
@@ -75,7 +75,7 @@ class FakeWriter:
         self._on_acknowledged = on_acknowledged
         self._buffered: list[FakeEntry] = []
         self.acknowledged_up_to: int | None = None
-        self.dropped = 0
+        self.counters = Counters()
         self.is_ended = False
         self._refused: list[RefusedEntry] = []
 
@@ -94,7 +94,7 @@ class FakeWriter:
                 raise destination.error
             destination.received.append(entry)
             if entry.row_id in destination.refused:
-                self.dropped += 1
+                self.counters.dead_letters += 1
                 self._refused.append(
                     RefusedEntry(entry.position, entry.id, "400", "not accepted", REFUSED_AT)
                 )

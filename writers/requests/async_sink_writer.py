@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from ...committers.errors import RetryableError
-from .counters import Counters
+from ...committers.requests.contract import Counters
 from .entry import Entry
 from .sender import RequestSender
 

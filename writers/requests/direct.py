@@ -71,7 +71,7 @@ class DirectWriter:
         self._writer.flush()
         self._keep_refused()
         self._writer.abort()
-        return Sent(self._rows, self._size_bytes, self._writer.dropped)
+        return Sent(self._rows, self._size_bytes, self._writer.counters.dead_letters)
 
     def abort(self) -> None:
         """End what is in flight. Never raises, so that the original error is reported."""

@@ -46,10 +46,6 @@ class RowWriter(AsyncSinkWriter[PayloadT]):
         super().__init__(sender)
         self._refused = refused
 
-    @property
-    def dropped(self) -> int:
-        return self.counters.dead_letters
-
     def take_refused(self) -> list[RefusedEntry]:
         taken, self._refused[:] = list(self._refused), []
         return taken

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from ...committers.errors import PenstockError, RetryableError, SchemaMismatchError
+from ...committers.requests.contract import Counters
 from ...committers.safe_text import get_logger
 from .buffer import EntryBuffer, Queued
 from .client import Client, ErrorClassifier, Observer, classify_error
-from .counters import Counters
 from .entry import Entry
 from .limits import Limits
 from .progress import Progress
@@ -94,7 +94,7 @@ class RequestSender(Generic[PayloadT]):
         self._buffer: EntryBuffer[PayloadT] = EntryBuffer(order_by_key=order_by_key, in_order=in_order)
         self._in_flight: dict[asyncio.Task[Result | Sequence[Result]], _Request[PayloadT]] = {}
         self._progress = Progress()
-        self._counters = Counters()
+        self._counters = Counters(in_flight_max=self._rate.limit_entries)
         self._timer: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._flushes = 0
@@ -118,11 +118,6 @@ class RequestSender(Generic[PayloadT]):
     def counters(self) -> Counters:
         """The live counters; read them only."""
         return self._counters
-
-    @property
-    def limit_entries(self) -> float:
-        """How many entries may be in flight, as the destination's throttling has taught."""
-        return self._rate.limit_entries
 
     async def write(self, entries: Sequence[Entry[PayloadT]]) -> None:
         """Take the entries. Waits while the buffer is full.
@@ -413,6 +408,7 @@ class RequestSender(Generic[PayloadT]):
 
     def _count(self) -> None:
         self._counters.in_flight_requests = len(self._in_flight)
+        self._counters.in_flight_max = self._rate.limit_entries
         self._counters.buffered = self._buffer.entries
         self._counters.buffered_bytes = self._buffer.bytes
 

@@ -235,9 +235,9 @@ def test_throttling_and_time_outs_let_fewer_entries_be_in_flight() -> None:
             writer = sender(service)
             await writer.write(entries(3))
             await asyncio.sleep(LATENCY_S * 1.01)
-            limit_entries = writer.limit_entries
+            in_flight_max = writer.counters.in_flight_max
             await writer.abort()
-            return limit_entries
+            return in_flight_max
 
         assert run_virtually(main()) == pytest.approx(6 * 0.9 if decreases else 6)
 
@@ -245,9 +245,9 @@ def test_throttling_and_time_outs_let_fewer_entries_be_in_flight() -> None:
         writer = sender(ScriptedService("never"), request_timeout_s=0.01)
         await writer.write(entries(3))
         await asyncio.sleep(0.02)
-        limit_entries = writer.limit_entries
+        in_flight_max = writer.counters.in_flight_max
         await writer.abort()
-        return limit_entries
+        return in_flight_max
 
     assert run_virtually(timed_out()) == pytest.approx(6 * 0.9)
 
