@@ -352,21 +352,37 @@ def test_values_that_do_not_fit_are_refused_by_the_task(
     assert said in str(failure.value)
 
 
+# Limits ----------------------------------------------------------------------------------------------
+
+NONE = sys.maxsize
+SERVICE_LIMITS = [
+    ("kinesis", (500, 5 << 20, 1 << 20), (500, 5 << 20, 1 << 20)),
+    ("firehose", (500, 4 << 20, 1000 << 10), (500, 4 << 20, 1000 << 10)),
+    ("dynamodb", (25, 16 << 20, 400 << 10), (25, 16 << 20, 400 << 10)),
+    ("sqs", (10, 1 << 20, 1 << 20), (10, 1 << 20, 1 << 20)),
+    # max_payload
+    ("nats", (500, 4 << 20, 1 << 20), (NONE, NONE, 1 << 20)),
+    # client-query-buffer-limit, proto-max-bulk-len
+    ("redis", (500, 4 << 20, 1 << 20), (NONE, 1 << 30, 512 << 20)),
+    # http.max_content_length
+    *((kind, (1000, 10 << 20, 10 << 20), (NONE, 100 << 20, 100 << 20)) for kind in SEARCH),
+]
+"""Rows and bytes of a request, and bytes of a row: the defaults, and what the service documents as its own
+default.
+"""
+
+
+@pytest.mark.parametrize(("kind", "limits", "documented"), SERVICE_LIMITS)
+def test_limits_are_those_of_the_service(
+    kind: str, limits: tuple[int, int, int], documented: tuple[int, int, int]
+) -> None:
+    options = service_of(kind).options.parse(GIVEN[kind]).limits
+    found = (options.batch_entries_max, options.batch_bytes_max, options.record_bytes_max)
+    assert found == limits
+    assert all(one <= most for one, most in zip(found, documented, strict=True))
+
+
 # AWS -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kind", "limits"),
-    [
-        ("kinesis", (500, 5 << 20, 1 << 20)),
-        ("firehose", (500, 4 << 20, 1000 << 10)),
-        ("dynamodb", (25, 16 << 20, 400 << 10)),
-        ("sqs", (10, 1 << 20, 1 << 20)),
-    ],
-)
-def test_limits_are_those_of_the_service(kind: str, limits: tuple[int, int, int]) -> None:
-    found = service_of(kind).options.parse(GIVEN[kind]).limits
-    assert (found.batch_entries_max, found.batch_bytes_max, found.record_bytes_max) == limits
 
 
 @pytest.mark.parametrize("kind", AWS)
