@@ -40,6 +40,13 @@ from penstock.testing.conformance import DestinationConformance, DestinationHarn
 from penstock.testing.conformance.query import source_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "destinations.md"
+PAGES = {
+    "postgres": "postgres.md",
+    "elasticsearch": "destinations/opensearch.md",
+    "jsonlines": "write-a-destination.md",
+    "influxdb": "write-a-request-destination.md",
+}
+"""By kind, where a page does not have its name."""
 
 TEXT = """# Destinations
 
@@ -126,11 +133,20 @@ def _page(folder: Path) -> str:
         JsonLinesHarness(folder),
         InfluxHarness(folder, InfluxServer("http://localhost")),
     ]
-    head = ["", *(harness.promises.name for harness in harnesses)]
+    head = ["", *map(_linked_name, harnesses)]
     lines = [head, ["---"] * len(head)]
     lines += [[what, *map(of, harnesses)] for what, of in ROWS.items()]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return TEXT.format(table=table, claims="\n".join(f"- {claim}" for claim in _claims()))
+
+
+def _linked_name(harness: DestinationHarness) -> str:
+    """The name of the destination, with a link to its page; to its options if it has none."""
+    kind = harness.destination.kind
+    page = PAGES.get(kind, f"destinations/{kind}.md")
+    if not (PAGE.parent / page).exists():
+        page = f"options.md#penstock{kind}"
+    return f"[{harness.promises.name}]({page})"
 
 
 def _claims() -> list[str]:

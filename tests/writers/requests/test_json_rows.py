@@ -64,11 +64,7 @@ def test_times_with_another_zone_are_written_in_utc() -> None:
 
 
 def test_the_documents_show_these_values() -> None:
-    page = (
-        DOCUMENTS.read_text()
-        .partition("## JSON: HTTP endpoints, Kinesis, Firehose, SQS")[2]
-        .partition("\n## ")[0]
-    )
+    page = DOCUMENTS.read_text().partition("## Rows as JSON")[2].partition("\n## ")[0]
     shown = [
         text for row in re.findall(r"\| ([^|]*) \|\n", page)[1:] for text in re.findall(r"`([^`]+)`", row)
     ]
