@@ -35,9 +35,11 @@ def test_dead_letters_of_a_manifest_wait_once_it_is_committed(store: SqlManifest
     prepare(store, 0, letter(1), letter(0))
     prepare(store, 1)
     assert store.dead_letters.waiting(STREAM) == []
+    assert [one.dead_letters_waiting for one in store.streams()] == [0]
     store.finish(batch(0), COMMITTED)
     store.finish(batch(1), COMMITTED)
     assert store.dead_letters.waiting(STREAM) == [batch(0)]
+    assert [one.dead_letters_waiting for one in store.streams()] == [2]
     assert store.dead_letters.waiting(UNKNOWN) == []
 
     expected = [replace(one, message="not  accepted") for one in (letter(0), letter(1))]
