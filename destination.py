@@ -73,7 +73,7 @@ if TYPE_CHECKING:
         Retry,
         Split,
     )
-    from .writers.requests.row_ids import row_ids
+    from .writers.requests.row_ids import id_with_content, row_ids
     from .writers.requests.row_requests import RowRequests
 
 _HOME = {
@@ -152,7 +152,7 @@ _HOME = {
         "Retry",
         "Split",
     ),
-    "writers.requests.row_ids": ("row_ids",),
+    "writers.requests.row_ids": ("id_with_content", "row_ids"),
     "writers.requests.row_requests": ("RowRequests",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -223,6 +223,7 @@ __all__ = [
     "columns",
     "declared",
     "http_url",
+    "id_with_content",
     "is_committed",
     "option",
     "optional",

@@ -28,6 +28,10 @@ class RowPlace:
     partition: int
     row: int
     position: int
+    is_fixed: bool = True
+    """False: another attempt of the task may have another row here, because Spark can repeat a task with its
+    rows in another order.
+    """
 
 
 NOWHERE = RowPlace("", 0, 0, 0, 0)

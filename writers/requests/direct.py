@@ -84,5 +84,5 @@ class DirectWriter:
                 self._box.add(letter)
 
     def _place(self) -> RowPlace:
-        attempt = self._attempt
-        return RowPlace(attempt.query_id, attempt.batch_id, attempt.partition, self._rows, self._rows)
+        attempt, row = self._attempt, self._rows
+        return RowPlace(attempt.query_id, attempt.batch_id, attempt.partition, row, row, is_fixed=False)

@@ -51,7 +51,7 @@ def row_ids(rows: pa.RecordBatch, place: RowPlace, column: str | None) -> Sequen
 
 
 def id_with_content(row_id: str, *content: bytes) -> str:
-    """Return a derived id for destinations that recognize ids and drop what they have.
+    """Return a derived id for destinations that recognize ids, and drop or replace what they have.
 
     A batch that runs again may have another row at the same place, which must not be taken for the one that
     has arrived.

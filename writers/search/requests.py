@@ -9,7 +9,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from ...committers.requests.contract import NOWHERE, RowPlace
 from ..requests.entry import Entry
 from ..requests.json_requests import JsonRequests, check_rows
 from ..requests.results import Result
-from ..requests.row_ids import check_text_column, row_ids, texts_of
+from ..requests.row_ids import check_text_column, id_with_content, row_ids, texts_of
 from .checks import check_index, refused
 from .client import SearchTarget
 
@@ -80,6 +80,8 @@ class SearchRequests(JsonRequests):
     def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[bytes]]:
         """Rows with the same id are sent in their order."""
         entries: Sequence[Entry[bytes]] = JsonRequests.entries(self, rows, place)
+        if self.id_column is None and not place.is_fixed:
+            entries = [replace(entry, id=id_with_content(entry.id, entry.payload)) for entry in entries]
         _check_ids([one.id for one in entries])
         routings = _routings(rows, self.routing)
         operation = self.target.operation

@@ -18,6 +18,7 @@ from servers.opensearch import OpenSearchServer, SearchProxy, elasticsearch_prox
 from tests.support.search import KINDS, SearchPlace
 from tests.support.service_places import rows_of, service_of
 
+from penstock.committers.contract import AttemptId
 from penstock.committers.errors import (
     AccessRefusedError,
     ConfigurationError,
@@ -25,6 +26,7 @@ from penstock.committers.errors import (
     RetryableError,
     SchemaMismatchError,
 )
+from penstock.writers.requests.direct import DirectWriters
 
 ROWS = 60
 SMALL = {"maxBatchSize": "5", "maxInFlightRequests": "4"}
@@ -103,6 +105,39 @@ def test_a_request_that_arrives_late_doubles_nothing(place: SearchPlace, proxy: 
     place.write(rows_of(1, 2), idColumn="id")
     assert proxy.deliver_late() == [200]
     assert place.ids() == [1, 2]
+
+
+@BOTH
+def test_a_task_that_runs_twice_with_its_rows_in_another_order_loses_none(
+    kind: str, place: SearchPlace, proxy: LossyProxy
+) -> None:
+    """As with speculation. A request of the first attempt arrives after all requests of the second one."""
+    options = {"maxBatchSize": "1", "maxInFlightRequests": "1", "retryFor": "1s"}
+    writers = DirectWriters(place.sink(**options).requests)
+    proxy.spend("request late", *["request lost"] * 50, on="_bulk")  # type: ignore[arg-type]
+    first = writers.open(AttemptId("q1", "r1", 0, 0, 1))
+    first.write(rows_of(1, 2))
+    with pytest.raises(RetryableError):
+        first.finish()
+    first.abort()
+    assert place.ids() == []
+
+    proxy.spend()
+    second = writers.open(AttemptId("q1", "r1", 0, 0, 2))
+    second.write(rows_of(2, 1))
+    assert second.finish().rows == 2
+    assert proxy.deliver_late() == [200]
+    assert place.ids() == [1, 1, 2], "row 1 is there twice, as Spark has given it two places"
+
+
+@BOTH
+def test_a_task_that_runs_again_with_the_same_rows_doubles_none(kind: str, place: SearchPlace) -> None:
+    writers = DirectWriters(place.sink().requests)
+    for number in (1, 2):
+        writer = writers.open(AttemptId("q1", "r1", 0, 0, number))
+        writer.write(rows_of(1, 1, 2))
+        writer.finish()
+    assert place.ids() == [1, 1, 2]
 
 
 @BOTH
