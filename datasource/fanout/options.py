@@ -9,7 +9,7 @@ from typing import Any
 
 from ...committers.errors import shown
 from ..options.declaring import optional, options_of, passed_on, prefixes_of
-from ..options.delivery import DeliveryOptions
+from ..options.delivery import MANY_BATCHES, DeliveryOptions, backlog_batches, backlog_seconds
 from ..options.parsing import text
 from ..options.stream import parse_as
 
@@ -29,6 +29,12 @@ class FanoutOptions(DeliveryOptions):
         text,
         "The directory or URL of the row log, which all targets without files of their own share.",
         default="`row-log` in the checkpoint directory, if that is on a local disk",
+    )
+    backlog_batches_max: int = backlog_batches(MANY_BATCHES)
+    backlog_s_max: int = backlog_seconds(
+        "172800",
+        " For targets with files of their own, which others may delete if they are not committed. Targets "
+        "with a row log have [their default](#all-that-send-requests).",
     )
     target_options: Mapping[str, str] = passed_on(
         PREFIX,
@@ -59,14 +65,24 @@ class FanoutOptions(DeliveryOptions):
             given: the options that Spark has passed to the fan-out
             known: names of the options of its format, in lower case
         """
-        shared = {key.lower() for key in (*_SHARED, *(["rowlog"] if "rowlog" in known else []))}
-        defaults = {key.lower(): value for key, value in given.items() if key.lower() in shared}
-        if "rowlog" in known:
+        has_row_log = "rowlog" in known
+        shared = {key.lower() for key in (*_SHARED, *(["rowlog"] if has_row_log else []))}
+        defaults: dict[str, str] = {} if has_row_log else self._backlog
+        defaults |= {key.lower(): value for key, value in given.items() if key.lower() in shared}
+        if has_row_log:
             defaults |= {f"storage.{key.lower()}": value for key, value in self.storage_options.items()}
         defaults |= {f"deadletter.{key}": value for key, value in self.dead_letter_options.items()}
         own = self.own_options(name)
         named = {"queryname": f"{self.query_name}.{name}"} if self.query_name else {}
         return {**defaults, **own, **named, "delivery": "decoupled"}
+
+    @property
+    def _backlog(self) -> dict[str, str]:
+        """A target that is down must not hold up the others. So it has larger limits than a stream alone."""
+        return {
+            "backlogbatches": str(self.backlog_batches_max),
+            "backlogseconds": str(self.backlog_s_max),
+        }
 
     def own_options(self, name: str) -> dict[str, str]:
         prefix = f"{name}."

@@ -16,6 +16,30 @@ TARGET_FILE_BYTES = 128 * MIB
 _TIB = 1024 * 1024 * MIB
 
 
+MANY_BATCHES = "1000000"
+"""Eleven days, with a batch a second."""
+
+
+def backlog_batches(default: str) -> int:
+    """Declare `backlogBatches`."""
+    return option(
+        "backlogBatches",
+        count(1, 10_000_000),
+        "The query waits while this many batches are undelivered.",
+        default=default,
+    )
+
+
+def backlog_seconds(default: str, note: str = "") -> int:
+    """Declare `backlogSeconds`."""
+    return option(
+        "backlogSeconds",
+        count(1, 365 * 86_400),
+        f"The query waits while the oldest undelivered batch is this many seconds old.{note}",
+        default=default,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryOptions(StreamOptions):
     """Options of streams that a delivery process delivers."""
@@ -59,24 +83,14 @@ class DeliveryOptions(StreamOptions):
         "decides. Outages do not count.",
         default="5",
     )
-    backlog_batches_max: int = option(
-        "backlogBatches",
-        count(1, 10_000_000),
-        "The query waits while this many batches are undelivered.",
-        default="10000",
-    )
+    backlog_batches_max: int = backlog_batches("10000")
     backlog_bytes_max: int = option(
         "backlogBytes",
         size(1, 1024 * _TIB),
         "The query waits while this much data is undelivered.",
         default="100gb",
     )
-    backlog_s_max: int = option(
-        "backlogSeconds",
-        count(1, 365 * 86_400),
-        "The query waits while the oldest undelivered batch is this many seconds old.",
-        default="86400",
-    )
+    backlog_s_max: int = backlog_seconds("86400")
     backlog_wait_s: int = option(
         "backlogWaitSeconds",
         count(0, 30 * 86_400),

@@ -16,7 +16,7 @@ from ...writers.requests.limits import Limits
 from ...writers.requests.opening import WriterSettings
 from ...writers.requests.retry_budget import RetryBudget
 from ..options.declaring import option, optional, options_of, passed_on
-from ..options.delivery import DeliveryOptions
+from ..options.delivery import MANY_BATCHES, DeliveryOptions, backlog_batches, backlog_seconds
 from ..options.file_tables import refused_file_options
 from ..options.parsing import (
     MIB,
@@ -158,6 +158,8 @@ class RequestOptions(DeliveryOptions):
         "each response.",
         default="1",
     )
+    backlog_batches_max: int = backlog_batches(MANY_BATCHES)
+    backlog_s_max: int = backlog_seconds("31536000", " With the default, `backlogBytes` is reached first.")
     storage_options: Mapping[str, str] = passed_on(
         "storage.",
         str.upper,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
+from penstock.committers.deliveries.contract import Backlog
 from penstock.committers.errors import ConfigurationError
+from penstock.datasource.decoupled_planning import bound_of
 from penstock.datasource.fanout.sink import FanoutSink
 from penstock.datasource.fanout.source import FanoutDataSource
 from penstock.datasource.options.declaring import options_of
@@ -14,6 +18,7 @@ from penstock.datasource.options.delivery import DeliveryOptions
 from penstock.datasource.plug_ins import BUILT_IN, load
 
 SECRET = "geheim-4711"
+LONG_AGO = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 def sink(**more: str | None) -> Any:
@@ -102,6 +107,20 @@ def test_targets_get_the_options_of_the_query_and_their_own_first() -> None:
     for one in (lake, search):
         assert (one.store, one.event_time, one.is_decoupled) == ("sqlite:////stores/s.db", "ts", True)
     assert search.given["rowLog"] == "/checkpoints/q/row-log"
+
+
+def test_a_target_that_is_down_for_a_day_does_not_hold_up_the_others() -> None:
+    """With a batch a second. Only the size of its backlog does, or a limit that is given."""
+    for name, options in sink().target_sinks.items():
+        bound = bound_of(options.options)
+        day = Backlog(86_400, 86_400, 864_000, (100 << 30) - 1, LONG_AGO)
+        assert bound.exceeded(day, LONG_AGO + timedelta(days=1)) == "", name
+        full = replace(day, size_bytes=100 << 30)
+        assert bound.exceeded(full, LONG_AGO) == "107,374,182,400 bytes wait (backlogBytes=107374182400)"
+    given = sink(backlogBatches="5", **{"target.search.backlogSeconds": "7"})
+    lake, search = (bound_of(given.target_sinks[name].options) for name in ("lake", "search"))
+    assert (lake.batches, lake.age_s) == (5, 172_800)
+    assert (search.batches, search.age_s) == (5, 7)
 
 
 def test_the_row_log_of_the_query_is_that_of_its_targets_without_files() -> None:
