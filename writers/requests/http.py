@@ -127,7 +127,24 @@ class HttpClient:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=target.connect_timeout_s),
             headers={**headers, **target.headers},
             cookie_jar=aiohttp.DummyCookieJar(),
+            middlewares=(_send_once,),
         )
+
+
+async def _send_once(
+    request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Switch the retries of the library off: the writer retries.
+
+    The library sends PUT and other idempotent methods again itself after these two errors, and not after
+    others of its own.
+    """
+    try:
+        return await send(request)
+    except aiohttp.ClientConnectorError:  # there was no connection to send on
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise aiohttp.ClientConnectionError(str(error)) from error
 
 
 def _body(body: Body, entries: Sequence[Entry[bytes]]) -> bytes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta, timezone
@@ -72,6 +74,15 @@ def cut(sent: bytes, after_s: float = 0.01) -> Answer:
     return answer
 
 
+async def reset(request: web.BaseRequest) -> web.StreamResponse:
+    """Close the connection with RST."""
+    assert request.transport is not None
+    connection = request.transport.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    request.transport.abort()
+    return web.Response()
+
+
 CUT_BEFORE_THE_RESPONSE = cut(b"")
 CUT_IN_THE_BODY = cut(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf of it")
 
@@ -112,20 +123,28 @@ def sent(
     asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
 
 
-def result_of(answer: Answer, url: Callable[[str], str] = str) -> Result:
-    """The client's result of one request to the server, or to another URL."""
+def results_of(server: Server, requests: int, url: Callable[[str], str] = str, **target: Any) -> list[Result]:
+    """The client's results of requests to the server, or to another URL. They have one connection."""
 
-    async def main() -> Result:
-        async with Server(answer).running() as server:
-            client = HttpClient(HttpTarget(url(server.url)), 1)
+    async def main() -> list[Result]:
+        async with server.running():
+            client = HttpClient(HttpTarget(url(server.url), **target), 1)
+            results = []
             try:
-                return await client.submit(entries())
-            except Exception as error:  # noqa: BLE001  whatever the library raises
-                return client.classify(error)
+                for _ in range(requests):
+                    try:
+                        results.append(await client.submit(entries()))
+                    except Exception as error:  # noqa: BLE001  whatever the library raises
+                        results.append(client.classify(error))
             finally:
                 await client.close()
+            return results
 
     return asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+
+
+def result_of(answer: Answer, url: Callable[[str], str] = str) -> Result:
+    return results_of(Server(answer), 1, url)[0]
 
 
 def test_it_is_a_client_with_a_classifier() -> None:
@@ -323,6 +342,18 @@ def test_what_no_retry_can_mend_is_an_error_of_the_configuration(url: Callable[[
     result = result_of(200, url)
     assert isinstance(result, Fatal)
     assert result.error is ConfigurationError
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+@pytest.mark.parametrize("failure", [CUT_BEFORE_THE_RESPONSE, reset], ids=["closed", "reset"])
+def test_the_library_does_not_send_again(method: str, failure: Answer) -> None:
+    """On a connection that is used again, it would send a PUT again itself."""
+    server = Server(200, failure)
+    first, second = results_of(server, 2, method=method)
+    assert first == DELIVERED
+    assert isinstance(second, Retry)
+    assert len(server.requests) == 2
+    assert len(server.connections) == 1
 
 
 def test_connections_are_used_again() -> None:
