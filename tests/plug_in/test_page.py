@@ -13,7 +13,7 @@ TESTS = Path(__file__).parents[1]
 DOCS = TESTS.parent / "docs"
 MODULES = {"plug_in": "penstock_jsonlines.py", "request_plug_in": "penstock_influxdb.py"}
 PAGES = {"plug_in": "write-a-destination.md", "request_plug_in": "write-a-request-destination.md"}
-LINES_MAX = 150
+LINES_BELOW = 150
 
 
 @pytest.mark.parametrize("folder", MODULES)
@@ -29,7 +29,7 @@ def test_the_page_has_the_code_as_it_is(folder: str, part: str) -> None:
 
 @pytest.mark.parametrize("folder", MODULES)
 def test_a_whole_destination_is_short(folder: str) -> None:
-    assert len((TESTS / folder / MODULES[folder]).read_text().splitlines()) <= LINES_MAX
+    assert len((TESTS / folder / MODULES[folder]).read_text().splitlines()) < LINES_BELOW
 
 
 def test_every_public_name_can_be_imported() -> None:

@@ -52,13 +52,11 @@ class Points:
         for name in (self.time, *self.tags):
             if name not in rows.names:
                 raise SchemaMismatchError(f"The query has no column {name!r}: {', '.join(rows.names)}.")
+        of_fields = (types.is_integer, types.is_floating, types.is_boolean, types.is_string)
+        of_others = dict.fromkeys(self.tags, (types.is_integer, types.is_string))
+        of_others[self.time] = (types.is_integer, types.is_timestamp)
         for column in rows:
-            may_be = [types.is_integer, types.is_floating, types.is_boolean, types.is_string]
-            if column.name in self.tags:
-                may_be = [types.is_integer, types.is_string]
-            if column.name == self.time:
-                may_be = [types.is_integer, types.is_timestamp]
-            if not any(is_a(column.type) for is_a in may_be):
+            if not any(is_a(column.type) for is_a in of_others.get(column.name, of_fields)):
                 raise SchemaMismatchError(f"Cast the column {column.name}: it cannot be {column.type} here.")
 
     def lines(self, rows: pa.RecordBatch) -> list[bytes]:
