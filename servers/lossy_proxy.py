@@ -28,6 +28,7 @@ Fault = Literal[
     "answered 502",
     "answered 503",
     "answered 504",
+    "asked to wait",  # answered 503, with Retry-After: 2
     "committed, answered 500",
     "committed, answered 502",
     "committed, answered 503",
@@ -182,6 +183,8 @@ def _handler(backend: str, faults: _Faults, delay_s: float) -> type[BaseHTTPRequ
                 self._answer(500, {}, json.dumps(request.headers).encode())
             elif fault == "denied":
                 self._answer(403, {}, b"<Error><Code>AccessDenied</Code></Error>")
+            elif fault == "asked to wait":
+                self._answer(503, {"Retry-After": "2"}, b"<Error><Code>SlowDown</Code></Error>")
             elif fault is not None and fault.startswith("answered"):
                 self._fail(fault)
             elif fault == "sent twice":

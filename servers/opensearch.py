@@ -146,6 +146,8 @@ def _translator(backend: str, seen: list[tuple[str, Mapping[str, str]]]) -> type
             self.send_response_only(response.status)
             self.send_header("X-Elastic-Product", "Elasticsearch")
             self.send_header("Content-Type", response.getheader("content-type") or "text/plain")
+            if wait := response.getheader("retry-after"):
+                self.send_header("Retry-After", wait)
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             if self.command != "HEAD":

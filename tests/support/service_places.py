@@ -51,6 +51,22 @@ def submit_once(requests: Any, entries: Sequence[Any]) -> Sequence[Result]:
     return results
 
 
+def result_of_failure(requests: Any, rows: pa.RecordBatch) -> Result:
+    """Send one request, without retries, and return what its exception means."""
+
+    async def submit() -> Any:
+        client = requests.new_client()
+        try:
+            await client.submit(requests.entries(rows, PLACE))
+        except Exception as error:  # noqa: BLE001  whatever the library raises
+            return client.classify(error)
+        finally:
+            await client.close()
+
+    result: Result = asyncio.run(submit())
+    return result
+
+
 def with_quick_retries(requests: Any) -> Any:
     """The same requests, whose retries begin after 10 ms."""
     retries = RetryBudget(total_s=20, backoff_first_s=0.01, backoff_max_s=0.05)

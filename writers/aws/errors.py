@@ -9,6 +9,7 @@ from __future__ import annotations
 from ...committers.errors import AccessRefusedError, ConfigurationError
 from ..requests.client import classify_error
 from ..requests.results import DeadLetter, Fatal, Result, Retry, Split
+from ..requests.retry_after import retry_after_of
 
 _THROTTLED = frozenset(
     (
@@ -102,15 +103,15 @@ _MISCONFIGURED = frozenset(
 )
 
 
-def result_of(code: str, message: str, status: int = 400) -> Result:
+def result_of(code: str, message: str, status: int = 400, retry_after_s: float | None = None) -> Result:
     """Return the result of a request that failed with this error."""
     code = code.rpartition("#")[2].rpartition(".")[2]  # AWS.SimpleQueueService.NonExistentQueue
     if code == "NonExistentQueue":
         code = "QueueDoesNotExist"
     if code in _THROTTLED or status in (429, 503):
-        return Retry(code, message, is_throttled=True)
+        return Retry(code, message, retry_after_s, is_throttled=True)
     if code in _RETRIED or status >= 500:
-        return Retry(code, message)
+        return Retry(code, message, retry_after_s)
     if code in _REFUSED:
         return Fatal(code, f"{message} {_REFUSED[code]}", AccessRefusedError)
     if code in _OF_ROWS or status == 413:
@@ -135,9 +136,13 @@ def classify(error: Exception) -> Result:
 
     code, message = type(error).__name__, str(error)
     if isinstance(error, aws.ClientError):
-        described = error.response.get("Error", {})
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
-        return result_of(str(described.get("Code", "")), str(described.get("Message") or message), status)
+        described, metadata = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
+        return result_of(
+            str(described.get("Code", "")),
+            str(described.get("Message") or message),
+            metadata.get("HTTPStatusCode", 400),
+            retry_after_of(metadata.get("HTTPHeaders", {})),
+        )
     if isinstance(
         error,
         (

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
+
+
+def retry_after_of(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds to wait that a response asks for.
+
+    Args:
+        headers: of the response, with names in lower case or found in any case
+    """
+    return parse_retry_after(headers.get("retry-after"), datetime.now(timezone.utc))
 
 
 def parse_retry_after(header: str | None, now: datetime) -> float | None:

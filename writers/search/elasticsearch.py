@@ -74,7 +74,7 @@ def classify(error: Exception) -> Result:
     ):
         return Retry(code, message)
     if isinstance(error, library.ApiError):
-        return result_of_request(error.status_code, error.body)
+        return result_of_request(error.status_code, error.body, error.meta.headers)
     return classify_error(error)
 
 

@@ -36,8 +36,11 @@ class OpenSearchClient(SearchClient):
     def open(self, timeout_s: float) -> Any:
         from opensearchpy import AsyncOpenSearch
 
+        from .opensearch_connection import Connection
+
         connections = self._limits.in_flight_requests_max
-        return AsyncOpenSearch(**_arguments(self._target, timeout_s), maxsize=connections)
+        arguments = _arguments(self._target, timeout_s)
+        return AsyncOpenSearch(**arguments, maxsize=connections, connection_class=Connection)
 
     async def send(self, client: Any, body: bytes) -> Any:
         target = self._target
@@ -60,7 +63,8 @@ def classify(error: Exception) -> Result:
     if isinstance(error, (library.ConnectionError, library.SerializationError)):
         return Retry(code, message)
     if isinstance(error, library.TransportError) and isinstance(error.status_code, int):
-        return result_of_request(error.status_code, error.info or error.error)
+        headers = getattr(error, "headers", {})  # of errors of our own connection
+        return result_of_request(error.status_code, error.info or error.error, headers)
     return classify_error(error)
 
 

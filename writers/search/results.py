@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from ...committers.errors import AccessRefusedError, ConfigurationError
 from ..requests.results import DELIVERED, DeadLetter, Fatal, Result, Retry, Split
+from ..requests.retry_after import retry_after_of
 
 Operation = Literal["index", "create"]
 
@@ -38,11 +39,11 @@ _OF_ALL_ROWS = {
 """The same, by their message. Their type is that of bad rows."""
 
 
-def result_of_request(status: int, body: object) -> Result:
+def result_of_request(status: int, body: object, headers: Mapping[str, str]) -> Result:
     """Return the result of a request that failed with this response."""
     code, reason = described(status, body)
     if status in _RETRIED or status >= 500:
-        return Retry(code, reason, is_throttled=status in _THROTTLED)
+        return Retry(code, reason, retry_after_of(headers), is_throttled=status in _THROTTLED)
     if status in _REFUSED:
         return Fatal(code, f"{reason} {_REFUSED[status]}", AccessRefusedError)
     if status == 413 or code == "action_request_validation_exception":

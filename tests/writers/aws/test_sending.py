@@ -17,7 +17,7 @@ import pytest
 from servers.aws import AwsServer
 from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
 from tests.support.aws import NAMED_BY, AwsPlace
-from tests.support.service_places import PLACE, rows_of, send_rows
+from tests.support.service_places import PLACE, result_of_failure, rows_of, send_rows
 
 from penstock.committers.errors import (
     AccessRefusedError,
@@ -169,6 +169,15 @@ def test_a_service_that_does_not_answer_stops_only_coupled_queries(
         place.sink(**options, delivery="decoupled").open_table().plan_batch(rows_of(0).schema, "append", 0)
     )
     assert planned.content == "log"
+
+
+@KINDS
+def test_a_wait_that_the_service_asks_for_is_read(server: AwsServer, proxy: LossyProxy, kind: str) -> None:
+    place = AwsPlace.new(server, kind, proxy.url)
+    proxy.spend("asked to wait")
+    result = result_of_failure(place.sink().requests, rows_of(1, 2))
+    assert isinstance(result, Retry)
+    assert (result.retry_after_s, result.is_throttled) == (2, True)
 
 
 @KINDS

@@ -16,7 +16,7 @@ import pytest
 from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
 from servers.opensearch import OpenSearchServer, SearchProxy, elasticsearch_proxy
 from tests.support.search import KINDS, SearchPlace
-from tests.support.service_places import rows_of, service_of
+from tests.support.service_places import result_of_failure, rows_of, service_of
 
 from penstock.committers.contract import AttemptId
 from penstock.committers.errors import (
@@ -27,6 +27,7 @@ from penstock.committers.errors import (
     SchemaMismatchError,
 )
 from penstock.writers.requests.direct import DirectWriters
+from penstock.writers.requests.results import Retry
 
 ROWS = 60
 SMALL = {"maxBatchSize": "5", "maxInFlightRequests": "4"}
@@ -98,6 +99,14 @@ def test_a_lost_request_or_response_loses_and_doubles_nothing(
     assert place.ids() == [1, 2, 3]
     assert counters.retried == (0 if fault == "sent twice" else 3)
     assert counters.throttled_requests == ("503" in fault)
+
+
+@BOTH
+def test_a_wait_that_the_service_asks_for_is_read(kind: str, place: SearchPlace, proxy: LossyProxy) -> None:
+    proxy.spend("asked to wait", on="_bulk")
+    result = result_of_failure(place.sink().requests, rows_of(1, 2))
+    assert isinstance(result, Retry)
+    assert (result.retry_after_s, result.is_throttled) == (2, True)
 
 
 def test_a_request_that_arrives_late_doubles_nothing(place: SearchPlace, proxy: LossyProxy) -> None:
