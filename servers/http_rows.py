@@ -34,6 +34,8 @@ class Received:
     """Idempotency-Key."""
     headers: dict[str, str]
     method: str
+    path: str
+    """With the query, as it was sent."""
     at: float
 
 
@@ -178,7 +180,14 @@ def _serve(descriptor: int) -> None:
         ids = [row["id"] for row in rows]
         headers = dict(request.headers)
         state.received.append(
-            {"ids": ids, "key": key, "headers": headers, "method": request.method, "at": time.time()}
+            {
+                "ids": ids,
+                "key": key,
+                "headers": headers,
+                "method": request.method,
+                "path": request.raw_path,
+                "at": time.time(),
+            }
         )
 
     async def show(_: web.Request) -> web.Response:
@@ -203,7 +212,7 @@ def _serve(descriptor: int) -> None:
     application.router.add_get(_ROWS, show_rows)
     application.router.add_put(_CONTROL, control)
     application.router.add_delete(_CONTROL, clear)
-    application.router.add_route("*", "/rows", take)
+    application.router.add_route("*", "/rows{rest:.*}", take)
     web.run_app(application, sock=socket.socket(fileno=descriptor), print=None, shutdown_timeout=0.1)
 
 

@@ -42,6 +42,7 @@ NEEDS_EXTRA = {
     "penstock.datasource.postgres.sink",
     "penstock.writers.redis.client",
     "penstock.writers.requests.http",
+    "penstock.writers.search.opensearch_connection",
     *(
         f"penstock.testing.conformance.{path.stem}"
         for path in (ROOT / "testing/conformance").glob("[!_]*.py")

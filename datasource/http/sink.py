@@ -11,9 +11,11 @@ from .options import HttpOptions
 
 def _requests(options: HttpOptions) -> HttpRequests:
     settings = options.writer_settings
-    if options.format == "row":
+    if options.format in ("row", "template"):
         settings = replace(settings, limits=replace(settings.limits, batch_entries_max=1))
-    return HttpRequests(options.url, settings, options.id_column, options.target)
+    return HttpRequests(
+        options.url, settings, options.id_column, options.target, options.url_template, options.body_template
+    )
 
 
 SERVICE = RequestService(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from .parsing import text
 
@@ -33,6 +33,8 @@ def http_url(url: str, *, example: str, credentials: str) -> str:
         raise ValueError(f"must not contain a user or a password: give them as {credentials}")
     if parts.fragment:
         raise ValueError("must not have a fragment (#...), which is never sent")
+    if {".", ".."} & set(map(unquote, parts.path.split("/"))):  # clients would send to another path
+        raise ValueError("must not have . or .. as a part of its path")
     host = f"[{host}]" if ":" in host else host
     netloc = host if port in (None, _PORTS[scheme]) else f"{host}:{port}"
     return urlunsplit((scheme, netloc, parts.path or "/", parts.query, ""))

@@ -118,7 +118,13 @@ class RequestService:
                 "URLs below it, and to no others."
             )
         try:
-            target, allowed = str(url_option.parse(stored)), str(url_option.parse(url))
+            target = str(url_option.parse(stored))
+        except ValueError as error:
+            raise ConfigurationError(
+                f"The {url_option.name} of the stream in the manifest store, {shown(stored)}, {error}."
+            ) from None
+        try:
+            allowed = str(url_option.parse(url))
         except ValueError as error:
             raise ConfigurationError(f"--storage {url_option.name}={shown(url)}: {error}.") from None
         return target == allowed or target.startswith(f"{allowed.rstrip('/')}/")

@@ -94,6 +94,41 @@ def test_secrets_are_sent_only_below_the_url_that_they_are_for(url: str, is_sent
     assert sink.table_uri == STREAM.table_uri
 
 
+@pytest.mark.parametrize(
+    ("stored", "url", "is_sent"),
+    [
+        ("https://api.example.com/rows/{id}", "https://api.example.com/rows", True),
+        ("https://api.example.com/rows/{id}", "https://api.example.com/rows/{id}", True),
+        ("https://api.example.com/{id}", "https://api.example.com/rows", False),
+    ],
+)
+def test_secrets_are_sent_below_their_url_whatever_the_columns_are(
+    stored: str, url: str, is_sent: bool
+) -> None:
+    access = TableAccess.parse(["bearerToken=geheim", f"url={url}"], None)
+    sink: Any = DESTINATION.sink(StreamKey("q", stored), {"url": stored, "format": "row"}, access)
+    assert (sink.options.bearer_token == "geheim") == is_sent
+
+
+@pytest.mark.parametrize("path", ["../admin", "%2e%2E/admin", "./x", "a/.."])
+def test_the_store_cannot_name_a_url_that_leaves_the_one_for_the_secrets(path: str) -> None:
+    """Clients resolve these parts of a path before they send."""
+    stored = f"{GIVEN['url']}/{path}"
+    access = TableAccess.parse(["bearerToken=geheim", f"url={GIVEN['url']}"], None)
+    with pytest.raises(ConfigurationError, match=r"in the manifest store.*must not have \. or") as failure:
+        DESTINATION.sink(StreamKey("q", stored), {"url": stored}, access)
+    assert "geheim" not in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    "host", ["https://api.example.com{x}/", "https://{x}/", "https://api.example.com:{x}/"]
+)
+def test_the_store_cannot_let_rows_choose_the_host(host: str) -> None:
+    access = TableAccess.parse(["bearerToken=geheim", "url=https://api.example.com/"], None)
+    with pytest.raises(ConfigurationError, match="url"):
+        DESTINATION.sink(StreamKey("q", host), {"url": host, "format": "row"}, access)
+
+
 @pytest.mark.parametrize("url", [None, "nonsense"])
 def test_secrets_without_a_url_are_refused(url: str | None) -> None:
     given = ["header.X-Key=geheim", *([f"url={url}"] if url else [])]

@@ -75,6 +75,24 @@ def test_a_decoupled_stream_is_delivered_beside_its_driver(
     assert secret.encode() not in kept
 
 
+def test_a_decoupled_stream_sends_each_row_to_its_url(
+    spark: SparkSession, service: HttpRows, source: Path, tmp_path: Path
+) -> None:
+    options = {"format": "template", "bodyTemplate": '{{"id": {id}, "on": {day}}}', "method": "PUT"}
+    options |= {"delivery": "decoupled", "maxInFlightRequests": "64"}
+    checkpoint = tmp_path / "checkpoint"
+    run(spark, source, checkpoint, url=f"{service.url}/{{day}}/{{id}}", **options)
+    store = f"sqlite:///{checkpoint}/penstock.sqlite"
+    with penstock.start_delivery(store), open_store(store) as opened:
+        (stream,) = opened.streams()
+        wait_until(lambda: not opened.pending(stream.key))
+
+    assert stream.key.table_uri == f"{service.url}/{{day}}/{{id}}"
+    assert sorted(service.ids()) == list(range(FILES * ROWS))
+    for request, row in zip(service.received(), service.rows(), strict=True):
+        assert request.path == f"/rows/{row['on']}/{row['id']}"
+
+
 def test_a_batch_write_sends_once(spark: SparkSession, service: HttpRows, session_zone: str) -> None:
     frame = spark.range(3).selectExpr(
         "id",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -11,11 +12,14 @@ import pyarrow as pa
 
 from ...committers.requests.contract import RowPlace
 from ..requests.entry import Entry
-from ..requests.json_requests import JsonRequests
-from ..requests.row_ids import id_with_content
+from ..requests.json_requests import JsonRequests, check_rows
+from ..requests.json_rows import json_objects
+from ..requests.row_ids import check_column, id_with_content, row_ids
+from .templates import bodies_of, urls_of
 
 if TYPE_CHECKING:
-    from ..requests.http import HttpClient, HttpTarget
+    from ..requests.http import AddressedRow, HttpClient, HttpTarget
+    from ..requests.template import Template
 
 _IN_HEADERS = "!#$&'()*+,-./:;<=>?@[]^_`{|}~ "
 """Characters that are not percent-encoded, in addition to letters and digits."""
@@ -26,14 +30,50 @@ class HttpRequests(JsonRequests):
     """See `Requests`. The id of a row can be sent in a header."""
 
     target: HttpTarget
+    url: Template | None = None
+    """The URL of each row. None: that of the target."""
+    body: Template | None = None
+    """The body of each row. None: the row as a JSON object."""
 
     def new_client(self) -> HttpClient:
         from ..requests.http import HttpClient
 
         return HttpClient(self.target, self.settings.limits.in_flight_requests_max)
 
-    def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[bytes]]:
-        entries: Sequence[Entry[bytes]] = JsonRequests.entries(self, rows, place)
+    def check_schema(self, rows: pa.Schema) -> None:
+        JsonRequests.check_schema(self, rows)
+        if self.url is not None:
+            self.url.check(rows)
+        if self.body is not None:
+            for column in self.body.columns:
+                check_column(rows, self.body.option, column)
+
+    def checker(self) -> Callable[[pa.RecordBatch], None]:
+        return partial(_check, self.id_column, self.url)
+
+    def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[bytes | AddressedRow]]:
+        ids = row_ids(rows, place, self.id_column)
+        bodies = json_objects(rows) if self.body is None else bodies_of(self.body, rows)
+        urls = [None] * rows.num_rows if self.url is None else urls_of(self.url, rows)
+        return [
+            self._entry(body, url, row_id, place.position + number)
+            for number, (body, url, row_id) in enumerate(zip(bodies, urls, ids, strict=True))
+        ]
+
+    def _entry(self, body: bytes, url: str | None, row_id: str, position: int) -> Entry[bytes | AddressedRow]:
+        content = (body,) if url is None else (url.encode(), body)
         if self.id_column is None:
-            entries = [replace(entry, id=id_with_content(entry.id, entry.payload)) for entry in entries]
-        return [replace(entry, id=quote(entry.id, _IN_HEADERS)) for entry in entries]
+            row_id = id_with_content(row_id, *content)
+        row_id = quote(row_id, _IN_HEADERS)
+        size_bytes = sum(map(len, content)) + 1
+        if url is None:
+            return Entry(body, size_bytes, row_id, position)
+        from ..requests.http import AddressedRow
+
+        return Entry(AddressedRow(url, body), size_bytes, row_id, position)
+
+
+def _check(id_column: str | None, url: Template | None, rows: pa.RecordBatch) -> None:
+    check_rows(id_column, rows)
+    if url is not None:
+        urls_of(url, rows)

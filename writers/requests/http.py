@@ -7,7 +7,6 @@ import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import Literal, TypeAlias
 
 import aiohttp
@@ -16,7 +15,7 @@ from ...committers.errors import AccessRefusedError, ConfigurationError
 from .client import classify_error
 from .entry import Entry
 from .results import DELIVERED, Fatal, Result, Retry, Split
-from .retry_after import parse_retry_after
+from .retry_after import retry_after_of
 
 Body: TypeAlias = Literal["json_array", "ndjson", "row"]
 
@@ -64,8 +63,18 @@ class HttpTarget:
             raise ConfigurationError("Set a bearer token or a user with a password, not both.")
 
 
+@dataclass(frozen=True, slots=True)
+class AddressedRow:
+    """A row that is sent to a URL of its own."""
+
+    url: str
+    body: bytes
+
+
 class HttpClient:
     """See `Client`. The payload of an entry is its row as JSON, without line breaks.
+
+    With one row for each request, it can be an `AddressedRow`.
 
     A request has an `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header): the id of its entry, or a
     hash of the ids of its entries. A service that honours it recognizes a request that arrives twice. Failed
@@ -82,13 +91,13 @@ class HttpClient:
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
 
-    async def submit(self, entries: Sequence[Entry[bytes]]) -> Result:
-        target = self._target
+    async def submit(self, entries: Sequence[Entry[bytes | AddressedRow]]) -> Result:
+        target, first = self._target, entries[0].payload
         if self._session is None:
             self._session = self._open()
         async with self._session.request(
             target.method,
-            target.url,
+            first.url if isinstance(first, AddressedRow) else target.url,
             data=_body(target.body, entries),
             headers={target.idempotency_header: _idempotency_key(entries)},
             allow_redirects=False,  # redirects may turn a POST into a GET
@@ -147,8 +156,9 @@ async def _send_once(
         raise aiohttp.ClientConnectionError(str(error)) from error
 
 
-def _body(body: Body, entries: Sequence[Entry[bytes]]) -> bytes:
-    rows = [entry.payload for entry in entries]
+def _body(body: Body, entries: Sequence[Entry[bytes | AddressedRow]]) -> bytes:
+    payloads = [entry.payload for entry in entries]
+    rows = [one.body if isinstance(one, AddressedRow) else one for one in payloads]
     if body == "json_array":
         return b"[" + b",".join(rows) + b"]"
     if body == "ndjson":
@@ -158,7 +168,7 @@ def _body(body: Body, entries: Sequence[Entry[bytes]]) -> bytes:
     return rows[0]
 
 
-def _idempotency_key(entries: Sequence[Entry[bytes]]) -> str:
+def _idempotency_key(entries: Sequence[Entry[bytes | AddressedRow]]) -> str:
     if len(entries) == 1:
         return entries[0].id
     return hashlib.sha256("\n".join(entry.id for entry in entries).encode()).hexdigest()
@@ -169,7 +179,7 @@ def _refusal(response: aiohttp.ClientResponse, text: str) -> Result:
     status = response.status
     code, message = str(status), f"{response.reason or ''}: {text}" if text else response.reason or ""
     if status in _RETRIED or status >= 500:
-        retry_after_s = parse_retry_after(response.headers.get("Retry-After"), datetime.now(timezone.utc))
+        retry_after_s = retry_after_of(response.headers)
         return Retry(code, message, retry_after_s, is_throttled=status in _THROTTLED)
     if status in _FATAL:
         return Fatal(code, f"{message} {_FATAL[status]}", AccessRefusedError)

@@ -76,7 +76,7 @@ def json_objects(rows: pa.RecordBatch) -> list[bytes]:
     """
     check_values(rows)
     names = [json.dumps(name, ensure_ascii=False) for name in rows.schema.names]
-    columns = [list(_texts(array, field)) for array, field in zip(rows.columns, rows.schema, strict=True)]
+    columns = [list(json_texts(array, field)) for array, field in zip(rows.columns, rows.schema, strict=True)]
     heads = [f"{',' if number else '{'}{name}:" for number, name in enumerate(names)]
     return [
         ("".join([head + text for head, text in zip(heads, values, strict=True)]) + "}").encode()
@@ -91,7 +91,8 @@ def json_values(array: pa.Array, name: str) -> list[Any]:
     return values if convert is None else [None if value is None else convert(value) for value in values]
 
 
-def _texts(array: pa.Array, field: pa.Field) -> Iterator[str]:
+def json_texts(array: pa.Array, field: pa.Field) -> Iterator[str]:
+    """The values of a column as JSON."""
     if types.is_integer(field.type):
         return ("null" if value is None else str(value) for value in array.to_pylist())
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode

@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import types
 
-from ...committers.errors import SchemaMismatchError
 from ...committers.requests.contract import EntryWriter, Requests, RowPlace
-from ..parquet.columns import is_list
+from .row_ids import check_text_column
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +48,7 @@ def check_key_columns(rows: pa.Schema, columns: Sequence[str], option: str) -> N
         SchemaMismatchError: a column does not exist, or its values cannot be compared.
     """
     for column in columns:
-        if column not in rows.names:
-            raise SchemaMismatchError(
-                f"{option} names the column {column!r}, which the query does not have: "
-                f"{', '.join(rows.names)}."
-            )
-        data_type = rows.field(column).type
-        if types.is_nested(data_type) or is_list(data_type) or types.is_floating(data_type):
-            raise SchemaMismatchError(
-                f"{option} names the column {column!r} of type {data_type}: cast it to STRING."
-            )
+        check_text_column(rows, option, column)
 
 
 def row_keys(rows: pa.RecordBatch, columns: Sequence[str]) -> list[Hashable]:

@@ -27,14 +27,22 @@ def check_text_column(rows: pa.Schema, option: str, column: str | None) -> None:
     """
     if column is None:
         return
-    if column not in rows.names:
-        raise SchemaMismatchError(
-            f"{option} names the column {column!r}, which the query does not have: {', '.join(rows.names)}."
-        )
+    check_column(rows, option, column)
     data_type = rows.field(column).type
     if types.is_nested(data_type) or is_list(data_type) or types.is_floating(data_type):
         raise SchemaMismatchError(
             f"{option} names the column {column!r} of type {data_type}: cast it to STRING."
+        )
+
+
+def check_column(rows: pa.Schema, option: str, column: str) -> None:
+    """
+    Raises:
+        SchemaMismatchError: the column, which an option names, does not exist.
+    """
+    if column not in rows.names:
+        raise SchemaMismatchError(
+            f"{option} names the column {column!r}, which the query does not have: {', '.join(rows.names)}."
         )
 
 
@@ -61,7 +69,7 @@ def id_with_content(row_id: str, *content: bytes) -> str:
 
 
 def texts_of(rows: pa.RecordBatch, option: str, column: str) -> Sequence[str]:
-    """The values of a column that an option names.
+    """The values of a column that an option names: their JSON, without the quotes of strings.
 
     Raises:
         SchemaMismatchError: one is NULL.
@@ -72,4 +80,5 @@ def texts_of(rows: pa.RecordBatch, option: str, column: str) -> Sequence[str]:
             f"A row has NULL in the column {column!r}, which {option} names. Filter these rows, or give them "
             "a value."
         )
-    return list(map(str, json_values(values, column)))
+    texts = map(str, json_values(values, column))
+    return [text.lower() for text in texts] if types.is_boolean(values.type) else list(texts)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from string import Formatter
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from .row_ids import check_text_column, texts_of
+
+ColumnTexts: TypeAlias = Callable[[pa.RecordBatch, str, str], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,11 @@ class Template:
     @property
     def example(self) -> str:
         """A text with 0 for each column."""
-        return "".join(text + ("" if column is None else "0") for text, column in self.parts)
+        return self.filled("0")
+
+    def filled(self, value: str) -> str:
+        """Return a text with this value for each column."""
+        return "".join(text + ("" if column is None else value) for text, column in self.parts)
 
     def check(self, rows: pa.Schema) -> None:
         """
@@ -53,17 +60,20 @@ class Template:
         for column in self.columns:
             check_text_column(rows, self.option, column)
 
-    def texts(self, rows: pa.RecordBatch) -> Sequence[str]:
+    def texts(self, rows: pa.RecordBatch, values_of: ColumnTexts = texts_of) -> Sequence[str]:
         """Return one text for each row.
 
+        Args:
+            values_of: returns the values of a column that an option names, as texts
+
         Raises:
-            SchemaMismatchError: a value is NULL.
+            SchemaMismatchError: of `values_of`; by default, a value is NULL.
         """
         texts = [""] * rows.num_rows
         for literal, column in self.parts:
             if column is None:
                 texts = [text + literal for text in texts]
             else:
-                values = texts_of(rows, self.option, column)
+                values = values_of(rows, self.option, column)
                 texts = [text + literal + value for text, value in zip(texts, values, strict=True)]
         return texts
