@@ -133,8 +133,8 @@ class BadRowWriter(Generic[PayloadT]):
                 self._check(rows.slice(0, 0))  # raises if the columns do not fit
             if rows.num_rows > 1:
                 half = rows.num_rows // 2
-                left = self._bad_rows(rows.slice(0, half), first)
-                return left + self._bad_rows(rows.slice(half), first + half)
+                left = self._bad_rows(_copied(rows.slice(0, half)), first)
+                return left + self._bad_rows(_copied(rows.slice(half)), first + half)
             self._keep(rows, first, error)
             return [first]
         return []
@@ -145,6 +145,19 @@ class BadRowWriter(Generic[PayloadT]):
             return
         number += self.rows
         self._box.add(dead_letter(row, WRITING, self._partition, number, DOES_NOT_FIT, str(error)))
+
+
+def _copied(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a slice in memory of its own. A slice shares the elements of lists and maps with the rows around
+    it, so that a check would find the bad values of these.
+    """
+    import pyarrow as pa
+
+    from .parquet.columns import with_offsets
+
+    every = pa.array(range(rows.num_rows), pa.int32())
+    columns = [with_offsets(column).take(every) for column in rows.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
 def _without(batch: pa.RecordBatch, bad: list[int]) -> pa.RecordBatch:

@@ -380,6 +380,25 @@ def test_bad_values_of_a_partition_column_are_dead_letters(letters: Letters, tmp
     assert letters.bad_ids() == [2]
 
 
+@pytest.mark.parametrize("data_type", ["array", "map", "struct of arrays"])
+def test_a_bad_value_in_a_nested_column_concerns_its_own_row(
+    letters: Letters, tmp_path: Path, data_type: str
+) -> None:
+    """Rows of one Arrow batch share the buffers of their elements."""
+    letters.query = Query(DeltaLake(tmp_path / "nested"), options=letters.query.options)
+    texts = pa.array([b"a", b"b", b"\xff", b"c", b"d"], pa.binary()).view(pa.string())
+    offsets, ids = pa.array([0, 1, 2, 3, 5], pa.int32()), pa.array(range(4), pa.int64())
+    nested: pa.Array = pa.ListArray.from_arrays(offsets, texts)
+    if data_type == "map":
+        nested = pa.MapArray.from_arrays(offsets, pa.array(list("abcde")), texts)
+    elif data_type == "struct of arrays":
+        nested = pa.StructArray.from_arrays([nested], ["texts"])
+    letters.run(0, pa.table({"id": ids, "nested": nested}))
+
+    assert DeltaLake(tmp_path / "nested").ids() == [0, 1, 3]
+    assert letters.bad_ids() == [2]
+
+
 @KINDS
 def test_bad_rows_can_be_dropped(letters: Letters, caplog: pytest.LogCaptureFixture) -> None:
     letters.query = letters.query.with_options(badRows="drop")
