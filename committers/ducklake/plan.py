@@ -40,6 +40,8 @@ class PlanOptions:
     evolve: bool = False
     partition_by: tuple[str, ...] | None = None
     """Partition columns; None: those of the table, or none if it is created."""
+    narrows: bool = False
+    """See `match`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ def _plan(
             "partitioning, or write another table."
         )
     given = columns_of(lake, rows, address)
-    matched = match(given, table, address, evolve=options.evolve)
+    matched = match(given, table, address, evolve=options.evolve, narrows=options.narrows)
     schema = arrow_schema(lake, rows, matched, address)
     content = LakeManifest(
         kind=KIND,

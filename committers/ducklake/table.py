@@ -29,7 +29,7 @@ from ..table_changes import check_same_id, dropped
 from .address import DuckLakeAddress
 from .connection import Lake, column_types
 from .storage import S3, is_on_s3
-from .types import holds, normal, sql_type
+from .types import holds, may_hold, normal, sql_type
 
 KIND = "ducklake"
 
@@ -166,15 +166,23 @@ def columns_of(lake: Lake, rows: pa.Schema, address: DuckLakeAddress) -> list[Sc
 
 
 def match(
-    given: Sequence[SchemaColumn[str]], table: LakeTable, address: DuckLakeAddress, *, evolve: bool
+    given: Sequence[SchemaColumn[str]],
+    table: LakeTable,
+    address: DuckLakeAddress,
+    *,
+    evolve: bool,
+    narrows: bool = False,
 ) -> list[SchemaColumn[str] | None]:
     """Return the table's column for each column of the query; None for a new one.
+
+    Args:
+        narrows: columns of the table may also be smaller; the writer checks each value
 
     Raises:
         SchemaMismatchError: shows both schemas.
     """
     wording = {kind: text for kind, text in QUERY.items() if not (evolve and kind is DifferenceKind.NEW)}
-    differences = list(compare(given, table.columns, holds))
+    differences = list(compare(given, table.columns, may_hold if narrows else holds))
     problems = list(problems_in(differences, wording))
     problems += [
         f"{one.table[0].name!r} has a default in the table and is missing in the query, and rows of added "

@@ -28,6 +28,7 @@ _WIDER = {
     "INTEGER": {"BIGINT"},
     "FLOAT": {"DOUBLE"},
 }
+_INTEGERS = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT"}
 
 
 def normal(data_type: pa.DataType) -> pa.DataType:
@@ -74,6 +75,12 @@ def holds(given: str, table: str) -> bool:
     if narrow and wide:
         return wide[1] >= narrow[1] and wide[0] - wide[1] >= narrow[0] - narrow[1]
     return table in _WIDER.get(given, ())
+
+
+def may_hold(given: str, table: str) -> bool:
+    """True if a column of the second SQL type stores some values of the first one unchanged."""
+    are_decimals = _decimal(given) is not None and _decimal(table) is not None
+    return holds(given, table) or are_decimals or {given, table} <= _INTEGERS
 
 
 def _decimal(column: str) -> tuple[int, int] | None:

@@ -32,6 +32,10 @@ class DuckLakeTarget(CompactableFileTable, DuckLakeCommitter):
         super().__init__(server)
         self._query = options
 
+    @property
+    def _narrows(self) -> bool:
+        return self._query.bad_rows is not BadRows.FAIL
+
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
         options = self._query
         partition_by = options.partition_by
@@ -39,7 +43,9 @@ class DuckLakeTarget(CompactableFileTable, DuckLakeCommitter):
             by_lower = {name.lower(): name for name in rows.names}
             partition_by = tuple(by_lower.get(name.lower(), name) for name in partition_by)
             check_partition_columns(rows, partition_by)
-        wanted = PlanOptions(options.data_path or "", options.create_table, options.add_columns, partition_by)
+        wanted = PlanOptions(
+            options.data_path or "", options.create_table, options.add_columns, partition_by, self._narrows
+        )
         planned = plan(self._server, rows, mode, wanted)
         check_partition_columns(planned.schema, planned.content.partition_by)
         if planned.created:
@@ -75,5 +81,5 @@ class DuckLakeTarget(CompactableFileTable, DuckLakeCommitter):
             max_open_partitions=options.max_open_partitions,
             buffer_bytes_max=options.buffer_bytes_max,
             sort=tuple([SortField((names.get(name.lower(), name),)) for name in sort_within]),
-            narrows=options.bad_rows is not BadRows.FAIL,
+            narrows=self._narrows,
         )

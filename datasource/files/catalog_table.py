@@ -11,6 +11,7 @@ from pyarrow import types
 from ...committers.errors import ConfigurationError, SchemaMismatchError
 from ...committers.files.catalog import CatalogTable, normalized, opened
 from ...committers.files.partitions import TableName
+from .existing_files import with_sizes
 
 _STORED_AS = {
     "parquet": "STORED AS PARQUET",
@@ -47,11 +48,15 @@ def check_table(
     rows: pa.Schema,
     partition_by: Sequence[str],
     file_format: str,
-) -> None:
-    """
+    *,
+    narrows: bool,
+) -> pa.Schema:
+    """Return the columns of the files to write.
+
     Args:
         properties: the options `catalog.*`
         folder: where the query writes
+        narrows: integers and decimals may have other sizes; the writer checks each value
 
     Raises:
         ConfigurationError: the table does not exist, or the catalog cannot be opened as configured.
@@ -67,12 +72,17 @@ def check_table(
             f"The table {name} does not exist in the catalog {name.catalog!r}. Nothing was written. Create "
             f"it, for example in Spark, Hive or Athena:\n{statement}"
         )
+    if narrows:
+        stored = {name.lower(): _plain(text) for name, text in table.columns or ()}
+        by_name = {name: stored[name.lower()] for name in rows.names if name.lower() in stored}
+        rows = with_sizes(rows, by_name, lambda data_type: _plain(_hive_type(data_type)))
     problems = list(_problems(table, folder, rows, partition_by, file_format))
     if problems:
         raise SchemaMismatchError(
             f"The query does not fit the table {name} of the catalog {name.catalog!r}.\n- "
             + "\n- ".join(problems)
         )
+    return rows
 
 
 def _type_of(field: pa.Field) -> str:

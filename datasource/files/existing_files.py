@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,7 +27,7 @@ def format_problems(rows: pa.Schema, partition_by: Sequence[str], file_format: s
     return list(FORMATS[file_format].problems(columns)) if file_format in FORMATS else []
 
 
-def differences(
+def compare_with_files(
     folder: str,
     storage_options: Mapping[str, str],
     rows: pa.Schema,
@@ -33,19 +35,29 @@ def differences(
     file_format: str,
     *,
     add_columns: bool,
-) -> list[str]:
-    """Compare the rows with one file of the folder: its format, its partitions, its columns."""
+    narrows: bool,
+) -> tuple[pa.Schema, list[str]]:
+    """Compare the rows with one file of the folder: its format, its partitions, its columns.
+
+    Args:
+        narrows: integers and decimals may have other sizes; the writer checks each value
+
+    Returns:
+        The columns of the files to write, and the problems.
+    """
     paths = (path for path in place_of(folder, storage_options).paths() if format_in(path) is not None)
     relative = next(paths, None)
     if relative is None:
-        return []
+        return rows, []
     path = posixpath.join(folder, relative)
     found, codec = format_in(path) or ("", None)
     if found != file_format:
-        return [f"fileFormat: {path} is {found}, and the query writes {file_format}. Use another folder."]
+        return rows, [
+            f"fileFormat: {path} is {found}, and the query writes {file_format}. Use another folder."
+        ]
     folders = [part.partition("=")[0] for part in relative.split("/")[:-1] if "=" in part]
     if folders != list(partition_by):
-        return [
+        return rows, [
             f"partitionBy: {path} is partitioned by {', '.join(folders) or 'nothing'}, and the query by "
             f"{', '.join(partition_by) or 'nothing'}."
         ]
@@ -54,9 +66,41 @@ def differences(
         with filesystem.open_input_file(posixpath.join(root, relative)) as content:
             stored = _stored_types(content, found, codec)
     except Exception as error:  # noqa: BLE001  each format has its own errors
-        return [f"{path} cannot be read as {found} ({error}). Move it away, or use another folder."]
+        return rows, [f"{path} cannot be read as {found} ({error}). Move it away, or use another folder."]
+    if narrows:
+        rows = with_sizes(rows, stored, partial(_type_name, found=found))
     columns = {field.name: _type_name(field.type, found) for field in rows if field.name not in partition_by}
-    return list(_compared(path, stored, columns, found, add_columns=add_columns))
+    return rows, list(_compared(path, stored, columns, found, add_columns=add_columns))
+
+
+def with_sizes(
+    rows: pa.Schema, stored: Mapping[str, str], type_name: Callable[[pa.DataType], str]
+) -> pa.Schema:
+    """Return the columns with the sizes that stored integers and decimals have.
+
+    Args:
+        stored: the names of types by column
+        type_name: returns the name of a type as in `stored`
+    """
+
+    def sized(field: pa.Field) -> pa.Field:
+        sizes = chain([field.type], _sizes_of(field.type))
+        found = (size for size in sizes if type_name(size) == stored[field.name])
+        return field.with_type(next(found, field.type))
+
+    return pa.schema(
+        [sized(field) if field.name in stored and _has_size(field.type) else field for field in rows]
+    )
+
+
+def _has_size(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_signed_integer(data_type) or pa.types.is_decimal(data_type))
+
+
+def _sizes_of(data_type: pa.DataType) -> Iterable[pa.DataType]:
+    if pa.types.is_decimal(data_type):
+        return (pa.decimal128(digits, scale) for digits in range(1, 39) for scale in range(digits + 1))
+    return (pa.int32(), pa.int64(), pa.int16(), pa.int8())  # an `int` of Avro is an int32
 
 
 def _compared(

@@ -26,7 +26,7 @@ from ...writers.files.uploading import UploadingWriters
 from ...writers.parquet.write_config import WriteConfig
 from ..file_table import CompactWith, DeliveryFiles
 from .catalog_table import check_table
-from .existing_files import differences, format_problems
+from .existing_files import compare_with_files, format_problems
 from .options import FilesOptions
 
 if TYPE_CHECKING:
@@ -45,6 +45,10 @@ class FilesTarget(FilesCommitter):
     def adds_partitions(self) -> bool:
         return self.options.catalog_table is not None
 
+    @property
+    def _narrows(self) -> bool:
+        return self.options.bad_rows is not BadRows.FAIL
+
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedBatch[DataFiles, str]:
         if mode != "append":
             raise ConfigurationError(
@@ -53,14 +57,20 @@ class FilesTarget(FilesCommitter):
         self._check_folder()
         partition_by = self.options.partition_by or ()
         check_partition_columns(rows, partition_by)
-        self._check_types(rows, partition_by)
+        rows = self._file_columns(rows, partition_by)
         place = self.place
         if not self.options.create_table and not place.exists():
             raise ConfigurationError(f"There is no folder {self.folder}, and createTable is false.")
         table = self.options.catalog_table
         if table is not None:
-            check_table(
-                table, self.catalog_properties, self.folder, rows, partition_by, self.options.file_format
+            rows = check_table(
+                table,
+                self.catalog_properties,
+                self.folder,
+                rows,
+                partition_by,
+                self.options.file_format,
+                narrows=self._narrows,
             )
         place.open(create=self.options.create_table)
         schema = pa.schema([field.with_nullable(True) for field in rows])
@@ -78,7 +88,7 @@ class FilesTarget(FilesCommitter):
             target_file_bytes=self.options.target_file_bytes,
             buffer_bytes_max=self.options.buffer_bytes_max,
             compression=self.options.codec if self.options.file_format == "parquet" else "none",
-            narrows=self.options.bad_rows is not BadRows.FAIL,
+            narrows=self._narrows,
         )
 
     def layout(self, schema: pa.Schema, partition_by: tuple[str, ...]) -> str:
@@ -98,7 +108,8 @@ class FilesTarget(FilesCommitter):
                     f"list are not part of it. Use a sink for {table} tables, or another folder."
                 )
 
-    def _check_types(self, rows: pa.Schema, partition_by: Sequence[str]) -> None:
+    def _file_columns(self, rows: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
+        """Return the columns of the files to write, which are those of the rows and of the folder's files."""
         problems = [
             f"{name}: partitions of {rows.field(name).type} are read back as strings or not at all. "
             "Partition by a date, a text, a boolean or an integer."
@@ -107,16 +118,19 @@ class FilesTarget(FilesCommitter):
         ]
         file_format = self.options.file_format
         problems += format_problems(rows, partition_by, file_format)
-        problems += differences(
+        columns, different = compare_with_files(
             self.folder,
             self.storage_options,
             rows,
             partition_by,
             file_format,
             add_columns=self.options.add_columns,
+            narrows=self._narrows,
         )
+        problems += different
         if problems:
             raise SchemaMismatchError(f"The rows do not fit {self.folder}.\n- " + "\n- ".join(problems))
+        return columns
 
 
 def _table_format(options: FilesOptions, partition_by: tuple[str, ...]) -> TableFormat:

@@ -184,23 +184,32 @@ def _sources(names: Sequence[str], target: Sequence[pa.Field]) -> list[int | Non
 
 
 def _pick(
-    sources: Sequence[int | None], arrays: Sequence[pa.Array], target: Sequence[pa.Field], rows: int
+    sources: Sequence[int | None],
+    arrays: Sequence[pa.Array],
+    target: Sequence[pa.Field],
+    rows: int,
+    parent: str = "",
 ) -> list[pa.Array]:
     return [
-        pa.nulls(rows, field.type) if source is None else _convert(arrays[source], field.type)
+        pa.nulls(rows, field.type)
+        if source is None
+        else _convert(arrays[source], field.type, f"{parent}{field.name}")
         for source, field in zip(sources, target, strict=True)
     ]
 
 
-def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
+def _convert(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     """Convert `array` to `target`. Only nested levels are rebuilt here, without copying values.
 
     Arrow's own cast does not fill missing struct fields or change nullability in every version.
+
+    Args:
+        path: dotted name of the column, for messages
     """
     if array.type.equals(target):
         return array
     if pa.types.is_dictionary(array.type):
-        return _convert(array.dictionary_decode(), target)
+        return _convert(array.dictionary_decode(), target, path)
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), target)
     if pa.types.is_struct(target):
@@ -210,40 +219,44 @@ def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
         parts = (
             array.flatten() if array.null_count else [array.field(i) for i in range(array.type.num_fields)]
         )
-        children = _pick(sources, parts, fields, len(array))
+        children = _pick(sources, parts, fields, len(array), f"{path}.")
         return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
     if pa.types.is_map(target):
         fields = [target.key_field, target.item_field]
-        children = [_convert(array.keys, target.key_type), _convert(array.items, target.item_type)]
+        children = [
+            _convert(array.keys, target.key_type, f"{path}.key"),
+            _convert(array.items, target.item_type, f"{path}.value"),
+        ]
         return over_elements(array, target, pa.StructArray.from_arrays(children, fields=fields))
     if pa.types.is_list(target):
         if pa.types.is_large_list(array.type):
-            array = _cast(array, pa.list_(array.type.value_field))
-        return over_elements(array, target, _convert(array.values, target.value_type))
+            array = _cast(array, pa.list_(array.type.value_field), path)
+        return over_elements(array, target, _convert(array.values, target.value_type, f"{path}.element"))
     if is_uuid(target):
-        return _uuids(array, target)
-    return _cast(array, target)
+        return _uuids(array, target, path)
+    return _cast(array, target, path)
 
 
-def _uuids(array: pa.Array, target: pa.DataType) -> pa.Array:
+def _uuids(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     """From strings, which Spark uses for UUIDs, or from 16 bytes."""
     if is_string(array.type):
         try:
             values = [None if text is None else uuid.UUID(text).bytes for text in array.to_pylist()]
         except ValueError as error:
             raise SchemaMismatchError(
-                f"A string cannot be written as uuid: {error}. Cast it in the query."
+                f"Column {path}: a string cannot be written as uuid: {error}. Cast it in the query."
             ) from error
         array = fixed_size_bytes(values, target.storage_type.byte_width)
-    return pa.ExtensionArray.from_storage(target, _cast(array, target.storage_type))
+    return pa.ExtensionArray.from_storage(target, _cast(array, target.storage_type, path))
 
 
-def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
+def _cast(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     try:
         return array.cast(target)
     except pa.ArrowInvalid as error:
         raise SchemaMismatchError(
-            f"A value of type {array.type} cannot be written as {target}: {error}. Cast it in the query."
+            f"Column {path}: a value of type {array.type} cannot be written as {target}: {error}. Cast it in "
+            "the query."
         ) from error
 
 
