@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StructField, StructType
 
 from ...committers.contract import ManifestState
@@ -19,6 +23,8 @@ from .harness import DestinationHarness
 from .query import IDS, TEXTS, Plan, Query, ids, shipped, task
 
 OTHER_TYPE = pa.schema([("id", pa.list_(pa.int64()))])
+SMALL = pa.schema([("id", pa.int64()), ("number", pa.int32()), ("price", pa.decimal128(9, 2))])
+LARGE = pa.schema([("id", pa.int64()), ("number", pa.int64()), ("price", pa.decimal128(20, 3))])
 
 MIB = 1024 * 1024
 TASK_MIB = 96
@@ -89,6 +95,48 @@ class DataClaims(Claims):
         check_rows(harness, 0, early=[1])
         check_nothing_left(harness)
 
+    @pytest.mark.parametrize("bad_rows", ["deadLetter", "drop", "fail"])
+    def test_a_number_that_overflows_its_column_is_a_bad_row(
+        self,
+        query: Query,
+        store: SqlManifestStore,
+        harness: DestinationHarness,
+        tmp_path: Path,
+        bad_rows: str,
+    ) -> None:
+        """The table has INT and DECIMAL(9, 2), and the rows LONG and DECIMAL(20, 3)."""
+        narrows, refused = harness.promises.narrows, tmp_path / "refused"
+        columns = SMALL.names if narrows else ["id", "number"]
+        query.run(store, query.batch(0), _numbers(SMALL, (0, 0, "0")).select(columns))
+        options = {"badRows": bad_rows, **({"deadLetter": str(refused)} if bad_rows == "deadLetter" else {})}
+        query = Query(harness, options=options, store=store)
+        rows = _numbers(
+            LARGE,
+            (1, 2**31 - 1, "9999999.99"),
+            (2, 2**31, "0"),
+            (3, -(2**31), "1.50"),
+            (4, 4, "10000000.00"),
+            (5, 5, "1.005"),
+        ).select(columns)
+        if not narrows:
+            _all_or_nothing(query, store, harness, rows)
+            return
+        if bad_rows == "fail":
+            with pytest.raises(SchemaMismatchError, match="number"):
+                query.run(store, query.batch(1), rows)
+            check_rows(harness, 0)
+            check_nothing_left(harness)
+            return
+        query.run(store, query.batch(1), rows)
+        query.run(store, query.batch(2), _numbers(LARGE, (6, 6, "6")))
+
+        check_rows(harness, 0, 1, 3, 6)
+        check_nothing_left(harness)
+        letters = DeltaTable(str(refused)).to_pyarrow_table().to_pylist() if refused.exists() else []
+        named = [(json.loads(one["row"])["id"], one["message"].split(":")[0]) for one in letters]
+        expected = [(2, "Column number"), (4, "Column price"), (5, "Column price")]
+        assert sorted(named) == (expected if bad_rows == "deadLetter" else [])
+
     def test_the_memory_of_a_task_does_not_grow_with_its_rows(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
@@ -149,6 +197,23 @@ class DataClaims(Claims):
         record = store.record(query.stream, 24)
         assert record is not None
         assert record.state is ManifestState.COMMITTED
+
+
+def _numbers(schema: pa.Schema, *rows: tuple[int, int, str]) -> pa.Table:
+    row_ids, numbers, prices = zip(*rows, strict=True)
+    return pa.table([row_ids, numbers, list(map(Decimal, prices))], schema=schema)
+
+
+def _all_or_nothing(
+    query: Query, store: SqlManifestStore, harness: DestinationHarness, rows: pa.Table
+) -> None:
+    """Run the second batch: it is refused, or all of it is there."""
+    try:
+        query.run(store, query.batch(1), rows)
+    except PenstockError:
+        check_rows(harness, 0)
+    else:
+        check_rows(harness, 0, *rows["id"].to_pylist())
 
 
 class _Peak:

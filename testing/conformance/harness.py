@@ -48,6 +48,10 @@ class Promises:
     """True: `schemaEvolution=addColumns` adds missing columns."""
     checks_schema: bool = True
     """True: rows of other types than the destination's are refused before any row is written."""
+    narrows: bool = False
+    """True: with `badRows=deadLetter` or `drop`, the integers and decimals of a query may have larger types
+    than the columns, and numbers that overflow are bad rows.
+    """
     shows_secrets_to_tasks: bool = False
     """True: executors get the secrets with which tasks connect."""
     crash_points: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ import pytest
 from tests.support.external_tables import PARTITIONS, ExternalTable, GlueTable, HiveTable
 from tests.support.file_rows import stage, target_of
 
-from penstock.committers.contract import Committed, Manifest, StreamKey
+from penstock.committers.contract import AttemptId, Committed, Manifest, StreamKey
 from penstock.committers.errors import (
     CommitStateUnknownError,
     ConfigurationError,
@@ -336,6 +336,21 @@ def test_a_table_that_does_not_fit_is_refused_before_any_row_is_written(
     with pytest.raises(SchemaMismatchError, match=message):
         staged(in_glue)
     assert not in_glue.harness.uncommitted()
+
+
+def test_rows_that_overflow_a_column_of_the_table_can_be_bad_rows(in_glue: GlueTable) -> None:
+    """The folder has no files that show the type."""
+    in_glue.drop()
+    in_glue.create(columns=[("id", "int")])
+    planned = target_of(in_glue, badRows="drop").plan_batch(ROWS, "append", 0)
+    writer = planned.writers.open(AttemptId("q1", "run", 0, 0, 0))
+    try:
+        rows = [pa.record_batch([[one], [DAY], ["x"]], schema=ROWS) for one in (2**31 - 1, 2**31)]
+        writer.write(rows[0])
+        with pytest.raises(SchemaMismatchError, match="Column id"):
+            writer.write(rows[1])
+    finally:
+        writer.abort()
 
 
 def test_a_table_may_have_more_columns_and_its_names_any_case(table: ExternalTable) -> None:

@@ -67,6 +67,7 @@ class DeltaHarness(DeltaLake, LakeHarness):
         commit="the next file of the log, created if it is not there",
         token="transaction identifiers (`txn`) in the same log entry",
         shows_secrets_to_tasks=True,
+        narrows=True,
         crash_points=(*CRASH_POINTS, "evolve.done"),
     )
     secrets: ClassVar = {"storage.AWS_SECRET_ACCESS_KEY": SECRET}
@@ -93,6 +94,7 @@ class IcebergHarness(IcebergLake, LakeHarness):
         payload="Parquet files in the table's location, which no snapshot names",
         commit="the next metadata file, swapped in by the catalog",
         token="a table property in the same metadata file, which names the snapshot",
+        narrows=True,
         crash_points=CRASH_POINTS,
     )
 
@@ -124,6 +126,7 @@ class HudiHarness(HudiLake, FileTableHarness):
         token="the claim of the batch, which names the instant; also `extraMetadata` of the commit",
         overwrites=False,
         shows_secrets_to_tasks=True,
+        narrows=True,
         crash_points=CRASH_POINTS,
     )
     secrets: ClassVar = {"storage.AWS_SECRET_ACCESS_KEY": SECRET}
@@ -145,6 +148,7 @@ class PostgresHarness(PostgresTable, DestinationHarness):
         commit="one transaction that moves the rows into the table",
         token="a row of the table `penstock_fence`, changed in the same transaction",
         shows_secrets_to_tasks=True,
+        narrows=True,
         crash_points=CRASH_POINTS,
     )
 
@@ -203,6 +207,7 @@ class DuckLakeHarness(DuckLake, FileTableHarness):
         payload="Parquet files beside the data path, which the catalog does not list",
         commit="one transaction of the catalog that registers the files",
         token="a row of the table `penstock_fence` in the DuckLake, changed in the same transaction",
+        narrows=True,
         crash_points=CRASH_POINTS,
     )
 

@@ -38,6 +38,7 @@ from penstock.datasource.delta.sink import DeltaSink, DeltaTarget
 from penstock.datasource.options import stream as stream_options
 from penstock.testing.conformance import query
 from penstock.testing.conformance.harness import DestinationHarness
+from penstock.writers.parquet import schema_projection
 
 Patch = Callable[[], AbstractContextManager[Any]]
 NewHarness = Callable[[Path], DestinationHarness]
@@ -411,6 +412,12 @@ MUTATIONS = (
         "bad rows are left out",
         method(PartWriter, "write", _skip_bad_rows),
         "a_bad_value_is_refused_before_anything_is_visible",
+    ),
+    Mutation(
+        "numbers that overflow are cut off",
+        method(schema_projection, "_cast", lambda _, array, target, __: array.cast(target, safe=False)),
+        a_number_that_overflows_its_column_is_a_bad_row={"bad_rows": "drop"},
+        harness=DeltaHarness,
     ),
     Mutation(
         "a writer that keeps its rows",

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from tests.support.files import CsvHarness, FilesHarness
+from tests.support.files import CsvHarness, FilesHarness, JsonHarness
 from tests.support.files_remote import AzureFilesHarness, RemoteFilesHarness, S3FilesHarness
 
 from penstock.committers.files.bucket import Bucket
@@ -29,7 +29,8 @@ class TestFiles(DestinationConformance):
 class TestFormats(DataClaims, CleaningClaims):
     @pytest.fixture(params=["json", "csv", "avro", "orc"])
     def harness(self, tmp_path: Path, request: pytest.FixtureRequest) -> DestinationHarness:
-        return CsvHarness(tmp_path) if request.param == "csv" else FilesHarness(tmp_path, request.param)
+        own = {"json": JsonHarness, "csv": CsvHarness}.get(request.param)
+        return FilesHarness(tmp_path, request.param) if own is None else own(tmp_path)
 
 
 def _begun_now(upload: tuple[str, str, datetime]) -> tuple[str, str, datetime]:

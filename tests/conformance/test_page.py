@@ -83,6 +83,7 @@ ROWS: dict[str, Callable[[DestinationHarness], str]] = {
     "Replaces all rows (`complete` mode, batch overwrite)": lambda one: _yes(one.promises.overwrites),
     "Adds columns": lambda one: _yes(one.promises.adds_columns),
     "Refuses rows of another type": lambda one: _yes(one.promises.checks_schema),
+    "Numbers that overflow a column can be bad rows": lambda one: _yes(one.promises.narrows),
     "Tasks are sent secrets, to connect with": lambda one: _yes(one.promises.shows_secrets_to_tasks),
     "Notices a table that was dropped, replaced or rolled back": lambda one: _yes(
         _target_is(one, SupportsTableIdentity)

@@ -21,7 +21,7 @@ from prometheus_client import generate_latest
 from pyspark.sql.types import LongType, StructField, StructType
 from servers.http_rows import HttpRows
 from tests.support.dead_letters import BAD, EVERY_KIND, KINDS, ROWS, Letters, letters_of, rows_with
-from tests.support.lakes import LAKES, DeltaLake
+from tests.support.lakes import DeltaLake
 
 from penstock.committers import crash_points, dead_letters
 from penstock.committers.contract import ManifestState
@@ -278,30 +278,6 @@ def test_values_that_cannot_be_sent_are_dead_letters_too(letters: Letters, deliv
     codes = {json.loads(one["row"])["id"]: one["code"] for one in letters.read()}
     assert codes == {1: "does_not_fit", 3: "422", 4: "does_not_fit"}
     assert rows_of([one["content"] for one in letters.read()]).num_rows == 3
-
-
-@pytest.mark.parametrize("kind", LAKES)
-def test_numbers_that_overflow_the_column_of_a_table_are_dead_letters(
-    letters: Letters, tmp_path: Path, kind: str
-) -> None:
-    """The query has LONG and DECIMAL(20, 3), the table INT and DECIMAL(9, 2)."""
-    lake = LAKES[kind](tmp_path / "small")
-    sizes = [("id", pa.int64()), ("number", pa.int32()), ("price", pa.decimal128(9, 2))]
-    lake.create(pa.schema(sizes))
-    letters.query = Query(lake, options=letters.query.options)
-    numbers, prices = [1, 2**31, -(2**31), 4, 5], ["1.50", "0", "9999999.99", "10000000.00", "1.005"]
-    rows = {
-        "id": pa.array(range(5), pa.int64()),
-        "number": pa.array(numbers, pa.int64()),
-        "price": pa.array(map(Decimal, prices), pa.decimal128(20, 3)),
-    }
-    letters.run(0, pa.table(rows))
-
-    assert lake.rows("id, number, price") == [(0, 1, Decimal("1.50")), (2, -(2**31), Decimal("9999999.99"))]
-    assert letters.bad_ids() == [1, 3, 4]
-    letters.query = letters.query.with_options(badRows="fail")
-    with pytest.raises(SchemaMismatchError, match="in the table and"):
-        letters.run(1, pa.table(rows))
 
 
 @pytest.mark.parametrize("delivery", ["coupled", "decoupled"])

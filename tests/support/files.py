@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import fastavro
@@ -39,6 +41,22 @@ READ_IDS: Mapping[str, Callable[[list[str]], list[int]]] = {
 }
 
 
+def _avro_types(path: Path) -> dict[str, str]:
+    with path.open("rb") as file:
+        schema: Any = fastavro.reader(file).writer_schema
+        return {field["name"]: str(field["type"]) for field in schema["fields"]}
+
+
+TYPES: Mapping[str, Callable[[Path], dict[str, str]]] = {
+    "parquet": lambda path: {field.name: str(field.type) for field in pq.read_schema(path)},
+    "orc": lambda path: {field.name: str(field.type) for field in orc.ORCFile(path).schema},
+    "avro": _avro_types,
+    "json": lambda _: {},
+    "csv": lambda _: {},
+}
+"""How the types of the columns in a file are read. JSON and CSV have none."""
+
+
 class FilesHarness(FileTableHarness):
     """A folder, read by DuckDB, Avro files by polars, and ORC files by Arrow: they have no other reader."""
 
@@ -49,6 +67,7 @@ class FilesHarness(FileTableHarness):
         commit="the journal of the query is replaced; then the files it lists are renamed one by one",
         token="a file for each query in the staging folder",
         overwrites=False,
+        narrows=True,
         crash_points=("write.file_open", "write.files_closed", "commit.start", "commit.landed"),
     )
 
@@ -67,6 +86,14 @@ class FilesHarness(FileTableHarness):
 
     def uncommitted(self) -> Collection[str]:
         return {str(path.relative_to(self.staging)) for path in self.staging.rglob("penstock-*.*")}
+
+    def problems(self) -> list[str]:
+        """No column has another type in one file than in another."""
+        paths = self.folder.rglob(f"*.{self.file_format}")
+        types_of = TYPES[self.file_format]
+        types = {column for path in paths for column in types_of(path).items()}
+        count = Counter(name for name, _ in types)
+        return [f"{name} has {number} types" for name, number in count.items() if number > 1]
 
     def losing(self, lost: Lost) -> AbstractContextManager[None]:
         return lossy(Path, "replace", lost, OSError("the connection was lost"))
@@ -94,10 +121,19 @@ class FilesHarness(FileTableHarness):
         shutil.rmtree(self.staging)
 
 
-class CsvHarness(FilesHarness):
-    """Readers of CSV take the columns of all files by their position."""
+class JsonHarness(FilesHarness):
+    """JSON has no types of numbers."""
 
-    promises = replace(FilesHarness.promises, adds_columns=False)
+    promises = replace(FilesHarness.promises, narrows=False)
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "json")
+
+
+class CsvHarness(FilesHarness):
+    """CSV has no types, and readers take the columns of all files by their position."""
+
+    promises = replace(FilesHarness.promises, adds_columns=False, narrows=False)
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "csv")

@@ -30,6 +30,7 @@ class LanceHarness(FileTableHarness):
         commit="the next version's manifest, created if it is not there",
         token="the schema's metadata in the same version",
         shows_secrets_to_tasks=True,
+        narrows=True,
         crash_points=(*CRASH_POINTS, "evolve.done"),
     )
     secrets: ClassVar = {"storage.AWS_SECRET_ACCESS_KEY": SECRET}

@@ -37,6 +37,7 @@ class PaimonHarness(FileTableHarness):
         commit="the next snapshot: a file created by a hard link, or the request to the REST catalog",
         token="commit user, identifier and properties of the same snapshot",
         adds_columns=False,
+        narrows=True,
         crash_points=CRASH_POINTS,
     )
 
