@@ -47,6 +47,7 @@ def commit_batch(
         if not sink.options.is_decoupled:
             for target, own in commit_prepared(sink, store, messages):
                 _maintain(target, store, own)
+                _deliver_letters(target, store, own.stream)
         return
     committables, table = checked_committables(messages), open_table(sink, store)
     batch = committables[0].batch

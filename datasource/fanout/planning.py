@@ -62,7 +62,7 @@ def plan_fanout(
         with of_target(name):
             one = plan_decoupled(key, store, batches[name], digest_of, plans, starts)
         if one is not None:
-            planned[name] = replace(one, writers=_with_bad_rows(one.writers, target.options))
+            planned[name] = one
     for name, one in planned.items():
         register_stream(targets[name], store, batches[name].stream, one.target_id)
     if not planned:
@@ -70,7 +70,12 @@ def plan_fanout(
     if isinstance(sink, WritesOnce):
         parts, content = _one_part(sink, planned, rows, mode_of(overwrite), batch.batch_id)
     else:
-        parts, content = _parts(planned)
+        parts, content = _parts(
+            {
+                name: replace(one, writers=_with_bad_rows(one.writers, targets[name].options))
+                for name, one in planned.items()
+            }
+        )
     before = digest_of(batch.batch_id - 1) if batch.batch_id > 0 else None
     return BatchPlan(batch, FanoutWriters(parts), content, event_time=event_time, digest_before=before)
 
@@ -135,7 +140,9 @@ def _one_part(
     for name, target in sink.target_sinks.items():
         if name not in writers:
             writers[name] = target.open_table().plan_batch(rows, mode, batch_id).writers
-    part = PartWriters(", ".join(planned), sink.joined(writers))
+    options = next(iter(sink.target_sinks.values())).options  # a bad row of one target is one of all
+    joined = _with_bad_rows(sink.joined(writers), options)
+    part = PartWriters(", ".join(planned), joined)
     return (part,), tuple(PlannedTarget(name, 0, one.content) for name, one in planned.items())
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...committers.dead_letters import BadRows
 from ..iceberg.options import table_name
 from ..options.declaring import optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions
@@ -147,12 +146,7 @@ class LakeOptions(FileTableOptions):
 
 
 def _problems(values: Mapping[str, Any]) -> list[str]:
-    problems = _missing(values) + _problems_of_targets(values.get("target_options", {}))
-    if values.get("bad_rows", BadRows.FAIL) is not BadRows.FAIL:
-        problems.append(
-            "badRows: a row that does not fit one of the tables fails the query. Remove the option."
-        )
-    return problems
+    return _missing(values) + _problems_of_targets(values.get("target_options", {}))
 
 
 def _missing(values: Mapping[str, Any]) -> list[str]:

@@ -163,6 +163,7 @@ class TablePair:
             buffer_bytes_max=options.buffer_bytes_max,
             sort=iceberg.sort,
             parquet=iceberg.parquet,
+            narrows=iceberg.narrows,
         )
 
     def _location_problems(self, iceberg: WriteConfig) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -11,7 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from tests.support.lake_pairs import LakePair, by_all_readers, run
+from tests.support.cli import penstock
+from tests.support.lake_pairs import TARGETS, LakePair, by_all_readers, run
+from tests.support.lakes import DeltaLake
 
 from penstock.committers.contract import ManifestState
 from penstock.committers.errors import CheckpointMismatchError, RetryableError
@@ -107,6 +110,38 @@ def test_complete_mode_replaces_the_rows_of_both(pair: LakePair) -> None:
         run(pair, query, batch_id, ids(batch_id), overwrite=True)
         assert pair.deliver().code == 0
         assert pair.ids() == [[batch_id]] * 2
+
+
+@pytest.mark.parametrize("delivery", ["coupled", "decoupled"])
+@pytest.mark.parametrize("bad_rows", ["deadLetter", "drop"])
+def test_a_bad_row_of_one_table_is_one_of_both(pair: LakePair, bad_rows: str, delivery: str) -> None:
+    """A number that overflows, and an empty string, which only Delta does not take as a partition value."""
+    refused = DeltaLake(pair.root / "refused")
+    options = {"partitionBy": "day", "delivery": delivery}
+    run(pair, pair.query(**options), 0, pa.table({"id": [0], "n": pa.array([0], pa.int32()), "day": ["a"]}))
+    if bad_rows == "deadLetter":
+        options["deadLetter"] = str(refused.path)
+    rows = {"id": [1, 2, 3, 4], "n": [1, 2**31, 3, 4], "day": ["a", "a", "", "b"]}
+    run(pair, pair.query(badRows=bad_rows, **options), 1, pa.table(rows))
+    if delivery == "decoupled":
+        assert pair.deliver().code == 0
+
+    assert pair.ids() == [[0, 1, 4]] * 2
+    found = refused.rows("table_uri, row") if refused.exists else []
+    letters = [(uri, json.loads(str(row))["id"]) for uri, row in found]
+    uris = [pair.stream(target).table_uri for target in TARGETS] if bad_rows == "deadLetter" else []
+    assert sorted(letters) == sorted((uri, row_id) for uri in uris for row_id in (2, 3))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_dead_letters_are_not_sent_to_one_of_the_tables(pair: LakePair, target: str) -> None:
+    options = {"badRows": "deadLetter", "deadLetter": str(pair.root / "refused"), "delivery": "coupled"}
+    run(pair, pair.query(partitionBy="day", **options), 0, pa.table({"id": [0, 1], "day": ["a", ""]}))
+    resend = ("dead-letters", "resend", "--yes", str(pair.stream(target)))
+    message = penstock(pair.store_url, *resend, exit_code=3)
+
+    assert "Write both with penstock.lake" in message.replace("\n", " ")
+    assert pair.ids() == [[0]] * 2
 
 
 def test_a_new_column_is_added_to_both(pair: LakePair) -> None:
