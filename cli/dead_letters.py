@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..committers.contract import Batch, StreamKey
 from ..committers.dead_letters import resent_stream, rows_of
-from ..committers.errors import ConfigurationError, shown
+from ..committers.errors import ConfigurationError, TableNotSupportedError, shown
 from ..committers.store.dead_letters import Resend
 from ..datasource.dead_letters import LETTERS, committed_up_to, letters_batch, write_rows
 from ..datasource.destinations import Readable, stored_table
@@ -168,11 +168,14 @@ def load(
         problem = (
             f"Penstock does not read rows from penstock.{letters.kind}. Read {letters.key.table_uri} with a "
             "program that does: its column content has each row as an Arrow IPC stream. Or give the query a "
-            "dead-letter table in Delta, Iceberg or Postgres"
+            "dead-letter table in Delta, Iceberg, Postgres, DuckLake, Lance or Parquet files"
         )
         if isinstance(table, Readable):
-            rows = table.read("query_id", stream.key.query_id)
-            delivered, problem = _of_stream(rows, stream.key), ""
+            try:
+                rows = table.read("query_id", stream.key.query_id)
+                delivered, problem = _of_stream(rows, stream.key), ""
+            except TableNotSupportedError as error:
+                problem = str(error)
     if only_table and delivered is None:
         raise ConfigurationError(f"The dead letters of {stream.key} cannot be read: {problem}.")
     number = last_in_table(store, replace(stream, key=resent_stream(stream.key)), access)

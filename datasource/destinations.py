@@ -72,6 +72,7 @@ class Readable(Protocol):
         """Return the rows with this value in a text column; None if the table does not exist.
 
         Raises:
+            TableNotSupportedError: Penstock does not read its files.
             RetryableError: the table cannot be read now.
         """
         ...

@@ -109,13 +109,16 @@ class LakeServer:
     """Options of the object store with the data, in the Delta library's form. May contain secrets."""
 
     @contextmanager
-    def attached(self, so: str, *, data_path: str = "", create: bool = False) -> Iterator[Lake | None]:
+    def attached(
+        self, so: str, *, data_path: str = "", create: bool = False, inlines: bool = True
+    ) -> Iterator[Lake | None]:
         """Attach the DuckLake for the block; None if it does not exist. What is not committed is rolled back.
 
         Args:
             so: see `failed`
             data_path: where a new DuckLake has its files, or an existing one must have them
             create: create the DuckLake if it does not exist
+            inlines: False: new tables may have columns with names that DuckLake uses for inlined rows
 
         Raises:
             RetryableError: the catalog cannot be reached now.
@@ -129,7 +132,7 @@ class LakeServer:
         cursor = _database(os.getpid(), catalog.kind, duckdb_secret(self.storage)).cursor()
         lake = None
         try:
-            lake = self._attach(cursor, data_path, create=create)
+            lake = self._attach(cursor, data_path, create=create, inlines=inlines)
             yield lake
         except duckdb.Error as error:
             raise self.failed(error, so) from None  # its context may contain the settings
@@ -140,8 +143,12 @@ class LakeServer:
                 _detach(lake)
             cursor.close()
 
-    def _attach(self, cursor: duckdb.DuckDBPyConnection, data_path: str, *, create: bool) -> Lake | None:
+    def _attach(
+        self, cursor: duckdb.DuckDBPyConnection, data_path: str, *, create: bool, inlines: bool
+    ) -> Lake | None:
         options = [f"CREATE_IF_NOT_EXISTS {str(create).lower()}"]
+        if not inlines:
+            options.append("DATA_INLINING_ROW_LIMIT 0")  # not stored in the catalog
         if data_path:
             options.append(f"DATA_PATH {literal(data_path)}")
         if self.address.catalog.kind == "sqlite":

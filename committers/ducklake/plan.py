@@ -29,6 +29,8 @@ from .table import (
 )
 
 _ATTEMPTS_MAX = 5
+_OF_INLINED_ROWS = {"row_id", "begin_snapshot", "end_snapshot"}
+"""Names that DuckLake does not take for columns of a new table, unless it does not inline rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,9 @@ def plan(server: LakeServer, rows: pa.Schema, mode: Mode, options: PlanOptions) 
     so, address = "Nothing was written", server.address
     create = options.create and bool(options.data_path)
     created = False
+    inlines = _OF_INLINED_ROWS.isdisjoint(name.lower() for name in rows.names)
     for _ in range(_ATTEMPTS_MAX):
-        with server.attached(so, data_path=options.data_path, create=create) as lake:
+        with server.attached(so, data_path=options.data_path, create=create, inlines=inlines) as lake:
             if lake is None:
                 raise _no_lake(address, options)
             lake.begin()

@@ -14,6 +14,7 @@ import pyarrow as pa
 from ..deletion import local_root
 from ..errors import SchemaMismatchError, TableNotSupportedError
 from ..file_tables.manifest import LakeManifest
+from ..postgres.address import quoted
 from ..schema_diff import (
     FILES,
     QUERY,
@@ -27,7 +28,7 @@ from ..schema_diff import (
 )
 from ..table_changes import check_same_id, dropped
 from .address import DuckLakeAddress
-from .connection import Lake, column_types
+from .connection import Lake, LakeServer, column_types
 from .storage import S3, is_on_s3
 from .types import holds, may_hold, normal, sql_type
 
@@ -118,6 +119,21 @@ def data_path_problem(data_path: str) -> str:
     if not posixpath.isabs(data_path):
         return f"its data path {data_path} is relative: create the DuckLake with an absolute DATA_PATH"
     return ""
+
+
+def read_rows(server: LakeServer, column: str, value: str) -> pa.Table | None:
+    """Return the rows with a value in a text column; None if the table does not exist.
+
+    Raises:
+        RetryableError: it cannot be read now.
+    """
+    address = server.address
+    with server.attached("Nothing was read") as lake:
+        if lake is None or load_if_there(lake, address) is None:
+            return None
+        table = lake.table(address.schema, address.table)
+        found = lake.cursor.execute(f"FROM {table} WHERE {quoted(column)} = ?", [value])
+        return found.to_arrow_table()
 
 
 def check_supported(table: LakeTable, address: DuckLakeAddress) -> None:

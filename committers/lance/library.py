@@ -11,6 +11,7 @@ from ..error_causes import retryable
 from ..errors import NEXT_TRY, ConfigurationError, RetryableError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from lance import LanceDataset
 
 _SOURCE_LINES = re.compile(r",? /\S+\.rs:\d+:\d+")
@@ -55,6 +56,22 @@ def load_if_there(table_uri: str, storage_options: Mapping[str, str]) -> LanceDa
     except Exception as error:
         if isinstance(error, ValueError) and "was not found" in str(error):
             return None
+        raise unreadable(table_uri, error) from error
+
+
+def read_rows(table_uri: str, storage_options: Mapping[str, str], column: str, value: str) -> pa.Table | None:
+    """Return the rows with a value in a text column; None if the table does not exist.
+
+    Raises:
+        RetryableError: it cannot be read now.
+    """
+    table = load_if_there(table_uri, storage_options)
+    if table is None:
+        return None
+    text = value.replace("'", "''")
+    try:
+        return table.to_table(filter=f"{column} = '{text}'")
+    except Exception as error:
         raise unreadable(table_uri, error) from error
 
 

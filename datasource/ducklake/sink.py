@@ -15,6 +15,7 @@ from ..plain_sink import open_from_environment
 from .options import OPTIONS, DuckLakeOptions, require_duckdb
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyarrow.fs import FileSystem
 
     from ...committers.cleanup import CleanableTable
@@ -111,6 +112,13 @@ class StoredDuckLake(CleanableFiles):
     def now(self) -> TableNow | None:
         table = self.committer().table()
         return None if table is None else TableNow(table.table_id, table.snapshot)
+
+    def read(self, column: str, value: str) -> pa.Table | None:
+        """See `Readable`."""
+        server = _server(self.address, self.storage)
+        from ...committers.ducklake.table import read_rows
+
+        return read_rows(server, column, value)
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         server = _server(self.address, self.storage)

@@ -11,9 +11,11 @@ from importlib.util import find_spec
 from itertools import chain
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from ...committers.errors import ConfigurationError
+from ...committers.error_causes import retryable
+from ...committers.errors import ConfigurationError, TableNotSupportedError
 from ...committers.files.committer import place_of
 from ...writers.delta.filesystem import open_filesystem
 from ...writers.files.formats import FORMATS, format_in
@@ -91,6 +93,30 @@ def with_sizes(
     return pa.schema(
         [sized(field) if field.name in stored and _has_size(field.type) else field for field in rows]
     )
+
+
+def read_rows(folder: str, storage_options: Mapping[str, str], column: str, value: str) -> pa.Table | None:
+    """Return the rows of Parquet files with a value in a text column; None if there are no files.
+
+    Raises:
+        TableNotSupportedError: the folder has other files.
+        RetryableError: a file cannot be read now.
+    """
+    names = [path for path in place_of(folder, storage_options).paths() if format_in(path) is not None]
+    if not names:
+        return None
+    other = next((name for name in names if format_in(name) != ("parquet", None)), None)
+    if other is not None:
+        raise TableNotSupportedError(f"Penstock reads rows from Parquet files only, and {folder} has {other}")
+    filesystem, root = open_filesystem(folder, dict(storage_options))
+    try:
+        paths = [posixpath.join(root, name) for name in names]
+        found = ds.dataset(paths, filesystem=filesystem, partitioning="hive", partition_base_dir=root)
+        return found.to_table(filter=ds.field(column) == value)
+    except OSError as error:
+        raise retryable(error)(
+            f"The files in {folder} cannot be read: {error}. Check that the storage is reachable."
+        ) from error
 
 
 def _has_size(data_type: pa.DataType) -> bool:

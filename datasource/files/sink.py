@@ -14,10 +14,12 @@ from ...writers.delta.filesystem import open_filesystem
 from ...writers.files.table_format import parse_name
 from ..destinations import DestinationType, TableNow, with_prefix
 from ..plain_sink import PlainSink
+from .existing_files import read_rows
 from .options import OPTIONS, FilesOptions
 from .target import CompactableFilesTarget, FilesTarget
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyarrow.fs import FileSystem
 
     from ...committers.cleanup import CleanableTable, NameParser
@@ -41,6 +43,12 @@ class StoredFolder(FilesCommitter):
             return None
         token = self.token(self.query_id)
         return TableNow("", -1 if token is None else token.batch_id)
+
+    def read(self, column: str, value: str) -> pa.Table | None:
+        """See `Readable`."""
+        if not self.place.exists():
+            return None
+        return read_rows(self.folder, self.storage_options, column, value)
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         """See `Cleanable`."""

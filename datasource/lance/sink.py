@@ -11,7 +11,7 @@ from ...committers.dead_letters import BadRows
 from ...committers.errors import ConfigurationError
 from ...committers.file_tables.manifest import PlannedFiles
 from ...committers.lance.committer import LanceTableCommitter
-from ...committers.lance.library import load_if_there, require_library
+from ...committers.lance.library import load_if_there, read_rows, require_library
 from ...committers.lance.plan import PlanOptions, plan
 from ...committers.lance.table import KIND, MAINTENANCE, table_id_of
 from ...committers.maintenance import MaintenancePolicy, Step
@@ -153,6 +153,10 @@ class StoredLance:
     def now(self) -> TableNow | None:
         table = load_if_there(self.uri, self.storage)
         return None if table is None else TableNow(table_id_of(table), table.version)
+
+    def read(self, column: str, value: str) -> pa.Table | None:
+        """See `Readable`."""
+        return read_rows(self.uri, self.storage, column, value)
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         from ...committers.lance.cleanup import LanceCleanableTable

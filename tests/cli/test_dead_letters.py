@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from servers.http_rows import HttpRows
 from tests.support.cli import Ended
-from tests.support.dead_letters import BAD, EVERY_KIND, KINDS, Letters, letters_of, rows_with
+from tests.support.dead_letters import BAD, EVERY_KIND, EVERY_TABLE, KINDS, Letters, letters_of, rows_with
 from tests.support.lakes import IcebergLake
 from tests.support.postgres import PostgresTable
 
@@ -110,7 +110,7 @@ def test_show_has_the_rows_and_their_errors_newest_first(letters: Letters) -> No
     assert '{"id": 7, "name": null}' in text
 
 
-@EVERY_KIND
+@EVERY_TABLE
 def test_resend_adds_each_row_once(letters: Letters, http_server: HttpRows) -> None:
     accept_bad_rows(letters, http_server)
     stage = "send" if letters.is_http else "write"
@@ -301,6 +301,18 @@ def test_a_dead_letter_destination_that_cannot_be_read_is_named(
     assert found["delivered"] is None
     assert found["problem"].startswith("Penstock does not read rows from penstock.http. Read http://")
     assert "does not read rows from penstock.http" in run("resend", "q2", "--yes", code=2)
+
+
+def test_a_folder_of_other_files_than_parquet_is_not_read(letters: Letters, tmp_path: Path) -> None:
+    options = {key: text for key, text in letters.query.options.items() if key != "deadLetter"}
+    folder = {"path": str(tmp_path / "avro"), "format": "penstock.files", "fileFormat": "avro"}
+    options |= {f"deadLetter.{key}": text for key, text in folder.items()}
+    letters.query = replace(letters.query, query_id="q2", options=options)
+    letters.run(0, rows_with(8, 12))
+
+    assert "reads rows from Parquet files only" in run("resend", "q2", "--yes", code=2)
+    found = next(one for one in run("list")["streams"] if one["query_id"] == "q2")
+    assert found["problem"].startswith("Penstock reads rows from Parquet files only")
 
 
 def test_a_query_without_a_dead_letter_destination_has_nothing_to_send(letters: Letters) -> None:

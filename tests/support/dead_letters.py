@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import lance
 import pyarrow as pa
 import pytest
 from servers.http_rows import HttpRows
+from tests.support.ducklakes import sqlite_lake
 from tests.support.lakes import DeltaLake, IcebergLake, LakeTable, rows
 from tests.support.postgres import PostgresTable
 from tests.support.request_streams import Service
@@ -45,6 +48,13 @@ EVERY_KIND = pytest.mark.parametrize(
     indirect=True,
 )
 
+EVERY_TABLE = pytest.mark.parametrize(
+    "letters",
+    [*EVERY_KIND.args[1], ("delta", "ducklake"), ("delta", "files"), ("delta", "lance")],
+    indirect=True,
+)
+"""Each kind of dead-letter table that commands read."""
+
 
 def rows_with(*ids: int) -> pa.Table:
     names = [None if row_id in BAD else f"name {row_id}" for row_id in ids]
@@ -64,13 +74,51 @@ class PostgresLetters(PostgresTable):
         return self.sql(f"SELECT {columns} FROM events ORDER BY {order}")
 
 
+@dataclass(frozen=True)
+class OtherLetters:
+    """A dead-letter table in another format."""
+
+    options: dict[str, str]
+    place: Path
+    """It exists if this does."""
+    read: Callable[[str, str], list[tuple[Any, ...]]]
+    """Reads columns in an order."""
+
+    @property
+    def exists(self) -> bool:
+        return self.place.exists()
+
+    @classmethod
+    def of(cls, kind: str, place: Path) -> OtherLetters:
+        """
+        Args:
+            kind: `ducklake`, `files` or `lance`
+        """
+
+        lake = sqlite_lake(place.parent)
+
+        def read(columns: str, order: str) -> list[tuple[Any, ...]]:
+            query = "SELECT {} FROM {} ORDER BY {}"
+            if kind == "ducklake":
+                return lake.sql(query.format(columns, "events", order))
+            with duckdb.connect() as connection:
+                if kind == "lance":
+                    connection.register("rows", lance.dataset(str(place)).to_table())
+                source = "rows" if kind == "lance" else f"read_parquet('{place}/*.parquet')"
+                return connection.execute(query.format(columns, source, order)).fetchall()
+
+        if kind == "ducklake":
+            return cls(lake.options, place.parent / "catalog.sqlite", read)
+        return cls({"path": str(place)}, place, read)
+
+
 @dataclass
 class Letters:
     """A query with a dead-letter table."""
 
     query: Query
     store: SqlManifestStore
-    table: LakeTable | PostgresLetters
+    table: LakeTable | PostgresLetters | OtherLetters
     """The dead-letter table."""
     ids: Callable[[], Sequence[int]]
     """Reads the ids in the destination."""
@@ -105,7 +153,7 @@ class Letters:
         order, table = "batch_id, letter_id", self.table
         if not table.exists:
             return []
-        if isinstance(table, PostgresLetters):
+        if isinstance(table, PostgresLetters | OtherLetters):
             found: Sequence[tuple[Any, ...]] = table.read(columns, order)
         else:
             found = rows(table, columns, order)
@@ -141,16 +189,20 @@ def letters_of(
     kind, to = getattr(request, "param", ("delta", "delta"))
     request.getfixturevalue("monkeypatch").setenv("PGUSER", "postgres")
     options = {"badRows": "deadLetter", "checkpointLocation": str(folder / "checkpoint")}
-    table: LakeTable | PostgresLetters = DeltaLake(folder / "refused")
+    table: LakeTable | PostgresLetters | OtherLetters = DeltaLake(folder / "refused")
     if to == "delta":
         options["deadLetter"] = str(folder / "refused")
     elif to == "postgres":
         table = PostgresLetters(request.getfixturevalue("new_postgres_url")())
         options["deadLetter.format"] = "penstock.postgres"
         options |= {f"deadLetter.{key}": value for key, value in table.options.items()}
-    else:
+    elif to == "iceberg":
         table = IcebergLake(folder / "refused", "lake.refused")
         options["deadLetter.format"] = "penstock.iceberg"
+        options |= {f"deadLetter.{key}": value for key, value in table.options.items()}
+    else:
+        table = OtherLetters.of(to, folder / "refused")
+        options["deadLetter.format"] = f"penstock.{to}"
         options |= {f"deadLetter.{key}": value for key, value in table.options.items()}
     if kind == "http":
         server.clear()
