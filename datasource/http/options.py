@@ -54,8 +54,8 @@ def _url(given: str) -> str:
 
 
 def _body_template(given: str) -> Template:
-    template = Template.parse("bodyTemplate", text(given))
     try:
+        template = Template.parse("bodyTemplate", text(given))
         for value in ('""', "0"):  # both are valid only where any value is
             json.loads(template.filled(value))
     except ValueError:

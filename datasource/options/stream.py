@@ -110,8 +110,8 @@ def parse_as(
         name: name of the data source, for messages
         examples: values of required options, by name
         refused: problems of options that this destination does not have, by name
-        problems_of_values: returns problems of values that are valid one by one. Fields with their default
-            are missing
+        problems_of_values: returns problems of values that are all valid one by one. Fields with their
+            default are missing
 
     Raises:
         ConfigurationError: lists all problems, one sentence each.
@@ -121,6 +121,7 @@ def parse_as(
     keys = [key.lower() for key in given]
     kept = {key: value for key, value in given.items() if key.lower() not in of_refused}
     values, problems = parse_options(options, prefixes, kept)
+    are_valid = not problems
     problems += [of_refused[key] for key in keys if key in of_refused]
     required = _required(cls)
     problems += [
@@ -129,7 +130,9 @@ def parse_as(
         if option.field in required and option.name.lower() not in keys
     ]
     stored = storable(options, kept)
-    problems += [*problems_of(values, stored, prefixes), *problems_of_values(values)]
+    problems += problems_of(values, stored, prefixes)
+    if are_valid:
+        problems += problems_of_values(values)
     check(name, problems)
     return cls(**values, given=stored)
 
