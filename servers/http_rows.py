@@ -43,11 +43,11 @@ class HttpRows:
     """The test's side of the service."""
 
     def __init__(self, base: str) -> None:
-        self._base = base
+        self.base = base
 
     @property
     def url(self) -> str:
-        return f"{self._base}/rows"
+        return f"{self.base}/rows"
 
     def ids(self) -> list[int]:
         """The ids of all rows that were taken, in the order of arrival."""
@@ -59,7 +59,7 @@ class HttpRows:
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows that were taken, in the order of arrival, as they were parsed."""
-        with urlopen(self._base + _ROWS) as response:
+        with urlopen(self.base + _ROWS) as response:
             rows: list[dict[str, Any]] = json.load(response)
         return rows
 
@@ -90,17 +90,17 @@ class HttpRows:
             "refused": refused,
             "stalls_after": stalls_after,
         }
-        urlopen(Request(self._base + _CONTROL, json.dumps(settings).encode(), method="PUT")).close()
+        urlopen(Request(self.base + _CONTROL, json.dumps(settings).encode(), method="PUT")).close()
 
     def add(self, row_id: int) -> None:
         """Add a row as another client."""
         urlopen(Request(self.url, json.dumps([{"id": row_id}]).encode(), method="POST")).close()
 
     def clear(self) -> None:
-        urlopen(Request(self._base + _CONTROL, method="DELETE")).close()
+        urlopen(Request(self.base + _CONTROL, method="DELETE")).close()
 
     def _get(self) -> Any:
-        with urlopen(self._base + _CONTROL) as response:
+        with urlopen(self.base + _CONTROL) as response:
             return json.load(response)
 
 

@@ -52,7 +52,7 @@ class LossyProxy:
         """Inject these faults, one per request, into requests whose request line contains all words of `on`.
 
         Args:
-            on: words separated by spaces; empty: any request
+            on: words separated by spaces; empty: any request. AWS's `X-Amz-Target` counts as part of the line
             then_on_any: only the first fault needs the words; later faults hit any request
         """
         body = json.dumps({"words": on.split(), "faults": faults, "then_on_any": then_on_any}).encode()
@@ -173,7 +173,8 @@ def _handler(backend: str, faults: _Faults, delay_s: float) -> type[BaseHTTPRequ
                 self._deliver_late()
                 return
             time.sleep(delay_s)
-            fault = faults.take(self.requestline)
+            operation = self.headers.get("X-Amz-Target")  # all requests to AWS have the same line
+            fault = faults.take(f"{self.requestline} {operation}" if operation else self.requestline)
             if fault == "request late":
                 faults.late.append(request)
                 self._hang_up()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
 
 from ...committers.store.sql import SqlManifestStore, open_store
+from ..faults import Lost
 from .harness import DestinationHarness
 from .query import Query
+
+LOSSES = 2
+SMALL_REQUESTS = {"maxBatchSize": "2", "maxInFlightRequests": "1"}
+"""What one loss can repeat at most."""
 
 
 class Claims:
@@ -56,3 +62,17 @@ def check_nothing_left(harness: DestinationHarness) -> None:
     """Check that tasks have left nothing behind, unless the destination deletes it by itself."""
     if harness.promises.discards:
         assert sorted(harness.uncommitted()) == []
+
+
+def check_repeated(harness: DestinationHarness, *expected: int, lost: Lost) -> None:
+    """Check that each row has arrived, and that only rows with a lost response are there twice, if any.
+
+    Args:
+        lost: `LOSSES` times, of requests that are `SMALL_REQUESTS`
+    """
+    found = Counter(harness.ids())
+    assert sorted(found) == sorted(expected)
+    can_repeat = lost == "response" and not harness.promises.is_exactly_once
+    repeated = found.total() - len(found)
+    assert repeated <= (LOSSES * int(SMALL_REQUESTS["maxBatchSize"]) if can_repeat else 0)
+    assert harness.problems() == []

@@ -20,7 +20,7 @@ from ...delivery.attempts import DeliveryListener, ServiceSettings
 from ...delivery.context import DeliveryContext
 from ...delivery.drain import Drained, drain
 from ..faults import Lost, crash_at
-from .claims import Claims, check_nothing_left, check_rows
+from .claims import LOSSES, SMALL_REQUESTS, Claims, check_nothing_left, check_repeated, check_rows
 from .crashes import crash_around_commit
 from .harness import DestinationHarness
 from .query import NO_ACCESS, Query, ids
@@ -104,6 +104,21 @@ class DeliveryClaims(Claims):
         deliver(store)
 
         check_rows(harness, *range(6))
+        assert not store.pending(decoupled.stream)
+
+    @pytest.mark.parametrize("lost", ["request", "response"])
+    def test_a_delivery_whose_requests_or_responses_are_lost_repeats_only_these(
+        self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness, lost: Lost
+    ) -> None:
+        """If rows are sent in requests. With a key or an id, rows that are repeated are there once."""
+        losing = harness.losing_requests(lost, LOSSES)
+        if losing is None:
+            return
+        _prepare(decoupled.with_options(**SMALL_REQUESTS), store, 3)
+        with losing:
+            deliver(store)
+
+        check_repeated(harness, *range(6), lost=lost)
         assert not store.pending(decoupled.stream)
 
     def test_a_delivery_process_that_resumes_late_adds_nothing(

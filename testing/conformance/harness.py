@@ -68,6 +68,8 @@ class DestinationHarness(ABC):
     destination: ClassVar[DestinationType]
     secrets: ClassVar[Mapping[str, str]] = {}
     """Options whose values are `SECRET`, for a destination that takes secrets."""
+    unreachable_port: int = 1
+    """A port of 127.0.0.1 at which no server answers, for `unreachable_options`. The suite sets it."""
 
     @property
     @abstractmethod
@@ -81,7 +83,7 @@ class DestinationHarness(ABC):
 
     @property
     def unreachable_options(self) -> dict[str, str]:
-        """Return `secret_options` for a server that does not answer; empty if there is no server."""
+        """Return `secret_options` for a server at `unreachable_port`; empty if there is no server."""
         return {}
 
     # What others see ------------------------------------------------------------------------------
@@ -106,6 +108,14 @@ class DestinationHarness(ABC):
 
         At the lowest boundary possible: a connection, a client, a file system.
         """
+
+    def losing_requests(self, lost: Lost, times: int) -> AbstractContextManager[None] | None:
+        """Lose the next requests with rows within the block, or only their responses, between the client and
+        a real server, for example in a proxy. Check at the end that all of them were lost.
+
+        None: the destination does not receive rows in requests, or nothing can lose them.
+        """
+        return None
 
     @abstractmethod
     def delete_uncommitted(self) -> None:

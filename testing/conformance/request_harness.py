@@ -49,7 +49,7 @@ class RequestHarness(DestinationHarness):
         return {str(path.relative_to(self._folder)) for path in self._folder.rglob("*.arrow")}
 
     def losing(self, lost: Lost) -> AbstractContextManager[None]:
-        """The record: requests are sent again anyway."""
+        """The record of the progress. For the requests, see `losing_requests`."""
         return lossy(SqlProgress, "write", lost, CommitStateUnknownError("the connection was lost"))
 
     def delete_uncommitted(self) -> None:

@@ -7,7 +7,8 @@ import pytest
 from ...committers.contract import ManifestState
 from ...committers.errors import CommitStateUnknownError, RetryableError
 from ...committers.store.sql import SqlManifestStore
-from .claims import Claims, check_nothing_left, check_rows
+from ..faults import Lost
+from .claims import LOSSES, SMALL_REQUESTS, Claims, check_nothing_left, check_repeated, check_rows
 from .harness import DestinationHarness
 from .query import Query, ids, payloads, quietly, task
 
@@ -56,6 +57,20 @@ class ResponseClaims(Claims):
 
         assert plan.writers is None, "the prepared rows are committed, and not written again"
         check_rows(harness, 0, 1, 2)
+
+    @pytest.mark.parametrize("lost", ["request", "response"])
+    def test_a_task_whose_requests_or_responses_are_lost_repeats_only_these(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness, lost: Lost
+    ) -> None:
+        """If rows are sent in requests. With a key or an id, rows that are repeated are there once."""
+        losing = harness.losing_requests(lost, LOSSES)
+        if losing is None:
+            return
+        query = query.with_options(**SMALL_REQUESTS)
+        with losing:
+            query.run(store, query.batch(0), ids(*range(6)), ids(*range(6, 12)))
+
+        check_repeated(harness, *range(12), lost=lost)
 
     def test_an_abort_after_an_unknown_end_deletes_nothing(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness

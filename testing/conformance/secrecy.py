@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import logging
 import pickle
+import socket
+import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -56,15 +60,30 @@ class SecrecyClaims(Claims):
         shows = SECRET.encode() in pickle.dumps(plan)
         assert shows == (harness.promises.shows_secrets_to_tasks and bool(harness.secret_options))
 
+    @pytest.mark.parametrize("delivery", ["coupled", "decoupled"])
     def test_an_unreachable_server_is_reported_without_secrets(
-        self, harness: DestinationHarness, caplog: pytest.LogCaptureFixture
+        self,
+        store: SqlManifestStore,
+        harness: DestinationHarness,
+        caplog: pytest.LogCaptureFixture,
+        delivery: str,
     ) -> None:
-        if not harness.unreachable_options:
-            return
-        query = Query(harness, destination_options=harness.unreachable_options)
-        with caplog.at_level(logging.DEBUG), pytest.raises(PenstockError) as failure:
-            query.target().token(query.query_id)
+        """Decoupled, rows that go into a row log are written, and their delivery fails."""
+        with _closing_connections() as (harness.unreachable_port, connections):
+            options = harness.unreachable_options
+            if not options:
+                return
+            query = Query(harness, options={"delivery": delivery}, destination_options=options, store=store)
 
+            def write() -> None:
+                manifest = query.prepare(store, query.batch(0), ids(1))
+                connections.clear()  # of a check before any row is written
+                query.target().commit(manifest)
+
+            with caplog.at_level(logging.DEBUG), pytest.raises(PenstockError) as failure:
+                write()
+
+        assert connections, "no connection to `unreachable_port` was opened"
         assert SECRET not in "".join(traceback.format_exception(failure.value)) + caplog.text
 
     def test_an_unknown_option_is_refused_without_secrets(self, harness: DestinationHarness) -> None:
@@ -73,3 +92,29 @@ class SecrecyClaims(Claims):
             query.sink()
 
         assert SECRET not in "".join(traceback.format_exception(failure.value))
+
+
+@contextmanager
+def _closing_connections() -> Iterator[tuple[int, list[object]]]:
+    """Listen on a port, and close each connection. Return the port, and the addresses of the clients."""
+    connections: list[object] = []
+
+    def accept() -> None:
+        while True:
+            connection, address = listener.accept()
+            with connection:
+                if is_over.is_set():
+                    return
+                connections.append(address)
+
+    is_over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        try:
+            yield port, connections
+        finally:
+            is_over.set()
+            socket.create_connection(("127.0.0.1", port)).close()
+            thread.join()

@@ -16,6 +16,8 @@ from nats.js.errors import NotFoundError
 from pyiceberg.catalog.sql import SqlCatalog
 from servers.aws import REGION, AwsServer
 from servers.http_rows import HttpRows
+from servers.lossy_proxy import LossyProxy
+from servers.lossy_tcp import LossyTcp
 from servers.nats import NatsServer
 from servers.opensearch import OpenSearchServer
 from servers.redis import RedisServer
@@ -23,6 +25,7 @@ from tests.support.ducklakes import DuckLake, losing_commit
 from tests.support.harness import CRASH_POINTS, FileTableHarness
 from tests.support.hudi import HudiLake
 from tests.support.lakes import DeltaLake, IcebergLake, LakeTable
+from tests.support.lossy_requests import FAULTS, losing_http, losing_tcp
 from tests.support.postgres import PostgresTable, commit_answers
 
 from penstock import testing
@@ -109,7 +112,8 @@ class IcebergHarness(IcebergLake, LakeHarness):
 
     @property
     def unreachable_options(self) -> dict[str, str]:
-        catalog = {"catalog.type": "rest", "catalog.uri": "http://127.0.0.1:1", "catalog.token": SECRET}
+        url = f"http://127.0.0.1:{self.unreachable_port}"
+        catalog = {"catalog.type": "rest", "catalog.uri": url, "catalog.token": SECRET}
         return {"table": self.table, "catalog": "far", **catalog}
 
     def losing(self, lost: Lost) -> AbstractContextManager[None]:
@@ -161,7 +165,7 @@ class PostgresHarness(PostgresTable, DestinationHarness):
 
     @property
     def unreachable_options(self) -> dict[str, str]:
-        return {**self.options, "url": f"postgresql://me:{SECRET}@localhost:1/db"}
+        return {**self.options, "url": f"postgresql://me:{SECRET}@127.0.0.1:{self.unreachable_port}/db"}
 
     def ids(self) -> list[int]:
         ((is_there,),) = self.sql("SELECT to_regclass('events') IS NOT NULL")
@@ -221,7 +225,8 @@ class DuckLakeHarness(DuckLake, FileTableHarness):
     def unreachable_options(self) -> dict[str, str]:
         if not self.secret_options:
             return {}
-        return {**self.options, "catalog": f"postgresql://me:{SECRET}@localhost:1/db"}
+        catalog = f"postgresql://me:{SECRET}@127.0.0.1:{self.unreachable_port}/db"
+        return {**self.options, "catalog": catalog}
 
     def ids(self) -> list[int]:
         return [row[0] for row in self.sql("SELECT id FROM events")] if self.exists else []
@@ -251,20 +256,68 @@ class DuckLakeHarness(DuckLake, FileTableHarness):
         self.sql("UPDATE penstock_fence SET batch_id = batch_id - 1 WHERE batch_id >= 0")
 
 
-class HttpHarness(RequestHarness):
+class OverHttp(RequestHarness):
+    """Sends rows over HTTP, through a proxy if there is one."""
+
+    rows_in: str
+    """Words in the line of each request with rows."""
+    _proxy: LossyProxy | None
+
+    def through(self, url: str) -> str:
+        """Return the URL at which the destination is reached, without a path."""
+        return self._proxy.url if self._proxy is not None else url
+
+    def lossy(self) -> Self:
+        """Lose the first requests or responses."""
+        assert self._proxy is not None
+        self._proxy.spend(*FAULTS, on=self.rows_in)
+        return self
+
+    def losing_requests(self, lost: Lost, times: int) -> AbstractContextManager[None] | None:
+        return None if self._proxy is None else losing_http(self._proxy, lost, times, self.rows_in)
+
+
+class OverTcp(RequestHarness):
+    """Sends rows over TCP, through a proxy if there is one."""
+
+    rows_in: bytes
+    """What each request with rows contains."""
+    _proxy: LossyTcp | None
+
+    def through(self, port: int) -> int:
+        """Return the port at which the destination is reached."""
+        return self._proxy.port if self._proxy is not None else port
+
+    def lossy(self) -> Self:
+        """Lose the first requests or responses."""
+        assert self._proxy is not None
+        self._proxy.spend(*FAULTS, on=self.rows_in)
+        return self
+
+    def losing_requests(self, lost: Lost, times: int) -> AbstractContextManager[None] | None:
+        return None if self._proxy is None else losing_tcp(self._proxy, lost, times, self.rows_in)
+
+
+class HttpHarness(OverHttp):
     """An endpoint that takes every request, whether it knows its key or not."""
 
     promises = replace(RequestHarness.promises, name="HTTP endpoints")
     destination = DESTINATION
     secrets: ClassVar = {"header.x-api-key": SECRET}
+    rows_in = "POST /rows"
 
-    def __init__(self, folder: Path, server: HttpRows) -> None:
+    def __init__(self, folder: Path, server: HttpRows, proxy: LossyProxy | None = None) -> None:
         super().__init__(folder)
-        self._server = server
+        self._server, self._proxy = server, proxy
 
     @property
     def options(self) -> dict[str, str]:
-        return {"url": self._server.url, **self.row_log_options}
+        return {"url": f"{self.through(self._server.base)}/rows", **self.row_log_options}
+
+    @property
+    def unreachable_options(self) -> dict[str, str]:
+        url = f"http://127.0.0.1:{self.unreachable_port}/rows"
+        return {**self.secret_options, "url": url, "retryFor": "1s"}
 
     def ids(self) -> list[int]:
         return self._server.ids()
@@ -283,8 +336,8 @@ class DeduplicatingHttpHarness(HttpHarness):
         HttpHarness.promises, name="HTTP endpoints that know the Idempotency-Key", is_exactly_once=True
     )
 
-    def __init__(self, folder: Path, server: HttpRows) -> None:
-        super().__init__(folder, server)
+    def __init__(self, folder: Path, server: HttpRows, proxy: LossyProxy | None = None) -> None:
+        super().__init__(folder, server, proxy)
         server.set(deduplicate=True)
 
     @property
@@ -292,7 +345,7 @@ class DeduplicatingHttpHarness(HttpHarness):
         return {**super().options, "format": "row", "idColumn": "id"}
 
 
-class AwsHarness(RequestHarness):
+class AwsHarness(OverHttp):
     """A stream, table or queue of its own, read by boto3. Credentials come from the environment."""
 
     secrets: ClassVar = {"accessKeyId": "key", "secretAccessKey": SECRET}
@@ -302,14 +355,14 @@ class AwsHarness(RequestHarness):
     suffix = ""
     row_bytes = 256 * 1024
 
-    def __init__(self, folder: Path, server: AwsServer) -> None:
+    def __init__(self, folder: Path, server: AwsServer, proxy: LossyProxy | None = None) -> None:
         super().__init__(folder)
-        self.server = server
+        self.server, self._proxy = server, proxy
         self.name = f"rows-{uuid.uuid4()}{self.suffix}"
         self._seen: list[int] | None = []
 
     @contextmanager
-    def created(self) -> Iterator[AwsHarness]:
+    def created(self) -> Iterator[Self]:
         """Delete it afterwards: an account has at most 50 Firehose streams."""
         self.server.create(self.kind, self.name)
         yield self
@@ -317,8 +370,13 @@ class AwsHarness(RequestHarness):
 
     @property
     def options(self) -> dict[str, str]:
-        place = {self.named_by: self.name, "region": REGION, "endpointUrl": self.server.url}
+        place = {self.named_by: self.name, "region": REGION, "endpointUrl": self.through(self.server.url)}
         return {**place, **self.row_log_options}
+
+    @property
+    def unreachable_options(self) -> dict[str, str]:
+        url = f"http://127.0.0.1:{self.unreachable_port}"
+        return {**self.secret_options, "endpointUrl": url, "retryFor": "1s"}
 
     @property
     def small_buffer(self) -> Mapping[str, str]:
@@ -347,12 +405,14 @@ class KinesisHarness(AwsHarness):
     promises = replace(RequestHarness.promises, name="Kinesis streams")
     destination = kinesis.DESTINATION
     kind = "kinesis"
+    rows_in = "PutRecords"
 
 
 class FirehoseHarness(AwsHarness):
     promises = replace(RequestHarness.promises, name="Firehose streams")
     destination = firehose.DESTINATION
     kind = "firehose"
+    rows_in = "PutRecordBatch"
 
 
 class DynamoDbHarness(AwsHarness):
@@ -361,6 +421,7 @@ class DynamoDbHarness(AwsHarness):
     promises = replace(RequestHarness.promises, name="DynamoDB tables", is_exactly_once=True)
     destination = dynamodb.DESTINATION
     kind, named_by = "dynamodb", "table"
+    rows_in = "BatchWriteItem"
 
     @property
     def options(self) -> dict[str, str]:
@@ -371,6 +432,7 @@ class SqsHarness(AwsHarness):
     promises = replace(RequestHarness.promises, name="SQS queues")
     destination = sqs.DESTINATION
     kind, named_by = "sqs", "queue"
+    rows_in = "SendMessageBatch"
 
 
 class SqsFifoHarness(SqsHarness):
@@ -395,26 +457,39 @@ AWS: tuple[type[AwsHarness], ...] = (
 )
 
 
-class OpenSearchHarness(RequestHarness):
+class OpenSearchHarness(OverHttp):
     """An index of its own, read through HTTP; the rows have ids of their own."""
 
     promises = replace(RequestHarness.promises, name="OpenSearch indexes", is_exactly_once=True)
     destination = opensearch.DESTINATION
     secrets: ClassVar = {"username": "me", "password": SECRET}
+    rows_in = "_bulk"
 
-    def __init__(self, folder: Path, server: OpenSearchServer, url: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        server: OpenSearchServer,
+        proxy: LossyProxy | None = None,
+        url: str | None = None,
+    ) -> None:
         """
         Args:
-            url: of a proxy
+            url: of another proxy, before the first one
         """
         super().__init__(folder)
-        self._server, self._url = server, url or server.url
+        self._server, self._proxy = server, proxy
+        self._url = url or self.through(server.url)
         self._index = f"rows-{uuid.uuid4()}"
 
     @property
     def options(self) -> dict[str, str]:
         place = {"url": self._url, "index": self._index, "createIndex": "true"}
         return {**place, "idColumn": "id", **self.row_log_options}
+
+    @property
+    def unreachable_options(self) -> dict[str, str]:
+        url = f"http://127.0.0.1:{self.unreachable_port}"
+        return {**self.secret_options, "url": url, "retryFor": "1s"}
 
     def ids(self) -> list[int]:
         return [row["id"] for row in self._server.rows(self._index)]
@@ -431,7 +506,7 @@ class ElasticsearchHarness(OpenSearchHarness):
     destination = elasticsearch.DESTINATION
 
 
-class RedisHarness(RequestHarness):
+class RedisHarness(OverTcp):
     """A database, read by the library's other client."""
 
     promises = replace(
@@ -439,14 +514,16 @@ class RedisHarness(RequestHarness):
     )
     destination = redis_sink.DESTINATION
     place: ClassVar[Mapping[str, str]] = {"structure": "set", "key": "rows:{id}"}
+    rows_in = b'{"id":'
 
-    def __init__(self, folder: Path, server: RedisServer) -> None:
+    def __init__(self, folder: Path, server: RedisServer, proxy: LossyTcp | None = None) -> None:
         super().__init__(folder)
-        self.server = server
+        self.server, self._proxy = server, proxy
 
     @property
     def options(self) -> dict[str, str]:
-        return {"url": self.server.url, **self.place, **self.row_log_options}
+        url = f"redis://127.0.0.1:{self.through(self.server.port)}/0"
+        return {"url": url, **self.place, **self.row_log_options}
 
     @property
     def secret_options(self) -> dict[str, str]:
@@ -455,7 +532,8 @@ class RedisHarness(RequestHarness):
 
     @property
     def unreachable_options(self) -> dict[str, str]:
-        return {**self.options, "url": "redis://127.0.0.1:1/0", "password": SECRET}
+        url = f"redis://127.0.0.1:{self.unreachable_port}/0"
+        return {**self.options, "url": url, "password": SECRET, "retryFor": "1s"}
 
     def ids(self) -> list[int]:
         return [int(row["id"]) for row in self.server.rows("rows*")]
@@ -478,7 +556,22 @@ class RedisStreamHarness(RedisHarness):
             client.xadd("rows", {"row": json.dumps({"id": row_id})})
 
 
-class NatsHarness(RequestHarness):
+class RedisFenceHarness(RedisStreamHarness):
+    """Decoupled only."""
+
+    promises = replace(
+        RequestHarness.promises,
+        name="Redis streams and lists with `exactlyOnce`, decoupled",
+        is_exactly_once=True,
+    )
+    place: ClassVar[Mapping[str, str]] = {
+        **RedisStreamHarness.place,
+        "exactlyOnce": "true",
+        "delivery": "decoupled",
+    }
+
+
+class NatsHarness(OverTcp):
     """A stream of JetStream, read by its consumers."""
 
     promises = replace(RequestHarness.promises, name="NATS JetStream")
@@ -486,15 +579,12 @@ class NatsHarness(RequestHarness):
     secrets: ClassVar = {"username": "writer", "password": SECRET}
     stream = "ROWS"
     row_bytes = 256 * 1024  # a message has at most 1 MiB
+    rows_in = b"HPUB rows."
 
-    def __init__(self, folder: Path, server: NatsServer, port: int | None = None) -> None:
-        """
-        Args:
-            port: of a proxy in front of the server
-        """
+    def __init__(self, folder: Path, server: NatsServer, proxy: LossyTcp | None = None) -> None:
         super().__init__(folder)
-        self.server = server
-        self._url = f"nats://127.0.0.1:{port or server.port}"
+        self.server, self._proxy = server, proxy
+        self._url = f"nats://127.0.0.1:{self.through(server.port)}"
 
     def created(self) -> Self:
         self.server.create(self.stream, "rows.*")
@@ -506,7 +596,8 @@ class NatsHarness(RequestHarness):
 
     @property
     def unreachable_options(self) -> dict[str, str]:
-        return {**self.secret_options, "url": "nats://127.0.0.1:1"}
+        url = f"nats://127.0.0.1:{self.unreachable_port}"
+        return {**self.secret_options, "url": url, "retryFor": "1s"}
 
     def ids(self) -> list[int]:
         try:

@@ -17,7 +17,12 @@ from unittest import mock
 
 import pyarrow as pa
 from penstock_jsonlines import DESTINATION, JsonLines, PartWriter
-from tests.conformance.harnesses import DeltaHarness, PostgresHarness
+from tests.conformance.harnesses import (
+    DeduplicatingHttpHarness,
+    DeltaHarness,
+    HttpHarness,
+    PostgresHarness,
+)
 from tests.plug_in.harness import JsonLinesHarness
 
 from penstock.committers import cleanup, decision, token_check
@@ -39,9 +44,13 @@ from penstock.datasource.options import stream as stream_options
 from penstock.testing.conformance import query
 from penstock.testing.conformance.harness import DestinationHarness
 from penstock.writers.parquet import schema_projection
+from penstock.writers.requests import http
+from penstock.writers.requests.http import HttpClient
+from penstock.writers.requests.results import DELIVERED
 
 Patch = Callable[[], AbstractContextManager[Any]]
-NewHarness = Callable[[Path], DestinationHarness]
+NewHarness = Callable[..., DestinationHarness]
+"""Of a folder, and for HTTP of a service and a proxy before it."""
 
 
 class Mutation:
@@ -477,8 +486,20 @@ MUTATIONS = (
     Mutation(
         "an error that shows the settings",
         method(PostgresServer, "failed", lambda _, server, *__: RetryableError(f"{dict(server.settings)}")),
-        "an_unreachable_server_is_reported_without_secrets",
         harness=lambda _: PostgresHarness(lambda: "postgresql+psycopg://u@h/d?options=-csearch_path%3Ds"),
+        an_unreachable_server_is_reported_without_secrets={"delivery": "coupled"},
+    ),
+    Mutation(
+        "a request without a response counts as delivered",
+        returning(HttpClient, "classify", DELIVERED),
+        harness=HttpHarness,
+        a_task_whose_requests_or_responses_are_lost_repeats_only_these={"lost": "request"},
+    ),
+    Mutation(
+        "a request that is repeated has another id",
+        method(http, "_idempotency_key", lambda *_: str(uuid.uuid4())),
+        harness=DeduplicatingHttpHarness,
+        a_delivery_whose_requests_or_responses_are_lost_repeats_only_these={"lost": "response"},
     ),
     DeltaMutation(
         "an error that shows all options",

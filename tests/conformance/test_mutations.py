@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.http_rows import HttpRows
+from tests.support.lossy_requests import quiet_proxy
 
 from penstock.committers.errors import PenstockError
 from penstock.committers.store.sql import open_store
@@ -19,17 +22,20 @@ FAILURES = (AssertionError, pytest.fail.Exception, PenstockError)
 
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_a_claim_fails_without_its_guard(
-    claim: str, plug_in: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    claim: str, plug_in: Path, tmp_path: Path, http_service: HttpRows, caplog: pytest.LogCaptureFixture
 ) -> None:
+    from tests.conformance.harnesses import HttpHarness
     from tests.conformance.mutations import MUTATIONS
 
     name = claim.removeprefix("test_")
     (mutation,) = [one for one in MUTATIONS if name in one.claims]
-    harness = mutation.harness(tmp_path)
+    is_http = isinstance(mutation.harness, type) and issubclass(mutation.harness, HttpHarness)
     with (
+        quiet_proxy(http_service.base) if is_http else nullcontext() as proxy,
         open_store(f"sqlite:///{tmp_path}/store.db") as store,
         open_store(f"sqlite:///{tmp_path}/other.db") as other_store,
     ):
+        harness = mutation.harness(tmp_path, *((http_service, proxy) if is_http else ()))
         fixtures: dict[str, Any] = {
             "harness": harness,
             "query": Query(harness),

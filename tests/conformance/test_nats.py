@@ -1,4 +1,4 @@
-"""NATS passes the conformance suite, also over a network that loses requests and responses."""
+"""NATS passes the conformance suite."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers.lossy_tcp import Fault, LossyTcp, lossy_tcp
+from servers.lossy_tcp import LossyTcp, lossy_tcp
 from servers.nats import NatsServer
 from tests.conformance.harnesses import NatsHarness, NatsIdHarness
 
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
-
-FAULTS: tuple[Fault, ...] = ("response lost", "request lost", "response lost")
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +24,8 @@ class TestNats(DestinationConformance):
     """Rows arrive at least once: their ids are derived from Spark's partitions."""
 
     @pytest.fixture
-    def harness(self, tmp_path: Path, nats_service: NatsServer) -> DestinationHarness:
-        return NatsHarness(tmp_path, nats_service).created()
+    def harness(self, tmp_path: Path, nats_service: NatsServer, proxy: LossyTcp) -> DestinationHarness:
+        return NatsHarness(tmp_path, nats_service, proxy).created()
 
 
 @pytest.mark.slow
@@ -36,5 +34,4 @@ class TestNatsWithIds(DestinationConformance):
 
     @pytest.fixture
     def harness(self, tmp_path: Path, nats_service: NatsServer, proxy: LossyTcp) -> DestinationHarness:
-        proxy.spend(*FAULTS, on=b"HPUB rows.")
-        return NatsIdHarness(tmp_path, nats_service, proxy.port).created()
+        return NatsIdHarness(tmp_path, nats_service, proxy).created().lossy()

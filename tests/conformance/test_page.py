@@ -24,6 +24,7 @@ from tests.conformance.harnesses import (
     NatsIdHarness,
     OpenSearchHarness,
     PostgresHarness,
+    RedisFenceHarness,
     RedisHarness,
     RedisStreamHarness,
 )
@@ -127,7 +128,7 @@ def _page(folder: Path) -> str:
         PostgresHarness(lambda: nowhere),
         HttpHarness(folder, HttpRows("http://localhost")),
         *(of(folder, AwsServer("http://localhost")) for of in AWS),
-        *(of(folder, RedisServer(1, 0)) for of in (RedisHarness, RedisStreamHarness)),
+        *(of(folder, RedisServer(1, 0)) for of in (RedisHarness, RedisStreamHarness, RedisFenceHarness)),
         *(of(folder, NatsServer(1, 0)) for of in (NatsHarness, NatsIdHarness)),
         OpenSearchHarness(folder, OpenSearchServer("http://localhost")),
         ElasticsearchHarness(folder, OpenSearchServer("http://localhost")),

@@ -40,7 +40,7 @@ class InfluxHarness(RequestHarness):
 
     @property
     def unreachable_options(self) -> dict[str, str]:
-        return {**self.secret_options, "url": "http://127.0.0.1:1", "retryFor": "1s"}
+        return {**self.secret_options, "url": f"http://127.0.0.1:{self.unreachable_port}", "retryFor": "1s"}
 
     def points(self) -> list[dict[str, Any]]:
         return self._server.query("SELECT * FROM rows", self._database)
