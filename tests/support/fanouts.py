@@ -1,16 +1,22 @@
-"""A query into a Delta table, an Iceberg table and two HTTP services, and its store."""
+"""Queries into several destinations, and their store: two tables and two HTTP services, or a Delta table,
+OpenSearch and Kinesis.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from servers.aws import REGION
 from servers.http_rows import HttpRows
+from tests.support.aws import AwsPlace
 from tests.support.cli import Ended
 from tests.support.lakes import LAKES, LakeTable
+from tests.support.search import SearchPlace
 
 from penstock.committers.contract import ManifestState, StreamKey
 from penstock.committers.store.sql import SqlManifestStore
@@ -29,29 +35,24 @@ class FanoutPlace:
 
 
 @dataclass
-class Fanout:
+class BaseFanout(ABC):
     folder: Path
     store: SqlManifestStore
     store_url: str
-    search: HttpRows
-    events: HttpRows
-    names: tuple[str, ...] = NAMES
+
+    def __post_init__(self) -> None:
+        self.names = tuple(self.targets())
 
     @cached_property
     def lake(self) -> LakeTable:
         return LAKES["delta"](self.folder / "delta")
 
-    @cached_property
-    def ice(self) -> LakeTable:
-        return LAKES["iceberg"](self.folder / "iceberg")
+    @abstractmethod
+    def targets(self) -> dict[str, dict[str, str]]:
+        """Return the format of each target, under the name `""`, and its options."""
 
     def options(self, **more: str) -> dict[str, str]:
-        targets = {
-            "lake": {"": "penstock.delta", **self.lake.options},
-            "ice": {"": "penstock.iceberg", **self.ice.options},
-            "search": {"": "penstock.http", "url": self.search.url},
-            "events": {"": "penstock.http", "url": self.events.url},
-        }
+        targets = self.targets()
         given = {
             f"target.{name}.{key}".rstrip("."): value
             for name in self.names
@@ -66,7 +67,7 @@ class Fanout:
 
     def query(self, *names: str, **more: str) -> Query:
         """The query as it is started with these targets; without names, with all."""
-        self.names = names or NAMES
+        self.names = names or tuple(self.targets())
         return Query(FanoutPlace(self.options(**more)))
 
     def stream(self, name: str) -> StreamKey:
@@ -97,3 +98,44 @@ class Fanout:
     def files(self) -> set[str]:
         """Data files of both tables, named by a version or not."""
         return {str(path.relative_to(self.folder)) for path in self.folder.rglob("*.parquet")}
+
+
+@dataclass
+class Fanout(BaseFanout):
+    """Into two tables and two HTTP services."""
+
+    search: HttpRows
+    events: HttpRows
+
+    @cached_property
+    def ice(self) -> LakeTable:
+        return LAKES["iceberg"](self.folder / "iceberg")
+
+    def targets(self) -> dict[str, dict[str, str]]:
+        return {
+            "lake": {"": "penstock.delta", **self.lake.options},
+            "ice": {"": "penstock.iceberg", **self.ice.options},
+            "search": {"": "penstock.http", "url": self.search.url},
+            "events": {"": "penstock.http", "url": self.events.url},
+        }
+
+
+@dataclass
+class ServiceFanout(BaseFanout):
+    """Into a Delta table, OpenSearch and Kinesis."""
+
+    search: SearchPlace
+    events: AwsPlace
+
+    def targets(self) -> dict[str, dict[str, str]]:
+        """Rows have ids of their own. Credentials are in the environment."""
+        return {
+            "lake": {"": "penstock.delta", **self.lake.options},
+            "search": {"": "penstock.opensearch", "idColumn": "id", **self.search.options()},
+            "events": {
+                "": "penstock.kinesis",
+                "stream": self.events.name,
+                "region": REGION,
+                "endpointUrl": self.events.url,
+            },
+        }
