@@ -13,14 +13,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from servers.aws import KEY, SECRET, aws_server
+from servers.debian import DebianUnreachableError
 from servers.http_rows import http_rows
+from servers.nats import nats_server
+from servers.redis import redis_server
 from tests.conformance.harnesses import (
     DeduplicatingHttpHarness,
     DuckLakeHarness,
     HudiHarness,
+    KinesisHarness,
+    NatsIdHarness,
     PostgresHarness,
+    RedisFenceHarness,
 )
-from tests.spark.killed_stream import FILES, ROWS, KilledDriver, KilledStream
+from tests.spark.killed_stream import FILES, ROWS, ROWS_PER_FILE, KilledDriver, KilledStream
 from tests.support.cli import Ended
 from tests.support.ducklakes import sqlite_lake
 from tests.support.files import FilesHarness
@@ -41,17 +48,29 @@ class Killed:
 
     Args:
         new: makes the harness of an empty destination in a folder
+        repeated_max: rows that may be there twice
     """
 
     new: Callable[[Path], DestinationHarness]
     kills: Sequence[str] = BETWEEN_THE_PHASES
     options: Mapping[str, str] = field(default_factory=dict)
+    repeated_max: int = 0
 
 
 def destinations(stack: ExitStack, new_postgres_url: Callable[[], str]) -> dict[str, Killed]:
     def http(folder: Path) -> DestinationHarness:
         """The service takes each key once, and the rows have ids."""
         return DeduplicatingHttpHarness(folder, stack.enter_context(http_rows()))
+
+    def kinesis(folder: Path) -> DestinationHarness:
+        server = stack.enter_context(aws_server())
+        return stack.enter_context(KinesisHarness(folder, server).created())
+
+    def redis(folder: Path) -> DestinationHarness:
+        return RedisFenceHarness(folder, stack.enter_context(redis_server()))
+
+    def nats(folder: Path) -> DestinationHarness:
+        return NatsIdHarness(folder, stack.enter_context(nats_server())).created()
 
     def json_lines(folder: Path) -> DestinationHarness:
         from tests.plug_in.harness import JsonLinesHarness
@@ -72,30 +91,45 @@ def destinations(stack: ExitStack, new_postgres_url: Callable[[], str]) -> dict[
         "postgres": Killed(lambda _: PostgresHarness(new_postgres_url)),
         "http": Killed(http, ("prepare.start", "prepare.done")),
         "http-decoupled": Killed(http, ("write.files_closed", "prepare.done"), decoupled),
+        "kinesis": Killed(
+            kinesis,
+            ("prepare.start", "prepare.done"),
+            {"accessKeyId": KEY, "secretAccessKey": SECRET},
+            repeated_max=ROWS_PER_FILE,  # the batch whose manifest was not stored
+        ),
+        "redis-decoupled": Killed(redis, ("write.files_closed", "prepare.done"), decoupled),
+        "nats": Killed(nats, ("prepare.start", "prepare.done")),
         "plug-in": Killed(json_lines, ("prepare.done", "mark.done")),
     }
 
 
-NAMES = tuple(destinations(ExitStack(), str))
+DESTINATIONS = destinations(ExitStack(), str)
+NAMES = tuple(DESTINATIONS)
 
 
 @pytest.fixture(scope="module")
 def harnesses(
     tmp_path_factory: pytest.TempPathFactory, new_postgres_url: Callable[[], str], plug_in: Path
 ) -> Iterator[dict[str, DestinationHarness]]:
-    """The destinations after all kills, and one run to the end of the source."""
+    """The destinations after all kills, and one run to the end of the source. Those whose server cannot be
+    downloaded are left out.
+    """
     root = tmp_path_factory.mktemp("kills")
     made, streams = {}, []
     with ExitStack() as servers:
         for name, killed in destinations(servers, new_postgres_url).items():
             (folder := root / name).mkdir()
-            made[name] = harness = killed.new(folder)
+            try:
+                made[name] = harness = killed.new(folder)
+            except DebianUnreachableError:
+                continue
             options = {**harness.options, **killed.options}
             streams.append(KilledStream(folder, source_of(harness).name(), options, killed.kills))
         source = str(Path(penstock.__file__).absolute().parents[1])
         KilledDriver(root, streams, {"PYTHONPATH": os.pathsep.join([str(plug_in), source])}).run()
-        delivered = Ended("deliver", "--once", "--checkpoint", str(root / "http-decoupled" / "checkpoint"))
-        assert delivered.code == 0
+        for name in {"http-decoupled", "redis-decoupled"}.intersection(made):
+            delivered = Ended("deliver", "--once", "--checkpoint", str(root / name / "checkpoint"))
+            assert delivered.code == 0, delivered.err
         yield made
 
 
@@ -104,7 +138,11 @@ def test_a_driver_that_is_killed_between_the_phases_loses_and_doubles_nothing(
     name: str, harnesses: dict[str, DestinationHarness]
 ) -> None:
     """SIGKILL once written or prepared, and once in the destination."""
-    assert sorted(harnesses[name].ids()) == list(range(ROWS))
+    if name not in harnesses:
+        pytest.skip("Debian's packages cannot be reached")
+    ids = harnesses[name].ids()
+    assert sorted(set(ids)) == list(range(ROWS))
+    assert len(ids) - ROWS <= DESTINATIONS[name].repeated_max
     assert harnesses[name].problems() == []
 
 
