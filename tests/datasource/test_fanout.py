@@ -366,6 +366,14 @@ def test_clean_up_waits_for_a_new_target(fanout: Fanout) -> None:
     assert cleanable(fanout, "search") == {"q1": 0}
 
 
+def test_clean_up_keeps_what_another_target_may_write_again(fanout: Fanout) -> None:
+    """Its batch was aborted for a replay, which may be under way."""
+    run(fanout, fanout.query(), 0)
+    assert fanout.deliver("events").code == 0
+    assert fanout.store.deliveries.abort_pending(fanout.stream("search"), -1, "me", "checkpoint lost")
+    assert cleanable(fanout, "events") == {"q1": -1}
+
+
 def test_clean_up_does_not_wait_for_a_target_that_was_removed(fanout: Fanout) -> None:
     run(fanout, fanout.query(), 0)
     assert fanout.deliver().code == 0

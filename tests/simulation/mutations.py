@@ -89,7 +89,9 @@ SENDING = "committers/requests/delivery.py"
 STORE = "committers/store/sql.py::SqlManifestStore"
 STORE_PREPARATION = "committers/store/preparation.py::Preparation"
 DELIVERY_QUERIES = "committers/store/delivery_queries.py"
+PROGRESS = "committers/store/progress.py"
 DECOUPLED_TESTS = "tests/committers/test_decoupled.py"
+FANOUT_TESTS = "tests/datasource/test_fanout.py"
 TWO_PHASE_TESTS = "tests/committers/test_two_phase.py"
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -736,6 +738,62 @@ MUTATIONS: tuple[Mutation, ...] = (
         "deletes the files of a batch before its rows are sent",
         before(f"{REQUESTS}.commit", "if batches is None", "self._delete(stream, batches)"),
         lakes=("requests",),
+    ),
+    Mutation(
+        "the row log is kept for targets that need it",
+        "deletes the files of a batch that another target of the query has not delivered",
+        instead(f"{REQUESTS}._delete", "one.batch.batch_id not in needed", "True"),
+        test=f"{FANOUT_TESTS}::test_a_target_that_is_down_holds_up_nobody",
+    ),
+    Mutation(
+        "the row log is not kept for what a target has delivered",
+        "keeps the files of a batch whose record is behind the progress",
+        without(f"{PROGRESS}::SqlProgress.needed_by_others", "_IS_AHEAD"),
+        test=f"{FANOUT_TESTS}::test_a_target_whose_delivery_died_after_its_last_record_keeps_no_files",
+    ),
+    Mutation(
+        "the row log is not kept for a skipped batch",
+        "keeps the files of a batch that an operator has skipped for another target",
+        without(f"{PROGRESS}::SqlProgress.needed_by_others", "IS_PREPARED"),
+        test=f"{FANOUT_TESTS}::test_operators_act_on_one_target",
+    ),
+    Mutation(
+        "only targets with the same row log share it",
+        "keeps files for a target that reads another row log",
+        instead(f"{PROGRESS}::_sharing", "row_log_in(row.settings) == location", "True"),
+        test=f"{FANOUT_TESTS}::test_a_target_with_a_row_log_of_its_own_does_not_share_it",
+    ),
+    Mutation(
+        "clean-up of the row log: needed by another target",
+        "deletes what the target itself has delivered",
+        instead(
+            "committers/row_log/cleanup.py::CleanableRowLogs._token",
+            "self._progress.settled_by_others(stream, log.location)",
+            "None",
+        ),
+        test=f"{FANOUT_TESTS}::test_clean_up_keeps_what_another_target_needs",
+    ),
+    Mutation(
+        "clean-up of the row log: a new target",
+        "deletes files that a target without any batch may still prepare",
+        instead(f"{PROGRESS}::_settled", "-1", "None"),
+        test=f"{FANOUT_TESTS}::test_clean_up_waits_for_a_new_target",
+    ),
+    Mutation(
+        "clean-up of the row log: a removed target",
+        "waits for batches that a target which was removed never gets",
+        instead(f"{PROGRESS}::SqlProgress.settled_by_others", "other.table_uri in targets", "True"),
+        test=f"{FANOUT_TESTS}::test_clean_up_does_not_wait_for_a_target_that_was_removed",
+    ),
+    Mutation(
+        "clean-up of the row log: a batch that is written again",
+        "deletes the files of a batch that was aborted in another target for its replay",
+        instead(
+            f"{PROGRESS}::_settled",
+            "sa.or_(IS_PREPARED, may_return) if is_target else IS_PREPARED",
+            "IS_PREPARED",
+        ),
+        test=f"{FANOUT_TESTS}::test_clean_up_keeps_what_another_target_may_write_again",
     ),
     Mutation(
         "other offsets under a batch id (requests)",
