@@ -24,8 +24,8 @@ def proxy(http_server: HttpRows) -> Iterator[LossyProxy]:
     "kind", [HttpHarness, pytest.param(DeduplicatingHttpHarness, marks=pytest.mark.slow)], scope="class"
 )
 class TestHttp(DestinationConformance):
-    """Rows arrive at least once; exactly once where the service takes each key once. There, each test loses the
-    first requests or responses with rows.
+    """Rows arrive at least once; exactly once where the service takes each key once. There, each test loses
+    the first requests or responses with rows.
     """
 
     @pytest.fixture
