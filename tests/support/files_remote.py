@@ -170,7 +170,8 @@ class S3FilesHarness(RemoteFilesHarness):
 
     @property
     def unreachable_options(self) -> dict[str, str]:
-        return {**self.secret_options, "storage.AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
+        url = f"http://127.0.0.1:{self.unreachable_port}"
+        return {**self.secret_options, "storage.AWS_ENDPOINT_URL": url}
 
     @staticmethod
     def without_delays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +275,8 @@ class AzureFilesHarness(RemoteFilesHarness):
 
     @property
     def unreachable_options(self) -> dict[str, str]:
-        options = {**self.options, "storage.AZURE_STORAGE_ENDPOINT": f"http://127.0.0.1:1/{ACCOUNT}"}
+        url = f"http://127.0.0.1:{self.unreachable_port}/{ACCOUNT}"
+        options = {**self.options, "storage.AZURE_STORAGE_ENDPOINT": url}
         del options["storage.AZURE_STORAGE_ACCOUNT_KEY"]
         return {**options, "storage.AZURE_STORAGE_SAS_TOKEN": f"sv=2022-11-02&sr=c&sig={SECRET}"}
 

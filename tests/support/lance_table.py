@@ -46,7 +46,7 @@ class LanceHarness(FileTableHarness):
     def unreachable_options(self) -> dict[str, str]:
         return {
             "path": "s3://bucket/table",
-            "storage.AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+            "storage.AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.unreachable_port}",
             "storage.AWS_ALLOW_HTTP": "true",
             "storage.AWS_ACCESS_KEY_ID": "key",
             "storage.AWS_SECRET_ACCESS_KEY": SECRET,

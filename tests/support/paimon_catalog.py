@@ -49,7 +49,7 @@ class PaimonCatalogHarness(PaimonHarness):
 
     @property
     def unreachable_options(self) -> dict[str, str]:
-        return {**self.options, "catalog.uri": "http://127.0.0.1:1"}
+        return {**self.options, "catalog.uri": f"http://127.0.0.1:{self.unreachable_port}"}
 
     def in_catalog(self) -> CatalogTable:
         return catalog_table(self.properties, self.name)
