@@ -86,7 +86,8 @@ def test_a_poison_row_does_not_stop_a_delivery(
     http_server.clear()
     http_server.set(refused=BAD)
     checkpoint = tmp_path / "checkpoint"
-    run(spark, "penstock.http", source, checkpoint, url=http_server.url, delivery="decoupled")
+    options = {"url": http_server.url, "delivery": "decoupled", "deliverAfterSeconds": "1"}
+    run(spark, "penstock.http", source, checkpoint, **options)
     assert not DeltaLake(tmp_path / "refused").exists
     url = f"sqlite:///{checkpoint}/penstock.sqlite"
     with penstock.start_delivery(url), open_store(url) as store:

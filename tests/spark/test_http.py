@@ -79,7 +79,7 @@ def test_a_decoupled_stream_sends_each_row_to_its_url(
     spark: SparkSession, service: HttpRows, source: Path, tmp_path: Path
 ) -> None:
     options = {"format": "template", "bodyTemplate": '{{"id": {id}, "on": {day}}}', "method": "PUT"}
-    options |= {"delivery": "decoupled", "maxInFlightRequests": "64"}
+    options |= {"delivery": "decoupled", "deliverAfterSeconds": "1", "maxInFlightRequests": "64"}
     checkpoint = tmp_path / "checkpoint"
     run(spark, source, checkpoint, url=f"{service.url}/{{day}}/{{id}}", **options)
     store = f"sqlite:///{checkpoint}/penstock.sqlite"
