@@ -111,6 +111,11 @@ def write_source(folder: Path, files: int, rows_per_file: int, days: int = 2) ->
 
 
 def write_ids(path: Path, ids: range, number: int, days: int = 2) -> None:
-    """One file of a source; Spark reads files in the order of their age."""
-    pq.write_table(pa.table({"id": pa.array(ids, pa.int64()), "day": [f"d{i % days}" for i in ids]}), path)
-    os.utime(path, (1_700_000_000 + number,) * 2)
+    """One file of a source; Spark reads files in the order of their age.
+
+    A running query must not see the file before it has its age: Spark would ignore older ones (`maxFileAge`).
+    """
+    hidden = path.with_name(f"_{number}")
+    pq.write_table(pa.table({"id": pa.array(ids, pa.int64()), "day": [f"d{i % days}" for i in ids]}), hidden)
+    os.utime(hidden, (1_700_000_000 + number,) * 2)
+    hidden.rename(path)
