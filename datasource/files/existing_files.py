@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import posixpath
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -151,7 +150,18 @@ def _stored_types(content: pa.NativeFile, found: str, codec: str | None) -> dict
 
 
 def _type_name(data_type: pa.DataType, found: str) -> str:
-    """Name types as readers see them: list elements and nullable fields make no difference."""
+    """Name types as readers see them: names of list elements and nullable fields make no difference."""
     if found in FORMATS:
         return FORMATS[found].type_name(data_type)
-    return re.sub(r"list<\w+: ", "list<element: ", str(data_type).replace(" not null", ""))
+    return str(_plain(data_type))
+
+
+def _plain(data_type: pa.DataType) -> pa.DataType:
+    """Give inner fields the names and the nullability that all types have: Parquet keeps those of its writer."""
+    if pa.types.is_map(data_type):
+        return pa.map_(_plain(data_type.key_type), _plain(data_type.item_type))
+    if pa.types.is_list(data_type):
+        return pa.list_(pa.field("element", _plain(data_type.value_type)))
+    if pa.types.is_struct(data_type):
+        return pa.struct([pa.field(field.name, _plain(field.type)) for field in data_type])
+    return data_type

@@ -178,7 +178,7 @@ def test_a_null_is_a_row_of_a_file_with_one_column(tmp_path: Path) -> None:
     assert path.read_text() == '"id"\n\\N\n1\n'
 
 
-@pytest.mark.parametrize("file_format", ["json", "csv", "avro", "orc"])
+@pytest.mark.parametrize("file_format", ["parquet", "json", "csv", "avro", "orc"])
 @pytest.mark.parametrize("codec", ["", "gzip"])
 def test_rows_with_other_columns_than_the_files_are_refused(
     tmp_path: Path, file_format: str, codec: str
