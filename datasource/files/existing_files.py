@@ -157,7 +157,7 @@ def _type_name(data_type: pa.DataType, found: str) -> str:
 
 
 def _plain(data_type: pa.DataType) -> pa.DataType:
-    """Give inner fields the names and the nullability that all types have: Parquet keeps those of its writer."""
+    """Give inner fields one name and one nullability: Parquet has those of the writer."""
     if pa.types.is_map(data_type):
         return pa.map_(_plain(data_type.key_type), _plain(data_type.item_type))
     if pa.types.is_list(data_type):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 
@@ -26,6 +27,24 @@ OTHER_TYPE = pa.schema([("id", pa.list_(pa.int64()))])
 SMALL = pa.schema([("id", pa.int64()), ("number", pa.int32()), ("price", pa.decimal128(9, 2))])
 LARGE = pa.schema([("id", pa.int64()), ("number", pa.int64()), ("price", pa.decimal128(20, 3))])
 
+FLAT: Mapping[str, tuple[pa.DataType, object]] = {
+    "flag": (pa.bool_(), True),
+    "small": (pa.int16(), -32768),
+    "number": (pa.int32(), 2147483647),
+    "single": (pa.float32(), 0.5),
+    "double": (pa.float64(), 0.1),
+    "price": (pa.decimal128(38, 9), Decimal("12345678901234567890123456789.123456789")),
+    "text": (pa.string(), "a\u00e9"),
+    "day": (pa.date32(), date(2024, 2, 29)),
+    "instant": (pa.timestamp("us", "UTC"), datetime(2024, 11, 3, 5, 30, 0, 1, timezone.utc)),
+}
+NESTED: Mapping[str, tuple[pa.DataType, object]] = {
+    "numbers": (pa.list_(pa.int64()), [1, None]),
+    "name": (pa.struct([("first", pa.string()), ("raw", pa.binary())]), {"first": "a", "raw": b"\xff"}),
+    "lines": (pa.list_(pa.struct([("price", pa.decimal128(9, 2))])), [{"price": Decimal("0.10")}, None]),
+    "counts": (pa.map_(pa.string(), pa.int64()), {"a": 1, "b": None}),
+    "groups": (pa.struct([("m", pa.map_(pa.string(), pa.list_(pa.int32())))]), {"m": {"a": [1]}}),
+}
 MIB = 1024 * 1024
 TASK_MIB = 96
 
@@ -79,6 +98,30 @@ class DataClaims(Claims):
 
         check_rows(harness, 0)
         assert query.state(store, 1) is None
+
+    @pytest.mark.parametrize("types", [FLAT, NESTED], ids=["flat", "nested"])
+    def test_columns_are_refused_at_first_or_written_in_each_batch(
+        self,
+        query: Query,
+        store: SqlManifestStore,
+        harness: DestinationHarness,
+        types: Mapping[str, tuple[pa.DataType, object]],
+    ) -> None:
+        """The second batch compares its columns with those that the first has written."""
+        schema = pa.schema([("id", pa.int64()), *((name, given) for name, (given, _) in types.items())])
+        values = {name: value for name, (_, value) in types.items()}
+        if harness.promises.adds_columns:  # to a table that is there already
+            query = query.with_options(schemaEvolution="addColumns")
+        for batch_id in range(2):
+            rows = pa.Table.from_pylist([{"id": 2 * batch_id, **values}, {"id": 2 * batch_id + 1}], schema)
+            try:
+                plan = query.plan(store, query.batch(batch_id), schema)
+            except SchemaMismatchError:
+                assert batch_id == 0
+                check_rows(harness)
+                return
+            query.commit(store, query.write(plan, [rows]))
+        check_rows(harness, *range(4))
 
     def test_a_bad_value_is_refused_before_anything_is_visible(
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness

@@ -24,6 +24,7 @@ from tests.conformance.harnesses import (
     PostgresHarness,
 )
 from tests.plug_in.harness import JsonLinesHarness
+from tests.support.files import FilesHarness
 
 from penstock.committers import cleanup, decision, token_check
 from penstock.committers.contract import Committed, DataFile, Manifest, Token
@@ -40,8 +41,10 @@ from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource import planning
 from penstock.datasource.delta.sink import DeltaSink, DeltaTarget
+from penstock.datasource.files import existing_files
 from penstock.datasource.options import stream as stream_options
 from penstock.testing.conformance import query
+from penstock.testing.conformance.data import NESTED
 from penstock.testing.conformance.harness import DestinationHarness
 from penstock.writers.parquet import schema_projection
 from penstock.writers.requests import http
@@ -416,6 +419,12 @@ MUTATIONS = (
         "a plan that does not check the types",
         method(DeltaTarget, "plan_batch", _plan_ids),
         "rows_of_another_type_are_refused_before_any_is_written",
+    ),
+    Mutation(
+        "a folder whose files seem to have other maps than the rows",
+        lambda: mock.patch.object(existing_files, "_plain", lambda data_type: data_type),
+        columns_are_refused_at_first_or_written_in_each_batch={"types": NESTED},
+        harness=FilesHarness,
     ),
     Mutation(
         "bad rows are left out",
