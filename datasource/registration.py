@@ -64,8 +64,7 @@ def register(spark: SparkSession, *, tune: bool = True) -> None:
 
     Args:
         tune: let Spark limit Arrow batches by rows instead of by size, which makes the hand-over to Python
-            about
-            twice as fast (see `arrow_batches`). Values that the session has already set are kept.
+            about twice as fast (see `arrow_batches`). Values that the session has already set are kept.
     """
     _use_this_python_in_local_mode(spark)
     for data_source in data_sources():
