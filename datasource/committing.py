@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from ..committers.contract import Batch, Committable, ContentT, Manifest, PayloadT, StreamKey, Target
 from ..committers.decoupled import DecoupledCommitter
@@ -14,6 +15,7 @@ from ..committers.two_phase import TwoPhaseCommitter
 from .batch_plan import CommittableMessage
 from .dead_letters import letter_sink_of, try_to_deliver_letters
 from .event_time import oldest
+from .new_target import can_start_with
 from .options.stream import StreamOptions
 from .planning import retry, store_url
 from .sink import Destination, FansOut, Sink, open_table
@@ -53,7 +55,7 @@ def commit_batch(
     batch = committables[0].batch
     committer: DecoupledCommitter[PayloadT] | TwoPhaseCommitter[PayloadT]
     if sink.options.is_decoupled:  # a delivery commits; the table is read only to check replays
-        committer = DecoupledCommitter(store, table)
+        committer = DecoupledCommitter(store, table, partial(can_start_with, store))
     else:
         committer = TwoPhaseCommitter(store, table, retry(sink.options))
     try:

@@ -48,17 +48,13 @@ RETRY_S = 2.0
 MayStartWith: TypeAlias = Callable[[Batch], bool]
 
 
-def _no_batch(_: Batch) -> bool:
-    return False
-
-
 def plan_decoupled(
     key: PlanKey[PayloadT, ContentT],
     store: SqlManifestStore,
     batch: Batch,
     digest_of: DigestOf,
     plans: PlanCache,
-    may_start_with: MayStartWith = _no_batch,
+    may_start_with: MayStartWith,
 ) -> PlannedBatch[PayloadT, ContentT] | None:
     """Wait until the backlog has room, then return how to write the batch; None if it must not be written.
 

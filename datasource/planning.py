@@ -6,7 +6,7 @@ import posixpath
 import uuid
 from collections.abc import Callable
 from datetime import datetime, timezone
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from ..committers.batch_writes import batch_write_id
@@ -26,6 +26,7 @@ from .dead_letters import check_letter_sink
 from .decoupled_planning import plan_decoupled
 from .event_time import event_time_column
 from .new_query import check_new_query
+from .new_target import starts_with
 from .options.stream import StreamOptions
 from .plan_cache import PLANS, PlanCache, PlanKey
 from .settings import register_stream
@@ -88,7 +89,8 @@ def plan_batch(
     event_time = event_time_column(rows, sink.options.event_time)
     key = PlanKey(batch.stream, sink, rows, overwrite)
     if is_decoupled:
-        planned = plan_decoupled(key, store, batch, digest_of, plans)
+        starts = partial(starts_with, store, sink, "")
+        planned = plan_decoupled(key, store, batch, digest_of, plans, starts)
     else:
         planned = _plan_coupled(key, store, batch, digest_of)
     if planned is None:

@@ -315,7 +315,8 @@ class StreamDelivery:
                 f"{len(missing)} of the {manifest.files} files of batches {manifest.batches[0].batch_id} to "
                 f"{manifest.batch.batch_id} of {self._stream} are missing, first {missing[0]}. Nothing was "
                 "committed. Were they deleted by hand, or by a vacuum with a retention shorter than the "
-                "backlog? Restore them and run `penstock retry`; or abort the batch with `penstock skip`."
+                "backlog? Or was the query started with another rowLog? Restore them and run `penstock "
+                "retry`; or abort the batch with `penstock skip`."
             )
             raise _RefusedError(error, manifest, None)
 

@@ -103,8 +103,8 @@ class RequestCommitter:
         return self._store.read(StreamKey(query_id, self._table_uri)).token
 
     def missing(self, manifest: Manifest) -> Sequence[str]:
-        """Missing files of the row log. They are deleted after the delivery, so none is missing for a batch
-        that is delivered, or of which another process has just delivered a part.
+        """Missing files of the row log, with its location. They are deleted after the delivery, so none is
+        missing for a batch that is delivered, or of which another process has just delivered a part.
         """
         batches = self._manifests.batches(manifest)
         if not batches or self._log is None:
@@ -113,7 +113,8 @@ class RequestCommitter:
         if not missing:
             return []
         needed = self._undelivered(batches, self._store.read(manifest.batch.stream).token)
-        return [path for path in missing if path in {file.path for batch in needed for file in batch.files}]
+        paths = {file.path for batch in needed for file in batch.files}
+        return [f"{self._log.location}/{path}" for path in missing if path in paths]
 
     # Commit ---------------------------------------------------------------------------------------
 

@@ -15,10 +15,28 @@ from ..errors import SchemaMismatchError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..contract import Batch
     from .contract import Requests, RowPlace
 
 OnRefused = Callable[["pa.RecordBatch", "RowPlace", SchemaMismatchError], None]
 """Called with a row that cannot be converted, and its place."""
+
+
+def check_columns(requests: Requests, columns: pa.Schema, batch: Batch) -> None:
+    """Check that the options of the newest start of the query fit the columns of rows from the row log.
+
+    Raises:
+        SchemaMismatchError: the options name a column that these rows do not have.
+    """
+    try:
+        requests.check_schema(columns)
+    except SchemaMismatchError as error:
+        raise SchemaMismatchError(
+            f"{error}\nRows of batch {batch.batch_id} of {batch.stream} wait in the row log, and were written "
+            "with other columns and options than those of the newest start of the query. Start the query "
+            "with the earlier options until these rows are delivered, and run `penstock retry`; or give the "
+            "batch up with `penstock skip`."
+        ) from error
 
 
 def convertible_entries(
@@ -30,14 +48,13 @@ def convertible_entries(
         on_refused: None: a row that cannot be converted is an error
 
     Raises:
-        SchemaMismatchError: also if the destination cannot receive the columns at all.
+        SchemaMismatchError: a row cannot be converted.
     """
     try:
         return requests.entries(rows, place)
     except SchemaMismatchError as error:
         if on_refused is None:
             raise
-        requests.check_schema(rows.schema)
         if rows.num_rows == 1:
             on_refused(rows, place, error)
             return [None]

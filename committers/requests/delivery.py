@@ -19,7 +19,7 @@ from ..errors import PenstockError, SchemaMismatchError
 from ..progress import BatchInDelivery, Progress, ProgressStore
 from ..row_log.log import LoggedBatch, RowLog
 from .contract import Counters, EntryWriter, Requests, RowPlace, Sent
-from .convertible import convertible_entries
+from .convertible import check_columns, convertible_entries
 from .in_flight import RowsInFlight
 from .replaced_rows import PlacedRows, rows_to_send
 
@@ -199,9 +199,13 @@ def _write_all(
         settle: waits until all entries are acknowledged, and records that number of rows
     """
     size_bytes = replaced = refused = 0
+    columns: pa.Schema | None = None
     for some in rows:
         replaced += some.replaced
         logged, batch = some.logged, some.batch.batch
+        if logged.rows.schema != columns:
+            columns = logged.rows.schema
+            check_columns(requests, columns, batch)
         if some.replaced == logged.rows.num_rows:
             continue
         query_id = batch.stream.query_id

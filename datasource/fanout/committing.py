@@ -16,10 +16,10 @@ from ...committers.recovery import Recovery
 from ...writers.fanout.writer import PartPayload, of_target
 from ..batch_plan import CommittableMessage
 from ..committing import check_letters, checked_committables, manifest_of
+from ..new_target import can_start_with
 from ..planning import retry
 from ..sink import FansOut, Sink, check_same_table, open_table
 from .content import FanoutContent, PlannedTarget, batch_of_target
-from .planning import can_start_with
 
 if TYPE_CHECKING:
     from ...committers.store.sql import SqlManifestStore

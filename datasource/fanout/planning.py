@@ -11,8 +11,6 @@ from ...committers.checkpoint_forks import DigestOf
 from ...committers.contract import Batch, Mode, PlannedBatch, TaskWriterFactory
 from ...committers.dead_letters import BadRows
 from ...committers.decoupled import DecoupledCommitter
-from ...committers.errors import CheckpointMismatchError
-from ...committers.safe_text import get_logger
 from ...writers.bad_rows import with_bad_rows
 from ...writers.fanout.writer import Checks, FanoutWriters, PartWriters, of_target
 from ...writers.row_log.writer import RowLogWriters, accept_all
@@ -20,7 +18,8 @@ from ..batch_plan import BatchPlan
 from ..dead_letters import check_letter_sink
 from ..decoupled_planning import plan_decoupled
 from ..event_time import event_time_column
-from ..options.stream import NewQuery, StreamOptions
+from ..new_target import can_start_with, starts_with
+from ..options.stream import StreamOptions
 from ..plan_cache import PLANS, PlanCache, PlanKey
 from ..settings import register_stream
 from ..sink import FansOut, Sink, WritesOnce, mode_of, open_table
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...committers.store.sql import SqlManifestStore
-
-logger = get_logger(__name__)
 
 
 def plan_fanout(
@@ -58,7 +55,7 @@ def plan_fanout(
     planned: dict[str, PlannedBatch[Any, Any]] = {}
     for name, target in targets.items():
         key = PlanKey(batches[name].stream, target, rows, overwrite)
-        starts = partial(_starts_with, store, name, target)
+        starts = partial(starts_with, store, target, f"target.{name}.")
         with of_target(name):
             one = plan_decoupled(key, store, batches[name], digest_of, plans, starts)
         if one is not None:
@@ -153,42 +150,3 @@ def _joined(writers: Sequence[tuple[str, TaskWriterFactory[Any]]]) -> PartWriter
         return PartWriters(names, first)
     checks = tuple((name, one.check) for name, one in writers if isinstance(one, RowLogWriters))
     return PartWriters(names, RowLogWriters(first.location, first.storage_options, Checks(checks)))
-
-
-# Targets that are new to a running query --------------------------------------------------------------
-
-
-def can_start_with(store: SqlManifestStore, batch: Batch) -> bool:
-    """Return True if the target is new to the query, which has already prepared the batch before.
-
-    The manifests of a batch are prepared together. So if another target has the batch before, and this one
-    does not, it was not a target then: nothing is lost.
-    """
-    others = (stream for stream in store.streams_of(batch.stream.query_id) if stream != batch.stream)
-    before = (store.record(stream, batch.batch_id - 1) for stream in others)
-    return any(record is not None and not record.awaits_replay for record in before)
-
-
-def _starts_with(store: SqlManifestStore, name: str, target: Sink[Any, Any], batch: Batch) -> bool:
-    """`can_start_with`, which reports the batches that the target does not get.
-
-    Raises:
-        CheckpointMismatchError: the option is newQuery=refuse.
-    """
-    if not can_start_with(store, batch):
-        return False
-    last = next((one.batch.batch_id for one in store.history(batch.stream, 1)), None)
-    what = "is new to" if last is None else f"has the batches up to {last} of"
-    message = (
-        f"Target {name} ({target.table_uri}) {what} the query {batch.stream.query_id}, and starts with batch "
-        f"{batch.batch_id}. It does not get the rows of the batches "
-        f"{'before' if last is None else 'in between'}."
-    )
-    if target.options.new_query is NewQuery.REFUSE:
-        raise CheckpointMismatchError(
-            f"{message} Nothing was written (newQuery=refuse). Start a query of its own with a new "
-            f'checkpoint to write all rows to it. Or accept this: .option("target.{name}.newQuery", "allow").'
-        )
-    if target.options.new_query is NewQuery.WARN:
-        logger.warning("%s", message)
-    return True

@@ -296,9 +296,10 @@ def test_missing_files_are_those_of_batches_that_are_not_delivered(backlog: Back
     manifest = backlog.merged(0, 1)
     files = [file.path for file in MANIFESTS.files(manifest)]
     backlog.log.files.delete(files)
-    assert sorted(backlog.committer().missing(manifest)) == sorted(files)
+    located = [f"{backlog.log.location}/{path}" for path in files]
+    assert sorted(backlog.committer().missing(manifest)) == sorted(located)
     backlog.record(Token(0, "d0"))
-    assert backlog.committer().missing(manifest) == files[2:]
+    assert backlog.committer().missing(manifest) == located[2:]
 
 
 def test_only_files_that_no_manifest_lists_are_discarded(backlog: Backlog) -> None:

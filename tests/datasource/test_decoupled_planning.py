@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import Mock
@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from tests.support.stores import HandClock
 
-from penstock.committers.contract import Batch, Committable, DataFiles, StreamKey
-from penstock.committers.errors import RetryableError, TableChangedError
+from penstock.committers.contract import Batch, Committable, DataFiles, ManifestRecord, StreamKey
+from penstock.committers.errors import CheckpointMismatchError, RetryableError, TableChangedError
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.committers.store.status import WrittenTable
 from penstock.datasource.batch_plan import CommittableMessage
@@ -49,6 +49,9 @@ class Planner:
         plan = plan_batch(self.sink, self.store, batch, rows, False, plans=self.plans)
         committable: Committable[DataFiles] = Committable(batch, "r", 0, 0, ())
         commit_batch(self.sink, self.store, [CommittableMessage(committable, plan.content)])
+
+    def pending(self, table: Path) -> Sequence[ManifestRecord]:
+        return self.store.pending(StreamKey("q", str(table)))
 
 
 @pytest.fixture
@@ -88,6 +91,32 @@ def test_other_new_columns_wait_for_those_that_are_not_delivered_yet(planner: Pl
     planner.run(3)
     with pytest.raises(RetryableError, match=r"adds the column.s. first to the table .* adds second"):
         planner.run(4, second)
+
+
+def test_a_query_continues_in_another_table_which_does_not_get_the_batches_before(
+    planner: Planner, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is lost: what was prepared for the first table is still delivered to it."""
+    planner.run(0)
+    first, planner.table = planner.table, planner.table.with_name("other")
+    planner.restart(newQuery="refuse")
+    with pytest.raises(CheckpointMismatchError, match=r"other is new .* batch 1.*newQuery=refuse"):
+        planner.run(1)
+    planner.restart()
+    planner.run(1)
+    planner.run(2)
+    told = [one for one in caplog.messages if "is new to the query" in one]
+    assert len(told) == 1
+    assert [record.batch.batch_id for record in planner.pending(first)] == [0]
+    assert [record.batch.batch_id for record in planner.pending(planner.table)] == [1, 2]
+
+
+def test_a_lost_store_is_not_taken_for_another_table(planner: Planner, tmp_path: Path) -> None:
+    planner.run(0)
+    planner.restart()
+    with open_store(f"sqlite:///{tmp_path}/new.db") as planner.store:
+        with pytest.raises(CheckpointMismatchError, match="were lost with the store"):
+            planner.run(1)
 
 
 def test_a_query_that_waits_for_deliveries_is_registered_as_decoupled(planner: Planner) -> None:

@@ -139,6 +139,40 @@ def test_a_row_that_is_refused_parks_the_stream_at_its_batch(stream: Stream) -> 
     assert sorted(set(stream.server.ids())) == list(range(ROWS))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"idColumn": "number"},
+        {"keys": "number"},
+        {"format": "template", "bodyTemplate": '{{"id": {id}, "number": {number}}}'},
+    ],
+    ids=["idColumn", "keys", "bodyTemplate"],
+)
+def test_options_that_name_a_column_which_waiting_rows_do_not_have_park_the_stream(
+    stream: Stream, options: dict[str, str]
+) -> None:
+    """The query was started with other columns and options since. With the earlier ones, all rows arrive."""
+    earlier = stream.query
+    stream.prepare(batches=1)
+    stream.query = earlier.with_options(**options)
+    rows = ids(*range(40, 50))
+    numbered = rows.append_column("number", rows.column("id"))
+    stream.query.run(stream.store, stream.query.batch(1), numbered)
+    delivered = stream.deliver()
+
+    assert delivered.code == 1, delivered.out + delivered.err
+    state = stream.store.deliveries.state(stream.query.stream)
+    assert state.parked_at is not None
+    assert re.search(r"the column 'number'.*\nRows of batch 0 of .* earlier options", state.error)
+    assert stream.server.ids() == []
+
+    stream.query = earlier
+    stream.query.run(stream.store, stream.query.batch(2), ids(*range(50, 60)))
+    assert Ended("retry", "q1", "--store", stream.store_url).code == 0
+    assert stream.deliver().code == 0
+    assert sorted(stream.server.ids()) == list(range(60))
+
+
 @pytest.mark.parametrize("body", ["row", "json"])
 def test_rows_that_are_refused_can_be_dropped(
     stream: Stream, body: str, caplog: pytest.LogCaptureFixture
