@@ -8,7 +8,7 @@ from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pyarrow as pa
 import pytest
@@ -25,7 +25,7 @@ from penstock.testing.conformance import Query
 
 URL = "https://api.example.com"
 EVENT = '{{"type": "order", "id": {id}, "data": {{"name": {name}, "again": [{name}]}}}}'
-AWKWARD = ["a b", "é/../x?y=1&z#f", "100%", "..%2F", "+", "{id}", "\\", ". ."]
+AWKWARD = ["a b", "é/../x?y=1&z#f", "100%", "..%2F", "+", "{id}", "\\", ". .", "1;v=2", "(a,b)*!'@:$"]
 
 
 def send(server: HttpRows, rows: pa.RecordBatch, path: str = "", **options: str) -> None:
@@ -44,10 +44,24 @@ def test_each_row_has_a_path_of_its_own(http_service: HttpRows) -> None:
     requests = sorted(http_service.received(), key=lambda one: one.ids)
     assert {one.method for one in requests} == {"PUT"}
     for number, (name, request) in enumerate(zip(AWKWARD, requests, strict=True)):
+        encoded = quote(name, safe="")
+        assert request.path == f"/rows/{encoded}/x?name={encoded}&n={number}"
         parts = urlsplit(request.path)
         assert list(map(unquote, parts.path.split("/"))) == ["", "rows", name, "x"]
         assert parse_qs(parts.query) == {"name": [name], "n": [str(number)]}
     assert [row["name"] for row in sorted(http_service.rows(), key=lambda row: row["id"])] == AWKWARD
+
+
+def test_the_text_of_a_url_is_encoded_once(http_service: HttpRows) -> None:
+    send(http_service, named("é"), "/ü/%C3%BC/a|b/{name}?x=ü&n={name}", format="row")
+    (request,) = http_service.received()
+    assert request.path == "/rows/%C3%BC/%C3%BC/a%7Cb/%C3%A9?x=%C3%BC&n=%C3%A9"
+
+
+def test_ids_that_differ_in_spaces_are_different_keys(http_service: HttpRows) -> None:
+    """Servers strip spaces around the value of a header."""
+    send(http_service, named("x", "x ", " x"), format="row", idColumn="name")
+    assert len({one.key.strip() for one in http_service.received()}) == 3
 
 
 def test_a_body_has_the_values_as_json(http_service: HttpRows) -> None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ..requests.http import AddressedRow, HttpClient, HttpTarget
     from ..requests.template import Template
 
-_IN_HEADERS = "!#$&'()*+,-./:;<=>?@[]^_`{|}~ "
-"""Characters that are not percent-encoded, in addition to letters and digits."""
+_IN_HEADERS = "!#$&'()*+,-./:;<=>?@[]^_`{|}~"
+"""Characters that are not percent-encoded, in addition to letters and digits. No space: servers strip it."""
 
 
 @dataclass(frozen=True, slots=True)

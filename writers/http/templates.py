@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -11,6 +12,17 @@ from ...committers.errors import SchemaMismatchError
 from ..requests.json_rows import check_values, json_texts
 from ..requests.row_ids import texts_of
 from ..requests.template import Template
+
+
+_COLUMN = "penstock-column"
+
+
+def as_sent(url: Template) -> Template:
+    """Return the template of URLs with its own texts as they are sent: percent-encoded, the host in ASCII."""
+    from yarl import URL
+
+    texts = str(URL(url.filled(_COLUMN))).split(_COLUMN)
+    return Template(url.option, url.text, tuple(zip_longest(texts, url.columns)))
 
 
 def urls_of(template: Template, rows: pa.RecordBatch) -> Sequence[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import aiohttp
+from yarl import URL
 
 from ...committers.errors import AccessRefusedError, ConfigurationError
 from .client import classify_error
@@ -68,6 +69,7 @@ class AddressedRow:
     """A row that is sent to a URL of its own."""
 
     url: str
+    """Sent as it is. It is encoded already: the library would decode some characters of values, such as `;`."""
     body: bytes
 
 
@@ -97,7 +99,7 @@ class HttpClient:
             self._session = self._open()
         async with self._session.request(
             target.method,
-            first.url if isinstance(first, AddressedRow) else target.url,
+            URL(first.url, encoded=True) if isinstance(first, AddressedRow) else target.url,
             data=_body(target.body, entries),
             headers={target.idempotency_header: _idempotency_key(entries)},
             allow_redirects=False,  # redirects may turn a POST into a GET
