@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -11,6 +12,7 @@ from pyarrow import types
 
 from ...committers.errors import SchemaMismatchError
 from ..requests.json_rows import check_values, converter
+from ..requests.python_values import fewest_digits, python_values
 
 Attribute: TypeAlias = "dict[str, Any]"
 """A value with its type, such as `{"N": "1"}`."""
@@ -40,8 +42,8 @@ def items_of(rows: pa.RecordBatch, keys: Sequence[str]) -> list[dict[str, Attrib
     check_values(rows)
     items: list[dict[str, Attribute]] = [{} for _ in range(rows.num_rows)]
     for array, field in zip(rows.columns, rows.schema, strict=True):
-        convert = _converter(field.type)
-        for item, value in zip(items, array.to_pylist(), strict=True):
+        convert = _float if types.is_float32(field.type) else _converter(field.type)
+        for item, value in zip(items, python_values(array), strict=True):
             if value is None:
                 continue
             try:
@@ -95,6 +97,8 @@ def _converter(data_type: pa.DataType) -> Convert:
         return lambda value: {"BOOL": value}
     if types.is_integer(data_type):
         return lambda value: {"N": str(value)}
+    if types.is_float32(data_type):
+        return _float32
     if types.is_floating(data_type):
         return _float
     if types.is_decimal(data_type):
@@ -116,6 +120,10 @@ def _converter(data_type: pa.DataType) -> Convert:
 
 def _nested(convert: Convert, value: Any) -> Attribute:
     return NULL if value is None else convert(value)
+
+
+def _float32(value: float) -> Attribute:
+    return _float(fewest_digits(value) if math.isfinite(value) else value)
 
 
 def _float(value: float) -> Attribute:

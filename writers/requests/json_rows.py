@@ -1,6 +1,6 @@
 """Converts Arrow rows to JSON objects, one for each row.
 
-Numbers keep all digits, decimals are strings. NaN and infinities, which JSON does not have, are strings as in
+Numbers keep all digits, and have no more than they need. Decimals are strings. NaN and infinities, which JSON does not have, are strings as in
 Spark's `to_json`. Timestamps are ISO 8601 with microseconds, in UTC with `Z`, or without zone. Binary values
 are base64. NULL is `null`, at every level. docs/types.md has the table.
 """
@@ -11,7 +11,7 @@ import base64
 import json
 import math
 from collections.abc import Callable, Iterator
-from datetime import date, datetime, timezone
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, TypeAlias
 
@@ -21,6 +21,7 @@ from pyarrow import types
 from ...committers.errors import SchemaMismatchError
 from ..parquet.columns import is_list, is_string
 from ..parquet.utf8 import check_utf8, has_strings
+from .python_values import fewest_digits, python_values
 
 Convert: TypeAlias = Callable[[Any], Any]
 """Converts a value that is not NULL to what `json.dumps` writes."""
@@ -86,7 +87,7 @@ def json_objects(rows: pa.RecordBatch) -> list[bytes]:
 
 def json_values(array: pa.Array, name: str) -> list[Any]:
     """The values of a column as Python objects that `json.dumps` writes."""
-    convert = converter(array.type)
+    convert = column_converter(array.type)
     values = _to_python(array, name)
     return values if convert is None else [None if value is None else convert(value) for value in values]
 
@@ -99,10 +100,17 @@ def json_texts(array: pa.Array, field: pa.Field) -> Iterator[str]:
     return map(encode, json_values(array, field.name))
 
 
+def column_converter(data_type: pa.DataType) -> Convert | None:
+    """Return the `converter` of a column, whose values are those of `python_values`."""
+    return _float if types.is_float32(data_type) else converter(data_type)
+
+
 def converter(data_type: pa.DataType) -> Convert | None:
-    """Return the conversion of a type; None if its Python values are written as they are."""
+    """Return the conversion of a type inside of columns; None if its values are written as they are."""
     if data_type in _SAME:
         return None
+    if types.is_float32(data_type):
+        return _float32
     if types.is_floating(data_type):
         return _float
     if types.is_decimal(data_type):
@@ -127,6 +135,10 @@ def _converted(convert: Convert | None, value: Any) -> Any:
     return value if value is None or convert is None else convert(value)
 
 
+def _float32(value: float) -> float | str:
+    return _float(fewest_digits(value) if math.isfinite(value) else value)
+
+
 def _float(value: float) -> float | str:
     if math.isfinite(value):
         return value
@@ -138,7 +150,7 @@ def _decimal(value: Decimal) -> str:
 
 
 def _utc(value: datetime) -> str:
-    return value.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    return _local(value) + "Z"
 
 
 def _local(value: datetime) -> str:
@@ -151,14 +163,13 @@ def _base64(value: bytes) -> str:
 
 def _to_python(array: pa.Array, name: str) -> list[Any]:
     try:
-        values: list[Any] = array.to_pylist()
+        return python_values(array)
     except (ValueError, OverflowError) as error:
         raise SchemaMismatchError(
             f"A value in {name} cannot be written ({error}). Dates and timestamps must be in the years "
             "1 to 9999. "
             "Filter these rows, or cast the column to STRING in the query."
         ) from None
-    return values
 
 
 def _has_times(data_type: pa.DataType) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from ...committers.requests.contract import EntryWriter, Requests, RowPlace
+from .python_values import python_values
 from .row_ids import check_text_column
 
 
@@ -53,5 +54,5 @@ def check_key_columns(rows: pa.Schema, columns: Sequence[str], option: str) -> N
 
 def row_keys(rows: pa.RecordBatch, columns: Sequence[str]) -> list[Hashable]:
     """One key for each row; None for a row with a NULL in one of the columns, which has no key."""
-    values = zip(*(rows.column(column).to_pylist() for column in columns), strict=True)
+    values = zip(*(python_values(rows.column(column)) for column in columns), strict=True)
     return [None if None in key else key for key in values]

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
+import struct
+import subprocess
+import sys
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -29,6 +34,8 @@ VALUES: list[tuple[pa.DataType, Any, str]] = [
     (pa.float64(), float("nan"), '"NaN"'),
     (pa.float64(), float("-inf"), '"-Infinity"'),
     (pa.float32(), float("inf"), '"Infinity"'),
+    (pa.float32(), 19.99, "19.99"),
+    (pa.list_(pa.float32()), [19.99, -0.0, 1e-45, float("nan")], '[19.99,-0.0,1.4013e-45,"NaN"]'),
     (pa.decimal128(38, 2), Decimal("-0.10"), '"-0.10"'),
     (pa.decimal128(38, 0), Decimal(10**37), f'"{10**37}"'),
     (pa.string(), "é", '"é"'),
@@ -61,6 +68,44 @@ def test_every_value_and_null_are_json(data_type: pa.DataType, value: Any, text:
 def test_times_with_another_zone_are_written_in_utc() -> None:
     rows = batch(pa.timestamp("us", "America/New_York"), AT.replace(tzinfo=timezone.utc))
     assert json_objects(rows) == [b'{"v":"2026-01-02T03:04:05.000006Z"}']
+
+
+def test_numbers_of_32_bits_have_the_fewest_digits_that_stand_for_them() -> None:
+    """At the top level and inside, of all sizes."""
+    bits = [31**number % 2**32 for number in range(4000)]
+    numbers = struct.unpack(f"{len(bits)}f", struct.pack(f"{len(bits)}I", *bits))
+    values = [one for one in numbers if math.isfinite(one)]
+    assert len(values) > 3900
+    arrays = [pa.array(values, pa.float32()), pa.array([[one] for one in values], pa.list_(pa.float32()))]
+    for value, text in zip(values, json_objects(pa.record_batch(arrays, names=["v", "l"])), strict=True):
+        row = json.loads(text)
+        for written in (row["v"], *row["l"]):
+            assert struct.pack("f", written) == struct.pack("f", value)
+            assert len(Decimal(repr(written)).normalize().as_tuple().digits) <= 9
+
+
+def test_the_time_zone_database_is_not_needed() -> None:
+    """Small containers do not have it. Then every row with a timestamp would be a bad row."""
+    program = """
+import sys
+sys.modules.update(dict.fromkeys(("pytz", "tzdata", "zoneinfo")))
+import pyarrow as pa
+from penstock.writers.aws.dynamodb_items import items_of
+from penstock.writers.requests.json_rows import json_objects
+from penstock.writers.requests.keyed import row_keys
+at = pa.timestamp("us", "UTC")
+nested = pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())).cast(pa.map_(pa.string(), at))
+rows = pa.record_batch({"t": pa.array([0], at), "m": nested})
+print(json_objects(rows), items_of(rows, ["t"]), row_keys(rows, ["t"]))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONTZPATH": ""},
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert '{"t":"1970-01-01T00:00:00.000000Z","m":{"k":"1970-01-01T00:00:00.000001Z"}}' in ended.stdout
 
 
 def test_the_documents_show_these_values() -> None:
