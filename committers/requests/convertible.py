@@ -32,10 +32,10 @@ def check_columns(requests: Requests, columns: pa.Schema, batch: Batch) -> None:
         requests.check_schema(columns)
     except SchemaMismatchError as error:
         raise SchemaMismatchError(
-            f"{error}\nRows of batch {batch.batch_id} of {batch.stream} wait in the row log. They were written "
-            "with other columns and options than those of the newest start of the query. Start the query "
-            "with the earlier options until these rows are delivered, and run `penstock retry`; or give the "
-            "batch up with `penstock skip`."
+            f"{error}\nRows of batch {batch.batch_id} of {batch.stream} wait in the row log. They have other "
+            "columns, and were written with other options than those of the newest start of the query. Start "
+            "the query with the earlier options until these rows are delivered, and run `penstock retry`; or "
+            "give the batch up with `penstock skip`."
         ) from error
 
 

@@ -75,4 +75,4 @@ def test_values_of_all_types_that_are_allowed_can_be_keys() -> None:
     }
     (key,) = row_keys(pa.record_batch(columns), tuple(columns))
     assert hash(key) is not None
-    assert key == (True, Decimal("1.50"), datetime(2026, 1, 1), date(2026, 1, 1), b"\0")
+    assert key == (True, Decimal("1.50"), datetime.fromisoformat("2026-01-01"), date(2026, 1, 1), b"\0")

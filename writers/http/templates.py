@@ -13,7 +13,6 @@ from ..requests.json_rows import check_values, json_texts
 from ..requests.row_ids import texts_of
 from ..requests.template import Template
 
-
 _COLUMN = "penstock-column"
 
 

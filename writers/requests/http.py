@@ -69,7 +69,7 @@ class AddressedRow:
     """A row that is sent to a URL of its own."""
 
     url: str
-    """Sent as it is. It is encoded already: the library would decode some characters of values, such as `;`."""
+    """Encoded, and sent as it is: the library would decode some characters of values, such as `;`."""
     body: bytes
 
 

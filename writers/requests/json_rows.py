@@ -1,8 +1,8 @@
 """Converts Arrow rows to JSON objects, one for each row.
 
-Numbers keep all digits, and have no more than they need. Decimals are strings. NaN and infinities, which JSON does not have, are strings as in
-Spark's `to_json`. Timestamps are ISO 8601 with microseconds, in UTC with `Z`, or without zone. Binary values
-are base64. NULL is `null`, at every level. docs/types.md has the table.
+Numbers keep all digits, and have no more than they need. Decimals are strings. NaN and infinities, which JSON
+does not have, are strings as in Spark's `to_json`. Timestamps are ISO 8601 with microseconds, in UTC with
+`Z`, or without zone. Binary values are base64. NULL is `null`, at every level. docs/types.md has the table.
 """
 
 from __future__ import annotations
