@@ -6,7 +6,9 @@ the libraries that it needs, so that help and completion are instant.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from io import TextIOWrapper
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -36,9 +38,15 @@ EPILOG = (
 
 
 class ReportingGroup(TyperGroup):
-    """Turn Penstock's errors into a message on stderr and an exit code, without a traceback."""
+    """Turn Penstock's errors into a message on stderr and an exit code, without a traceback.
+
+    Characters that the terminal's encoding does not have, such as those of a query's name, are escaped.
+    """
 
     def invoke(self, ctx: Any) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
         except PenstockError as error:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, redirect_stderr
@@ -218,6 +221,18 @@ def test_status_fits_80_columns_and_shows_text_as_it_is(local_lake: Lake) -> Non
     assert max(map(len, ended.out.splitlines())) <= 80
     assert "COMMITTED" in ended.out
     assert "\x1b" not in ended.out
+
+
+def test_characters_that_the_terminal_does_not_have_are_escaped(local_lake: Lake) -> None:
+    local_lake.store.register_stream(local_lake.stream, "delta", "größe", local_lake.table_id)
+    ended = subprocess.run(
+        [sys.executable, "-m", "penstock.cli", "status"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert r"gr\xf6\xdfe" in ended.stdout
 
 
 @pytest.mark.parametrize("columns", [None, 200, 80, 40])
