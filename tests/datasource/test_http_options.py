@@ -67,7 +67,7 @@ def test_an_id_can_be_sent_in_a_header() -> None:
     requests: Any = HttpDataSource({**GIVEN, "idColumn": "id"}).sink().requests
     rows = pa.record_batch({"id": ["a b/c", "é\r\nX: y", "100%"]})
     ids = [entry.id for entry in requests.entries(rows, RowPlace("q", 0, 0, 0, 0))]
-    assert ids == ["a b/c", "%C3%A9%0D%0AX: y", "100%25"]
+    assert ids == ["a%20b/c", "%C3%A9%0D%0AX:%20y", "100%25"]
 
 
 # In the delivery process ----------------------------------------------------------------------------
