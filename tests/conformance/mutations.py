@@ -60,22 +60,18 @@ class Mutation:
     """A change of the product, and the claims that must fail with it.
 
     Args:
-        without: what the changed product does
         claims: those without parameters
         given: the parameters of others, by claim
     """
 
     def __init__(
         self,
-        without: str,
         patch: Patch,
         *claims: str,
         harness: NewHarness = JsonLinesHarness,
         **given: dict[str, Any],
     ) -> None:
-        self.without = without
-        self.patch = patch
-        self.harness = harness
+        self.patch, self.harness = patch, harness
         self.claims: dict[str, dict[str, Any]] = {**{claim: {} for claim in claims}, **given}
 
 
@@ -212,37 +208,31 @@ def _declare(harness: type[DestinationHarness], **promises: Any) -> Patch:
     return lambda: mock.patch.object(harness, "promises", replace(harness.promises, **promises))
 
 
-MUTATIONS = (
-    Mutation(
-        "a manifest without its last payload",
+MUTATIONS = {
+    "a manifest without its last payload": Mutation(
         method(JsonLines, "manifest", lambda real, *args: real(*args[:-1], args[-1][:-1])),
         "the_rows_of_all_tasks_are_committed_once",
         "prepared_batches_are_delivered_once",
     ),
-    Mutation(
-        "a task without rows that hands back a file",
+    "a task without rows that hands back a file": Mutation(
         method(PartWriter, "finish", _finish_without_rows),
         "an_empty_batch_is_committed_and_adds_nothing",
     ),
-    Mutation(
-        "parts that readers see",
+    "parts that readers see": Mutation(
         method(PartWriter, "finish", _finish_visibly),
         "rows_are_invisible_until_their_batch_is_committed",
     ),
-    Mutation(
-        "committed batches that are written again",
+    "committed batches that are written again": Mutation(
         _decide(RecordStatus.COMMITTED, Action.WRITE),
         "a_replay_is_skipped",
     ),
-    DeltaMutation(
-        "a table that has no token",
+    "a table that has no token": DeltaMutation(
         returning(delta_committer, "token_of", None),
         "a_replay_after_the_store_was_lost_adds_nothing",
         "a_batch_whose_response_and_store_were_lost_is_not_added_again",
         "a_delivered_batch_is_not_written_again_if_the_store_was_lost",
     ),
-    DeltaMutation(
-        "a commit that does not read the token",
+    "a commit that does not read the token": DeltaMutation(
         returning(DeltaTableCommitter, "_is_in", False),
         "a_commit_that_is_repeated_adds_nothing",
         "a_concurrent_driver_that_commits_first_is_noticed_by_the_commit",
@@ -250,34 +240,28 @@ MUTATIONS = (
         a_crash_of_a_batch_with_a_new_column_loses_and_doubles_nothing={"point": "commit.landed"},
         two_drivers_that_commit_one_batch_at_once_add_it_once={"batch_id": 1},
     ),
-    DeltaMutation(
-        "only the batch of the token counts as committed",
+    "only the batch of the token counts as committed": DeltaMutation(
         method(DeltaTableCommitter, "_is_in", _only_the_last),
         "a_batch_before_the_token_adds_nothing",
     ),
-    Mutation(
-        "the token of the first batch",
+    "the token of the first batch": Mutation(
         method(JsonLines, "token", lambda _, *args: _token(min, *args)),
         "the_token_is_the_last_batch_of_the_query",
     ),
-    Mutation(
-        "a commit that does not call check_token",
+    "a commit that does not call check_token": Mutation(
         method(JsonLines, "commit", lambda real, target, manifest, *_: real(target, manifest)),
         "the_token_is_checked_once_a_batch_is_to_be_added",
     ),
-    DeltaMutation(
-        "the cached table is not refreshed by the commit",
+    "the cached table is not refreshed by the commit": DeltaMutation(
         method(DeltaTableCommitter, "commit", _commit_with_stale_cache),
         "a_target_sees_its_own_commit",
     ),
-    Mutation(
-        "one token for all queries",
+    "one token for all queries": Mutation(
         method(JsonLines, "token", lambda _, target, __: _token(max, target, "*")),
         "two_queries_have_a_token_each",
         "two_queries_commit_concurrently",
     ),
-    Mutation(
-        "another address in the store",
+    "another address in the store": Mutation(
         lambda: mock.patch.object(
             JsonLinesHarness,
             "destination",
@@ -285,14 +269,12 @@ MUTATIONS = (
         ),
         "commands_find_the_destination_by_its_address",
     ),
-    Mutation(
-        "a manifest that references every part in the directory",
+    "a manifest that references every part in the directory": Mutation(
         method(JsonLines, "manifest", _name_all_parts),
         a_crash_before_the_manifest_loses_and_doubles_nothing={"step": "all tasks finished"},
         a_crash_at_a_crash_point_loses_and_doubles_nothing={"point": "prepare.start"},
     ),
-    Mutation(
-        "a commit in two steps that does not read the token",
+    "a commit in two steps that does not read the token": Mutation(
         method(JsonLines, "commit", _commit_in_two_steps),
         "a_crash_in_every_start_loses_and_doubles_nothing",
         "a_driver_that_resumes_late_adds_nothing",
@@ -301,79 +283,65 @@ MUTATIONS = (
         a_crash_in_recovery_loses_and_doubles_nothing={"point": "commit.landed"},
         a_crash_around_the_commit_of_a_delivery_loses_and_doubles_nothing={"has_committed": True},
     ),
-    Mutation(
-        "a recovery that does nothing",
+    "a recovery that does nothing": Mutation(
         returning(Recovery, "recover", []),
         "recovery_without_a_replay_commits_pending_batches",
     ),
-    Mutation(
-        "files that a replay wrote in vain stay",
+    "files that a replay wrote in vain stay": Mutation(
         returning(Preparation, "delete_unnamed", None),
         "a_replay_with_other_partitions_adds_nothing",
     ),
-    Mutation(
-        "an abort that deletes files that a manifest may reference",
+    "an abort that deletes files that a manifest may reference": Mutation(
         lambda: mock.patch.object(
             query, "abort_batch", lambda sink, messages: sink.open_table().discard(query.payloads(messages))
         ),
         "a_batch_whose_request_was_lost_is_committed_by_the_next_start",
         "an_abort_after_an_unknown_end_deletes_nothing",
     ),
-    Mutation(
-        "an abort that deletes nothing",
+    "an abort that deletes nothing": Mutation(
         returning(query, "abort_batch", None),
         "an_abort_of_a_batch_with_a_failed_task_leaves_nothing",
         "a_batch_write_that_fails_leaves_nothing",
     ),
-    Mutation(
-        "a writer that leaves its part",
+    "a writer that leaves its part": Mutation(
         returning(PartWriter, "abort", None),
         "a_task_that_fails_leaves_nothing",
     ),
-    Mutation(
-        "missing parts count as deleted",
+    "missing parts count as deleted": Mutation(
         method(JsonLines, "discard", _count_all),
         "discarding_is_idempotent_and_touches_no_other_batch",
     ),
-    Mutation(
-        "a destination that reports no part as missing",
+    "a destination that reports no part as missing": Mutation(
         returning(JsonLines, "missing", []),
         "a_deleted_payload_is_reported_as_missing",
         "a_missing_payload_is_written_again_by_the_replay",
         "a_missing_payload_that_no_replay_writes_again_is_an_error",
     ),
-    Mutation(
-        "files of a fenced run stay",
+    "files of a fenced run stay": Mutation(
         returning(Preparation, "delete", 0),
         "a_run_that_was_taken_over_commits_nothing",
     ),
-    Mutation(
-        "rows from other offsets that are dropped silently",
+    "rows from other offsets that are dropped silently": Mutation(
         _decide(RecordStatus.COMMITTED_OTHER, Action.SKIP),
         "other_offsets_under_a_committed_batch_id_are_refused",
     ),
-    Mutation(
-        "a commit that does not compare digests",
+    "a commit that does not compare digests": Mutation(
         returning(token_check, "is_committed", True),
         "other_offsets_are_refused_in_the_commit",
     ),
-    Mutation(
-        "a pending batch that is not given up",
+    "a pending batch that is not given up": Mutation(
         _decide(RecordStatus.PREPARED_OTHER, Action.WRITE),
         "a_pending_batch_with_other_offsets_is_replaced",
     ),
-    Mutation(
-        "a commit that deletes the files of others",
+    "a commit that deletes the files of others": Mutation(
         method(JsonLines, "commit", _delete_others),
         rows_of_other_writers_stay={"when": "in the commit"},
     ),
-    DeltaMutation(
-        "a plan that does not check the identity of the table",
+    "a plan that does not check the identity of the table": DeltaMutation(
         returning(planning, "check_same_table", None),
         a_destination_that_has_changed_is_not_written={"change": "dropped"},
     ),
-    DeltaMutation(
-        "a commit that does not check the identity of the table",
+    "a commit that does not check the identity of the table": DeltaMutation(
         _both(
             returning(delta_committer, "check_same_table", None),
             returning(DeltaTableCommitter, "_check_log_since", []),
@@ -382,25 +350,21 @@ MUTATIONS = (
             "change": "dropped and created again"
         },
     ),
-    DeltaMutation(
-        "a store that does not accept",
+    "a store that does not accept": DeltaMutation(
         returning(SqlManifestStore, "accept_table", None),
         "a_table_that_an_operator_accepts_is_written_again",
     ),
-    DeltaMutation(
-        "a plan that does not check for earlier queries",
+    "a plan that does not check for earlier queries": DeltaMutation(
         returning(planning, "check_new_query", None),
         "a_new_query_over_the_rows_of_an_earlier_one_is_noticed",
     ),
-    DeltaMutation(
-        "overwrites that append",
+    "overwrites that append": DeltaMutation(
         method(DeltaTarget, "plan_batch", _append_anyway),
         "overwriting_replaces_all_rows_once",
         "a_batch_write_that_overwrites_replaces_all_rows",
         "a_backlog_with_a_batch_that_overwrites_keeps_its_order",
     ),
-    DeltaMutation(
-        "an overwrite on a newer version than the one whose token was checked",
+    "an overwrite on a newer version than the one whose token was checked": DeltaMutation(
         method(
             DeltaTableCommitter,
             "_commit_by_library",
@@ -410,108 +374,85 @@ MUTATIONS = (
         ),
         "a_batch_that_overwrites_late_removes_nothing_of_the_next_batch",
     ),
-    DeltaMutation(
-        "schemaEvolution is ignored",
+    "schemaEvolution is ignored": DeltaMutation(
         method(DeltaTableCommitter, "plan", _add_no_columns),
         "a_new_column_is_added_with_its_batch",
     ),
-    DeltaMutation(
-        "a plan that does not check the types",
+    "a plan that does not check the types": DeltaMutation(
         method(DeltaTarget, "plan_batch", _plan_ids),
         "rows_of_another_type_are_refused_before_any_is_written",
     ),
-    Mutation(
-        "a folder whose files seem to have other maps than the rows",
+    "a folder whose files seem to have other maps than the rows": Mutation(
         lambda: mock.patch.object(existing_files, "_plain", lambda data_type: data_type),
         columns_are_refused_at_first_or_written_in_each_batch={"types": NESTED},
         harness=FilesHarness,
     ),
-    Mutation(
-        "bad rows are left out",
+    "bad rows are left out": Mutation(
         method(PartWriter, "write", _skip_bad_rows),
         "a_bad_value_is_refused_before_anything_is_visible",
     ),
-    Mutation(
-        "numbers that overflow are cut off",
+    "numbers that overflow are cut off": Mutation(
         method(schema_projection, "_cast", lambda _, array, target, __: array.cast(target, safe=False)),
         a_number_that_overflows_its_column_is_a_bad_row={"bad_rows": "drop"},
         harness=DeltaHarness,
     ),
-    Mutation(
-        "a writer that keeps its rows",
+    "a writer that keeps its rows": Mutation(
         method(PartWriter, "write", _keep_batches),
         "the_memory_of_a_task_does_not_grow_with_its_rows",
     ),
-    Mutation(
-        "parts stay behind",
+    "parts stay behind": Mutation(
         returning(JsonLines, "discard", 0),
         "a_batch_write_appends_once",
         "a_delivery_leaves_nothing_behind",
     ),
-    Mutation(
-        "a directory that keeps ten batches",
+    "a directory that keeps ten batches": Mutation(
         method(JsonLines, "commit", _keep_ten_batches),
         "batches_of_a_long_stream_are_committed_in_order",
     ),
-    Mutation(
-        "wrong counts",
+    "wrong counts": Mutation(
         method(FileManifests, "encode", lambda real, *args: replace(real(*args), rows=0)),
         "a_manifest_is_read_from_the_store_as_it_was_written",
     ),
-    Mutation(
-        "random names",
-        method(
-            FileManifests,
-            "encode",
-            lambda real, *args: replace(real(*args), content=uuid.uuid4().bytes),
-        ),
+    "random names": Mutation(
+        method(FileManifests, "encode", lambda real, *args: replace(real(*args), content=uuid.uuid4().bytes)),
         "a_manifest_depends_only_on_the_plan_and_the_payloads",
     ),
-    Mutation(
-        "neither the store nor the destination checks what it reads",
+    "neither the store nor the destination checks what it reads": Mutation(
         _both(returning(contents, "_is_whole", True), method(FileManifests, "decode", _decode_leniently)),
         "a_manifest_that_is_damaged_in_the_store_is_reported",
     ),
-    Mutation(
-        "a damaged manifest is taken for an empty one",
+    "a damaged manifest is taken for an empty one": Mutation(
         method(FileManifests, "decode", _decode_leniently),
         a_manifest_that_cannot_be_decoded_is_reported={"damage": "cut off"},
     ),
-    DeltaMutation(
-        "an address that is never the same",
+    "an address that is never the same": DeltaMutation(
         lambda: mock.patch.object(DeltaSink, "table_uri", property(lambda _: f"/rows-{uuid.uuid4()}")),
         "one_destination_has_one_address",
     ),
-    DeltaMutation(
-        "all options are kept in the store",
+    "all options are kept in the store": DeltaMutation(
         lambda: mock.patch.object(stream_options, "storable", lambda _known, options: dict(options)),
         "no_secret_is_in_the_store_in_logs_or_in_a_repr",
     ),
-    DeltaMutation(
-        "secrets are sent to tasks, against the promise",
+    "secrets are sent to tasks, against the promise": DeltaMutation(
         _declare(DeltaHarness, shows_secrets_to_tasks=False),
         "tasks_get_the_secrets_that_they_need_and_no_others",
     ),
-    Mutation(
-        "an error that shows the settings",
+    "an error that shows the settings": Mutation(
         method(PostgresServer, "failed", lambda _, server, *__: RetryableError(f"{dict(server.settings)}")),
         harness=lambda _: PostgresHarness(lambda: "postgresql+psycopg://u@h/d?options=-csearch_path%3Ds"),
         an_unreachable_server_is_reported_without_secrets={"delivery": "coupled"},
     ),
-    Mutation(
-        "a request without a response counts as delivered",
+    "a request without a response counts as delivered": Mutation(
         returning(HttpClient, "classify", DELIVERED),
         harness=HttpHarness,
         a_task_whose_requests_or_responses_are_lost_repeats_only_these={"lost": "request"},
     ),
-    Mutation(
-        "a request that is repeated has another id",
+    "a request that is repeated has another id": Mutation(
         method(http, "_idempotency_key", lambda *_: str(uuid.uuid4())),
         harness=DeduplicatingHttpHarness,
         a_delivery_whose_requests_or_responses_are_lost_repeats_only_these={"lost": "response"},
     ),
-    DeltaMutation(
-        "an error that shows all options",
+    "an error that shows all options": DeltaMutation(
         method(
             stream_options,
             "parse_options",
@@ -519,25 +460,22 @@ MUTATIONS = (
         ),
         "an_unknown_option_is_refused_without_secrets",
     ),
-    Mutation(
-        "a delivery process that ignores an unfinished delivery",
+    "a delivery process that ignores an unfinished delivery": Mutation(
         returning(SqlDeliveries, "unfinished", None),
         a_crash_of_a_delivery_process_loses_and_doubles_nothing={"point": "deliver.prepared"},
         a_delivery_whose_commit_was_lost_is_finished_by_the_next={"lost": "request"},
     ),
-    Mutation(
-        "a commit that ignores missing parts",
+    "a commit that ignores missing parts": Mutation(
         _both(returning(JsonLines, "missing", []), method(JsonLines, "commit", _commit_without_rows)),
         "missing_prepared_rows_stop_the_delivery",
     ),
-    DeltaMutation(
-        "a clean-up that classifies every file as young",
+    "a clean-up that classifies every file as young": DeltaMutation(
         returning(cleanup, "classify", cleanup.FileStatus.YOUNG),
         "clean_up_deletes_the_files_of_lost_attempts",
     ),
-    DeltaMutation(
-        "a clean-up that classifies every file as unneeded",
+    "a clean-up that classifies every file as unneeded": DeltaMutation(
         returning(cleanup, "classify", cleanup.FileStatus.UNNEEDED),
         "clean_up_keeps_files_that_are_pending_young_or_of_another_query",
     ),
-)
+}
+"""By what the changed product does."""

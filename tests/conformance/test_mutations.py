@@ -28,7 +28,7 @@ def test_a_claim_fails_without_its_guard(
     from tests.conformance.mutations import MUTATIONS
 
     name = claim.removeprefix("test_")
-    (mutation,) = [one for one in MUTATIONS if name in one.claims]
+    (mutation,) = [one for one in MUTATIONS.values() if name in one.claims]
     is_http = isinstance(mutation.harness, type) and issubclass(mutation.harness, HttpHarness)
     with (
         quiet_proxy(http_service.base) if is_http else nullcontext() as proxy,

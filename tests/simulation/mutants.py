@@ -18,11 +18,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 from rich.console import Console
 from rich.table import Table
-from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.mutations import MUTATIONS
 from tests.simulation.source_changes import ChangedModules
 
 
@@ -30,8 +31,7 @@ from tests.simulation.source_changes import ChangedModules
 class Verdict:
     """What became of one mutation."""
 
-    number: int
-    """Of the mutation."""
+    guard: str
     seeds: int
     """Histories until it was noticed, or all of them; none where a test tells."""
     problem: str
@@ -40,21 +40,17 @@ class Verdict:
     lake: str = ""
     """The history that showed it; none for a guard in the real store, or with a test of its own."""
 
-    @property
-    def mutation(self) -> Mutation:
-        return MUTATIONS[self.number]
 
-
-def judge(number: int, seeds_max: int) -> Verdict:
+def judge(guard: str, seeds_max: int) -> Verdict:
     """Play histories with the mutation in place until one breaks the invariant. In a process of its own."""
-    mutation = MUTATIONS[number]
+    mutation = MUTATIONS[guard]
     sys.meta_path.insert(0, ChangedModules(mutation.changes))
     if mutation.test:
-        return Verdict(number, 0, f"{mutation.test} fails" if fails(mutation.test) else "")
+        return Verdict(guard, 0, f"{mutation.test} fails" if fails(mutation.test) else "")
     if mutation.is_in_store:
         from tests.simulation.store_calls import differs_after
 
-        return Verdict(number, *differs_after(seeds_max))
+        return Verdict(guard, *differs_after(seeds_max))
     from tests.simulation.histories import play
     from tests.simulation.plan import Plan
 
@@ -64,18 +60,14 @@ def judge(number: int, seeds_max: int) -> Verdict:
         lake = mutation.lakes[played % len(mutation.lakes)]
         failure = play(seed, lake, events=mutation.events)
         if failure is not None:
-            return Verdict(number, played, failure.problems[0], seed, lake)
-    return Verdict(number, seeds_max, "")
+            return Verdict(guard, played, failure.problems[0], seed, lake)
+    return Verdict(guard, seeds_max, "")
 
 
 def fails(test: str) -> bool:
     """Run one test in this process, with all its parameters. It passes with all guards in place."""
     with redirect_stdout(io.StringIO()):
         return pytest.main([test, "-q", "-p", "no:cacheprovider"]) == pytest.ExitCode.TESTS_FAILED
-
-
-def _judge(task: tuple[int, int]) -> Verdict:
-    return judge(*task)
 
 
 def breaks(seed: int, lake: str, events: tuple[str, ...]) -> bool:
@@ -85,15 +77,14 @@ def breaks(seed: int, lake: str, events: tuple[str, ...]) -> bool:
     return play(seed, lake, events=events) is not None
 
 
-def judge_all(numbers: Sequence[int], seeds_max: int, processes: int) -> list[Verdict]:
+def judge_all(guards: Sequence[str], seeds_max: int, processes: int) -> list[Verdict]:
     """In parallel, each in a fresh process. A history that breaks with all guards in place does not count."""
     console = Console(stderr=True)
     verdicts = []
     context = multiprocessing.get_context("fork")
     with context.Pool(processes, maxtasksperchild=1) as pool, context.Pool(1) as unmutated:
-        tasks = [(number, seeds_max) for number in numbers]
-        for verdict in pool.imap(_judge, tasks, chunksize=1):
-            events = verdict.mutation.events
+        for verdict in pool.imap(partial(judge, seeds_max=seeds_max), guards, chunksize=1):
+            events = MUTATIONS[verdict.guard].events
             if verdict.seed is not None and unmutated.apply(breaks, (verdict.seed, verdict.lake, events)):
                 again = f"BROKEN WITH ALL GUARDS, --lake {verdict.lake} --seed {verdict.seed}"
                 again += f" --events {' '.join(events)}" if events else ""
@@ -101,7 +92,7 @@ def judge_all(numbers: Sequence[int], seeds_max: int, processes: int) -> list[Ve
                 verdict = replace(verdict, problem="")
             after = f"{verdict.seeds:,} histories: " if verdict.seeds else ""
             found = f"{after}{verdict.problem}" if verdict.problem else "NOT FOUND"
-            console.print(f"{verdict.mutation.guard}: {found}", markup=False, highlight=False, soft_wrap=True)
+            console.print(f"{verdict.guard}: {found}", markup=False, highlight=False, soft_wrap=True)
             verdicts.append(verdict)
     return verdicts
 
@@ -109,9 +100,9 @@ def judge_all(numbers: Sequence[int], seeds_max: int, processes: int) -> list[Ve
 def table_of(verdicts: Sequence[Verdict]) -> Table:
     table = Table("guard", "without it", "where", "histories until found", "what broke")
     for verdict in verdicts:
-        mutation = verdict.mutation
+        mutation = MUTATIONS[verdict.guard]
         seeds = f"{verdict.seeds:,}" if verdict.problem else f"not in {verdict.seeds:,}"
-        table.add_row(mutation.guard, mutation.without, mutation.file, seeds, verdict.problem[:100])
+        table.add_row(verdict.guard, mutation.without, mutation.file, seeds, verdict.problem[:100])
     return table
 
 
@@ -121,8 +112,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="guards whose names contain this")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
-    numbers = [number for number, one in enumerate(MUTATIONS) if arguments.only in one.guard]
-    verdicts = judge_all(numbers, arguments.seeds, arguments.processes)
+    guards = [guard for guard in MUTATIONS if arguments.only in guard]
+    verdicts = judge_all(guards, arguments.seeds, arguments.processes)
     Console(width=200 if not sys.stdout.isatty() else None).print(table_of(verdicts))
     missed = [verdict for verdict in verdicts if not verdict.problem]
     print(f"{len(verdicts) - len(missed)} of {len(verdicts)} removed guards were noticed")

@@ -126,7 +126,7 @@ def test_a_guard_that_is_taken_away_is_noticed(guard: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: str(mutation.guard))
+@pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS)
 def test_every_mutation_still_applies(mutation: Mutation) -> None:
     modules = ChangedModules(mutation.changes)
     for file in modules.files.values():
