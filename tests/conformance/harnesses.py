@@ -24,8 +24,8 @@ from servers.redis import RedisServer
 from tests.support.ducklakes import DuckLake, losing_commit
 from tests.support.harness import CRASH_POINTS, FileTableHarness
 from tests.support.hudi import HudiLake
-from tests.support.lakes import DeltaLake, IcebergLake, LakeTable
-from tests.support.lossy_requests import FAULTS, losing_http, losing_tcp
+from tests.support.lakes import DeltaLake, IcebergLake, Lake
+from tests.support.lossy_requests import ProxiedHarness
 from tests.support.postgres import PostgresTable, commit_answers
 
 from penstock import testing
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class LakeHarness(LakeTable, FileTableHarness):
+class LakeHarness(Lake, FileTableHarness):
     """A table of files on the local disk, read by duckdb."""
 
     def uncommitted(self) -> Collection[str]:
@@ -256,49 +256,7 @@ class DuckLakeHarness(DuckLake, FileTableHarness):
         self.sql("UPDATE penstock_fence SET batch_id = batch_id - 1 WHERE batch_id >= 0")
 
 
-class OverHttp(RequestHarness):
-    """Sends rows over HTTP, through a proxy if there is one."""
-
-    rows_in: str
-    """Words in the line of each request with rows."""
-    _proxy: LossyProxy | None
-
-    def through(self, url: str) -> str:
-        """Return the URL at which the destination is reached, without a path."""
-        return self._proxy.url if self._proxy is not None else url
-
-    def lossy(self) -> Self:
-        """Lose the first requests or responses."""
-        assert self._proxy is not None
-        self._proxy.spend(*FAULTS, on=self.rows_in)
-        return self
-
-    def losing_requests(self, lost: Lost, times: int) -> AbstractContextManager[None] | None:
-        return None if self._proxy is None else losing_http(self._proxy, lost, times, self.rows_in)
-
-
-class OverTcp(RequestHarness):
-    """Sends rows over TCP, through a proxy if there is one."""
-
-    rows_in: bytes
-    """What each request with rows contains."""
-    _proxy: LossyTcp | None
-
-    def through(self, port: int) -> int:
-        """Return the port at which the destination is reached."""
-        return self._proxy.port if self._proxy is not None else port
-
-    def lossy(self) -> Self:
-        """Lose the first requests or responses."""
-        assert self._proxy is not None
-        self._proxy.spend(*FAULTS, on=self.rows_in)
-        return self
-
-    def losing_requests(self, lost: Lost, times: int) -> AbstractContextManager[None] | None:
-        return None if self._proxy is None else losing_tcp(self._proxy, lost, times, self.rows_in)
-
-
-class HttpHarness(OverHttp):
+class HttpHarness(ProxiedHarness):
     """An endpoint that takes every request, whether it knows its key or not."""
 
     promises = replace(RequestHarness.promises, name="HTTP endpoints")
@@ -309,15 +267,11 @@ class HttpHarness(OverHttp):
     def __init__(self, folder: Path, server: HttpRows, proxy: LossyProxy | None = None) -> None:
         super().__init__(folder)
         self._server, self._proxy = server, proxy
+        self._base = proxy.url if proxy else server.base
 
     @property
     def options(self) -> dict[str, str]:
-        return {"url": f"{self.through(self._server.base)}/rows", **self.row_log_options}
-
-    @property
-    def unreachable_options(self) -> dict[str, str]:
-        url = f"http://127.0.0.1:{self.unreachable_port}/rows"
-        return {**self.secret_options, "url": url, "retryFor": "1s"}
+        return {"url": f"{self._base}/rows", **self.row_log_options}
 
     def ids(self) -> list[int]:
         return self._server.ids()
@@ -345,10 +299,11 @@ class DeduplicatingHttpHarness(HttpHarness):
         return {**super().options, "format": "row", "idColumn": "id"}
 
 
-class AwsHarness(OverHttp):
+class AwsHarness(ProxiedHarness):
     """A stream, table or queue of its own, read by boto3. Credentials come from the environment."""
 
     secrets: ClassVar = {"accessKeyId": "key", "secretAccessKey": SECRET}
+    url_option = "endpointUrl"
     kind: str
     named_by = "stream"
     """The option with its name."""
@@ -358,6 +313,7 @@ class AwsHarness(OverHttp):
     def __init__(self, folder: Path, server: AwsServer, proxy: LossyProxy | None = None) -> None:
         super().__init__(folder)
         self.server, self._proxy = server, proxy
+        self._url = (proxy or server).url
         self.name = f"rows-{uuid.uuid4()}{self.suffix}"
         self._seen: list[int] | None = []
 
@@ -370,13 +326,8 @@ class AwsHarness(OverHttp):
 
     @property
     def options(self) -> dict[str, str]:
-        place = {self.named_by: self.name, "region": REGION, "endpointUrl": self.through(self.server.url)}
+        place = {self.named_by: self.name, "region": REGION, self.url_option: self._url}
         return {**place, **self.row_log_options}
-
-    @property
-    def unreachable_options(self) -> dict[str, str]:
-        url = f"http://127.0.0.1:{self.unreachable_port}"
-        return {**self.secret_options, "endpointUrl": url, "retryFor": "1s"}
 
     @property
     def small_buffer(self) -> Mapping[str, str]:
@@ -457,7 +408,7 @@ AWS: tuple[type[AwsHarness], ...] = (
 )
 
 
-class OpenSearchHarness(OverHttp):
+class OpenSearchHarness(ProxiedHarness):
     """An index of its own, read through HTTP; the rows have ids of their own."""
 
     promises = replace(RequestHarness.promises, name="OpenSearch indexes", is_exactly_once=True)
@@ -478,18 +429,13 @@ class OpenSearchHarness(OverHttp):
         """
         super().__init__(folder)
         self._server, self._proxy = server, proxy
-        self._url = url or self.through(server.url)
+        self._url = url or (proxy or server).url
         self._index = f"rows-{uuid.uuid4()}"
 
     @property
     def options(self) -> dict[str, str]:
         place = {"url": self._url, "index": self._index, "createIndex": "true"}
         return {**place, "idColumn": "id", **self.row_log_options}
-
-    @property
-    def unreachable_options(self) -> dict[str, str]:
-        url = f"http://127.0.0.1:{self.unreachable_port}"
-        return {**self.secret_options, "url": url, "retryFor": "1s"}
 
     def ids(self) -> list[int]:
         return [row["id"] for row in self._server.rows(self._index)]
@@ -506,7 +452,7 @@ class ElasticsearchHarness(OpenSearchHarness):
     destination = elasticsearch.DESTINATION
 
 
-class RedisHarness(OverTcp):
+class RedisHarness(ProxiedHarness):
     """A database, read by the library's other client."""
 
     promises = replace(
@@ -514,26 +460,22 @@ class RedisHarness(OverTcp):
     )
     destination = redis_sink.DESTINATION
     place: ClassVar[Mapping[str, str]] = {"structure": "set", "key": "rows:{id}"}
+    url = "redis://127.0.0.1:{}/0"
     rows_in = b'{"id":'
 
     def __init__(self, folder: Path, server: RedisServer, proxy: LossyTcp | None = None) -> None:
         super().__init__(folder)
         self.server, self._proxy = server, proxy
+        self._url = self.url.format((proxy or server).port)
 
     @property
     def options(self) -> dict[str, str]:
-        url = f"redis://127.0.0.1:{self.through(self.server.port)}/0"
-        return {"url": url, **self.place, **self.row_log_options}
+        return {"url": self._url, **self.place, **self.row_log_options}
 
     @property
     def secret_options(self) -> dict[str, str]:
         self.server.add_user("writer", SECRET)
         return {**self.options, "username": "writer", "password": SECRET}
-
-    @property
-    def unreachable_options(self) -> dict[str, str]:
-        url = f"redis://127.0.0.1:{self.unreachable_port}/0"
-        return {**self.options, "url": url, "password": SECRET, "retryFor": "1s"}
 
     def ids(self) -> list[int]:
         return [int(row["id"]) for row in self.server.rows("rows*")]
@@ -571,7 +513,7 @@ class RedisFenceHarness(RedisStreamHarness):
     }
 
 
-class NatsHarness(OverTcp):
+class NatsHarness(ProxiedHarness):
     """A stream of JetStream, read by its consumers."""
 
     promises = replace(RequestHarness.promises, name="NATS JetStream")
@@ -579,12 +521,13 @@ class NatsHarness(OverTcp):
     secrets: ClassVar = {"username": "writer", "password": SECRET}
     stream = "ROWS"
     row_bytes = 256 * 1024  # a message has at most 1 MiB
+    url = "nats://127.0.0.1:{}"
     rows_in = b"HPUB rows."
 
     def __init__(self, folder: Path, server: NatsServer, proxy: LossyTcp | None = None) -> None:
         super().__init__(folder)
         self.server, self._proxy = server, proxy
-        self._url = f"nats://127.0.0.1:{self.through(server.port)}"
+        self._url = self.url.format((proxy or server).port)
 
     def created(self) -> Self:
         self.server.create(self.stream, "rows.*")
@@ -593,11 +536,6 @@ class NatsHarness(OverTcp):
     @property
     def options(self) -> dict[str, str]:
         return {"url": self._url, "subject": "rows.{id}", **self.row_log_options}
-
-    @property
-    def unreachable_options(self) -> dict[str, str]:
-        url = f"nats://127.0.0.1:{self.unreachable_port}"
-        return {**self.secret_options, "url": url, "retryFor": "1s"}
 
     def ids(self) -> list[int]:
         try:

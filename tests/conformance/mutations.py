@@ -119,8 +119,7 @@ def _finish_visibly(finish: Any, writer: PartWriter) -> Any:
 
 def _name_all_parts(manifest: Any, target: JsonLines, batch: Any, content: str, payloads: Any) -> Manifest:
     there = [DataFile(path.name, path.stat().st_size, 1) for path in target.folder.glob(".parts/[!.]*")]
-    named: Manifest = manifest(target, batch, content, [there])
-    return named
+    return manifest(target, batch, content, [there])
 
 
 def _token(choose: Callable[..., Any], target: JsonLines, query_id: str) -> Any:
