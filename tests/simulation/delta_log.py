@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from tests.simulation.delta_versions import Checkpoint, Entry, Segment, TableVersion, find_conflict
 from tests.simulation.object_store import ObjectStore
-from tests.simulation.scheduler import DAY_S, UnreachableError
+from tests.simulation.scheduler import DAY_S, UnreachableError, as_os_error
 
 T = TypeVar("T")
 
@@ -48,10 +48,8 @@ class DeltaLog:
         Raises:
             OSError: the storage does not answer.
         """
-        try:
+        with as_os_error("Generic S3 error: "):
             return self.objects.scheduler.request(what, act, about=self.table_uri, writes=False)
-        except UnreachableError as error:
-            raise OSError(f"Generic S3 error: {error}") from error
 
     # Reading
 
@@ -114,8 +112,7 @@ class DeltaLog:
             if number is None or at <= number:
                 found = self._stored.get(self._checkpoint_path(at))
                 if found is not None:
-                    checkpoint: Checkpoint = found.content
-                    return checkpoint
+                    return found.content
         return None
 
     def _check_there(self, segment: Segment) -> None:
@@ -137,8 +134,7 @@ class DeltaLog:
                 if found is None:
                     raise DeltaError(f"Kernel error: File not found: {self._paths[at]}")
                 if app_id in found.content.txn:
-                    version: int = found.content.txn[app_id]
-                    return version
+                    return found.content.txn[app_id]
             if segment.checkpoint is None:
                 return None
             self._check_there(segment)
@@ -200,10 +196,8 @@ class DeltaLog:
         """
         for at in range(len(self._paths), number + 1):
             self._paths.append(f"{self.folder}{at:020}.json")
-        try:
+        with as_os_error("Generic S3 error: "):
             self.objects.put(self._paths[number], entry, if_absent=True)
-        except UnreachableError as error:
-            raise OSError(f"Generic S3 error: {error}") from error
 
     def commit(self, number: int, entry: Entry, retries: int | None = None) -> int:
         """On a handle at version `number`. Without retries for the next version only; else on top of what
@@ -291,10 +285,8 @@ class DeltaLog:
             self.objects.put(path, Checkpoint(version, removed))
         except (UnreachableError, OSError) as error:
             raise DeltaError(f"Kernel error: Arrow error: External: {error}") from error
-        try:
+        with as_os_error("Kernel error -> "):
             self.objects.put(f"{self.folder}_last_checkpoint", version.number)
-        except UnreachableError as error:
-            raise OSError(f"Kernel error -> {error}") from error
 
     def drop_before(self, number: int, written_before: float) -> None:
         """Delete what the checkpoint of version `number` makes superfluous, oldest first.
@@ -303,13 +295,11 @@ class DeltaLog:
             written_before: seconds since 1970
         """
         paths = self._paths[:number] + [self._checkpoint_path(at) for at in self._checkpoints if at < number]
-        try:
+        with as_os_error("Generic S3 error: "):
             for path in sorted(paths):
                 found = self._stored.get(path)
                 if found is not None and found.modified_at <= written_before:
                     self.objects.delete(path)
-        except UnreachableError as error:
-            raise OSError(f"Generic S3 error: {error}") from error
 
     def drop_expired(self) -> None:
         """What the library does with a log that is older than its retention: all younger versions stay

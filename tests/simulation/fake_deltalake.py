@@ -21,7 +21,7 @@ from deltalake.transaction import AddAction
 from tests.simulation.delta_log import DeltaLog
 from tests.simulation.delta_versions import Checkpoint, Entry, Metadata, Segment, TableVersion
 from tests.simulation.object_store import LocationFileSystem, StoredObject
-from tests.simulation.scheduler import UnreachableError
+from tests.simulation.scheduler import as_os_error
 
 from penstock.committers.delta.log_files import LogFile, entry_name
 
@@ -250,10 +250,8 @@ class TableFileSystem(LocationFileSystem):
 
     def open_input_file(self, path: str) -> io.BytesIO:
         """An entry of the log as JSON; of a checkpoint what `CheckpointFile` reads."""
-        try:
+        with as_os_error():
             content = self._log.objects.get(f"{self._log.table_uri}/{path}").content
-        except UnreachableError as error:
-            raise OSError(str(error)) from error
         return CheckpointStream(content) if isinstance(content, Checkpoint) else io.BytesIO(content.to_json())
 
 

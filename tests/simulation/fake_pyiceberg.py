@@ -28,7 +28,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
 from pyiceberg.table.snapshots import Summary
 from pyiceberg.typedef import Record
 from tests.simulation.object_store import ObjectStore
-from tests.simulation.scheduler import Scheduler, UnreachableError
+from tests.simulation.scheduler import Scheduler, as_os_error
 
 T = TypeVar("T")
 
@@ -84,10 +84,8 @@ class MemoryFile:
             FileNotFoundError: there is none.
             OSError: the storage did not answer.
         """
-        try:
+        with as_os_error():
             return self._objects.get(self.location).content
-        except UnreachableError as error:
-            raise OSError(str(error)) from error
 
     def write(self, content: Any, records: int = 1) -> None:
         """
@@ -95,10 +93,8 @@ class MemoryFile:
             OSError: the storage did not answer, or is full.
         """
         self._size_bytes = records * _BYTES_PER_RECORD
-        try:
+        with as_os_error():
             self._objects.put(self.location, content, size_bytes=self._size_bytes)
-        except UnreachableError as error:
-            raise OSError(str(error)) from error
 
 
 class MemoryFileIO(FileIO):
@@ -121,10 +117,8 @@ class MemoryFileIO(FileIO):
 
     def delete(self, location: Any) -> None:
         self._about_to_delete(location)
-        try:
+        with as_os_error():
             there = self._objects.delete(location)
-        except UnreachableError as error:
-            raise OSError(str(error)) from error
         if not there:
             raise FileNotFoundError(location)
 

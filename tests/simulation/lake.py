@@ -100,21 +100,17 @@ class SimulatedLake(Protocol):
     @property
     def kind(self) -> str:
         """Of its manifests."""
-        ...
 
     @property
     def has_whole_history(self) -> bool:
         """Does it tell of every data file that was ever added?"""
-        ...
 
     @staticmethod
     def plan(plan: Plan, scheduler: Scheduler) -> Plan:
         """What can happen of a plan with such a destination."""
-        ...
 
     def installed(self) -> AbstractContextManager[None]:
         """Inside, the product's modules use the fakes of this lake instead of the library."""
-        ...
 
     @property
     def table_uri(self) -> str: ...
@@ -122,7 +118,6 @@ class SimulatedLake(Protocol):
     @property
     def data_location(self) -> str:
         """What the paths of data files are relative to."""
-        ...
 
     def open_table(self) -> Any:
         """The product's target, as a new process has it.
@@ -130,7 +125,6 @@ class SimulatedLake(Protocol):
         Its plans have the columns that the simulation writes, whatever rows are given; `rewrite_config`
         has no more than compaction asks for.
         """
-        ...
 
     def write(self, attempt: AttemptId, ids: Sequence[int]) -> DataFiles:
         """Write the rows of a task attempt.
@@ -138,57 +132,44 @@ class SimulatedLake(Protocol):
         Raises:
             UnreachableError, DiskFullError: of the object store.
         """
-        ...
 
     def paths_of(self, manifest: Manifest) -> Iterator[str]:
         """Of the files in a manifest."""
-        ...
 
     def parse_file_name(self, name: str) -> ParsedName | None: ...
 
     def open_committer(self) -> Committer:
         """As commands open it."""
-        ...
 
     def cleanable_table(self, store: Any) -> CleanableTable:
         """The product's view for clean-up."""
-        ...
 
     def maintain(self, store: Any, batch: Batch) -> None:
         """The product's maintenance after a batch."""
-        ...
 
     # Foreign writers: each loads the table, works, and commits as another engine does. ---------------------
 
     @property
     def exists(self) -> bool:
         """Without a step."""
-        ...
 
     def append(self, row_id: int) -> None:
         """Write a file with this id and add it."""
-        ...
 
     def compact(self) -> None:
         """All rows into one file."""
-        ...
 
     def vacuum(self, older_than_s: float) -> None:
         """Delete data files older than this that the table's newest version does not name."""
-        ...
 
     def expire(self) -> None:
         """Drop old versions: snapshots of Iceberg, log entries behind a checkpoint of Delta."""
-        ...
 
     def versions(self) -> Sequence[int]:
         """That one could go back to, oldest first, without a step."""
-        ...
 
     def roll_back(self, version: int) -> None:
         """RESTORE in Delta, a rollback in Iceberg."""
-        ...
 
     def contents(self) -> TableContents:
         """Without a step."""
-        ...

@@ -40,7 +40,7 @@ class Mutation:
         self,
         without: str,
         *changes: SourceChange,
-        lakes: tuple[str, ...] | None = None,
+        lakes: tuple[str, ...] = (),
         needs: tuple[str, ...] = (),
         events: tuple[str, ...] = (),
         first: int = 0,

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow.fs as pafs
-from tests.simulation.scheduler import Scheduler, UnreachableError
+from tests.simulation.scheduler import Scheduler, as_os_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +107,10 @@ class LocationFileSystem:
 
     def get_file_info(self, asked: Any) -> Any:
         """Of one path, or of all files below a `FileSelector`'s folder."""
-        try:
+        with as_os_error():
             if isinstance(asked, pafs.FileSelector):
                 return list(self._below(asked.base_dir))
             stored = self._store.head(self._root + asked)
-        except UnreachableError as error:
-            raise OSError(str(error)) from error
         return FileInfo(asked, pafs.FileType.NotFound) if stored is None else _info(asked, stored)
 
     def _below(self, folder: str) -> Iterator[FileInfo]:
@@ -121,10 +119,8 @@ class LocationFileSystem:
             yield _info(path.removeprefix(self._root), stored)
 
     def delete_file(self, path: str) -> None:
-        try:
+        with as_os_error():
             there = self._store.delete(self._root + path)
-        except UnreachableError as error:
-            raise OSError(str(error)) from error
         if not there:
             raise FileNotFoundError(path)
 

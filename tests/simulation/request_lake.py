@@ -19,7 +19,7 @@ import pytest
 from tests.simulation.lake import TableContents
 from tests.simulation.object_store import LocationFileSystem, ObjectStore
 from tests.simulation.plan import DeliveryPlan, Plan
-from tests.simulation.scheduler import Actor, Scheduler, UnreachableError
+from tests.simulation.scheduler import Actor, Scheduler, UnreachableError, as_os_error
 
 from penstock.committers.contract import AttemptId, Batch, DataFile, Manifest, StreamKey, Token
 from penstock.committers.errors import RetryableError
@@ -324,10 +324,8 @@ class LogFileSystem(LocationFileSystem):
     """With files that can be read: their content is the ids of their rows."""
 
     def open_input_file(self, path: str) -> pa.BufferReader:
-        try:
+        with as_os_error():
             ids = self._store.get(self._root + path).content
-        except UnreachableError as error:
-            raise OSError(str(error)) from error
         return pa.BufferReader(_as_ipc(ids))
 
 

@@ -30,6 +30,15 @@ class UnreachableError(Exception):
     """A request or its answer got lost. Each fake turns it into the error of its library."""
 
 
+@contextmanager
+def as_os_error(prefix: str = "") -> Iterator[None]:
+    """The error of the libraries whose files are on the other side."""
+    try:
+        yield
+    except UnreachableError as error:
+        raise OSError(f"{prefix}{error}") from error
+
+
 class DiskFullError(OSError):
     """No space is left; nothing was written."""
 

@@ -246,8 +246,7 @@ class ChangedModules(MetaPathFinder):
         Raises:
             GuardNotFoundError: a change of the file does not fit.
         """
-        code: CodeType = compile(self.tree(file), str(ROOT / file), "exec", dont_inherit=True)
-        return code
+        return compile(self.tree(file), str(ROOT / file), "exec", dont_inherit=True)
 
     def tree(self, file: str) -> ast.Module:
         tree = ast.parse((ROOT / file).read_text())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pyarrow as pa
@@ -86,6 +86,7 @@ class Start:
     is_decoupled: bool = False
 
 
+@dataclass(eq=False)
 class Driver:
     """One run of a query.
 
@@ -94,33 +95,24 @@ class Driver:
         is_kept: must the store know a batch that has ended well as it was left, whatever happens then?
     """
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        sink: SimulatedSink,
-        store: StoreConnection,
-        checkpoint: Checkpoint,
-        start: Start,
-        run_id: str,
-        source_rows: Callable[[], int],
-        is_kept: Callable[[Batch], bool],
-    ) -> None:
-        self._scheduler = scheduler
-        self._sink = sink
-        self._connection = store
-        self._store = cast(SqlManifestStore, store)
-        self._checkpoint = checkpoint
-        self._start = start
-        self._run_id = run_id
-        self._source_rows = source_rows
-        self._is_kept = is_kept
+    scheduler: Scheduler
+    sink: SimulatedSink
+    connection: StoreConnection
+    checkpoint: Checkpoint
+    start: Start
+    run_id: str
+    source_rows: Callable[[], int]
+    is_kept: Callable[[Batch], bool]
+
+    def __post_init__(self) -> None:
+        self._store = cast(SqlManifestStore, self.connection)
         self._task_attempts = 0
         self._plans = self._new_plans()
 
     def main(self) -> None:
         """Run batches until the source has no more rows."""
-        checkpoint, step = self._checkpoint, self._scheduler.step
-        step("start", self._run_id)
+        checkpoint, step = self.checkpoint, self.scheduler.step
+        step("start", self.run_id)
         batch_id = checkpoint.next_batch()
         is_replay = batch_id in checkpoint.offsets
         is_first = True
@@ -132,28 +124,28 @@ class Driver:
 
     def _construct(self, batch_id: int, is_first: bool) -> bool:
         """Log the offsets of a new batch; False if there is nothing to read."""
-        start, end = self._checkpoint.offsets.get(batch_id - 1, 0), self._source_rows()
-        is_empty = is_first and self._start.batch_rows == 0
+        start, end = self.checkpoint.offsets.get(batch_id - 1, 0), self.source_rows()
+        is_empty = is_first and self.start.batch_rows == 0
         if start >= end and not is_empty:
             return False
-        end = start if is_empty else min(end, start + (self._start.batch_rows or 2))
-        self._scheduler.step("spark: log offsets", f"batch {batch_id} up to {end}")
-        self._checkpoint.log_offsets(batch_id, end)
+        end = start if is_empty else min(end, start + (self.start.batch_rows or 2))
+        self.scheduler.step("spark: log offsets", f"batch {batch_id} up to {end}")
+        self.checkpoint.log_offsets(batch_id, end)
         return True
 
     def _run(self, batch_id: int) -> None:
-        self._scheduler.step("spark: plan", batch_id)
+        self.scheduler.step("spark: plan", batch_id)
         # The planner knows no batch id: it takes the newest of the log, which may be a concurrent driver's.
-        newest = batch_of(self._checkpoint, self._checkpoint.newest, self._sink.table_uri)
+        newest = batch_of(self.checkpoint, self.checkpoint.newest, self.sink.table_uri)
         plan = self._plan_or_change_nothing(newest)
-        self._scheduler.log(f"  planned: {'write' if plan.content else 'skip'} batch {newest.batch_id}")
+        self.scheduler.log(f"  planned: {'write' if plan.content else 'skip'} batch {newest.batch_id}")
         self._let_late_requests_arrive()
         messages = self._run_tasks(plan, batch_id)
-        self._scheduler.step("spark: commit", batch_id)
+        self.scheduler.step("spark: commit", batch_id)
         try:
-            commit_batch(self._sink, self._store, messages)
+            commit_batch(self.sink, self._store, messages)
         except Exception as error:
-            self._scheduler.log(f"  commit: {type(error).__name__}: {str(error)[:300]}")
+            self.scheduler.log(f"  commit: {type(error).__name__}: {str(error)[:300]}")
             self._abort(messages)
             raise
         if plan.content is not None:
@@ -161,41 +153,41 @@ class Driver:
 
     def _plan_or_change_nothing(self, batch: Batch) -> BatchPlan[DataFiles, LakeManifest]:
         """A copy of the checkpoint that is refused has not given up what the other one waits for."""
-        self._connection.last_abandoned = None
+        self.connection.last_abandoned = None
         try:
             return self._plan(batch)
         except CheckpointMismatchError:
-            abandoned = self._connection.last_abandoned
+            abandoned = self.connection.last_abandoned
             assert abandoned is None, f"batch {batch.batch_id} is refused, and has given up {abandoned}"
             raise
 
     def _plan(self, batch: Batch) -> BatchPlan[DataFiles, LakeManifest]:
         def digest_of(batch_id: int) -> str:
-            return batch_of(self._checkpoint, batch_id, self._sink.table_uri).digest
+            return batch_of(self.checkpoint, batch_id, self.sink.table_uri).digest
 
-        if self._start.is_decoupled and self._scheduler.rng.random() < PLANNER_DIES:
+        if self.start.is_decoupled and self.scheduler.rng.random() < PLANNER_DIES:
             self._plans = self._new_plans()
-        return plan_batch(self._sink, self._store, batch, ROWS, False, digest_of, self._plans)
+        return plan_batch(self.sink, self._store, batch, ROWS, False, digest_of, self._plans)
 
     def _new_plans(self) -> PlanCache:
         """Of one planner process."""
-        return PlanCache(clock=lambda: self._scheduler.now, start=self._look_in_background)
+        return PlanCache(clock=lambda: self.scheduler.now, start=self._look_in_background)
 
     def _look_in_background(self, look: Callable[[], None]) -> None:
         """Only looks: what becomes of it when the driver dies is no matter."""
-        self._scheduler.spawn(f"{self._run_id}.look", look, is_mortal=False)
+        self.scheduler.spawn(f"{self.run_id}.look", look, is_mortal=False)
 
     def _check_prepared(self, batch: Batch) -> None:
         """A commit that ends well has prepared these rows, or found them prepared. Unless someone may have
         given them up since, it has left its batch COMMITTED, or PREPARED if it is decoupled.
         """
-        prepared = self._connection.last_prepared
+        prepared = self.connection.last_prepared
         assert prepared == batch, f"batch {batch.batch_id} is a success, the store has {prepared}"
-        if not self._is_kept(batch):
+        if not self.is_kept(batch):
             return
-        record = self._connection.peek(batch)
+        record = self.connection.peek(batch)
         states = [ManifestState.COMMITTED]
-        if self._start.is_decoupled:
+        if self.start.is_decoupled:
             states.append(ManifestState.PREPARED)
         # While the driver slept, an operator may have healed the stream without these rows.
         is_marked = record is not None and (record.state in states or record.is_skipped)
@@ -203,18 +195,18 @@ class Driver:
 
     def _let_late_requests_arrive(self) -> None:
         """Now, or not: this run has looked for pending batches and has not prepared its own yet."""
-        scheduler = self._scheduler
+        scheduler = self.scheduler
         for request in [one for one in scheduler.in_flight if one.is_to_store]:
             if scheduler.rng.random() < 0.7:
                 scheduler.arrive(request)
 
     def _abort(self, messages: Sequence[CommittableMessage[DataFiles, LakeManifest] | None]) -> None:
         """Spark logs what an abort raises, and ends the query with the first error."""
-        self._scheduler.step("spark: abort")
+        self.scheduler.step("spark: abort")
         try:
-            abort_batch(self._sink, messages)
+            abort_batch(self.sink, messages)
         except Exception as error:  # noqa: BLE001
-            self._scheduler.log(f"  abort: {type(error).__name__}: {str(error)[:300]}")
+            self.scheduler.log(f"  abort: {type(error).__name__}: {str(error)[:300]}")
 
     # Tasks -------------------------------------------------------------------------------------------
 
@@ -222,14 +214,14 @@ class Driver:
         self, plan: BatchPlan[DataFiles, LakeManifest], batch_id: int
     ) -> list[CommittableMessage[DataFiles, LakeManifest]]:
         """The messages in the order of the partitions, one of each."""
-        ids, count = self._checkpoint.ids(batch_id), self._start.partitions
+        ids, count = self.checkpoint.ids(batch_id), self.start.partitions
         tasks = [Task(self, plan, batch_id, partition, ids[partition::count]) for partition in range(count)]
         for task in tasks:
             task.try_again()
-            if self._scheduler.rng.random() < self._start.speculation:
+            if self.scheduler.rng.random() < self.start.speculation:
                 task.try_again()
         while any(task.message is None for task in tasks):
-            self._scheduler.wait(lambda: all(task.is_over for task in tasks))
+            self.scheduler.wait(lambda: all(task.is_over for task in tasks))
             for task in tasks:
                 if task.message is None and task.attempts >= TASK_ATTEMPTS_MAX:
                     self._abort([other.message for other in tasks])
@@ -241,9 +233,9 @@ class Driver:
     def start_attempt(self, task: Task) -> Actor:
         self._task_attempts += 1
         number = self._task_attempts
-        attempt = TaskAttempt(task.partition, number, self._run_id, self._checkpoint.query_id, task.batch_id)
-        name = f"{self._run_id}.task{number}"
-        return self._scheduler.spawn(name, lambda: task.attempt(attempt))
+        attempt = TaskAttempt(task.partition, number, self.run_id, self.checkpoint.query_id, task.batch_id)
+        name = f"{self.run_id}.task{number}"
+        return self.scheduler.spawn(name, lambda: task.attempt(attempt))
 
     def write(
         self, plan: BatchPlan[DataFiles, LakeManifest], task: TaskAttempt, ids: Sequence[int]
@@ -252,45 +244,38 @@ class Driver:
         plan.check_task(task)
         batch = plan.batch
         attempt = AttemptId(batch.stream.query_id, task.run_id, batch.batch_id, task.partition, task.attempt)
-        files = None if plan.content is None else self._sink.lake.write(attempt, ids)
+        files = None if plan.content is None else self.sink.lake.write(attempt, ids)
         committable = Committable(plan.batch, task.run_id, task.partition, task.attempt, files)
         return CommittableMessage(committable, plan.content, plan.digest_before)
 
 
+@dataclass(eq=False)
 class Task:
     """One partition of one batch, with all its attempts: the first to end well has its message heard."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        plan: BatchPlan[DataFiles, LakeManifest],
-        batch_id: int,
-        partition: int,
-        ids: Sequence[int],
-    ) -> None:
-        self.batch_id = batch_id
-        self.partition = partition
-        self.message: CommittableMessage[DataFiles, LakeManifest] | None = None
-        self._driver = driver
-        self._plan = plan
-        self._ids = ids
-        self._running: list[Actor] = []
+    driver: Driver
+    plan: BatchPlan[DataFiles, LakeManifest]
+    batch_id: int
+    partition: int
+    ids: Sequence[int]
+    message: CommittableMessage[DataFiles, LakeManifest] | None = None
+    running: list[Actor] = field(default_factory=list)
 
     @property
     def attempts(self) -> int:
-        return len(self._running)
+        return len(self.running)
 
     @property
     def is_over(self) -> bool:
-        return self.message is not None or all(actor.has_ended for actor in self._running)
+        return self.message is not None or all(actor.has_ended for actor in self.running)
 
     def try_again(self) -> None:
-        self._running.append(self._driver.start_attempt(self))
+        self.running.append(self.driver.start_attempt(self))
 
     def attempt(self, attempt: TaskAttempt) -> None:
         """Body of an attempt's actor."""
         try:
-            message = self._driver.write(self._plan, attempt, self._ids)
+            message = self.driver.write(self.plan, attempt, self.ids)
         except (UnreachableError, DiskFullError):
             return
         if self.message is None:

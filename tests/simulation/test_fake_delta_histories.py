@@ -128,8 +128,7 @@ class TableHistory:
 
 
 def _columns(handle: Any) -> list[Any]:
-    columns: list[Any] = json.loads(handle.schema().to_json())["fields"]
-    return columns
+    return json.loads(handle.schema().to_json())["fields"]
 
 
 def _name(path: str) -> str:

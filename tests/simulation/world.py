@@ -154,23 +154,15 @@ class World:
             finally:
                 store.deliveries.release(lease)
 
-        for module, name, instead in (
-            (
-                decoupled_planning,
-                "with_retry",
-                partial(with_retry, clock=lambda: scheduler.now, sleep=scheduler.sleep),
-            ),
-            (
-                decoupled_planning,
-                "wait_for_delivery",
-                partial(wait_for_delivery, now=now, sleep=scheduler.sleep),
-            ),
-            (admin, "held_lease", held_lease),
-            (admin, "stored_table", lambda *_: SimulatedStoredTable(self.lake)),
-            (admin, "open_committer", lambda *given: with_store(self.lake.open_committer(), given[2])),
-            (admin, "paths_of", self.lake.paths_of),
-        ):
-            patch.setattr(module, name, instead)
+        retry = partial(with_retry, clock=lambda: scheduler.now, sleep=scheduler.sleep)
+        patch.setattr(decoupled_planning, "with_retry", retry)
+        wait = partial(wait_for_delivery, now=now, sleep=scheduler.sleep)
+        patch.setattr(decoupled_planning, "wait_for_delivery", wait)
+        patch.setattr(admin, "held_lease", held_lease)
+        patch.setattr(admin, "stored_table", lambda *_: SimulatedStoredTable(self.lake))
+        opened = self.lake.open_committer
+        patch.setattr(admin, "open_committer", lambda *given: with_store(opened(), given[2]))
+        patch.setattr(admin, "paths_of", self.lake.paths_of)
 
     def _reach(self, point: str, batch_id: int) -> None:
         """A crash point is a step like any other."""
