@@ -10,7 +10,7 @@ import sys
 import tempfile
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,114 +46,57 @@ EXPECTED_SKIPS = (
 _unexpected: list[str] = []
 
 
-SLOW = (
-    "bad_input",
-    "chaos",
-    "cli/test_dead_letters.py",
-    "committers/test_compaction.py",
-    "committers/test_deletion.py",
-    "committers/test_delta_azure.py",
-    "committers/test_delta_lost_responses.py",
-    "committers/test_delta_object_store.py",
-    "committers/test_ducklake*.py",
-    "committers/test_files_*.py",
-    "committers/test_hudi_java.py",
-    "committers/test_hudi_s3.py",
-    "committers/test_iceberg_catalogs.py",
-    "committers/test_iceberg_expiry.py",
-    "committers/test_iceberg_foreign_tables.py",
-    "committers/test_iceberg_glue.py",
-    "committers/test_iceberg_hive.py",
-    "committers/test_iceberg_rest.py",
-    "committers/test_iceberg_table_properties.py",
-    "committers/test_lance.py",
-    "committers/test_postgres*.py",
-    "conformance/test_files.py",
-    "conformance/test_http.py",
-    "conformance/test_lance.py",
-    "conformance/test_hudi.py",
-    "conformance/test_mutations.py",
-    "datasource/test_cold_processes.py",
-    "datasource/test_dead_letters.py",
-    "datasource/test_distribute.py",
-    "datasource/test_fanout.py",
-    "datasource/test_fanout_dead_letters.py",
-    "datasource/test_iceberg_maintenance.py",
-    "datasource/test_lake.py",
-    "datasource/test_lake_cleanup.py",
-    "datasource/test_lake_compaction.py",
-    "datasource/test_lake_coupled.py",
-    "datasource/test_lake_foreign_writers.py",
-    "datasource/test_lake_tables.py",
-    "datasource/test_maintenance.py",
-    "datasource/test_new_query.py",
-    "datasource/test_postgres_commands.py",
-    "delivery/test_compaction.py",
-    "delivery/test_deliver_processes.py",
-    "delivery/test_delivery_commands.py",
-    "delivery/test_lease.py",
-    "delivery/test_postgres_delivery.py",
-    "delivery/test_row_log_s3.py",
-    "fuzz",
-    "plug_in",
-    "request_plug_in",
-    "simulation/test_fake_*.py",
-    "simulation/test_memory_store.py",
-    "spark/test_batch_writes.py",
-    "spark/test_compaction.py",
-    "spark/test_decoupled.py",
-    "spark/test_delivery_kills.py",
-    "spark/test_delta_intervals.py",
-    "spark/test_errors.py",
-    "spark/test_executor_secrets.py",
-    "spark/test_files.py",
-    "spark/test_iceberg.py",
-    "spark/test_lance.py",
-    "spark/test_new_query.py",
-    "spark/test_object_store.py",
-    "spark/test_old_store.py",
-    "spark/test_parquet_files.py",
-    "spark/test_postgres.py",
-    "spark/test_readme.py",
-    "spark/test_registration.py",
-    "spark/test_replay.py",
-    "spark/test_reset_query_id.py",
-    "spark/test_spark_workers.py",
-    "spark/test_types.py",
-    "test_maven.py",
-    "test_packaging.py",
-    "testing/test_checking.py",
-    "testing/test_documentation.py",
-    "writers/*/test_sending.py",
-    "writers/iceberg/test_iceberg_tables.py",
-    "writers/requests/test_misbehaving_service.py",
-    "writers/search/test_search_sending.py",
-    "writers/test_compaction.py",
-    "writers/test_memory.py",
-    "writers/test_speed.py",
-    "writers/test_uploads.py",
-)
-"""Patterns of files and folders that `make test` leaves to `make test-all`, besides tests marked `slow`."""
+SLOW_FOLDERS = ("bad_input", "chaos", "fuzz", "plug_in", "request_plug_in")
+SLOW = {
+    "cli": "dead_letters",
+    "committers": (
+        "compaction deletion delta_azure delta_lost_responses delta_object_store "
+        "ducklake* files_* hudi_java hudi_s3 iceberg_catalogs iceberg_expiry "
+        "iceberg_foreign_tables iceberg_glue iceberg_hive iceberg_rest "
+        "iceberg_table_properties lance postgres*"
+    ),
+    "conformance": "files http lance hudi mutations",
+    "datasource": (
+        "cold_processes dead_letters distribute fanout fanout_dead_letters "
+        "iceberg_maintenance lake lake_cleanup lake_compaction lake_coupled "
+        "lake_foreign_writers lake_tables maintenance new_query postgres_commands"
+    ),
+    "delivery": ("compaction deliver_processes delivery_commands lease postgres_delivery row_log_s3"),
+    "simulation": "fake_* memory_store",
+    "spark": (
+        "batch_writes compaction decoupled delivery_kills delta_intervals errors "
+        "executor_secrets files iceberg lance new_query object_store old_store "
+        "parquet_files postgres readme registration replay reset_query_id spark_workers "
+        "types"
+    ),
+    ".": "maven packaging",
+    "testing": "checking documentation",
+    "writers/*": "sending",
+    "writers/iceberg": "iceberg_tables",
+    "writers/requests": "misbehaving_service",
+    "writers/search": "search_sending",
+    "writers": "compaction memory speed uploads",
+}
+"""Files of tests, by folder, that `make test` leaves to `make test-all`, besides tests marked `slow`."""
 
 
-CAMPAIGNS = (
-    "bad_input/test_names.py",
-    "bad_input/test_partitions.py",
-    "bad_input/test_values.py",
-    "delivery/test_postgres_failover.py",
-    "delivery/test_service_delivery.py",
-    "filters",
-    "spark/test_destination_kills.py",
-    "spark/test_fanout_kills.py",
-    "spark/test_files_catalog.py",
-)
-"""What `make test-all` leaves to `make campaigns`, besides single tests and classes marked `campaign`."""
+CAMPAIGNS = {
+    "bad_input": "names partitions values",
+    "delivery": "postgres_failover service_delivery",
+    "spark": "destination_kills fanout_kills files_catalog",
+}
+"""What `make test-all` leaves to `make campaigns`, besides `filters` and what is marked `campaign`."""
 
 
 _ROOT = Path(__file__).parent
-_SLOW_FILES, _CAMPAIGN_FILES = (
-    {path for pattern in patterns for path in _ROOT.glob(pattern)} for patterns in (SLOW, CAMPAIGNS)
-)
+
+
+def _files(folders: Sequence[str], names: Mapping[str, str]) -> set[Path]:
+    tests = (f"{folder}/test_{name}.py" for folder, some in names.items() for name in some.split())
+    return {path for pattern in (*folders, *tests) for path in _ROOT.glob(pattern)}
+
+
+_SLOW_FILES, _CAMPAIGN_FILES = _files(SLOW_FOLDERS, SLOW), _files(("filters",), CAMPAIGNS)
 
 
 def _is_in(files: set[Path], path: Path) -> bool:
