@@ -116,8 +116,7 @@ def hive_lake(hive: HiveMetastore, tmp_path: Path) -> HiveLake:
 
 @pytest.fixture
 def catalog_lake(request: pytest.FixtureRequest) -> CatalogLake:
-    lake: CatalogLake = request.getfixturevalue(f"{request.param}_lake")
-    return lake
+    return request.getfixturevalue(f"{request.param}_lake")
 
 
 @pytest.fixture

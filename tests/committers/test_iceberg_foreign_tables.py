@@ -79,8 +79,7 @@ def by_polars(table: Table, *where: pl.Expr) -> list[Row]:
 
 
 def by_pyiceberg(table: Table) -> list[Row]:
-    rows: list[Row] = table.scan().to_arrow().to_pylist()
-    return rows
+    return table.scan().to_arrow().to_pylist()
 
 
 def counted(rows: list[Row], times: int = 1) -> Counter[str]:

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -174,8 +173,7 @@ def test_a_checkpoint_is_known_in_every_notation(queries: Queries, location: str
 
 
 def empty(lake: LakeTable) -> None:
-    table: Any = lake.load()  # type: ignore[attr-defined]
-    table.delete()
+    lake.load().delete()
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,7 @@ collect_ignore_glob = [] if find_spec("pypaimon") else ["test_*.py"]
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> PaimonHarness:
     """In a folder, or in the REST catalog, if the test has that as its parameter."""
     if getattr(request, "param", "folder") == "REST catalog":
-        in_catalog: PaimonHarness = request.getfixturevalue("in_catalog")
-        return in_catalog
+        return request.getfixturevalue("in_catalog")
     return PaimonHarness(tmp_path)
 
 

@@ -56,8 +56,7 @@ def options(tmp_path: Path, secrets: dict[str, str]) -> dict[str, str]:
 
 def shipped(what: object) -> bytes:
     """As Spark pickles it."""
-    pickled: bytes = cloudpickle.dumps(what)  # type: ignore[no-untyped-call]
-    return pickled
+    return cloudpickle.dumps(what)  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture

@@ -29,8 +29,7 @@ print(json.dumps([list(row.values()) for batch in batches for row in batch.to_py
 def sql(harness: LanceHarness, statement: str) -> list[list[Any]]:
     """The rows of a query over the table, which is called `dataset`. The process has not written it."""
     command = [sys.executable, "-c", READ, str(harness.path), statement]
-    rows: list[list[Any]] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-    return rows
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
 
 
 def test_a_decoupled_stream_of_vectors_is_delivered_and_skips_its_replays(

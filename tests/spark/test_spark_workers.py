@@ -47,7 +47,7 @@ class CountingDataSource(penstock.DeltaDataSource):
         writer: Any = super().streamWriter(schema, overwrite)
         if writer._plan is not None:
             writer._plan = WatchedPlan(writer._plan, partial(count_in_task, counts))
-        return writer  # type: ignore[no-any-return]
+        return writer
 
 
 def count_in_task(counts: Path, _task: TaskAttempt) -> None:

@@ -176,8 +176,7 @@ class Letters:
     def stored(self) -> int:
         """The number of dead letters in the store, in any state."""
         with self.store.engine.connect() as connection:
-            count: int = connection.exec_driver_sql("SELECT count(*) FROM penstock_dead_letters").scalar_one()
-            return count
+            return connection.exec_driver_sql("SELECT count(*) FROM penstock_dead_letters").scalar_one()
 
 
 def letters_of(

@@ -6,7 +6,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import boto3
 import polars as pl
@@ -26,11 +26,8 @@ SERDE = "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe"
 _FORMATS = "org.apache.hadoop.hive.ql.io.parquet.MapredParquet"
 
 
-class ExternalTable(ABC):
+class _ExternalTable(ABC):
     """Without the code under test. The catalog's database belongs to this table."""
-
-    unreachable: ClassVar[Mapping[str, str]]
-    """Properties of a server that does not answer."""
 
     def __init__(self, harness: FilesHarness) -> None:
         self.harness = harness
@@ -75,17 +72,8 @@ class ExternalTable(ABC):
     ) -> None: ...
 
     @abstractmethod
-    def drop(self) -> None: ...
-
-    @abstractmethod
     def partitions(self) -> dict[tuple[str, ...], str]:
         """Locations by values."""
-
-    @abstractmethod
-    def add_partition(self, *values: str, location: str) -> None: ...
-
-    @abstractmethod
-    def drop_partition(self, *values: str) -> None: ...
 
     @abstractmethod
     def files_in(self, location: str) -> list[bytes]: ...
@@ -96,10 +84,11 @@ class ExternalTable(ABC):
         return sorted(number for file in files for number in pl.read_parquet(file)["id"])
 
 
-class GlueTable(ExternalTable):
+class GlueTable(_ExternalTable):
     """In Glue, with files on S3."""
 
     unreachable: ClassVar = {"glue.endpoint": "http://127.0.0.1:1", "glue.max-retries": "1"}
+    """Properties of a server that does not answer."""
 
     def __init__(self, server: GlueServer, folder: Path) -> None:
         self.files = S3FilesHarness(server.options, folder)
@@ -169,7 +158,7 @@ class GlueTable(ExternalTable):
         return [self.files.read(path) for path in found]
 
 
-class HiveTable(ExternalTable):
+class HiveTable(_ExternalTable):
     """In a Hive metastore, with files on the local disk."""
 
     unreachable: ClassVar = {"uri": "thrift://127.0.0.1:1"}
@@ -238,3 +227,6 @@ class HiveTable(ExternalTable):
 
     def files_in(self, location: str) -> list[bytes]:
         return [path.read_bytes() for path in Path(location.removeprefix("file:")).glob("*.parquet")]
+
+
+ExternalTable: TypeAlias = GlueTable | HiveTable

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 from unittest import mock
 
 import botocore.retries.standard
@@ -35,16 +35,10 @@ from penstock.testing.conformance.harness import SECRET
 from penstock.testing.faults import Lost
 
 
-class RemoteFilesHarness(FilesHarness):
+class _RemoteFilesHarness(FilesHarness):
     """A folder in an object store, read by polars."""
 
     store_type: ClassVar[type[Any]]
-    steps: ClassVar[Mapping[str, str]]
-    """Words in the request lines of each step, for `LossyProxy.spend`."""
-    answers: ClassVar[Mapping[str, tuple[int, str]]]
-    """Status and code of answers to the completion of an upload."""
-    rule: ClassVar[str]
-    """What deletes uploads that nobody completes."""
 
     def __init__(self, storage: dict[str, str], work: Path) -> None:
         super().__init__(work)
@@ -62,11 +56,6 @@ class RemoteFilesHarness(FilesHarness):
     @property
     def store(self) -> ObjectStore:
         return open_store(self.uri, self.storage)
-
-    @staticmethod
-    @abstractmethod
-    def without_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-        """The client does not wait between its retries."""
 
     def paths(self) -> list[str]:
         return [name.removeprefix(f"{self.name}/") for name in self._names()]
@@ -105,21 +94,7 @@ class RemoteFilesHarness(FilesHarness):
     def put(self, path: str, content: bytes) -> None: ...
 
     @abstractmethod
-    def read(self, path: str) -> bytes: ...
-
-    @abstractmethod
     def delete(self, path: str) -> None: ...
-
-    @abstractmethod
-    def part_sizes(self, path: str, upload: Upload) -> list[int]: ...
-
-    @abstractmethod
-    def answering(self, status: int, code: str) -> AbstractContextManager[None]:
-        """Answer completions of uploads as another server would, without sending them."""
-
-    @abstractmethod
-    def ignoring(self, header: str, operation: str) -> AbstractContextManager[None]:
-        """Send the requests of an operation without a header."""
 
     def append(self, row_id: int) -> None:
         self.folder.mkdir(exist_ok=True)
@@ -141,7 +116,7 @@ def _client(storage: tuple[tuple[str, str], ...]) -> Any:
     return s3_client(dict(storage))
 
 
-class S3FilesHarness(RemoteFilesHarness):
+class S3FilesHarness(_RemoteFilesHarness):
     promises = replace(
         FilesHarness.promises,
         name="Folders of files on S3",
@@ -153,12 +128,15 @@ class S3FilesHarness(RemoteFilesHarness):
     secrets: ClassVar = {"storage.AWS_SECRET_ACCESS_KEY": SECRET}
     store_type = Bucket
     steps: ClassVar = {"journal": "PUT .journal", "completion": "POST uploadId", "part": "PUT partNumber"}
+    """Words in the request lines of each step, for `LossyProxy.spend`."""
     answers: ClassVar = {
         "missing": (404, "NoSuchUpload"),
         "exists": (412, "PreconditionFailed"),
         "outage": (500, ""),
     }
+    """Status and code of answers to the completion of an upload."""
     rule = "lifecycle rule"
+    """What deletes uploads that nobody completes."""
 
     @property
     def client(self) -> Any:
@@ -175,6 +153,7 @@ class S3FilesHarness(RemoteFilesHarness):
 
     @staticmethod
     def without_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+        """The client does not wait between its retries."""
         monkeypatch.setattr(botocore.retries.standard.ExponentialBackoff, "delay_amount", lambda *_: 0.0)
 
     def _names(self) -> list[str]:
@@ -200,8 +179,7 @@ class S3FilesHarness(RemoteFilesHarness):
         self.client.put_object(**self._object(path), Body=content)
 
     def read(self, path: str) -> bytes:
-        content: bytes = self.client.get_object(**self._object(path))["Body"].read()
-        return content
+        return self.client.get_object(**self._object(path))["Body"].read()
 
     def delete(self, path: str) -> None:
         self.client.delete_object(**self._object(path))
@@ -211,6 +189,8 @@ class S3FilesHarness(RemoteFilesHarness):
         return [part["Size"] for part in parts]
 
     def answering(self, status: int, code: str) -> AbstractContextManager[None]:
+        """Answer completions of uploads as another server would, without sending them."""
+
         def answer(request: Any, **_: Any) -> AWSResponse:
             raw = BytesIO(_error(code))
             raw.stream = lambda **_: iter([raw.getvalue()])  # type: ignore[attr-defined]
@@ -219,6 +199,8 @@ class S3FilesHarness(RemoteFilesHarness):
         return self._on("before-send.s3.CompleteMultipartUpload", answer)
 
     def ignoring(self, header: str, operation: str) -> AbstractContextManager[None]:
+        """Send the requests of an operation without a header."""
+
         def ignore(request: Any, **_: Any) -> None:
             del request.headers[header]
 
@@ -240,7 +222,7 @@ class S3FilesHarness(RemoteFilesHarness):
 # Azure ------------------------------------------------------------------------------------------------
 
 
-class AzureFilesHarness(RemoteFilesHarness):
+class AzureFilesHarness(_RemoteFilesHarness):
     promises = replace(
         FilesHarness.promises,
         name="Folders of files on Azure",
@@ -338,6 +320,9 @@ class AzureFilesHarness(RemoteFilesHarness):
 
         with mock.patch.object(StorageRequestHook, "on_request", ignore):
             yield
+
+
+RemoteFilesHarness: TypeAlias = S3FilesHarness | AzureFilesHarness
 
 
 def _error(code: str) -> bytes:

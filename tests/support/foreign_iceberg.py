@@ -97,10 +97,7 @@ def exact_doubles() -> AbstractContextManager[object]:
 
 
 def _rows(file: DataFile) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pq.read_table(
-        file.file_path.removeprefix("file://"), partitioning=None
-    ).to_pylist()
-    return rows
+    return pq.read_table(file.file_path.removeprefix("file://"), partitioning=None).to_pylist()
 
 
 class _Move:

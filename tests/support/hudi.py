@@ -99,8 +99,7 @@ class HudiLake:
 
     def commit(self, instant: str) -> dict[str, Any]:
         content = self._done()[instant].read_bytes()
-        metadata: dict[str, Any] = avro.decode(content) if avro.is_avro(content) else json.loads(content)
-        return metadata
+        return avro.decode(content) if avro.is_avro(content) else json.loads(content)
 
     def end_of(self, instant: str) -> str:
         """Where an incremental reader of this commit goes on: since version 8, after its completion."""

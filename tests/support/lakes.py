@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
 import polars as pl
 import pyarrow as pa
@@ -48,91 +47,37 @@ def rows(table: TestedTable, columns: str = "*", order: str = "ALL") -> list[tup
         return connection.execute(query).fetchall()
 
 
-class LakeTable(TestedTable, Protocol):
-    """A table of `penstock.testing` that one query writes, and other programs too."""
+class Lake(TestedTable, Protocol):
+    """What a Delta table and an Iceberg table of `penstock.testing` have in common that one query writes, and
+    other programs too.
+    """
 
-    kind: str
-    """`delta` or `iceberg`."""
     destination: ClassVar[DestinationType]
-    place: str
-    """The option that is a path on the local disk."""
-    partitioning: str
-    """The option for the partitioning of a new table."""
-    versions_when_new: int
-    """Iceberg counts snapshots, and a new table has none."""
 
     @property
     def options(self) -> dict[str, str]:
         """Of the data source: they name the table."""
-        ...
 
     @property
-    @abstractmethod
     def folder(self) -> Path:
         """Where the table is."""
 
     @property
-    def data_folder(self) -> Path:
-        """What the paths of data files are relative to."""
-        ...
-
-    @property
     def exists(self) -> bool: ...
 
-    @abstractmethod
-    def version(self) -> int:
-        """Of the table; the snapshot in Iceberg."""
-
-    @abstractmethod
-    def versions(self) -> int:
-        """The number of commits in the history of the table."""
-
-    @abstractmethod
     def create(
         self, schema: pa.Schema, properties: Mapping[str, str] | None = None, **partitioning: Any
     ) -> None:
         """Create the table with the library of the format, with NOT NULL as in the schema."""
 
-    @abstractmethod
-    def scan(self) -> pl.LazyFrame:
-        """As polars reads it."""
-
-    @abstractmethod
     def append_rows(self, rows: pa.Table) -> None: ...
 
-    @abstractmethod
     def schema(self) -> pa.Schema: ...
 
-    @abstractmethod
-    def compact(self) -> None:
-        """Put all rows into one file."""
-
-    @abstractmethod
-    def vacuum(self, *, orphans: bool = True) -> None:
-        """Delete what the table's newest version does not need.
-
-        Args:
-            orphans: also files that no version of the table has named yet
-        """
-
-    @abstractmethod
-    def partition_by_day(self) -> None:
-        """Partition the table and add a row with id -1: files that were written before no longer fit."""
-
-    @abstractmethod
     def drop(self) -> None: ...
 
-    @abstractmethod
     def forget(self) -> None:
         """Drop the table; its data files stay."""
-
-    @abstractmethod
-    def go_back(self, version: int) -> None:
-        """RESTORE in Delta, a rollback in Iceberg."""
-
-    def orphan_manifests(self) -> set[str]:
-        """Manifests and lists of them that no snapshot of an Iceberg table names."""
-        return set()
 
     # The same for both formats
 
@@ -144,9 +89,8 @@ class LakeTable(TestedTable, Protocol):
     def sink(self, **options: str) -> FileTableSink:
         """As the data source makes it from these options and those that name the table."""
         given = {"checkpointLocation": "/none", **self.options, **options}
-        sink: Any = source_of(self)({key.lower(): value for key, value in given.items()}).sink()
-        table_sink: FileTableSink = sink
-        return table_sink
+        sink = source_of(self)({key.lower(): value for key, value in given.items()}).sink()
+        return cast("FileTableSink", sink)
 
     def append(self, *ids: int) -> None:
         """Rows with these ids; all other columns are NULL."""
@@ -163,10 +107,6 @@ class LakeTable(TestedTable, Protocol):
         """An empty table in the place of this one, without its files."""
         self.drop()
         self.create(IDS)
-
-    @abstractmethod
-    def roll_back(self) -> None:
-        """To before the newest commit."""
 
     def rows(self, columns: str = "*") -> list[tuple[object, ...]]:
         return rows(self, columns)
@@ -196,14 +136,17 @@ class LakeTable(TestedTable, Protocol):
         return {str(path) for path in paths if "_delta_log" not in path.parts}
 
 
-class DeltaLake(testing.DeltaTable, LakeTable):
+class DeltaLake(testing.DeltaTable, Lake):
     """Others write it through the Delta library."""
 
     kind = "delta"
     destination: ClassVar[DestinationType] = DELTA
     place = "path"
+    """The option that is a path on the local disk."""
     partitioning = "partitionBy"
+    """The option for the partitioning of a new table."""
     versions_when_new = 1
+    """Iceberg counts snapshots, and a new table has none."""
 
     @property
     def options(self) -> dict[str, str]:
@@ -215,6 +158,7 @@ class DeltaLake(testing.DeltaTable, LakeTable):
 
     @property
     def data_folder(self) -> Path:
+        """What the paths of data files are relative to."""
         return self.folder
 
     @property
@@ -225,12 +169,15 @@ class DeltaLake(testing.DeltaTable, LakeTable):
         return DeltaTable(str(self.path))
 
     def version(self) -> int:
+        """Of the table; the snapshot in Iceberg."""
         return self.load().version()
 
     def roll_back(self) -> None:
+        """To before the newest commit."""
         self.go_back(self.version() - 1)
 
     def versions(self) -> int:
+        """The number of commits in the history of the table."""
         return len(list((self.folder / "_delta_log").glob("*[0-9].json")))
 
     def schema(self) -> pa.Schema:
@@ -243,18 +190,26 @@ class DeltaLake(testing.DeltaTable, LakeTable):
         DeltaTable.create(str(self.path), schema, configuration=configuration, **partitioning)
 
     def scan(self) -> pl.LazyFrame:
+        """As polars reads it."""
         return pl.scan_delta(str(self.path))
 
     def append_rows(self, rows: pa.Table) -> None:
         write_deltalake(str(self.path), rows, mode="append")
 
     def compact(self) -> None:
+        """Put all rows into one file."""
         self.load().optimize.compact()
 
     def vacuum(self, *, orphans: bool = True) -> None:
+        """Delete what the table's newest version does not need.
+
+        Args:
+            orphans: also files that no version of the table has named yet
+        """
         self.load().vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=orphans)
 
     def partition_by_day(self) -> None:
+        """Partition the table and add a row with id -1: files that were written before no longer fit."""
         rows = pa.table({"id": [-1], "day": ["d"]})
         write_deltalake(str(self.path), rows, mode="overwrite", schema_mode="overwrite", partition_by=["day"])
 
@@ -265,10 +220,15 @@ class DeltaLake(testing.DeltaTable, LakeTable):
         shutil.rmtree(self.folder / "_delta_log")
 
     def go_back(self, version: int) -> None:
+        """RESTORE in Delta, a rollback in Iceberg."""
         self.load().restore(version)
 
+    def orphan_manifests(self) -> set[str]:
+        """Manifests and lists of them that no snapshot of an Iceberg table names."""
+        return set()
 
-class IcebergLake(testing.IcebergTable, LakeTable):
+
+class IcebergLake(testing.IcebergTable, Lake):
     """A table in an embedded catalog. Others write it through pyiceberg itself."""
 
     kind = "iceberg"
@@ -309,8 +269,7 @@ class IcebergLake(testing.IcebergTable, LakeTable):
 
     def metadata(self) -> dict[str, Any]:
         file = Path(self.metadata_location.removeprefix("file://"))
-        metadata: dict[str, Any] = json.loads(file.read_text())
-        return metadata
+        return json.loads(file.read_text())
 
     @property
     def head(self) -> Snapshot:
@@ -389,6 +348,9 @@ class IcebergLake(testing.IcebergTable, LakeTable):
 
     def go_back(self, version: int) -> None:
         self.load().manage_snapshots().rollback_to_snapshot(version).commit()
+
+
+LakeTable: TypeAlias = DeltaLake | IcebergLake
 
 
 def named_files(table: Table) -> Iterator[str]:

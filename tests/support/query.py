@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import pyarrow as pa
 from tests.support.lakes import IDS, LakeTable, ids_alone
@@ -73,18 +73,14 @@ class Query(conformance.Query):
 
     @property
     def lake(self) -> LakeTable:
-        lake: Any = self.harness
-        table: LakeTable = lake
-        return table
+        return cast("LakeTable", self.harness)
 
     @property
     def evolving(self) -> Query:
         return self.with_options(schemaEvolution="addColumns")
 
     def target(self) -> FileTable:
-        target: Any = self.sink().open_table()
-        table: FileTable = target
-        return table
+        return cast("FileTable", self.sink().open_table())
 
     def two_phase(
         self, store: ManifestStore, table: PayloadCommitter[DataFiles] | None = None, attempts_max: int = 20

@@ -65,8 +65,7 @@ class Service:
 
     @property
     def destination(self) -> DestinationType:
-        loaded: DestinationType = load(BUILT_IN[self.kind])
-        return loaded
+        return load(BUILT_IN[self.kind])
 
 
 @contextmanager

@@ -21,8 +21,7 @@ PLACE = RowPlace("q1", 0, 0, 0, 0)
 
 
 def service_of(kind: str) -> RequestService:
-    loaded: RequestService = load(BUILT_IN[kind].replace("DESTINATION", "SERVICE"))
-    return loaded
+    return load(BUILT_IN[kind].replace("DESTINATION", "SERVICE"))
 
 
 def send_rows(requests: Any, rows: pa.RecordBatch, place: RowPlace = PLACE) -> Any:
@@ -63,8 +62,7 @@ def result_of_failure(requests: Any, rows: pa.RecordBatch) -> Result:
         finally:
             await client.close()
 
-    result: Result = asyncio.run(submit())
-    return result
+    return asyncio.run(submit())
 
 
 def with_quick_retries(requests: Any) -> Any:

@@ -6,11 +6,10 @@ import hashlib
 import itertools
 import json
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,29 +46,21 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 _runs = itertools.count()
 
 
-class TableStream(ABC):
+class _TableStream(Protocol):
     """Makes batches of ids, as the planner and the tasks would, and commits them."""
 
     query_id: str
 
     @property
-    @abstractmethod
     def lake(self) -> LakeTable:
         """The table for other readers and writers."""
 
     @property
-    @abstractmethod
     def table_uri(self) -> str: ...
 
-    @abstractmethod
     def committer(self) -> Committer:
         """The committer of a new process."""
 
-    @abstractmethod
-    def committer_arguments(self) -> tuple[type[Committer], tuple[Any, ...]]:
-        """The class and the arguments, with which another process makes one."""
-
-    @abstractmethod
     def content(self, batch_id: int, ids: Sequence[int], mode: Mode, **plan: Any) -> LakeManifest:
         """Plan the batch, and write these ids."""
 
@@ -106,7 +97,7 @@ class TableStream(ABC):
 
 
 @dataclass
-class DeltaStream(TableStream):
+class DeltaStream(_TableStream):
     """Writes files through the Delta library. The location may be on an object store."""
 
     uri: str
@@ -130,6 +121,7 @@ class DeltaStream(TableStream):
         )
 
     def committer_arguments(self) -> tuple[type[DeltaTableCommitter], tuple[Any, ...]]:
+        """The class and the arguments, with which another process makes one."""
         return DeltaTableCommitter, (self.uri,)
 
     def content(
@@ -190,7 +182,7 @@ VIEWS: Mapping[str, Callable[[], Callable[[], SnapshotCache]]] = {
 
 
 @dataclass(frozen=True)
-class IcebergStream(TableStream):
+class IcebergStream(_TableStream):
     """Writes into a table of an embedded catalog as the tasks do."""
 
     warehouse: Path
@@ -279,6 +271,9 @@ class IcebergStream(TableStream):
     @property
     def head(self) -> Snapshot:
         return self.lake.head
+
+
+TableStream: TypeAlias = DeltaStream | IcebergStream
 
 
 def stream_of(kind: str, folder: Path, snapshot_cache: str = "a new process each time") -> TableStream:

@@ -271,7 +271,7 @@ def test_a_pending_batch_is_found(lake: LakeTable, named_by: str) -> None:
 
 def test_pending_batches_of_other_tables_do_not_count(lake: LakeTable, tmp_path: Path) -> None:
     """A store on a server has the streams of many tables."""
-    other = type(lake)(tmp_path / "other")  # type: ignore[call-arg]
+    other = type(lake)(tmp_path / "other")
     with open_store(_store(lake)) as store:
         _prepare(other, "q2", store)
     assert _check(lake, store=_store(lake)).problems == []
@@ -306,7 +306,7 @@ def _commit_to_delta(lake: DeltaLake, action: dict[str, Any]) -> None:
 
 
 def test_a_missing_table_is_an_error(tmp_path: Path, lake: LakeTable) -> None:
-    elsewhere = type(lake)(tmp_path / "elsewhere")  # type: ignore[call-arg]
+    elsewhere = type(lake)(tmp_path / "elsewhere")
     with pytest.raises(ConfigurationError, match=r"The (Delta|Iceberg) table .*elsewhere.* does not exist"):
         _check(elsewhere)
     assert not (tmp_path / "elsewhere").exists(), "reading created it"

@@ -137,8 +137,7 @@ class Lake:
         options = self._storage.options(self._url)
         files = [f"{self._storage.root}/{key}" for key in self.keys()]
         found = [pl.read_parquet(file, storage_options=options)["v"] for file in files]
-        values: list[Any] = pl.concat(found).sort().to_list()
-        return values
+        return pl.concat(found).sort().to_list()
 
 
 class Server(NamedTuple):

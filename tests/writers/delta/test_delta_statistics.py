@@ -119,8 +119,7 @@ def test_string_bounds_hold_in_code_point_order(values: list[str], write_files: 
 
 def statistics_of(write_files: Any, rows: pa.Table, **options: Any) -> dict[str, Any]:
     (file,) = write_files(rows, **options)
-    result: dict[str, Any] = json.loads(file.statistics)
-    return result
+    return json.loads(file.statistics)
 
 
 def bounds_of(write_files: Any, values: pa.Array) -> tuple[Any, Any]:

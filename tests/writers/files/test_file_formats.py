@@ -48,8 +48,7 @@ def by_duckdb(function: str, path: Path, names: list[str], options: str) -> list
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         query = f"SELECT *{decode} FROM {function}('{path}', columns = {{{columns}}}{options})"
-        rows: list[dict[str, Any]] = connection.execute(query).to_arrow_table().to_pylist()
-        return rows
+        return connection.execute(query).to_arrow_table().to_pylist()
 
 
 @pytest.mark.parametrize("codec", ["uncompressed", "gzip", "zstd"])

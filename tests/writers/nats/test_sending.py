@@ -48,8 +48,7 @@ def proxy(server: NatsServer) -> Iterator[LossyTcp]:
 
 def requests(server: NatsServer | LossyTcp, **options: str) -> NatsRequests:
     given = {"url": f"nats://127.0.0.1:{server.port}", "subject": "rows.{id}", **options}
-    made: NatsRequests = SERVICE.sink({"checkpointLocation": "/c", **given}).requests  # type: ignore[assignment]
-    return made
+    return SERVICE.sink({"checkpointLocation": "/c", **given}).requests  # type: ignore[return-value]
 
 
 def send(sent: NatsRequests, ids: Sequence[int], first: int = 0, **columns: Any) -> Any:

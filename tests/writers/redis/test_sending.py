@@ -43,8 +43,7 @@ def proxy(redis_service: RedisServer) -> Iterator[LossyTcp]:
 
 def requests(port: int, structure: str, **options: str) -> RedisRequests:
     given = {"url": f"redis://127.0.0.1:{port}/0", "structure": structure, **STRUCTURES[structure], **options}
-    made: RedisRequests = SERVICE.sink({"checkpointLocation": "/c", **given}).requests  # type: ignore[assignment]
-    return made
+    return SERVICE.sink({"checkpointLocation": "/c", **given}).requests  # type: ignore[return-value]
 
 
 def send(sent: RedisRequests, ids: Sequence[int], first: int = 0, batch_id: int = 0, **columns: Any) -> None:
