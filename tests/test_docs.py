@@ -6,35 +6,23 @@ import ast
 import os
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from tests.support.aws import NAMED_BY as AWS
+from tests.support.search import KINDS as SEARCH
+from tests.support.service_places import service_of
 
-from penstock.datasource.aws.dynamodb import DynamoDbOptions
-from penstock.datasource.aws.firehose import FirehoseOptions
-from penstock.datasource.aws.kinesis import KinesisOptions
-from penstock.datasource.aws.sqs import SqsOptions
-from penstock.datasource.delta import options as delta
-from penstock.datasource.ducklake import options as ducklake
 from penstock.datasource.fanout import options as fanout
 from penstock.datasource.files import options as files
-from penstock.datasource.http.options import HttpOptions
-from penstock.datasource.hudi import options as hudi
-from penstock.datasource.iceberg import options as iceberg
 from penstock.datasource.lake import options as lake
-from penstock.datasource.lance import options as lance
-from penstock.datasource.nats.options import NatsOptions
 from penstock.datasource.options.declaring import options_of, prefixes_of
 from penstock.datasource.options.delivery import DeliveryOptions
 from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.datasource.options.parsing import Option, Prefix
 from penstock.datasource.options.stream import StreamOptions
-from penstock.datasource.paimon import options as paimon
-from penstock.datasource.postgres import options as postgres
-from penstock.datasource.redis.options import RedisOptions
 from penstock.datasource.requests.options import RequestOptions
-from penstock.datasource.search.elasticsearch import ElasticsearchOptions
-from penstock.datasource.search.opensearch import OpenSearchOptions
 from penstock.delivery.metrics import Metrics
 
 ROOT = Path(__file__).parent.parent
@@ -47,32 +35,21 @@ def _own(layer: type, base: type) -> tuple[Option, ...]:
     return tuple(option for option in options_of(layer) if option not in options_of(base))
 
 
-REQUESTS: dict[str, type[RequestOptions]] = {
-    "http": HttpOptions,
-    "redis": RedisOptions,
-    "nats": NatsOptions,
-    "kinesis": KinesisOptions,
-    "firehose": FirehoseOptions,
-    "dynamodb": DynamoDbOptions,
-    "sqs": SqsOptions,
-    "opensearch": OpenSearchOptions,
-    "elasticsearch": ElasticsearchOptions,
-}
+TABLES = ("delta", "iceberg", "lance", "ducklake", "hudi", "paimon", "postgres")
+REQUESTS = {kind: service_of(kind).options for kind in ("http", "redis", "nats", *AWS, *SEARCH)}
 
 OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
-    "delta": (delta.OPTIONS, delta.PREFIXES),
-    "iceberg": (iceberg.OPTIONS, iceberg.PREFIXES),
-    "lance": (lance.OPTIONS, lance.PREFIXES),
+    **{
+        kind: (of.OPTIONS, of.PREFIXES)
+        for kind in TABLES
+        for of in [import_module(f"penstock.datasource.{kind}.options")]
+    },
     **{
         kind: (_own(of, RequestOptions), tuple(set(prefixes_of(of)) - set(prefixes_of(RequestOptions))))
         for kind, of in REQUESTS.items()
     },
     "requests": (_own(RequestOptions, DeliveryOptions), prefixes_of(RequestOptions)),
     "folders": (files.OPTIONS, files.PREFIXES),
-    "ducklake": (ducklake.OPTIONS, ducklake.PREFIXES),
-    "hudi": (hudi.OPTIONS, hudi.PREFIXES),
-    "paimon": (paimon.OPTIONS, paimon.PREFIXES),
-    "postgres": (postgres.OPTIONS, postgres.PREFIXES),
     "fanout": (_own(fanout.FanoutOptions, DeliveryOptions), fanout.PREFIXES),
     "lake": (
         tuple(one for one in lake.OPTIONS if one.name == "formats"),  # the others are Delta's and Iceberg's

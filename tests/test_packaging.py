@@ -25,28 +25,15 @@ DEPENDENCIES = [need for need in requires("penstock") or [] if "extra ==" not in
 LOCKS = ("dev.txt", "spark40.txt", "spark41.txt", "paimon.txt")
 ROWS = 1000
 
+_DUCKLAKE = ("committer", "connection", "fence", "files", "maintenance", "plan", "table")
 NEEDS_EXTRA = {
-    "penstock.committers.ducklake.committer",
-    "penstock.committers.ducklake.connection",
-    "penstock.committers.ducklake.fence",
-    "penstock.committers.ducklake.files",
-    "penstock.committers.ducklake.maintenance",
-    "penstock.committers.ducklake.plan",
-    "penstock.committers.ducklake.table",
-    "penstock.committers.files.container",
-    "penstock.committers.files.hive",
-    "penstock.committers.iceberg.library.hive",
-    "penstock.datasource.ducklake.target",
-    "penstock.committers.postgres.committer",
-    "penstock.committers.postgres.connection",
-    "penstock.datasource.postgres.sink",
-    "penstock.writers.redis.client",
-    "penstock.writers.requests.http",
+    *(f"penstock.committers.ducklake.{name}" for name in _DUCKLAKE),
+    *(f"penstock.committers.{name}" for name in ("files.container", "files.hive", "iceberg.library.hive")),
+    *(f"penstock.committers.postgres.{name}" for name in ("committer", "connection")),
+    *(f"penstock.datasource.{name}" for name in ("ducklake.target", "postgres.sink")),
+    *(f"penstock.writers.{name}" for name in ("redis.client", "requests.http")),
     "penstock.writers.search.opensearch_connection",
-    *(
-        f"penstock.testing.conformance.{path.stem}"
-        for path in (ROOT / "testing/conformance").glob("[!_]*.py")
-    ),
+    *(f"penstock.testing.conformance.{path.stem}" for path in ROOT.glob("testing/conformance/[!_]*.py")),
     "penstock.testing.conformance",
 }
 """Modules that other modules import only if the packages of an extra are installed."""

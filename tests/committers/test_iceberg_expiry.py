@@ -554,24 +554,9 @@ def test_a_plan_whose_commit_never_came_is_dropped(history: History) -> None:
 # Any history ----------------------------------------------------------------------------------------
 
 CHANGES = (
-    "append",
-    "append",
-    "append",
-    "overwrite",
-    "delete_some",
-    "delete_all",
-    "roll_back",
-    "tag",
-    "untag",
-    "branch",
-    "append_to_branch",
-    "unbranch",
-    "expire_by_others",
-    "run",
-    "run",
-    "crash",
-    "wait_a_little",
-    "wait",
+    *("append", "append", "append", "overwrite", "delete_some", "delete_all", "roll_back"),
+    *("tag", "untag", "branch", "append_to_branch", "unbranch", "expire_by_others"),
+    *("run", "run", "crash", "wait_a_little", "wait"),
 )
 
 

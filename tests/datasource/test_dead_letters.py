@@ -36,12 +36,8 @@ from penstock.testing.conformance.query import Query
 from penstock.testing.faults import at_point, crash_at
 
 OF_A_COMMIT = (
-    "write.files_closed",
-    "prepare.start",
-    "prepare.done",
-    "commit.start",
-    "commit.landed",
-    "mark.done",
+    *("write.files_closed", "prepare.start", "prepare.done"),
+    *("commit.start", "commit.landed", "mark.done"),
 )
 OF_LETTERS = crash_points.LETTER_POINTS
 

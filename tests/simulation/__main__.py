@@ -16,7 +16,8 @@ from functools import partial
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from tests.simulation.histories import LAKES, Failure, play, timeline
+from tests.simulation.histories import Failure, play, timeline
+from tests.simulation.lakes import LAKES
 from tests.simulation.plan import EVENT_NAMES
 
 SEEDS_PER_TASK = 100

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from tests.simulation.lake import SimulatedLake
+from tests.simulation.lakes import SimulatedLake
 from tests.simulation.scheduler import HOUR_S, DiskFullError, UnreachableError
 from tests.simulation.store_connection import StoreConnection, clock_of
 

@@ -73,7 +73,9 @@ class DeltaSimLake(FileLake):
     """See `SimulatedLake`."""
 
     kind = KIND
+    """Of its manifests."""
     has_whole_history = True
+    """Does it tell of every data file that was ever added?"""
 
     def __init__(self, scheduler: Scheduler, *, is_remote: bool) -> None:
         self.objects = ObjectStore(scheduler, is_remote=is_remote)
@@ -113,6 +115,11 @@ class DeltaSimLake(FileLake):
             yield
 
     def open_table(self) -> SimulatedDelta:
+        """The product's target, as a new process has it.
+
+        Its plans have the columns that the simulation writes, whatever rows are given; `rewrite_config`
+        has no more than compaction asks for.
+        """
         return SimulatedDelta(self)
 
     def _snapshot_cache(self) -> SnapshotCache:
@@ -126,23 +133,28 @@ class DeltaSimLake(FileLake):
         return SnapshotCache(lambda: self._scheduler.now, lambda _uri, _options: FakeLogFiles(self.log))
 
     def cleanable_table(self, store: Any) -> DeltaCleanableTable:
+        """The product's view for clean-up."""
         return DeltaCleanableTable(self.table_uri, {})
 
     def maintain(self, store: Any, batch: Batch) -> None:
+        """The product's maintenance after a batch."""
         DeltaSink(DeltaOptions(path=self.table_uri)).maintain(store, batch)
 
-    # Foreign writers ----------------------------------------------------------------------------------
+    # Foreign writers: each loads the table, works, and commits as another engine does. ---------------------
 
     @property
     def exists(self) -> bool:
+        """Without a step."""
         return self.log.has_files()
 
     def append(self, row_id: int) -> None:
+        """Write a file with this id and add it."""
         with _giving_up():
             seen = self.delta_table(self.table_uri)
             self._commit(seen, self._entry("WRITE", add=[self._write((row_id,))]))
 
     def compact(self) -> None:
+        """All rows into one file."""
         with _giving_up():
             seen = self.delta_table(self.table_uri)
             small = list(seen.at.files.values())
@@ -152,7 +164,9 @@ class DeltaSimLake(FileLake):
                 self._commit(seen, self._entry("OPTIMIZE", add=[big], remove=small, data_change=False))
 
     def vacuum(self, older_than_s: float) -> None:
-        """As delta-rs does it: it decides, notes its start in the log, deletes, and notes its end."""
+        """Delete data files older than this that the table's newest version does not name.
+
+        As delta-rs does it: it decides, notes its start in the log, deletes, and notes its end."""
         with _giving_up():
             seen = self.delta_table(self.table_uri)
             unneeded = self._unneeded(seen.at, self._scheduler.now - older_than_s)
@@ -171,6 +185,7 @@ class DeltaSimLake(FileLake):
             self.log.drop_before(seen.version(), self._scheduler.now)
 
     def versions(self) -> Sequence[int]:
+        """That one could go back to, oldest first, without a step."""
         return [version.number for version in self._readable()[:-1]]
 
     def roll_back(self, version: int) -> None:
@@ -214,6 +229,7 @@ class DeltaSimLake(FileLake):
     # The end ------------------------------------------------------------------------------------------
 
     def contents(self) -> TableContents:
+        """Without a step."""
         newest = self.log.segment().version()
         stored, place = self.objects.objects, f"{self.table_uri}/"
         there = [path for path in newest.files if place + path in stored]

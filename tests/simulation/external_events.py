@@ -167,9 +167,9 @@ class ExternalEvents:
         lake = self.world.lake
         self.world.scheduler.log("accepts the table as it is")
         query.is_accepted = True
-        now = lake.open_table().plan_batch(pa.schema([]), "append", 0).content
+        now: Any = lake.open_table().plan_batch(pa.schema([]), "append", 0).content
         query.store.accept_table(query.stream, now.table_id, now.table_version)
-        lake.open_table().accept(query.checkpoint.query_id)
+        cast("Any", lake.open_table()).accept(query.checkpoint.query_id)
         Recovery(query.store, lake.open_table()).accept_pending(query.stream)
 
     def collect_garbage(self) -> None:

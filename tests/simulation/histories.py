@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tests.simulation.delta_lake import DeltaSimLake
-from tests.simulation.iceberg_lake import IcebergSimLake
-from tests.simulation.lake import SimulatedLake
+from tests.simulation.lakes import LAKES
 from tests.simulation.manifest_store import RealStore, SimulatedStore
 from tests.simulation.memory_store import Clock, MemoryStore
-from tests.simulation.request_lake import RequestSimLake
 from tests.simulation.world import World
-
-LAKES: dict[str, type[SimulatedLake]] = {
-    "delta": DeltaSimLake,
-    "iceberg": IcebergSimLake,
-    "requests": RequestSimLake,
-}
 
 
 @dataclass(frozen=True)

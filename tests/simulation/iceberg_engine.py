@@ -43,12 +43,8 @@ ATTEMPTS_MAX = 5
 """`commit.retry.num-retries` and the first one."""
 MAIN = "main"
 METRICS = (
-    "column_sizes",
-    "value_counts",
-    "null_value_counts",
-    "nan_value_counts",
-    "lower_bounds",
-    "upper_bounds",
+    *("column_sizes", "value_counts", "null_value_counts", "nan_value_counts"),
+    *("lower_bounds", "upper_bounds"),
 )
 """Of a data file."""
 

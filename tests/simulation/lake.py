@@ -1,19 +1,16 @@
-"""What a simulation needs of the table that it writes: one protocol, a fake of each format behind it."""
+"""What the lakes of a simulation have in common."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from tests.simulation.object_store import ObjectStore
 from tests.simulation.plan import Plan
 from tests.simulation.scheduler import Scheduler
 
-from penstock.committers.cleanup import CleanableTable, ParsedName
-from penstock.committers.contract import AttemptId, Batch, Committer, DataFile, DataFiles, Manifest
+from penstock.committers.contract import AttemptId, Committer, DataFile, DataFiles, Manifest
 from penstock.committers.file_tables.manifest import decode
 from penstock.writers.parquet.write_config import FileNames, parse_file_name
 
@@ -48,24 +45,31 @@ class TableContents:
 
 
 class FileLake:
-    """What lakes have in common whose tasks write data files. A mix-in of `SimulatedLake`."""
+    """What lakes have in common whose tasks write data files. A mix-in; see `SimulatedLake`."""
 
     objects: ObjectStore
     open_table: Callable[[], Committer]
 
     @staticmethod
     def plan(plan: Plan, scheduler: Scheduler) -> Plan:
+        """What can happen of a plan with such a destination."""
         return plan
 
     @property
     def data_location(self) -> str:
+        """What the paths of data files are relative to."""
         raise NotImplementedError
 
     def open_committer(self) -> Committer:
+        """As commands open it."""
         return self.open_table()
 
     def write(self, attempt: AttemptId, ids: Sequence[int]) -> DataFiles:
-        """Two files at most. Those of a failed attempt are deleted."""
+        """Write the rows of a task attempt: two files at most. Those of a failed attempt are deleted.
+
+        Raises:
+            UnreachableError, DiskFullError: of the object store.
+        """
         names, files = FileNames.of(attempt), list[DataFile]()
         location = self.data_location.rstrip("/")
         try:
@@ -80,96 +84,7 @@ class FileLake:
         return tuple(files)
 
     def paths_of(self, manifest: Manifest) -> Iterator[str]:
+        """Of the files in a manifest."""
         return (file.path for file in decode(manifest).files)
 
     parse_file_name = staticmethod(parse_file_name)
-
-
-class SimulatedLake(Protocol):
-    """One table of one format, or one other destination.
-
-    The content of a data file in the object store is the tuple of its ids. Product code above the table
-    library is the real one; each call of the library that would leave the process crosses a `step` or a
-    `request`, and errors come as the library's own.
-    """
-
-    objects: ObjectStore
-
-    def __init__(self, scheduler: Scheduler, *, is_remote: bool) -> None: ...
-
-    @property
-    def kind(self) -> str:
-        """Of its manifests."""
-
-    @property
-    def has_whole_history(self) -> bool:
-        """Does it tell of every data file that was ever added?"""
-
-    @staticmethod
-    def plan(plan: Plan, scheduler: Scheduler) -> Plan:
-        """What can happen of a plan with such a destination."""
-
-    def installed(self) -> AbstractContextManager[None]:
-        """Inside, the product's modules use the fakes of this lake instead of the library."""
-
-    @property
-    def table_uri(self) -> str: ...
-
-    @property
-    def data_location(self) -> str:
-        """What the paths of data files are relative to."""
-
-    def open_table(self) -> Any:
-        """The product's target, as a new process has it.
-
-        Its plans have the columns that the simulation writes, whatever rows are given; `rewrite_config`
-        has no more than compaction asks for.
-        """
-
-    def write(self, attempt: AttemptId, ids: Sequence[int]) -> DataFiles:
-        """Write the rows of a task attempt.
-
-        Raises:
-            UnreachableError, DiskFullError: of the object store.
-        """
-
-    def paths_of(self, manifest: Manifest) -> Iterator[str]:
-        """Of the files in a manifest."""
-
-    def parse_file_name(self, name: str) -> ParsedName | None: ...
-
-    def open_committer(self) -> Committer:
-        """As commands open it."""
-
-    def cleanable_table(self, store: Any) -> CleanableTable:
-        """The product's view for clean-up."""
-
-    def maintain(self, store: Any, batch: Batch) -> None:
-        """The product's maintenance after a batch."""
-
-    # Foreign writers: each loads the table, works, and commits as another engine does. ---------------------
-
-    @property
-    def exists(self) -> bool:
-        """Without a step."""
-
-    def append(self, row_id: int) -> None:
-        """Write a file with this id and add it."""
-
-    def compact(self) -> None:
-        """All rows into one file."""
-
-    def vacuum(self, older_than_s: float) -> None:
-        """Delete data files older than this that the table's newest version does not name."""
-
-    def expire(self) -> None:
-        """Drop old versions: snapshots of Iceberg, log entries behind a checkpoint of Delta."""
-
-    def versions(self) -> Sequence[int]:
-        """That one could go back to, oldest first, without a step."""
-
-    def roll_back(self, version: int) -> None:
-        """RESTORE in Delta, a rollback in Iceberg."""
-
-    def contents(self) -> TableContents:
-        """Without a step."""

@@ -10,20 +10,9 @@ from tests.simulation.scheduler import Hazards
 from penstock.datasource.options.file_tables import FileTableOptions
 
 EVENTS = (
-    "append",
-    "append",
-    "compact",
-    "vacuum",
-    "expire",
-    "roll_back",
-    "recover",
-    "collect_garbage",
-    "lose_store",
-    "back_up_store",
-    "restore_store",
-    "rewind_checkpoint",
-    "copy_checkpoint",
-    "reset_checkpoint",
+    *("append", "append", "compact", "vacuum", "expire", "roll_back"),
+    *("recover", "collect_garbage", "lose_store", "back_up_store", "restore_store"),
+    *("rewind_checkpoint", "copy_checkpoint", "reset_checkpoint"),
 )
 """What may happen beside the query: methods of `ExternalEvents`. What is there twice happens more often."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pyarrow as pa
-from tests.simulation.lake import SimulatedLake
+from tests.simulation.lakes import SimulatedLake
 from tests.simulation.scheduler import Actor, DiskFullError, Scheduler, UnreachableError
 from tests.simulation.store_connection import StoreConnection
 from tests.spark_logs import Checkpoint, SparkError

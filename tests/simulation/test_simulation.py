@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from tests.simulation import __main__ as program
-from tests.simulation.histories import LAKES, Failure, play, timeline
+from tests.simulation.histories import Failure, play, timeline
+from tests.simulation.lakes import LAKES
 from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.plan import Plan
 from tests.simulation.source_changes import ChangedModules

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from tests.simulation.deliveries import DeliveryProcess
 from tests.simulation.external_events import ExternalEvents
-from tests.simulation.lake import SimulatedLake, TableContents
+from tests.simulation.lake import TableContents
+from tests.simulation.lakes import SimulatedLake
 from tests.simulation.manifest_store import SimulatedStore
 from tests.simulation.memory_store import Clock, MemoryStore
 from tests.simulation.plan import Plan
