@@ -11,6 +11,8 @@ import tempfile
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +24,12 @@ if TYPE_CHECKING:
     from servers.glue import GlueServer
     from servers.hive_metastore import HiveMetastore
     from servers.http_rows import HttpRows
+    from servers.lossy_proxy import LossyProxy
     from servers.nats import NatsServer
     from servers.opensearch import OpenSearchServer
     from servers.redis import RedisServer
     from servers.rest_catalog import RestCatalogServer
+    from tests.support.lossy_requests import ProxyOf
 
     from penstock.committers.store.sql import SqlManifestStore
 
@@ -299,6 +303,22 @@ def azure() -> Iterator[str]:
 
     with skipped_if_unreachable(), azure_server() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def proxy_of() -> Iterator[ProxyOf]:
+    """The proxy before a server, by its URL, without faults. It does not report disconnected clients."""
+    from tests.support.lossy_requests import quiet_proxy
+
+    with ExitStack() as stack:
+        started = cache(lambda url: stack.enter_context(quiet_proxy(url)))
+
+        def proxy_of(url: str) -> LossyProxy:
+            started(url).spend()
+            started(url).deliver_late()
+            return started(url)
+
+        yield proxy_of
 
 
 # Catalog servers for Iceberg ----------------------------------------------------------------------------

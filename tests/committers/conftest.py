@@ -12,12 +12,13 @@ import botocore.endpoint
 import pytest
 from servers.glue import GlueServer
 from servers.hive_metastore import HiveMetastore
-from servers.lossy_proxy import LossyProxy, lossy_proxy
+from servers.lossy_proxy import LossyProxy
 from servers.rest_catalog import RestCatalogServer
 from servers.s3 import s3_server
 from tests.support.catalogs import CatalogLake, GlueLake, HiveLake, RestLake, SqlLake, StoredQuery
 from tests.support.iceberg_tables import Tables, tables_in
 from tests.support.lakes import LAKES, LakeTable, ids
+from tests.support.lossy_requests import ProxyOf
 from tests.support.stores import HandClock
 
 
@@ -38,13 +39,6 @@ def clock() -> HandClock:
     return HandClock()
 
 
-def quiet(proxy: LossyProxy) -> LossyProxy:
-    """The proxy without faults."""
-    proxy.spend()
-    proxy.deliver_late()
-    return proxy
-
-
 @pytest.fixture
 def silent() -> Iterator[int]:
     """The port of a server that takes connections and never answers."""
@@ -59,16 +53,10 @@ def s3() -> Iterator[dict[str, str]]:
         yield options
 
 
-@pytest.fixture(scope="session")
-def _s3_proxy(s3: dict[str, str]) -> Iterator[LossyProxy]:
-    with lossy_proxy(s3["AWS_ENDPOINT_URL"]) as proxy:
-        yield proxy
-
-
 @pytest.fixture
-def s3_proxy(_s3_proxy: LossyProxy) -> LossyProxy:
+def s3_proxy(s3: dict[str, str], proxy_of: ProxyOf) -> LossyProxy:
     """A proxy before the server of S3, without faults."""
-    return quiet(_s3_proxy)
+    return proxy_of(s3["AWS_ENDPOINT_URL"])
 
 
 @pytest.fixture
@@ -78,35 +66,23 @@ def no_azure_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-@pytest.fixture(scope="session")
-def rest_proxy(rest_catalog: RestCatalogServer) -> Iterator[LossyProxy]:
-    with lossy_proxy(rest_catalog.uri) as proxy:
-        yield proxy
-
-
-@pytest.fixture(scope="session")
-def glue_proxy(glue: GlueServer) -> Iterator[LossyProxy]:
-    with lossy_proxy(glue.uri) as proxy:
-        yield proxy
-
-
 @pytest.fixture
 def sql_lake(tmp_path: Path) -> SqlLake:
     return SqlLake(tmp_path)
 
 
 @pytest.fixture
-def rest_lake(rest_catalog: RestCatalogServer, rest_proxy: LossyProxy, tmp_path: Path) -> RestLake:
-    return RestLake(rest_catalog, quiet(rest_proxy), tmp_path)
+def rest_lake(rest_catalog: RestCatalogServer, proxy_of: ProxyOf, tmp_path: Path) -> RestLake:
+    return RestLake(rest_catalog, proxy_of(rest_catalog.uri), tmp_path)
 
 
 @pytest.fixture
 def glue_lake(
-    glue: GlueServer, glue_proxy: LossyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    glue: GlueServer, proxy_of: ProxyOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> GlueLake:
     """boto3 does not wait between its retries. Files are on the local disk, which is faster."""
     monkeypatch.setattr(botocore.endpoint, "time", SimpleNamespace(sleep=lambda _: None))
-    return GlueLake(glue, quiet(glue_proxy), tmp_path)
+    return GlueLake(glue, proxy_of(glue.uri), tmp_path)
 
 
 @pytest.fixture

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
 import pytest
 from deltalake import DeltaTable
 from servers.azure import CONTAINER, emulator_options
-from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
+from servers.lossy_proxy import Fault, LossyProxy
+from tests.support.lossy_requests import ProxyOf
 from tests.support.streams import VIEWS, DeltaStream
 
 from penstock.committers.contract import AlreadyCommitted, Committed
@@ -22,21 +22,12 @@ ONCE_ONLY = {"max_retries": "0"}
 """The object store of the library retries failed requests without this option."""
 
 
-@pytest.fixture(scope="module")
-def azure_proxy(azure: str) -> Iterator[LossyProxy]:
-    with lossy_proxy(azure) as proxy:
-        yield proxy
-
-
 @pytest.fixture(params=["S3", "Azure"])
-def network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LossyProxy:
-    network: LossyProxy
+def network(request: pytest.FixtureRequest, proxy_of: ProxyOf, monkeypatch: pytest.MonkeyPatch) -> LossyProxy:
     if request.param == "S3":
-        network = request.getfixturevalue("s3_proxy")
-    else:
-        network = request.getfixturevalue("azure_proxy")
-        monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", network.url)
-    network.spend()
+        return request.getfixturevalue("s3_proxy")
+    network = proxy_of(request.getfixturevalue("azure"))
+    monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", network.url)
     return network
 
 

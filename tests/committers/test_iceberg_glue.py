@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from botocore.awsrequest import AWSRequest, AWSResponse
 from servers.glue import GlueServer
-from servers.lossy_proxy import Fault, LossyProxy
+from servers.lossy_proxy import Fault
 from servers.s3 import BUCKET
 from tests.support.catalogs import SENDS_MAX, GlueLake, StoredQuery, assert_hides
 from tests.support.lakes import ids
+from tests.support.lossy_requests import ProxyOf
 
 from penstock.committers.contract import Committed, ManifestState
 from penstock.committers.errors import CommitStateUnknownError, TableChangedError
@@ -31,8 +32,8 @@ def lake(glue_lake: GlueLake) -> GlueLake:
 
 
 @pytest.fixture
-def lake_in_s3(glue: GlueServer, glue_proxy: LossyProxy, tmp_path: Path) -> GlueLake:
-    return GlueLake(glue, glue_proxy, tmp_path, f"s3://{BUCKET}/warehouse")
+def lake_in_s3(glue: GlueServer, proxy_of: ProxyOf, tmp_path: Path) -> GlueLake:
+    return GlueLake(glue, proxy_of(glue.uri), tmp_path, f"s3://{BUCKET}/warehouse")
 
 
 def spending(lake: GlueLake, *faults: Fault) -> Callable[[AWSRequest], None]:

@@ -7,21 +7,14 @@ from pathlib import Path
 
 import pytest
 from servers.aws import KEY, SECRET, AwsServer
-from servers.lossy_proxy import LossyProxy
 from tests.conformance.harnesses import (
     AWS,
     AwsHarness,
     DynamoDbHarness,
 )
-from tests.support.lossy_requests import quiet_proxy
+from tests.support.lossy_requests import ProxyOf
 
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
-
-
-@pytest.fixture(scope="module")
-def proxy(aws_server: AwsServer) -> Iterator[LossyProxy]:
-    with quiet_proxy(aws_server.url) as started:
-        yield started
 
 
 @pytest.mark.slow
@@ -40,12 +33,12 @@ class TestAws(DestinationConformance):
         self,
         tmp_path: Path,
         aws_service: AwsServer,
-        proxy: LossyProxy,
+        proxy_of: ProxyOf,
         kind: type[AwsHarness],
         monkeypatch: pytest.MonkeyPatch,
     ) -> Iterator[DestinationHarness]:
         """Credentials are in the environment."""
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-        with kind(tmp_path, aws_service, proxy).created() as harness:
+        with kind(tmp_path, aws_service, proxy_of(aws_service.url)).created() as harness:
             yield harness.lossy() if harness.promises.is_exactly_once else harness

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from servers.http_rows import HttpRows
-from servers.lossy_proxy import LossyProxy
 from tests.conformance.harnesses import DeduplicatingHttpHarness, HttpHarness
-from tests.support.lossy_requests import quiet_proxy
+from tests.support.lossy_requests import ProxyOf
 
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
-
-
-@pytest.fixture(scope="module")
-def proxy(http_server: HttpRows) -> Iterator[LossyProxy]:
-    with quiet_proxy(http_server.base) as started:
-        yield started
 
 
 @pytest.mark.parametrize(
@@ -30,7 +22,7 @@ class TestHttp(DestinationConformance):
 
     @pytest.fixture
     def harness(
-        self, tmp_path: Path, http_service: HttpRows, proxy: LossyProxy, kind: type[HttpHarness]
+        self, tmp_path: Path, http_service: HttpRows, proxy_of: ProxyOf, kind: type[HttpHarness]
     ) -> DestinationHarness:
-        harness = kind(tmp_path, http_service, proxy)
+        harness = kind(tmp_path, http_service, proxy_of(http_service.base))
         return harness.lossy() if harness.promises.is_exactly_once else harness

@@ -6,18 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers.lossy_proxy import LossyProxy
 from servers.opensearch import OpenSearchServer, elasticsearch_proxy
 from tests.conformance.harnesses import ElasticsearchHarness, OpenSearchHarness
-from tests.support.lossy_requests import quiet_proxy
+from tests.support.lossy_requests import ProxyOf
 
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
-
-
-@pytest.fixture(scope="module")
-def proxy(opensearch: OpenSearchServer) -> Iterator[LossyProxy]:
-    with quiet_proxy(opensearch.url) as started:
-        yield started
 
 
 @pytest.mark.slow
@@ -28,9 +21,9 @@ class TestOpenSearch(DestinationConformance):
 
     @pytest.fixture
     def harness(
-        self, tmp_path: Path, opensearch: OpenSearchServer, proxy: LossyProxy
+        self, tmp_path: Path, opensearch: OpenSearchServer, proxy_of: ProxyOf
     ) -> Iterator[DestinationHarness]:
-        harness = OpenSearchHarness(tmp_path, opensearch, proxy).lossy()
+        harness = OpenSearchHarness(tmp_path, opensearch, proxy_of(opensearch.url)).lossy()
         yield harness
         harness.drop()  # a node has at most 1000 shards
 
@@ -40,14 +33,14 @@ class TestElasticsearch(DestinationConformance):
     """By the library of Elasticsearch."""
 
     @pytest.fixture(scope="class")
-    def url(self, proxy: LossyProxy) -> Iterator[str]:
-        with elasticsearch_proxy(proxy.url) as translator:
+    def url(self, opensearch: OpenSearchServer, proxy_of: ProxyOf) -> Iterator[str]:
+        with elasticsearch_proxy(proxy_of(opensearch.url).url) as translator:
             yield translator.url
 
     @pytest.fixture
     def harness(
-        self, tmp_path: Path, opensearch: OpenSearchServer, proxy: LossyProxy, url: str
+        self, tmp_path: Path, opensearch: OpenSearchServer, proxy_of: ProxyOf, url: str
     ) -> Iterator[DestinationHarness]:
-        harness = ElasticsearchHarness(tmp_path, opensearch, proxy, url).lossy()
+        harness = ElasticsearchHarness(tmp_path, opensearch, proxy_of(opensearch.url), url).lossy()
         yield harness
         harness.drop()

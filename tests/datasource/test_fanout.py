@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 from servers.http_rows import HttpRows
 from tests.support.backlogs import start_cli, wait_until
-from tests.support.fanouts import NAMES, Fanout
+from tests.support.fanouts import NAMES, Fanout, http_fanout
 
 from penstock.committers.contract import Batch, ManifestState, StreamKey
 from penstock.committers.errors import (
@@ -32,12 +32,8 @@ PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, 
 
 @pytest.fixture
 def fanout(tmp_path: Path, two_http_servers: tuple[HttpRows, HttpRows]) -> Iterator[Fanout]:
-    for service in two_http_servers:
-        service.set()
-        service.clear()
-    url = f"sqlite:///{tmp_path}/store.db"
-    with open_store(url) as store:
-        yield Fanout(tmp_path, store, url, *two_http_servers)
+    with http_fanout(tmp_path, two_http_servers) as fanout:
+        yield fanout
 
 
 def run(

@@ -60,6 +60,7 @@ class FakeSide:
     def __init__(self, scheduler: Scheduler | None = None, *, is_remote: bool = False) -> None:
         self.lake = DeltaSimLake(scheduler or Scheduler(0), is_remote=is_remote)
         self.uri, self.delta_table = self.lake.table_uri, self.lake.delta_table
+        self.append, self.compact = self.lake.append, self.lake.compact
         self.storage_options: dict[str, str] = {}
         self._stored = self.lake.objects.objects
 
@@ -87,12 +88,6 @@ class FakeSide:
         """The ids of a handle's version."""
         files = [self._stored[f"{self.uri}/{path}"] for path in handle.at.files]
         return sorted(row_id for file in files for row_id in file.content)
-
-    def append(self, row_id: int) -> None:
-        self.lake.append(row_id)
-
-    def compact(self) -> None:
-        self.lake.compact()
 
     def vacuum(self) -> None:
         """Delete all data files that the newest version does not name."""

@@ -89,7 +89,10 @@ class IcebergSimLake(FileLake):
             self.objects, self._clock, warehouse if is_remote else f"file://{warehouse}", GRACE_S
         )
         self._catalog = (RemoteCatalog if is_remote else EmbeddedCatalog)(self._state, "lake")
-        self._engine = IcebergEngine(self._catalog, TABLE, self.objects, self.data_location)
+        engine = IcebergEngine(self._catalog, TABLE, self.objects, self.data_location)
+        self.append, self.compact, self.vacuum = engine.append, engine.compact, engine.remove_orphans
+        self.roll_back, self.drop = engine.roll_back, engine.drop
+        self._engine = engine
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -151,27 +154,12 @@ class IcebergSimLake(FileLake):
     def exists(self) -> bool:
         return TABLE in self._state.locations
 
-    def append(self, row_id: int) -> None:
-        self._engine.append(row_id)
-
-    def compact(self) -> None:
-        self._engine.compact()
-
-    def vacuum(self, older_than_s: float) -> None:
-        self._engine.remove_orphans(older_than_s)
-
     def expire(self) -> None:
         self._engine.expire(keep=self.objects.scheduler.rng.choice((1, 2, 3)))
 
     def versions(self) -> Sequence[int]:
         metadata = self._state.metadata(TABLE)
         return [] if metadata is None else [one.snapshot_id for one in line_of(metadata, "main")][:0:-1]
-
-    def roll_back(self, version: int) -> None:
-        self._engine.roll_back(version)
-
-    def drop(self) -> None:
-        self._engine.drop()
 
     # At the end -------------------------------------------------------------------------------------
 

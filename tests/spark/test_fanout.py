@@ -9,11 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 from servers.http_rows import HttpRows
 from tests.support.backlogs import wait_until
-from tests.support.fanouts import NAMES, Fanout
+from tests.support.fanouts import NAMES, Fanout, http_fanout
 from tests.support.id_stream import write_ids
 
 import penstock
-from penstock.committers.store.sql import open_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -22,12 +21,8 @@ FILES, ROWS = 4, 100
 
 @pytest.fixture
 def fanout(tmp_path: Path, two_http_servers: tuple[HttpRows, HttpRows]) -> Iterator[Fanout]:
-    for service in two_http_servers:
-        service.set(deduplicate=True)
-        service.clear()
-    url = f"sqlite:///{tmp_path}/checkpoint/penstock.sqlite"
-    with open_store(url) as store:
-        yield Fanout(tmp_path, store, url, *two_http_servers)
+    with http_fanout(tmp_path, two_http_servers, "checkpoint/penstock.sqlite", deduplicate=True) as fanout:
+        yield fanout
 
 
 @pytest.fixture

@@ -188,19 +188,17 @@ def letters_of(
     kind, to = getattr(request, "param", ("delta", "delta"))
     request.getfixturevalue("monkeypatch").setenv("PGUSER", "postgres")
     options = {"badRows": "deadLetter", "checkpointLocation": str(folder / "checkpoint")}
-    table: LakeTable | PostgresLetters | OtherLetters = DeltaLake(folder / "refused")
+    table: LakeTable | PostgresLetters | OtherLetters
     if to == "delta":
-        options["deadLetter"] = str(folder / "refused")
-    elif to == "postgres":
-        table = PostgresLetters(request.getfixturevalue("new_postgres_url")())
-        options["deadLetter.format"] = "penstock.postgres"
-        options |= {f"deadLetter.{key}": value for key, value in table.options.items()}
-    elif to == "iceberg":
-        table = IcebergLake(folder / "refused", "lake.refused")
-        options["deadLetter.format"] = "penstock.iceberg"
-        options |= {f"deadLetter.{key}": value for key, value in table.options.items()}
+        table = DeltaLake(folder / "refused")
+        options["deadLetter"] = str(table.path)
     else:
-        table = OtherLetters.of(to, folder / "refused")
+        if to == "postgres":
+            table = PostgresLetters(request.getfixturevalue("new_postgres_url")())
+        elif to == "iceberg":
+            table = IcebergLake(folder / "refused", "lake.refused")
+        else:
+            table = OtherLetters.of(to, folder / "refused")
         options["deadLetter.format"] = f"penstock.{to}"
         options |= {f"deadLetter.{key}": value for key, value in table.options.items()}
     if kind == "http":

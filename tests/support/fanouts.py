@@ -5,7 +5,8 @@ OpenSearch and Kinesis.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.support.lakes import LAKES, LakeTable
 from tests.support.search import SearchPlace
 
 from penstock.committers.contract import ManifestState, StreamKey
-from penstock.committers.store.sql import SqlManifestStore
+from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.http.sink import DESTINATION
 from penstock.testing.conformance import Query
 
@@ -139,3 +140,16 @@ class ServiceFanout(BaseFanout):
                 "endpointUrl": self.events.url,
             },
         }
+
+
+@contextmanager
+def http_fanout(
+    folder: Path, services: tuple[HttpRows, HttpRows], store: str = "store.db", deduplicate: bool = False
+) -> Iterator[Fanout]:
+    """Into two tables and two empty services."""
+    for service in services:
+        service.set(deduplicate=deduplicate)
+        service.clear()
+    url = f"sqlite:///{folder}/{store}"
+    with open_store(url) as opened:
+        yield Fanout(folder, opened, url, *services)

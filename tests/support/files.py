@@ -78,10 +78,12 @@ class FilesHarness(FileTableHarness):
         crash_points=("write.file_open", "write.files_closed", "commit.start", "commit.landed"),
     )
 
-    def __init__(self, folder: Path, file_format: str = "parquet") -> None:
+    file_format = "parquet"
+
+    def __init__(self, folder: Path, file_format: str | None = None) -> None:
         self.folder = folder / "rows"
         self.staging = folder / ".rows.penstock"
-        self.file_format = file_format
+        self.file_format = file_format or self.file_format
 
     @property
     def options(self) -> dict[str, str]:
@@ -132,15 +134,11 @@ class JsonHarness(FilesHarness):
     """JSON has no types of numbers."""
 
     promises = replace(FilesHarness.promises, narrows=False)
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, "json")
+    file_format = "json"
 
 
 class CsvHarness(FilesHarness):
     """CSV has no types, and readers take the columns of all files by their position."""
 
     promises = replace(FilesHarness.promises, adds_columns=False, narrows=False)
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, "csv")
+    file_format = "csv"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from servers.lossy_proxy import LossyProxy, lossy_proxy
 from servers.lossy_tcp import LossyTcp
@@ -15,6 +15,9 @@ from penstock.testing.conformance import Lost, RequestHarness
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+ProxyOf: TypeAlias = Callable[[str], LossyProxy]
+"""See the fixture `proxy_of`."""
 
 FAULTS: tuple[Literal["request lost", "response lost"], ...] = (
     "response lost",

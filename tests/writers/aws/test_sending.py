@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from servers.aws import AwsServer
-from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
+from servers.lossy_proxy import Fault, LossyProxy
 from tests.support.aws import NAMED_BY, AwsPlace
+from tests.support.lossy_requests import ProxyOf
 from tests.support.service_places import PLACE, result_of_failure, rows_of, send_rows
 
 from penstock.committers.errors import (
@@ -37,21 +35,14 @@ SMALL = {"maxBatchSize": "5", "maxInFlightRequests": "4", "maxTimeInBuffer": "1s
 KINDS = pytest.mark.parametrize("kind", list(NAMED_BY))
 
 
-@pytest.fixture(scope="module")
-def open_proxy(aws_server: AwsServer) -> Iterator[LossyProxy]:
-    with Path(os.devnull).open("wb") as errors, lossy_proxy(aws_server.url, errors) as proxy:
-        yield proxy
-
-
 @pytest.fixture
 def server(aws_service: AwsServer) -> AwsServer:
     return aws_service
 
 
 @pytest.fixture
-def proxy(open_proxy: LossyProxy) -> LossyProxy:
-    open_proxy.spend()
-    return open_proxy
+def proxy(aws_service: AwsServer, proxy_of: ProxyOf) -> LossyProxy:
+    return proxy_of(aws_service.url)
 
 
 # Faults ---------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ Elasticsearch's library sends to OpenSearch, too, through a proxy that translate
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
+from servers.lossy_proxy import Fault, LossyProxy
 from servers.opensearch import OpenSearchServer, SearchProxy, elasticsearch_proxy
+from tests.support.lossy_requests import ProxyOf
 from tests.support.search import KINDS, SearchPlace
 from tests.support.service_places import result_of_failure, rows_of, service_of
 
@@ -35,21 +35,14 @@ SMALL = {"maxBatchSize": "5", "maxInFlightRequests": "4"}
 BOTH = pytest.mark.parametrize("kind", KINDS)
 
 
-@pytest.fixture(scope="module")
-def open_proxy(opensearch: OpenSearchServer) -> Iterator[LossyProxy]:
-    with Path(os.devnull).open("wb") as errors, lossy_proxy(opensearch.url, errors) as proxy:
-        yield proxy
-
-
 @pytest.fixture
-def proxy(open_proxy: LossyProxy) -> LossyProxy:
-    open_proxy.spend()
-    return open_proxy
+def proxy(opensearch: OpenSearchServer, proxy_of: ProxyOf) -> LossyProxy:
+    return proxy_of(opensearch.url)
 
 
 @pytest.fixture(scope="module")
-def translating(open_proxy: LossyProxy) -> Iterator[SearchProxy]:
-    with elasticsearch_proxy(open_proxy.url) as started:
+def translating(opensearch: OpenSearchServer, proxy_of: ProxyOf) -> Iterator[SearchProxy]:
+    with elasticsearch_proxy(proxy_of(opensearch.url).url) as started:
         yield started
 
 
