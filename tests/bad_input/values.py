@@ -95,7 +95,8 @@ def values_of(array: pa.Array) -> list[Any]:
     if pa.types.is_struct(kind):
         children = [values_of(child) for child in array.flatten()]
         rows = zip(*children, strict=True) if children else [()] * len(array)
-        return [row if valid else None for row, valid in zip(rows, _validity(array), strict=True)]
+        validity = array.is_valid().to_pylist()
+        return [row if valid else None for row, valid in zip(rows, validity, strict=True)]
     if pa.types.is_map(kind):
         return values_of(_as_pairs(array))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -114,10 +115,6 @@ def values_of(array: pa.Array) -> list[Any]:
     if pa.types.is_date(kind):
         return list(array.cast(pa.int32()).to_pylist())
     return list(array.to_pylist())
-
-
-def _validity(array: pa.Array) -> list[bool]:
-    return list(array.is_valid().to_pylist())
 
 
 def _as_pairs(maps: pa.MapArray) -> pa.ListArray:

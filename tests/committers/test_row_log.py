@@ -18,11 +18,8 @@ STREAM = StreamKey("8d9a-1c", "https://x.example/rows")
 BATCH = Batch(STREAM, 7, "d7")
 
 
-def no_check(rows: pa.RecordBatch) -> None: ...
-
-
 def writer(folder: Path, partition: int = 0, attempt: int = 0, run_id: str = "r-1") -> RowLogWriter:
-    config = RowLogWriters(str(folder), {}, no_check)
+    config = RowLogWriters(str(folder), {}, lambda rows: None)
     return config.open(AttemptId(STREAM.query_id, run_id, BATCH.batch_id, partition, attempt))
 
 

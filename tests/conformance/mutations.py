@@ -105,10 +105,6 @@ def _keep_batches(write: Any, writer: PartWriter, batch: pa.RecordBatch) -> None
     write(writer, batch)
 
 
-def _finish_without_rows(finish: Any, writer: PartWriter) -> Any:
-    return finish(writer) or (DataFile(writer._path.name, 0, 0),)
-
-
 def _finish_visibly(finish: Any, writer: PartWriter) -> Any:
     files = finish(writer)
     if files:
@@ -191,10 +187,6 @@ def _append_anyway(plan: Any, target: DeltaTarget, rows: Any, _mode: str, batch_
     return plan(target, rows, "append", batch_id)
 
 
-def _plan_ids(plan: Any, target: DeltaTarget, _rows: Any, mode: str, batch_id: int) -> Any:
-    return plan(target, query.IDS, mode, batch_id)
-
-
 def _add_no_columns(plan: Any, table: DeltaTableCommitter, rows: Any, **options: Any) -> Any:
     return plan(table, rows, **{**options, "evolve": False})
 
@@ -214,7 +206,7 @@ MUTATIONS = {
         "prepared_batches_are_delivered_once",
     ),
     "a task without rows that hands back a file": Mutation(
-        method(PartWriter, "finish", _finish_without_rows),
+        method(PartWriter, "finish", lambda real, it: real(it) or (DataFile(it._path.name, 0, 0),)),
         "an_empty_batch_is_committed_and_adds_nothing",
     ),
     "parts that readers see": Mutation(
@@ -378,7 +370,7 @@ MUTATIONS = {
         "a_new_column_is_added_with_its_batch",
     ),
     "a plan that does not check the types": DeltaMutation(
-        method(DeltaTarget, "plan_batch", _plan_ids),
+        method(DeltaTarget, "plan_batch", lambda real, it, _, *args: real(it, query.IDS, *args)),
         "rows_of_another_type_are_refused_before_any_is_written",
     ),
     "a folder whose files seem to have other maps than the rows": Mutation(

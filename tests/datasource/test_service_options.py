@@ -62,18 +62,24 @@ def wrong(option: str, said: str, *values: str) -> Table:
     return [({option: value}, said) for value in values]
 
 
+def alone(said: str, *options: str) -> Table:
+    """Each of these options without the other one."""
+    return [({option: "geheim"}, said) for option in options]
+
+
+WRONG_EVERYWHERE: Table = [
+    ({"path": "/x"}, "path is not an option"),
+    ({"targetFileSize": "1mb"}, "targetFileSize is an option of lake tables"),
+]
 WRONG_AWS: Table = [
     ({"region": "Ireland"}, "region='Ireland': must be a region such as eu-west-1"),
     ({"region": "eu-west-1/x"}, "must be a region"),
     ({"endpointUrl": "ftp://h"}, "endpointUrl='ftp://h': must be a URL such as"),
     ({"endpointUrl": "https://geheim@h/"}, "give them as accessKeyId and secretAccessKey"),
     *wrong("endpointUrl", "must have no path and no query", "https://h/path/", "https://h/?a=b"),
-    ({"accessKeyId": "geheim"}, "accessKeyId and secretAccessKey belong together"),
-    ({"secretAccessKey": "geheim"}, "accessKeyId and secretAccessKey belong together"),
+    *alone("accessKeyId and secretAccessKey belong together", "accessKeyId", "secretAccessKey"),
     ({"sessionToken": "geheim"}, "sessionToken needs accessKeyId"),
     ({"maxBatchBytes": "1kb"}, "must not be larger than maxBatchBytes"),
-    ({"path": "/x"}, "path is not an option"),
-    ({"targetFileSize": "1mb"}, "targetFileSize is an option of lake tables"),
     ({"regoin": "x"}, "Did you mean region"),
 ]
 WRONG_HTTP: Table = [
@@ -97,9 +103,7 @@ WRONG_HTTP: Table = [
     ({"requestTimeout": "0s"}, "requestTimeout must be at least 1s"),
     ({"maxRowsPerSecond": "10"}, "parallelTasks is missing"),
     ({"badRows": "ignore"}, "must be one of fail, drop, deadLetter"),
-    ({"targetFileSize": "1mb"}, "targetFileSize is an option of lake tables"),
     ({"partitionby": "a"}, "partitionBy is an option of lake tables"),
-    ({"path": "/x"}, "path is not an option"),
     ({"ulr": "x"}, "Did you mean url"),
 ]
 WRONG_NATS: Table = [
@@ -112,14 +116,12 @@ WRONG_NATS: Table = [
     ({"expectedStream": "a.b"}, "must be the name of a stream"),
     ({"headers": "x"}, "must be a JSON object of strings"),
     ({"headers": '{"a b": "x"}'}, "not the name of a header"),
-    ({"headers": '{"Nats-Rollup": "all"}'}, "headers of NATS itself"),
-    ({"headers": '{"nats-msg-id": "1"}'}, "headers of NATS itself"),
+    *wrong("headers", "headers of NATS itself", '{"Nats-Rollup": "all"}', '{"nats-msg-id": "1"}'),
     ({"headers": '{"a": " x"}'}, "has spaces around the value of 'a'"),
     ({"headers": '{"a": "x\\ny"}'}, "control characters"),
     ({"headers": '{"a": "{x"}'}, "must be a text with columns in braces"),
     ({"exactlyOnce": "true"}, "exactlyOnce needs delivery=decoupled or idColumn"),
-    ({"username": "geheim"}, "username and password need each other"),
-    ({"password": "geheim"}, "username and password need each other"),
+    *alone("username and password need each other", *USER),
     ({"token": "geheim", "nkeySeed": "geheim"}, "token and nkeySeed are different ways to log in"),
     ({"caFile": "/ca.pem"}, "caFile needs TLS"),
 ]
@@ -151,10 +153,8 @@ WRONG_SEARCH: Table = [
     ({"operation": "update"}, "must be one of index, create"),
     ({"operation": "create"}, "operation=create needs idColumn"),
     ({"pipeline": "_none"}, "must be the name of an ingest pipeline"),
-    ({"username": "geheim"}, "username and password belong together"),
-    ({"password": "geheim"}, "username and password belong together"),
+    *alone("username and password belong together", *USER),
     ({"maxRecordBytes": "11mb"}, "must not be larger than maxBatchBytes"),
-    ({"path": "/x"}, "path is not an option"),
     ({"indx": "x"}, "Did you mean index"),
 ]
 
@@ -162,6 +162,7 @@ WRONG_SEARCH: Table = [
 @pytest.mark.parametrize(
     ("kind", "options", "said"),
     [
+        *each(tuple(GIVEN), WRONG_EVERYWHERE),
         *each(AWS, WRONG_AWS),
         ("kinesis", {"stream": "arn:aws:kinesis:x"}, "not an ARN or a URL"),
         ("firehose", {"stream": "a" * 65}, "not an ARN or a URL"),

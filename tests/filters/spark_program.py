@@ -26,10 +26,8 @@ SETTINGS = {
 
 def main(request: Path, answer: Path) -> None:
     wanted = json.loads(request.read_text())
-    builder = SparkSession.builder.master("local[2]").config("spark.jars", wanted["jars"])
-    for key, value in SETTINGS.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    settings = {**SETTINGS, "spark.jars": wanted["jars"]}
+    spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     answer.write_text(json.dumps({name: counts(spark, table) for name, table in wanted["tables"].items()}))
     spark.stop()

@@ -79,7 +79,7 @@ class DeltaSimLake(FileLake):
 
     def __init__(self, scheduler: Scheduler, *, is_remote: bool) -> None:
         self.objects = ObjectStore(scheduler, is_remote=is_remote)
-        self.table_uri = "s3://lake/table" if is_remote else "/lake/table"
+        self.table_uri = self.data_location = "s3://lake/table" if is_remote else "/lake/table"
         self.log = DeltaLog(self.objects, self.table_uri)
         self.wider_from: int | None = None
         """The first batch whose rows have a column more; None for none."""
@@ -88,10 +88,6 @@ class DeltaSimLake(FileLake):
         """In the place of the library's class."""
         self._foreign_files = 0
         self._views_of: dict[Actor, SnapshotCache] = {}
-
-    @property
-    def data_location(self) -> str:
-        return self.table_uri
 
     # The product --------------------------------------------------------------------------------------
 

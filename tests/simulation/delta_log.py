@@ -306,13 +306,11 @@ class DeltaLog:
         readable.
         """
         written_before = self.objects.scheduler.now - _LOG_RETENTION_S
-        young = (at for at, path in enumerate(self._paths) if self._is_young(path, written_before))
+        there = ((at, self._stored[path]) for at, path in enumerate(self._paths) if path in self._stored)
+        young = (at for at, entry in there if entry.modified_at > written_before)
         checkpoint = self._checkpoint_at(next(young, None))
         if checkpoint is not None:
             self.drop_before(checkpoint.version.number, written_before)
-
-    def _is_young(self, path: str, written_before: float) -> bool:
-        return path in self._stored and self._stored[path].modified_at > written_before
 
     def _checkpoint_path(self, number: int) -> str:
         return f"{self.folder}{number:020}.checkpoint.parquet"

@@ -88,6 +88,8 @@ class IcebergSimLake(FileLake):
         self._state = CatalogState(
             self.objects, self._clock, warehouse if is_remote else f"file://{warehouse}", GRACE_S
         )
+        self.table_uri = self._sink.table_uri
+        self.data_location = f"{self._state.location_of(TABLE)}/data"
         self._catalog = (RemoteCatalog if is_remote else EmbeddedCatalog)(self._state, "lake")
         engine = IcebergEngine(self._catalog, TABLE, self.objects, self.data_location)
         self.append, self.compact, self.vacuum = engine.append, engine.compact, engine.remove_orphans
@@ -127,14 +129,6 @@ class IcebergSimLake(FileLake):
         return TableFiles(location, "the catalog.* options", lambda: opened, deletion_guard=deletion_guard)
 
     # The product ------------------------------------------------------------------------------------
-
-    @property
-    def table_uri(self) -> str:
-        return self._sink.table_uri
-
-    @property
-    def data_location(self) -> str:
-        return f"{self._state.location_of(TABLE)}/data"
 
     def open_table(self) -> SimulatedIceberg:
         return SimulatedIceberg(self._sink)

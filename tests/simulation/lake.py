@@ -49,16 +49,13 @@ class FileLake:
 
     objects: ObjectStore
     open_table: Callable[[], Committer]
+    data_location: str
+    """What the paths of data files are relative to."""
 
     @staticmethod
     def plan(plan: Plan, scheduler: Scheduler) -> Plan:
         """What can happen of a plan with such a destination."""
         return plan
-
-    @property
-    def data_location(self) -> str:
-        """What the paths of data files are relative to."""
-        raise NotImplementedError
 
     def open_committer(self) -> Committer:
         """As commands open it."""

@@ -33,12 +33,10 @@ class CheckedDeliveries(SqlDeliveries):
         assert all(one.delivery_id is None for one in free), "a batch is in two deliveries"
         return delivery
 
-    def skip(
-        self, stream: StreamKey, batch_id: int, who: str, why: str, *, expected: Batch | None = None
-    ) -> bool:
+    def skip(self, stream: StreamKey, batch_id: int, who: str, why: str, **options: Any) -> bool:
         """Not what a delivery may bring into the table."""
         taken = [one.batch.batch_id for one in self._pending(stream) if one.delivery_id is not None]
-        is_skipped = super().skip(stream, batch_id, who, why, expected=expected)
+        is_skipped = super().skip(stream, batch_id, who, why, **options)
         assert not is_skipped or batch_id not in taken, "a batch was skipped while it is delivered"
         return is_skipped
 
@@ -97,39 +95,26 @@ class RealStore(SqlManifestStore):
     def stream_keys(self) -> Sequence[StreamKey]:
         return [stream.key for stream in self.streams()]
 
-    def prepare(
-        self,
-        manifest: Manifest,
-        run_id: str,
-        *,
-        follows: Batch | None = None,
-        replacing: ManifestRecord | None = None,
-    ) -> Prepared:
+    def prepare(self, manifest: Manifest, run_id: str, **options: Any) -> Prepared:
         """Only the holder of the claim prepares, and replaces only what was given up, or is as expected."""
         batch = manifest.batch
         before = self.record(batch.stream, batch.batch_id)
-        prepared = super().prepare(manifest, run_id, follows=follows, replacing=replacing)
+        prepared = super().prepare(manifest, run_id, **options)
         with self.engine.connect() as connection:
             assert queries.holder(connection, batch.stream) == run_id, "prepared without the claim"
-        is_free = before is None or before.state is ManifestState.ABORTED or before == replacing
+        is_free = (
+            before is None or before.state is ManifestState.ABORTED or before == options.get("replacing")
+        )
         assert is_free or prepared.record == before, "replaced a manifest that held for the batch"
         return prepared
 
-    def finish(
-        self,
-        batch: Batch,
-        state: ManifestState,
-        *,
-        table_version: int | None = None,
-        reason: str = "",
-        expected: ManifestRecord | None = None,
-    ) -> bool:
+    def finish(self, batch: Batch, state: ManifestState, **options: Any) -> bool:
         """Only what is PREPARED, with this digest and as expected, is finished."""
         before = self.record(batch.stream, batch.batch_id)
-        finished = super().finish(batch, state, table_version=table_version, reason=reason, expected=expected)
+        finished = super().finish(batch, state, **options)
         was_pending = before is not None and before.state is ManifestState.PREPARED and before.batch == batch
         is_taken = before is not None and before.delivery_id is not None and state is ManifestState.ABORTED
-        is_other = expected not in (None, before)
+        is_other = options.get("expected") not in (None, before)
         assert finished == (was_pending and not is_taken and not is_other), "the mark is no compare-and-set"
         return finished
 

@@ -51,11 +51,8 @@ class Mutation:
         self.lakes = lakes or FORMATS.get(Path(self.file).parts[1], ("delta", "iceberg"))
         self.needs, self.events, self.first = frozenset(needs), events, first
         self.test = test
-
-    @property
-    def is_in_store(self) -> bool:
+        self.is_in_store = self.file.startswith("committers/store/")
         """The simulation has a store of its own: calls to both stores show it, not histories."""
-        return self.file.startswith("committers/store/")
 
 
 DECISION = "committers/decision.py"

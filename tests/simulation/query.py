@@ -158,7 +158,8 @@ class Query:
             driver = self.start(start, is_mortal=False)
             self._deliver_rest(partial(has_ended, driver))
             self.is_exhausted = driver.error is None and not self.is_stuck
-            self.is_overridden = start.is_decoupled and not self._has_decoupled_settings()
+            settings = StreamSettings.parse(self.store.settings(self.stream))
+            self.is_overridden = start.is_decoupled and not settings.is_decoupled
             if self.is_exhausted or (self.is_refused and not self.has_lost_batches) or self.problems:
                 return
             if self.is_stuck:
@@ -172,9 +173,6 @@ class Query:
             self.is_stuck = True  # its deliveries are parked, and its backlog is full
         else:
             self.problems.append(f"{STARTS_MAX} starts do not heal it, last: {driver.error!r}")
-
-    def _has_decoupled_settings(self) -> bool:
-        return StreamSettings.parse(self.store.settings(self.stream)).is_decoupled
 
     def _deliver_rest(self, is_over: Callable[[], bool]) -> None:
         """Let the query end, with a delivery process beside it."""

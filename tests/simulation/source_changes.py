@@ -178,14 +178,11 @@ def _spots(scope: ast.AST) -> Iterator[_Spot]:
                 yield from (
                     _Spot(node, owner, field, i)
                     for i, node in enumerate(value)
-                    if isinstance(node, (ast.expr, ast.stmt, ast.keyword)) and not _is_target(node)
+                    if isinstance(node, (ast.expr, ast.stmt, ast.keyword))
+                    and not isinstance(getattr(node, "ctx", None), ast.Store)
                 )
             elif isinstance(value, ast.expr):
                 yield _Spot(value, owner, field, None)
-
-
-def _is_target(node: ast.AST) -> bool:
-    return isinstance(getattr(node, "ctx", None), ast.Store)
 
 
 def _statements(spots: Any, piece: str) -> list[_Spot]:

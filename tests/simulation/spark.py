@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import pyarrow as pa
@@ -49,29 +50,17 @@ def batch_of(checkpoint: Checkpoint, batch_id: int, table_uri: str) -> Batch:
     return Batch(StreamKey(checkpoint.query_id, table_uri), batch_id, digest)
 
 
-@dataclass(frozen=True)
 class SimulatedSink:
     """The sink of one query, as `datasource.delta.sink` has one."""
 
-    lake: SimulatedLake
-    options: FileTableOptions
-
-    @property
-    def kind(self) -> str:
-        return self.lake.kind
-
-    @property
-    def table_uri(self) -> str:
-        return self.lake.table_uri
-
-    def open_table(self) -> Any:
-        return self.lake.open_table()
+    def __init__(self, lake: SimulatedLake, options: FileTableOptions) -> None:
+        self.lake, self.options = lake, options
+        self.kind, self.table_uri = lake.kind, lake.table_uri
+        self.open_table: Any = lake.open_table
+        self.maintain = lake.maintain
 
     def open_filesystem(self, location: str) -> Any:
         raise NotImplementedError("the checkpoint of a simulation is in memory")
-
-    def maintain(self, store: Any, batch: Batch) -> None:
-        self.lake.maintain(store, batch)
 
 
 @dataclass(frozen=True)
@@ -171,11 +160,9 @@ class Driver:
 
     def _new_plans(self) -> PlanCache:
         """Of one planner process."""
-        return PlanCache(clock=lambda: self.scheduler.now, start=self._look_in_background)
-
-    def _look_in_background(self, look: Callable[[], None]) -> None:
-        """Only looks: what becomes of it when the driver dies is no matter."""
-        self.scheduler.spawn(f"{self.run_id}.look", look, is_mortal=False)
+        # It only looks in the background: what becomes of it when the driver dies is no matter.
+        start: Any = partial(self.scheduler.spawn, f"{self.run_id}.look", is_mortal=False)
+        return PlanCache(clock=lambda: self.scheduler.now, start=start)
 
     def _check_prepared(self, batch: Batch) -> None:
         """A commit that ends well has prepared these rows, or found them prepared. Unless someone may have

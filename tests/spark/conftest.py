@@ -16,16 +16,10 @@ import penstock
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    builder = SparkSession.builder.master("local[2]")
-    for key, value in SHORT_LIVED.items():
-        builder = builder.config(key, value)
-    for key, value in penstock.START_SETTINGS.items():
-        builder = builder.config(key, f"{value} {SHORT_LIVED.get(key, '')}".strip())
-    session = (
-        builder.config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
+    start = {key: f"{value} {SHORT_LIVED.get(key, '')}" for key, value in penstock.START_SETTINGS.items()}
+    own = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
+    builder = SparkSession.builder.master("local[2]").config(map={**SHORT_LIVED, **start, **own})
+    session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     penstock.register(session)
     yield session

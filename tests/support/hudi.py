@@ -47,18 +47,12 @@ class HudiLake:
     def __init__(self, folder: Path, version: int = 6) -> None:
         self.folder = folder / "events"
         self.version = version
+        self.meta = self.folder / ".hoodie"
+        self.timeline = self.meta if version == 6 else self.meta / "timeline"
 
     @property
     def options(self) -> dict[str, str]:
         return {"path": str(self.folder)} | ({} if self.version == 6 else {"tableVersion": str(self.version)})
-
-    @property
-    def meta(self) -> Path:
-        return self.folder / ".hoodie"
-
-    @property
-    def timeline(self) -> Path:
-        return self.meta if self.version == 6 else self.meta / "timeline"
 
     @property
     def exists(self) -> bool:

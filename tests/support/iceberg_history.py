@@ -180,10 +180,7 @@ class History:
                 self.before = self.after = lambda step: None
                 do()
 
-        if after:
-            self.after = hook
-        else:
-            self.before = hook
+        setattr(self, "after" if after else "before", hook)
 
     def run(self) -> Expired:
         done = self.expiry().run()

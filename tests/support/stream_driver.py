@@ -34,10 +34,8 @@ def main() -> None:
     streams = [parser.parse_args(arguments) for arguments in _split(sys.argv[1:])]
     first = streams[0]
 
-    builder = SparkSession.builder.master(first.master)
-    for pair in first.conf:
-        builder = builder.config(*pair.split("=", 1))
-    spark = builder.getOrCreate()
+    settings = dict(pair.split("=", 1) for pair in first.conf)
+    spark = SparkSession.builder.master(first.master).config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     penstock.register(spark)
     while first.after and not first.after.exists():
@@ -72,9 +70,7 @@ def _start(spark: SparkSession, stream: argparse.Namespace, name: str) -> None:
         .option("checkpointLocation", stream.checkpoint)
         .trigger(availableNow=True)
     )
-    for pair in stream.option:
-        writer = writer.option(*pair.split("=", 1))
-    writer.start()
+    writer.options(**dict(pair.split("=", 1) for pair in stream.option)).start()
 
 
 if __name__ == "__main__":
