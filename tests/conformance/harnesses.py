@@ -399,13 +399,7 @@ class SqsFifoHarness(SqsHarness):
         return {**super().options, "messageGroupId": "id", "idColumn": "id"}
 
 
-AWS: tuple[type[AwsHarness], ...] = (
-    KinesisHarness,
-    FirehoseHarness,
-    DynamoDbHarness,
-    SqsHarness,
-    SqsFifoHarness,
-)
+AWS = (KinesisHarness, FirehoseHarness, DynamoDbHarness, SqsHarness, SqsFifoHarness)
 
 
 class OpenSearchHarness(ProxiedHarness):

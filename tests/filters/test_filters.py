@@ -32,27 +32,17 @@ _SPARK_PARTITIONS = _SPARK_ZEROS | {"p_f4 = 0.0", "p_f4 = -0.0"}
 KNOWN_FAULTS: Mapping[tuple[str, str], set[str]] = {
     ("duckdb 1.5.5", "iceberg_partitioned"): {
         # Skips manifests by the bounds of a partition field, which leave NaN out.
-        "p_f4 = nan",
-        "p_f4 > inf",
-        "p_f4 >= nan",
+        *("p_f4 = nan", "p_f4 > inf", "p_f4 >= nan"),
         # Fails: it parses a negative decimal as a number without a sign before it truncates it.
-        "p_cut = Decimal('-12.34')",
-        "p_cut = Decimal('-99999.99')",
-        "p_cut <= Decimal('-12.34')",
-        "p_cut > Decimal('-99999.99')",
+        *("p_cut = Decimal('-12.34')", "p_cut = Decimal('-99999.99')"),
+        *("p_cut <= Decimal('-12.34')", "p_cut > Decimal('-99999.99')"),
     },
     ("polars 2.1.0", "iceberg_partitioned"): _MONTH_AFTER_THE_LAST,
     ("pyiceberg 0.12.0", "iceberg_plain"): {
         # Regards infinity as a number that a float cannot hold.
-        "f4 = inf",
-        "f4 = -inf",
-        "f4 > -inf",
-        "f4 >= inf",
+        *("f4 = inf", "f4 = -inf", "f4 > -inf", "f4 >= inf"),
         # Fails: it cannot project columns of lists and maps.
-        "l null",
-        "l not null",
-        "m null",
-        "m not null",
+        *("l null", "l not null", "m null", "m not null"),
     },
     ("pyiceberg 0.12.0", "iceberg_partitioned"): _MONTH_AFTER_THE_LAST | {"p_f4 = inf"},
     ("spark 4.0.0, delta-spark 4.0.1", "delta_plain"): _SPARK_MORE_ZEROS,

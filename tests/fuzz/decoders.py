@@ -73,12 +73,16 @@ def _count_in(text: str) -> int | None:
     return int(before.rpartition(" ")[2]) if separator else None
 
 
+def _text(stored: bytes) -> str:
+    return stored.decode("utf-8", "replace")
+
+
 def _infos(entry: bytes) -> Any:
     return [(info.digest_of(BATCH), info.is_restore) for info in history._infos(1, entry)]
 
 
 def _committed(text: bytes) -> object:
-    properties = {token_property("q", "main"): text.decode("utf-8", "replace")}
+    properties = {token_property("q", "main"): _text(text)}
     return committed_batch(SimpleNamespace(properties=properties), "q", "main")  # type: ignore[arg-type]
 
 
@@ -96,51 +100,29 @@ STAGED = content_of_postgres.manifest_of(
 )
 NOTE = json.dumps({"penstock": {"query_id": "query-1", "batch_id": 8, "digest": "ab", "merged": "6:ab,7:ab"}})
 EXPIRED = ExpiredFiles((1, 2), 3, ("s3://b/a.parquet",), ("s3://b/m.avro",), ("s3://b/l.avro",))
+INFO = {"operation": "WRITE", "operationParameters": {"mode": "Append"}, "userMetadata": NOTE}
+EXPIRY = zlib.decompress(EXPIRED.encode())
 ENTRY = b"\n".join(
     json.dumps(action).encode()
     for action in (
         {"txn": {"appId": "penstock-1", "version": 7}},
         {"metaData": {"id": "t"}},
-        {
-            "commitInfo": {
-                "operation": "WRITE",
-                "operationParameters": {"mode": "Append"},
-                "userMetadata": NOTE,
-            }
-        },
+        {"commitInfo": INFO},
     )
 )
 TOKEN = b'{"batch_id": 7, "digest": "abab", "snapshot_id": 9, "sequence_number": 2, "timestamp_ms": 5}'
 SETTINGS = b'{"delivery": "decoupled", "checkpoint": "/cp", "options": {"path": "/lake/t"}}'
 
+BODIES = (body_of(manifest(3)), body_of(manifest(200)), body_of(manifest(40, ())))
+CORRUPT = (ManifestCorruptError,)
 DECODERS = (
-    Decoder(
-        "manifest",
-        (body_of(manifest(3)), body_of(manifest(200)), body_of(manifest(40, ()))),
-        decode_body,
-        (ManifestCorruptError,),
-    ),
-    Decoder("Postgres manifest", (STAGED.content,), _staged, (ManifestCorruptError,)),
-    Decoder(
-        "expiry",
-        (zlib.decompress(EXPIRED.encode()),),
-        lambda text: decode_expired(zlib.compress(text)),
-        (ManifestCorruptError,),
-    ),
-    Decoder("compressed expiry", (EXPIRED.encode(),), decode_expired, (ManifestCorruptError,)),
-    Decoder(
-        "settings",
-        (SETTINGS,),
-        lambda text: StreamSettings.parse(text.decode("utf-8", "replace")),
-        (ManifestCorruptError,),
-    ),
+    Decoder("manifest", BODIES, decode_body, CORRUPT),
+    Decoder("Postgres manifest", (STAGED.content,), _staged, CORRUPT),
+    Decoder("expiry", (EXPIRY,), lambda text: decode_expired(zlib.compress(text)), CORRUPT),
+    Decoder("compressed expiry", (EXPIRED.encode(),), decode_expired, CORRUPT),
+    Decoder("settings", (SETTINGS,), lambda text: StreamSettings.parse(_text(text)), CORRUPT),
     Decoder("Iceberg token", (TOKEN,), _committed, (TableChangedError,)),
     Decoder("Delta log entry", (ENTRY,), changes_of, (ValueError,)),
     Decoder("Delta commit", (ENTRY,), _infos, (ValueError,)),
-    Decoder(
-        "offset",
-        (b'{"logOffset": 3}',),
-        lambda text: _log_position(text.decode("utf-8", "replace")),
-        (PenstockError,),
-    ),
+    Decoder("offset", (b'{"logOffset": 3}',), lambda text: _log_position(_text(text)), (PenstockError,)),
 )

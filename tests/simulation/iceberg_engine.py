@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import requests
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -35,7 +34,7 @@ from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
 from pyiceberg.typedef import Record
 from sqlalchemy.exc import OperationalError
 from tests.simulation.object_store import ObjectStore
-from tests.simulation.scheduler import DiskFullError, UnreachableError
+from tests.simulation.scheduler import UnreachableError
 
 T = TypeVar("T")
 
@@ -51,14 +50,12 @@ METRICS = (
 _PUT_OFF = (
     CommitFailedException,
     CommitStateUnknownException,
-    DiskFullError,
     NoSuchTableError,
     OSError,
     OperationalError,
     RESTError,
     UnreachableError,
     ValidationException,
-    requests.RequestException,
 )
 
 

@@ -241,31 +241,25 @@ class MemoryStore:
         return self.find(stream).sorted_records()[::-1][:limit]
 
     def manifests(self, stream: StreamKey, state: ManifestState) -> Iterator[Manifest]:
-        yield from self._manifests_of_batches(stream, state)
-        if state is not ManifestState.ABORTED:
-            yield from self._manifests_of_deliveries(stream, DeliveryPhase(state.value))
-
-    def _manifests_of_batches(self, stream: StreamKey, state: ManifestState) -> Iterator[Manifest]:
+        """The stream may change between them."""
         after = -1
-        while True:
-            known = self.find(stream)
-            found = [r for r in known.sorted_records() if r.state is state and r.batch.batch_id > after]
-            if state is ManifestState.COMMITTED:
-                found = [record for record in found if _names_files(known, record)]
-            if not found:
-                return
-            after = found[0].batch.batch_id
-            yield known.manifests[after]
-
-    def _manifests_of_deliveries(self, stream: StreamKey, phase: DeliveryPhase) -> Iterator[Manifest]:
+        while (one := self._batch_after(after, stream, state)) is not None:
+            yield self.find(stream).manifests[one]
+            after = one
         after = -1
-        while True:
-            stored = self.find(stream).deliveries
-            found = [one for one in sorted(stored) if one > after and stored[one].record.phase is phase]
-            if not found:
-                return
-            after = found[0]
-            yield stored[after].manifest
+        while (one := self._delivery_after(after, stream, state)) is not None:
+            yield self.find(stream).deliveries[one].manifest
+            after = one
+
+    def _batch_after(self, after: int, stream: StreamKey, state: ManifestState) -> int | None:
+        known = self.find(stream)
+        found = (one for one in known.sorted_records() if one.state is state and _names_files(known, one))
+        return next((one.batch.batch_id for one in found if one.batch.batch_id > after), None)
+
+    def _delivery_after(self, after: int, stream: StreamKey, state: ManifestState) -> int | None:
+        """None for ABORTED: no delivery is."""
+        stored = sorted(self.find(stream).deliveries.items())
+        return next((at for at, one in stored if at > after and one.record.phase.value == state.value), None)
 
     def stream_keys(self) -> Sequence[StreamKey]:
         return list(self.streams)
@@ -286,8 +280,8 @@ class MemoryStore:
 
 
 def _names_files(known: StoredStream, record: ManifestRecord) -> bool:
-    """Of a COMMITTED batch: does its own manifest name files that may be needed?"""
-    if record.delivery_id is None:
+    """Does its own manifest name files that may be needed?"""
+    if record.delivery_id is None or record.state is not ManifestState.COMMITTED:
         return True
     delivery = known.deliveries[record.delivery_id].record
     is_replaced = delivery.phase is not DeliveryPhase.COMMITTED or delivery.is_compacted
@@ -340,11 +334,8 @@ class MemoryExpiries:
         self._by_id: dict[str, Expiry] = {}
 
     def put(self, expiry: Expiry) -> None:
-        known = self._by_id.get(expiry.expiry_id)
-        if known is None:
-            self._by_id[expiry.expiry_id] = expiry
-        else:
-            self._by_id[expiry.expiry_id] = replace(known, expired_at=expiry.expired_at)
+        known = self._by_id.get(expiry.expiry_id, expiry)
+        self._by_id[expiry.expiry_id] = replace(known, expired_at=expiry.expired_at)
 
     def add_deleted(self, expiry: Expiry, deleted: int) -> None:
         known = self._by_id.get(expiry.expiry_id)

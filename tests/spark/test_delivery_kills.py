@@ -32,14 +32,8 @@ EVOLVE = "evolve.done"
 """Only in Delta: an Iceberg table gets new columns in the commit of their first batch."""
 
 KILLS = (
-    "deliver.start",
-    "compact.start",
-    "compact.done",
-    "deliver.prepared",
-    "commit.start",
-    "commit.landed",
-    EVOLVE,
-    "deliver.done",
+    *("deliver.start", "compact.start", "compact.done", "deliver.prepared"),
+    *("commit.start", "commit.landed", EVOLVE, "deliver.done"),
 )
 """In this order the delivery that `deliver.prepared` leaves is killed again on its way into the table."""
 

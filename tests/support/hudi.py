@@ -26,11 +26,7 @@ from penstock.datasource.hudi.source import HudiDataSource
 from penstock.testing.faults import Crash
 
 META = [
-    "_hoodie_commit_time",
-    "_hoodie_commit_seqno",
-    "_hoodie_record_key",
-    "_hoodie_partition_path",
-    "_hoodie_file_name",
+    f"_hoodie_{name}" for name in ("commit_time", "commit_seqno", "record_key", "partition_path", "file_name")
 ]
 
 

@@ -19,11 +19,8 @@ if TYPE_CHECKING:
 ProxyOf: TypeAlias = Callable[[str], LossyProxy]
 """See the fixture `proxy_of`."""
 
-FAULTS: tuple[Literal["request lost", "response lost"], ...] = (
-    "response lost",
-    "request lost",
-    "response lost",
-)
+Fault: TypeAlias = Literal["request lost", "response lost"]
+FAULTS: tuple[Fault, ...] = ("response lost", "request lost", "response lost")
 
 
 @contextmanager
@@ -60,7 +57,7 @@ class ProxiedHarness(RequestHarness):
 
 @contextmanager
 def _losing(proxy: LossyProxy | LossyTcp, lost: Lost, times: int, rows_in: Any) -> Iterator[None]:
-    fault: Literal["request lost", "response lost"] = "request lost" if lost == "request" else "response lost"
+    fault: Fault = "request lost" if lost == "request" else "response lost"
     proxy.spend(*[fault] * times, on=rows_in)
     try:
         yield
