@@ -142,20 +142,16 @@ def pytest_handlecrashitem(crashitem: str, sched: Any) -> None:
             tests[crashitem] = True
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if report.skipped and not hasattr(report, "wasxfail"):
-        _note(report)
-
-
-def pytest_collectreport(report: pytest.CollectReport) -> None:
-    if report.skipped:
-        _note(report)
-
-
-def _note(report: pytest.TestReport | pytest.CollectReport) -> None:
+def pytest_collectreport(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Note it if it was skipped without an expected reason."""
+    if not report.skipped or hasattr(report, "wasxfail"):
+        return
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     if not any(re.search(expected, reason) for expected in EXPECTED_SKIPS):
         _unexpected.append(f"{report.nodeid}: {reason}")
+
+
+pytest_runtest_logreport = pytest_collectreport
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

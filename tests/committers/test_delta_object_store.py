@@ -168,12 +168,8 @@ def test_a_key_comes_before_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "profile",
     [
-        "config",
-        "credentials",
-        "AWS_PROFILE",
-        "AWS_DEFAULT_PROFILE",
-        "AWS_CONFIG_FILE",
-        "AWS_SHARED_CREDENTIALS_FILE",
+        *("config", "credentials", "AWS_PROFILE", "AWS_DEFAULT_PROFILE"),
+        *("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"),
     ],
 )
 def test_a_profile_is_left_to_the_library(

@@ -120,10 +120,7 @@ def test_a_nullable_column_into_a_not_null_one_is_left_to_the_writer(stream: Del
         (pa.large_list(pa.int64()), pa.list_(pa.int64())),
         (pa.dictionary(pa.int32(), pa.string()), pa.string()),
         (pa.list_(pa.field("item", pa.int64(), nullable=False)), pa.list_(pa.int64())),
-        (
-            pa.struct([("b", pa.int64()), ("a", pa.int32())]),
-            pa.struct([("a", pa.int32()), ("b", pa.int64())]),
-        ),
+        (pa.struct({"b": pa.int64(), "a": pa.int32()}), pa.struct({"a": pa.int32(), "b": pa.int64()})),
         (pa.map_(pa.string(), pa.large_binary()), pa.map_(pa.string(), pa.binary())),
     ],
     ids=str,

@@ -32,6 +32,9 @@ def lake(tmp_path: Path) -> HudiLake:
     return HudiLake(tmp_path)
 
 
+COMPLEX = {"hoodie.table.keygenerator.class": f"{KEYGEN}ComplexKeyGenerator"}
+
+
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
@@ -58,13 +61,7 @@ def lake(tmp_path: Path) -> HudiLake:
         ({"hoodie.bucket.index.hash.field": "id"}, "bucket index"),
         ({"hoodie.table.keygenerator.class": f"{KEYGEN}TimestampBasedKeyGenerator"}, "TIMESTAMPBASED"),
         ({"hoodie.table.keygenerator.type": "CUSTOM"}, "key generator is CUSTOM"),
-        (
-            {
-                "hoodie.table.keygenerator.class": f"{KEYGEN}ComplexKeyGenerator",
-                "hoodie.table.recordkey.fields": "id",
-            },
-            "Complex with the single record key 'id'",
-        ),
+        ({**COMPLEX, "hoodie.table.recordkey.fields": "id"}, "Complex with the single record key 'id'"),
     ],
 )
 def test_a_table_that_direct_commits_would_damage_is_refused_by_name(

@@ -48,9 +48,7 @@ def test_a_branch_that_would_not_parse_back_is_refused(branch: str) -> None:
     [
         ("orders", "has no namespace"),
         ("", "is empty"),
-        ("sales.", "has an empty part"),
-        (".orders", "has an empty part"),
-        ("sales..orders", "has an empty part"),
+        *[(name, "has an empty part") for name in ("sales.", ".orders", "sales..orders")],
         ("sales. orders", "whitespace"),
         ("sales.or@ders", "an @"),
         ("..x/../../y.t", "empty part"),

@@ -236,11 +236,7 @@ def test_a_row_is_in_the_partition_that_java_put_it_into(filled: Filled) -> None
 
 METRICS = ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
 SPLIT_OTHERWISE = {
-    "equality_deletes",
-    "evolved_schema",
-    "name_mapped",
-    "position_deletes",
-    "upgraded_from_v1",
+    *("equality_deletes", "evolved_schema", "name_mapped", "position_deletes", "upgraded_from_v1"),
 }
 """No file of the batch has just the rows of one of Java's."""
 
@@ -351,18 +347,8 @@ def reload(table: Table) -> Table:
 @pytest.mark.parametrize(
     "name",
     [
-        "branched",
-        "copy_on_write",
-        "evolved_schema",
-        "evolved_spec",
-        "name_mapped",
-        "plain_v1",
-        "position_deletes",
-        "replaced",
-        "rolled_back",
-        "truncate",
-        "upgraded_from_v1",
-        "void_v1",
+        *("branched", "copy_on_write", "evolved_schema", "evolved_spec", "name_mapped", "plain_v1"),
+        *("position_deletes", "replaced", "rolled_back", "truncate", "upgraded_from_v1", "void_v1"),
     ],
 )
 def test_an_overwrite_removes_old_rows(tmp_path: Path, engine: duckdb.DuckDBPyConnection, name: str) -> None:

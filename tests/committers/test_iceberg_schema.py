@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 import pyarrow as pa
@@ -123,13 +124,15 @@ def test_types_are_widened_if_exact(tables: Tables, given: pa.DataType, kind: ic
     check_fits(source, tables.plan(source).schema)
 
 
+INT = ice.IntegerType()
+TWO_WAYS = list(permutations((pa.int64(), pa.int8())))
+
+
 @pytest.mark.parametrize(
     ("given", "kind"),
     [
-        (pa.int64(), ice.IntegerType()),
-        (pa.int32(), ice.DoubleType()),
-        (pa.int32(), ice.FloatType()),
-        (pa.int32(), ice.DecimalType(38, 0)),
+        (pa.int64(), INT),
+        *[(pa.int32(), kind) for kind in (ice.DoubleType(), ice.FloatType(), ice.DecimalType(38, 0))],
         (pa.float64(), ice.FloatType()),
         (pa.decimal128(9, 2), ice.DecimalType(5, 2)),
         (pa.decimal128(5, 2), ice.DecimalType(9, 3)),
@@ -142,13 +145,12 @@ def test_types_are_widened_if_exact(tables: Tables, given: pa.DataType, kind: ic
         (pa.bool_(), ice.IntegerType()),
         (pa.list_(pa.int64()), ice.LongType()),
         (pa.int64(), ice.ListType(90, ice.LongType())),
-        (
-            pa.struct([("x", pa.int64())]),
-            ice.StructType(ice.NestedField(90, "x", ice.IntegerType(), required=False)),
-        ),
-        (pa.list_(pa.int64()), ice.ListType(90, ice.IntegerType())),
-        (pa.map_(pa.int64(), pa.int8()), ice.MapType(90, ice.IntegerType(), 91, ice.IntegerType())),
-        (pa.map_(pa.int8(), pa.int64()), ice.MapType(90, ice.IntegerType(), 91, ice.IntegerType())),
+        (pa.struct([("x", pa.int64())]), ice.StructType(ice.NestedField(90, "x", INT, required=False))),
+        (pa.list_(pa.int64()), ice.ListType(90, INT)),
+        *[
+            (pa.map_(*kinds), ice.MapType(90, INT, 91, INT))
+            for kinds in permutations((pa.int64(), pa.int8()))
+        ],
     ],
     ids=str,
 )

@@ -116,35 +116,25 @@ def test_vectors_that_do_not_fit_become_dead_letters(harness: LanceHarness, stor
 
 
 @pytest.mark.parametrize(
-    ("options", "data_type", "error", "problem"),
+    ("text", "data_type", "error", "problem"),
     [
-        (
-            {"vectors": "f:2"},
-            FLOATS,
-            ConfigurationError,
-            "vectors names f, but the query has the columns id, e",
-        ),
-        (
-            {"vectors": "e:2"},
-            pa.list_(pa.int32()),
-            SchemaMismatchError,
-            "e: vectors are made of array<float>",
-        ),
-        ({"vectors": "e:2"}, pa.string(), SchemaMismatchError, "e: vectors are made of array<float>"),
-        ({"vectors": "e:3"}, FLOATS, SchemaMismatchError, "e: vectors asks for .*3.*, and the table has .*2"),
-        ({"vectors": "e:2:float16"}, FLOATS, SchemaMismatchError, "e: vectors asks for .*halffloat"),
+        ("f:2", FLOATS, ConfigurationError, "vectors names f, but the query has the columns id, e"),
+        ("e:2", pa.list_(pa.int32()), SchemaMismatchError, "e: vectors are made of array<float>"),
+        ("e:2", pa.string(), SchemaMismatchError, "e: vectors are made of array<float>"),
+        ("e:3", FLOATS, SchemaMismatchError, "e: vectors asks for .*3.*, and the table has .*2"),
+        ("e:2:float16", FLOATS, SchemaMismatchError, "e: vectors asks for .*halffloat"),
     ],
 )
 def test_vectors_that_the_query_or_the_table_do_not_have_are_refused(
     harness: LanceHarness,
     store: SqlManifestStore,
-    options: dict[str, str],
+    text: str,
     data_type: pa.DataType,
     error: type[PenstockError],
     problem: str,
 ) -> None:
     harness.create(pa.schema([("id", pa.int64()), ("e", pa.list_(pa.float32(), 2))]).empty_table())
-    query = Query(harness, options=options, store=store)
+    query = Query(harness, options={"vectors": text}, store=store)
     with pytest.raises(error, match=problem):
         query.plan(store, query.batch(0), pa.schema([("id", pa.int64()), ("e", data_type)]))
 

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,19 +39,6 @@ def _parquet(row_id: int) -> bytes:
 
 FILE_BYTES = len(_parquet(0))
 """Of every data file: compaction wants to know."""
-
-
-class Place(Protocol):
-    """Where a table is, and the class that opens it."""
-
-    @property
-    def uri(self) -> str: ...
-
-    @property
-    def storage_options(self) -> dict[str, str]: ...
-
-    @property
-    def delta_table(self) -> Any: ...
 
 
 class FakeSide:
@@ -142,7 +129,16 @@ class RealSide:
         )
 
 
+class RealPlace(NamedTuple):
+    """Where a table of the Delta library is, and the class that opens it."""
+
+    uri: str
+    storage_options: dict[str, str]
+    delta_table: type[DeltaTable] = DeltaTable
+
+
 Side: TypeAlias = FakeSide | RealSide
+Place: TypeAlias = Side | RealPlace
 
 
 # What the product asks of the library, as it asks -------------------------------------------------------

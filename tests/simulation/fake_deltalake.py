@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError, SchemaMismatchError
 from deltalake.table import ProtocolVersions
 from deltalake.transaction import AddAction
 from tests.simulation.delta_log import DeltaLog
-from tests.simulation.delta_versions import Checkpoint, Entry, Metadata, Segment, TableVersion
+from tests.simulation.delta_versions import Checkpoint, Entry, Metadata, Segment
 from tests.simulation.object_store import LocationFileSystem, StoredObject
 from tests.simulation.scheduler import as_os_error
 
@@ -51,26 +51,22 @@ class FakeDeltaTable:
 
     def _take(self, segment: Segment) -> None:
         self._segment = segment
-        self._version = segment.version()
+        self.at = segment.version()
+        """For foreign writers, not for the product."""
 
     @property
     def table_uri(self) -> str:
         """As the library spells it."""
         return self.log.table_uri if self.log.objects.is_remote else f"file://{self.log.table_uri}"
 
-    @property
-    def at(self) -> TableVersion:
-        """For foreign writers, not for the product."""
-        return self._version
-
     def version(self) -> int:
         return self._segment.number
 
     def metadata(self) -> Metadata:
-        return self._version.metadata
+        return self.at.metadata
 
     def schema(self) -> FakeSchema:
-        return FakeSchema(self._version.metadata.schema_json)
+        return FakeSchema(self.at.metadata.schema_json)
 
     def protocol(self) -> ProtocolVersions:
         return PROTOCOL
@@ -79,7 +75,7 @@ class FakeDeltaTable:
         return self.log.transaction_version(self._segment, app_id)
 
     def file_uris(self) -> list[str]:
-        return [f"{self.table_uri}/{path}" for path in self._version.files]
+        return [f"{self.table_uri}/{path}" for path in self.at.files]
 
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
         return self.log.history(self.version(), limit)
@@ -131,7 +127,7 @@ class FakeDeltaTable:
             **(commit_properties.custom_metadata or {}),
         }
         txn = {one.app_id: one.version for one in commit_properties.app_transactions or ()}
-        removed = list(self._version.files.values()) if mode == "overwrite" else ()
+        removed = list(self.at.files.values()) if mode == "overwrite" else ()
         entry = Entry(info, self.log.now_ms, tuple(actions), removed, txn)
         hooks = post_commithook_properties
         self.log.after_commit(
@@ -155,7 +151,7 @@ class FakeDeltaTable:
 
     def restore(self, target: int | datetime) -> None:
         """The handle moves on to the new version."""
-        log, now = self.log, self._version
+        log, now = self.log, self.at
         number = log.find_number_at(target) if isinstance(target, datetime) else target
         then = log.load(number).version()
         if number >= self.version():

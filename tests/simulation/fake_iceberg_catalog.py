@@ -165,7 +165,9 @@ class _InMemory:
         self._state = state
         self._io = state.open_files()
 
-    def create_table(self, identifier: Any, schema: Any, properties: Any = EMPTY_DICT, **layout: Any) -> Any:
+    def create_table(
+        self, identifier: Any, schema: Any, *_: Any, properties: Any = EMPTY_DICT, **layout: Any
+    ) -> Table:
         table_uuid = self._state.clock.uuid4()
         return self._create(
             identifier,

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +26,6 @@ from penstock.committers.errors import RetryableError
 from penstock.committers.file_tables.files import TableFiles
 from penstock.committers.progress import (
     NO_LETTERS,
-    BatchInDelivery,
     DeadLetters,
     Progress,
     ProgressStore,
@@ -45,12 +44,10 @@ from penstock.writers.requests.progress import Progress as Acknowledged
 from penstock.writers.requests.row_ids import row_ids
 
 KIND = "requests"
-EVENTS = frozenset(
-    (
-        *("append", "recover", "collect_garbage", "back_up_store", "deliver", "skip", "park", "abort"),
-        *("rewind_checkpoint", "copy_checkpoint", "reset_checkpoint"),
-    )
-)
+EVENTS = {
+    *("append", "recover", "collect_garbage", "back_up_store", "deliver", "skip", "park", "abort"),
+    *("rewind_checkpoint", "copy_checkpoint", "reset_checkpoint"),
+}
 """No other engine rewrites what was sent. The token is in the store: whoever loses that, or puts an old one
 back, has lost the token, too.
 """
@@ -199,15 +196,10 @@ class WatchedProgress:
         return self._noted(stream, self._store.read(stream))
 
     def write(
-        self,
-        stream: StreamKey,
-        expected: Progress,
-        token: Token | None,
-        in_delivery: BatchInDelivery | None = None,
-        dead_letters: DeadLetters = NO_LETTERS,
+        self, stream: StreamKey, *change: Any, dead_letters: DeadLetters = NO_LETTERS, **more: Any
     ) -> Progress:
         assert not dead_letters, "the destination accepts all rows"
-        return self._noted(stream, self._store.write(stream, expected, token, in_delivery))
+        return self._noted(stream, self._store.write(stream, *change, **more))
 
     def dead_letters(self, stream: StreamKey, batch_id: int) -> int:
         return 0
@@ -314,10 +306,8 @@ class SimulatedRowLog(RowLog):
 
     @cached_property
     def files(self) -> TableFiles:
-        return TableFiles(self.location, "the options", self._filesystem)
-
-    def _filesystem(self) -> Any:
-        return LogFileSystem(self._objects, self.location)
+        filesystem: Any = partial(LogFileSystem, self._objects, self.location)
+        return TableFiles(self.location, "the options", filesystem)
 
 
 class LogFileSystem(LocationFileSystem):

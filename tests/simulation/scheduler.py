@@ -136,21 +136,17 @@ class Scheduler:
         self._steps_last = 0
         self._next: Actor | Request | None = None
         self._began_at = self.now
-        self._current: Actor | None = None
+        self.current: Actor | None = None
+        """The actor that runs; None outside of the simulation."""
 
     # What product code comes to ----------------------------------------------------------------------
-
-    @property
-    def current(self) -> Actor | None:
-        """The actor that runs; None outside of the simulation."""
-        return self._current
 
     def step(self, what: str, about: object = "") -> None:
         """The boundary of a process: before this, others may act, time may pass, the caller may die.
 
         Outside of actors nothing happens. What a dead actor comes to is refused with its own death.
         """
-        actor = self._current
+        actor = self.current
         if actor is None or self._is_undisturbed:
             return
         if actor.is_dead:
@@ -195,7 +191,7 @@ class Scheduler:
         """
         self.step(what, about)
         hazards, chance = self.hazards, self.rng.random()
-        if self._current is None or self._is_undisturbed or self._current.is_reliable:
+        if self.current is None or self._is_undisturbed or self.current.is_reliable:
             return act()
         if chance < hazards.unsent:
             self.log(f"  {what} {about}: got lost")
@@ -225,7 +221,7 @@ class Scheduler:
     @contextmanager
     def reliable(self) -> Iterator[None]:
         """Inside, no request of the actor that runs goes wrong; others act meanwhile."""
-        actor = self._current
+        actor = self.current
         assert actor is not None, "only actors send requests"
         actor.is_reliable = True
         try:
@@ -244,19 +240,19 @@ class Scheduler:
 
     def die(self) -> None:
         """The actor that runs dies here, if it is mortal."""
-        if self._current is not None and self._current.is_mortal:
-            self._die(self._current)
+        if self.current is not None and self.current.is_mortal:
+            self._die(self.current)
 
     def sleep(self, seconds: float) -> None:
         """Of the actor that runs."""
-        if self._current is not None:
-            self._current.wakes_at = self.now + seconds
+        if self.current is not None:
+            self.current.wakes_at = self.now + seconds
             self._main.switch()
             self.step("wake up")
 
     def wait(self, condition: Callable[[], bool]) -> None:
         """Wait until another actor has made the condition true."""
-        actor = self._current
+        actor = self.current
         assert actor is not None, "only actors wait"
         if not condition():
             actor.waits_for = condition
@@ -287,7 +283,7 @@ class Scheduler:
     def log(self, what: str) -> None:
         """Into the timeline."""
         if self.timeline is not None:
-            who = self._current.name if self._current is not None else ""
+            who = self.current.name if self.current is not None else ""
             self.timeline.append(f"{self.now - self._began_at:12,.1f}  {who:<14} {what}")
 
     def live(self, actor: Actor) -> None:
@@ -351,13 +347,13 @@ class Scheduler:
 
     def _is_next_again(self, actor: Actor) -> bool:
         """Does the actor that runs come next, too? More than half of them do, and need not be switched to."""
-        self._current = None
+        self.current = None
         if self._until() or self.steps > self._steps_last:
             return False
         self._next = self._choose()
         if self._next is not actor:
             return False
-        self._next, self._current = None, actor
+        self._next, self.current = None, actor
         self.steps += 1
         return True
 
@@ -370,9 +366,9 @@ class Scheduler:
         return bool(times)
 
     def _resume(self, actor: Actor) -> None:
-        self._current = actor
+        self.current = actor
         actor.process.switch(self, actor)
-        self._current = None
+        self.current = None
         if actor.has_ended:
             self.actors.remove(actor)
             _idle.append(actor.process)

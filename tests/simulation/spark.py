@@ -210,7 +210,7 @@ class Driver:
         while any(task.message is None for task in tasks):
             self.scheduler.wait(lambda: all(task.is_over for task in tasks))
             for task in tasks:
-                if task.message is None and task.attempts >= TASK_ATTEMPTS_MAX:
+                if task.message is None and len(task.running) >= TASK_ATTEMPTS_MAX:
                     self._abort([other.message for other in tasks])
                     raise SparkError(f"partition {task.partition} of batch {batch_id} has failed too often")
                 if task.message is None:
@@ -247,10 +247,6 @@ class Task:
     ids: Sequence[int]
     message: CommittableMessage[DataFiles, LakeManifest] | None = None
     running: list[Actor] = field(default_factory=list)
-
-    @property
-    def attempts(self) -> int:
-        return len(self.running)
 
     @property
     def is_over(self) -> bool:

@@ -209,6 +209,7 @@ calls_to_one_stream = _weighted(
 
 streams, tables = st.sampled_from(STREAMS), st.sampled_from(["t1", "t2"])
 batches_of_streams = st.builds(Batch, streams, small, st.sampled_from(["d0", "d1"]))
+some_settings = st.sampled_from(["", '{"delivery": "decoupled"}'])
 new_runs = st.sampled_from(["r1", "r2", "r3"])
 expiries = st.builds(
     lambda one, table, expired_at: Expiry(one, "/lake/a", table, b"files", NOW, expired_at),
@@ -217,14 +218,7 @@ expiries = st.builds(
     st.sampled_from([None, NOW, NOW + timedelta(hours=1)]),
 )
 calls_to_streams: st.SearchStrategy[Call] = st.one_of(
-    _call(
-        "register_stream",
-        streams,
-        st.just("delta"),
-        st.sampled_from(["", "name"]),
-        tables,
-        st.sampled_from(["", '{"delivery": "decoupled"}']),
-    ),
+    _call("register_stream", streams, st.just("delta"), st.sampled_from(["", "name"]), tables, some_settings),
     _call("claim", streams, new_runs),
     _call("prepare", batches_of_streams, st.sampled_from([b"one", b"other"]), new_runs),
     _call("finish", batches_of_streams, ends, versions),

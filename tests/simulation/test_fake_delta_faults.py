@@ -11,10 +11,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 from servers.lossy_proxy import Fault, LossyProxy, lossy_proxy
 from servers.s3 import s3_server
-from tests.simulation.delta_sides import FakeSide, add_column, commit, create, ending, open_table
+from tests.simulation.delta_sides import FakeSide, RealPlace, add_column, commit, create, ending, open_table
 from tests.simulation.scheduler import Scheduler
 
 from penstock.committers.contract import Batch, DataFile, Manifest, StreamKey
@@ -96,12 +95,6 @@ class LossyFake:
     def deliver_late(self) -> None:
         for request in list(self._scheduler.in_flight):
             self._scheduler.arrive(request)
-
-
-class RealPlace(NamedTuple):
-    uri: str
-    storage_options: dict[str, str]
-    delta_table: type[DeltaTable] = DeltaTable
 
 
 class LossyReal:

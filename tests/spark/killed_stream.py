@@ -41,29 +41,24 @@ class KilledStream:
         KilledDriver(self.root, [self], self.environment).run()
 
 
+@dataclass
 class KilledDriver:
     """One driver of several streams. It is killed once each of them has reached its next crash point.
 
     Each replay has other partitions. The next driver starts its Spark while the one before it still runs.
+
+    Args:
+        meanwhile: called once all streams have reached the crash point of this number, before the kill
     """
 
-    def __init__(
-        self,
-        root: Path,
-        streams: Sequence[KilledStream],
-        environment: Mapping[str, str] | None = None,
-        meanwhile: Callable[[int], None] = lambda _turn: None,
-    ) -> None:
-        """
-        Args:
-            meanwhile: called once all streams have reached the crash point of this number, before the kill
-        """
-        self._root = root
-        self._streams = streams
-        self._environment = environment or {}
-        self._meanwhile = meanwhile
-        self._turns = max(len(stream.kills) for stream in streams)
-        self._source = root / "source"
+    root: Path
+    streams: Sequence[KilledStream]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    meanwhile: Callable[[int], None] = lambda _turn: None
+
+    def __post_init__(self) -> None:
+        self._turns = max(len(stream.kills) for stream in self.streams)
+        self._source = self.root / "source"
         write_source(self._source, FILES, ROWS_PER_FILE, days=3)
 
     def run(self) -> None:
@@ -73,18 +68,18 @@ class KilledDriver:
             for turn in range(self._turns):
                 self._signal(turn).touch()
                 following = drivers.enter_context(self._start(turn + 1))
-                for stream in self._streams:
+                for stream in self.streams:
                     if turn < len(stream.kills):
                         driver.wait_for(self._reached(turn, stream))
-                self._meanwhile(turn)
+                self.meanwhile(turn)
                 driver.kill()
                 driver = following
             self._signal(self._turns).touch()
             assert driver.wait() == 0, driver.tail()
 
     def _start(self, turn: int) -> DriverProcess:
-        arguments = ["--master", f"local[{len(self._streams) + 1}]", "--after", str(self._signal(turn))]
-        for number, stream in enumerate(self._streams):
+        arguments = ["--master", f"local[{len(self.streams) + 1}]", "--after", str(self._signal(turn))]
+        for number, stream in enumerate(self.streams):
             arguments += ["--and"] if number else []
             arguments += [stream.data_source, str(self._source), str(stream.checkpoint)]
             arguments += ["--partitions", str(1 + turn % 3)]
@@ -96,10 +91,10 @@ class KilledDriver:
             arguments += ["--worker", f"PENSTOCK_PAUSE_AT={point}"]
             arguments += ["--worker", f"PENSTOCK_PAUSE_FILE={self._reached(turn, stream)}"]
             arguments += as_options(options)
-        return start_driver(arguments, self._root / f"driver-{turn}.log", self._environment)
+        return start_driver(arguments, self.root / f"driver-{turn}.log", self.environment)
 
     def _signal(self, turn: int) -> Path:
-        return self._root / f"start-{turn}"
+        return self.root / f"start-{turn}"
 
     def _reached(self, turn: int, stream: KilledStream) -> Path:
         """The file that the stream's paused process writes."""

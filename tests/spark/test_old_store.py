@@ -24,7 +24,6 @@ import shutil
 import tarfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -53,28 +52,14 @@ ROWS = 10
 """Rows in a batch, which is a file of the source."""
 
 
-@dataclass(frozen=True)
 class OldQuery:
     """A stopped query of the earlier version."""
 
-    kind: str
-    name: str
-
-    @property
-    def folder(self) -> Path:
-        return FOLDER / self.kind / self.name
-
-    @property
-    def source(self) -> Path:
-        return self.folder / "source"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / "checkpoint"
-
-    @property
-    def options(self) -> dict[str, str]:
-        return OPTIONS[self.kind][self.name]
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind = kind
+        folder = FOLDER / kind / name
+        self.source, self.checkpoint = folder / "source", folder / "checkpoint"
+        self.options = OPTIONS[kind][name]
 
     @property
     def table(self) -> LakeTable:

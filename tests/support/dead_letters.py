@@ -37,13 +37,9 @@ KINDS = pytest.mark.parametrize(
 EVERY_KIND = pytest.mark.parametrize(
     "letters",
     [
-        ("delta", "delta"),
-        ("delta", "iceberg"),
-        ("http", "delta"),
-        ("http", "iceberg"),
-        ("iceberg", "delta"),
-        ("delta", "postgres"),
-        ("postgres", "postgres"),
+        *(("delta", to) for to in ("delta", "iceberg", "postgres")),
+        *(("http", to) for to in ("delta", "iceberg")),
+        *(("iceberg", "delta"), ("postgres", "postgres")),
     ],
     indirect=True,
 )

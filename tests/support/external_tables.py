@@ -29,20 +29,15 @@ _FORMATS = "org.apache.hadoop.hive.ql.io.parquet.MapredParquet"
 class _ExternalTable(ABC):
     """Without the code under test. The catalog's database belongs to this table."""
 
-    def __init__(self, harness: FilesHarness) -> None:
-        self.harness = harness
+    def __init__(self, harness: FilesHarness, location: str, properties: dict[str, str]) -> None:
+        """
+        Args:
+            location: the folder, as the catalog spells it
+            properties: what the options `catalog.*` have
+        """
+        self.harness, self.location, self.properties = harness, location, properties
         self.database = f"d{uuid.uuid4().hex}"
         self.name = f"{self.database}.rows"
-
-    @property
-    @abstractmethod
-    def location(self) -> str:
-        """The folder, as the catalog spells it."""
-
-    @property
-    @abstractmethod
-    def properties(self) -> dict[str, str]:
-        """What the options `catalog.*` have."""
 
     @property
     def options(self) -> dict[str, str]:
@@ -92,8 +87,9 @@ class GlueTable(_ExternalTable):
 
     def __init__(self, server: GlueServer, folder: Path) -> None:
         self.files = S3FilesHarness(server.options, folder)
-        super().__init__(self.files)
-        self._server = server
+        given = server.properties_at(server.uri).items()
+        properties = {name: value for name, value in given if not name.startswith("s3.")}
+        super().__init__(self.files, self.files.uri, properties)
         self.client: Any = boto3.client(
             "glue",
             endpoint_url=server.uri,
@@ -102,19 +98,7 @@ class GlueTable(_ExternalTable):
             aws_secret_access_key="s",
         )
         self.client.create_database(DatabaseInput={"Name": self.database})
-
-    @property
-    def location(self) -> str:
-        return self.files.uri
-
-    @property
-    def properties(self) -> dict[str, str]:
-        given = self._server.properties_at(self._server.uri)
-        return {name: value for name, value in given.items() if not name.startswith("s3.")}
-
-    @property
-    def _named(self) -> dict[str, str]:
-        return {"DatabaseName": self.database, "TableName": "rows"}
+        self._named = {"DatabaseName": self.database, "TableName": "rows"}
 
     def _create(
         self, columns: Columns, partitions: Columns, location: str, serde: str, parameters: dict[str, str]
@@ -164,18 +148,10 @@ class HiveTable(_ExternalTable):
     unreachable: ClassVar = {"uri": "thrift://127.0.0.1:1"}
 
     def __init__(self, metastore: HiveMetastore, folder: Path) -> None:
-        super().__init__(FilesHarness(folder))
-        self._metastore = metastore
+        files = FilesHarness(folder)
+        super().__init__(files, f"file:{files.folder}", {"type": "hive", "uri": metastore.uri})
         with self.client as client:
             client.create_database(Database(name=self.database, locationUri=(folder / "database").as_uri()))
-
-    @property
-    def location(self) -> str:
-        return f"file:{self.harness.folder}"
-
-    @property
-    def properties(self) -> dict[str, str]:
-        return {"type": "hive", "uri": self._metastore.uri}
 
     @property
     def client(self) -> Any:

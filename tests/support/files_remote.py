@@ -38,16 +38,14 @@ from penstock.testing.faults import Lost
 class _RemoteFilesHarness(FilesHarness):
     """A folder in an object store, read by polars."""
 
+    place: ClassVar[str]
     store_type: ClassVar[type[Any]]
 
     def __init__(self, storage: dict[str, str], work: Path) -> None:
         super().__init__(work)
         self.storage = storage
         self.name = f"folders/{uuid.uuid4().hex}"
-
-    @property
-    @abstractmethod
-    def uri(self) -> str: ...
+        self.uri = f"{self.place}/{self.name}"
 
     @property
     def options(self) -> dict[str, str]:
@@ -126,6 +124,7 @@ class S3FilesHarness(_RemoteFilesHarness):
         shows_secrets_to_tasks=True,
     )
     secrets: ClassVar = {"storage.AWS_SECRET_ACCESS_KEY": SECRET}
+    place = f"s3://{BUCKET}"
     store_type = Bucket
     steps: ClassVar = {"journal": "PUT .journal", "completion": "POST uploadId", "part": "PUT partNumber"}
     """Words in the request lines of each step, for `LossyProxy.spend`."""
@@ -141,10 +140,6 @@ class S3FilesHarness(_RemoteFilesHarness):
     @property
     def client(self) -> Any:
         return _client(tuple(self.storage.items()))
-
-    @property
-    def uri(self) -> str:
-        return f"s3://{BUCKET}/{self.name}"
 
     @property
     def unreachable_options(self) -> dict[str, str]:
@@ -234,6 +229,7 @@ class AzureFilesHarness(_RemoteFilesHarness):
     )
     secrets: ClassVar = {"storage.AZURE_STORAGE_CLIENT_SECRET": SECRET}
     """Not the key, which must be the right one."""
+    place = f"az://{CONTAINER}"
     store_type = Container
     steps: ClassVar = {"journal": "PUT .journal", "completion": "PUT comp=blocklist", "part": "PUT blockid"}
     answers: ClassVar = {
@@ -250,10 +246,6 @@ class AzureFilesHarness(_RemoteFilesHarness):
     @property
     def client(self) -> ContainerClient:
         return azure_client(self.url)
-
-    @property
-    def uri(self) -> str:
-        return f"az://{CONTAINER}/{self.name}"
 
     @property
     def unreachable_options(self) -> dict[str, str]:

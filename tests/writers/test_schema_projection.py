@@ -233,24 +233,17 @@ def required(kind: pa.DataType, wrap: Callable[[pa.Field], pa.DataType] | None =
     return pa.schema([field if wrap is None else pa.field("v", wrap(field))])
 
 
+X, MAP = pa.struct([("x", pa.int64())]), pa.map_(pa.string(), pa.int64())
+
+
 @pytest.mark.parametrize(
     ("value", "source", "target", "path"),
     [
         (None, pa.int64(), required(pa.int64()), "v"),
-        ({"x": None}, pa.struct([("x", pa.int64())]), required(pa.int64(), lambda f: pa.struct([f])), "v.x"),
+        ({"x": None}, X, required(pa.int64(), lambda f: pa.struct([f])), "v.x"),
         ([1, None], pa.list_(pa.int64()), required(pa.int64(), pa.list_), "v.element"),
-        (
-            [("k", None)],
-            pa.map_(pa.string(), pa.int64()),
-            required(pa.int64(), lambda f: pa.map_(pa.string(), f)),
-            "v.value",
-        ),
-        (
-            [{"x": None}],
-            pa.list_(pa.struct([("x", pa.int64())])),
-            required(pa.int64(), lambda f: pa.list_(pa.struct([f]))),
-            "v.element.x",
-        ),
+        ([("k", None)], MAP, required(pa.int64(), lambda f: pa.map_(pa.string(), f)), "v.value"),
+        ([{"x": None}], pa.list_(X), required(pa.int64(), lambda f: pa.list_(pa.struct([f]))), "v.element.x"),
     ],
 )
 def test_null_in_a_required_column_is_refused(

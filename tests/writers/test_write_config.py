@@ -43,11 +43,8 @@ def test_delta_files_leave_partition_columns_out() -> None:
 @pytest.mark.parametrize(
     ("options", "part_of_message"),
     [
-        ({"row_group_rows": 0}, "row_group_rows"),
-        ({"target_file_bytes": 0}, "target_file_bytes"),
-        ({"buffer_bytes_max": 0}, "buffer_bytes_max"),
-        ({"max_open_partitions": 0}, "max_open_partitions"),
-        ({"row_group_bytes": 0}, "row_group_bytes"),
+        *[({bound: 0}, bound) for bound in ("row_group_rows", "target_file_bytes", "buffer_bytes_max")],
+        *[({bound: 0}, bound) for bound in ("max_open_partitions", "row_group_bytes")],
         ({"parquet": ParquetOptions(page_bytes=0)}, "page_bytes"),
         ({"parquet": ParquetOptions(page_rows=0)}, "page_rows"),
         ({"parquet": ParquetOptions(dictionary_bytes=0)}, "dictionary_bytes"),

@@ -14,6 +14,9 @@ from penstock.writers.aws.dynamodb_items import items_of, key_of, size_of
 AT = datetime(2026, 1, 2, 3, 4, 5, 6)  # noqa: DTZ001
 
 
+NULL, STRUCT = {"NULL": True}, pa.struct({"a": pa.decimal128(3, 2), "b": pa.bool_()})
+
+
 @pytest.mark.parametrize(
     ("data_type", "value", "attribute"),
     [
@@ -30,12 +33,8 @@ AT = datetime(2026, 1, 2, 3, 4, 5, 6)  # noqa: DTZ001
         (pa.date32(), date(1, 1, 1), {"S": "0001-01-01"}),
         (pa.timestamp("us", "UTC"), AT.replace(tzinfo=timezone.utc), {"S": "2026-01-02T03:04:05.000006Z"}),
         (pa.timestamp("us"), AT, {"S": "2026-01-02T03:04:05.000006"}),
-        (pa.list_(pa.int64()), [1, None], {"L": [{"N": "1"}, {"NULL": True}]}),
-        (
-            pa.struct({"a": pa.decimal128(3, 2), "b": pa.bool_()}),
-            {"a": Decimal("0.50"), "b": None},
-            {"M": {"a": {"N": "0.50"}, "b": {"NULL": True}}},
-        ),
+        (pa.list_(pa.int64()), [1, None], {"L": [{"N": "1"}, NULL]}),
+        (STRUCT, {"a": Decimal("0.50"), "b": None}, {"M": {"a": {"N": "0.50"}, "b": NULL}}),
         (pa.map_(pa.string(), pa.float32()), [("k", 0.5)], {"M": {"k": {"N": "0.5"}}}),
     ],
 )

@@ -25,14 +25,9 @@ def error_of(code: str, status: int = 400) -> aws.ClientError:
 @pytest.mark.parametrize(
     ("code", "status", "is_throttled"),
     [
-        ("ProvisionedThroughputExceededException", 400, True),
-        ("ThrottlingException", 400, True),
-        ("Throttling", 400, True),
-        ("RequestLimitExceeded", 400, True),
-        ("RequestThrottled", 403, True),
-        ("OverLimit", 403, True),
-        ("KMSThrottlingException", 400, True),
-        ("KmsThrottled", 400, True),
+        *[(code, 400, True) for code in ("ProvisionedThroughputExceededException", "RequestLimitExceeded")],
+        *[(code, 400, True) for code in ("Throttling", "ThrottlingException", "KMSThrottlingException")],
+        *[("KmsThrottled", 400, True), ("RequestThrottled", 403, True), ("OverLimit", 403, True)],
         ("ServiceUnavailableException", 503, True),
         ("whatever", 503, True),
         ("InternalFailure", 500, False),
@@ -48,6 +43,9 @@ def test_what_passes_is_retried(code: str, status: int, is_throttled: bool) -> N
     assert result.is_throttled == is_throttled
 
 
+NOT_FOUND = ("ResourceNotFoundException", "AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist")
+
+
 @pytest.mark.parametrize(
     ("code", "status", "kind", "said"),
     [
@@ -57,9 +55,7 @@ def test_what_passes_is_retried(code: str, status: int, is_throttled: bool) -> N
         ("ExpiredTokenException", 400, AccessRefusedError, "a sessionToken is not renewed"),
         ("ExpiredToken", 403, AccessRefusedError, "a sessionToken is not renewed"),
         ("InvalidSignatureException", 400, AccessRefusedError, "clock"),
-        ("ResourceNotFoundException", 400, AccessRefusedError, "Check its name"),
-        ("AWS.SimpleQueueService.NonExistentQueue", 400, AccessRefusedError, "Check its name"),
-        ("QueueDoesNotExist", 400, AccessRefusedError, "Check its name"),
+        *[(code, 400, AccessRefusedError, "Check its name") for code in NOT_FOUND],
         ("KMSDisabledException", 400, AccessRefusedError, "KMS key"),
         ("com.amazonaws#AccessDeniedException", 400, AccessRefusedError, "policy"),
         ("InvalidSourceException", 400, ConfigurationError, "why"),

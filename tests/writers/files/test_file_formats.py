@@ -130,31 +130,17 @@ def test_columns_that_a_format_does_not_have_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+INSTANT, YEAR_1 = pa.timestamp("us", "UTC"), datetime(1, 1, 1, tzinfo=timezone.utc)
+
+
 @pytest.mark.parametrize(
     ("file_format", "value", "data_type", "message"),
     [
         ("csv", r"\N", pa.string(), r"a text in v is \\N"),
-        ("csv", 3_000_000, pa.date32(), "a value in v"),
-        ("json", 3_000_000, pa.date32(), "a value in v"),
-        ("avro", 3_000_000, pa.date32(), "a value in v"),
-        (
-            "orc",
-            datetime(1969, 12, 31, 23, 59, 59, 5, tzinfo=timezone.utc),
-            pa.timestamp("us", "UTC"),
-            "v has .* 1970",
-        ),
-        (
-            "orc",
-            [datetime(1, 1, 1, tzinfo=timezone.utc)],
-            pa.list_(pa.timestamp("us", "UTC")),
-            "v has .* 1970",
-        ),
-        (
-            "orc",
-            {"t": datetime(1, 1, 1, tzinfo=timezone.utc)},
-            pa.struct([("t", pa.timestamp("us", "UTC"))]),
-            "v has .* 1970",
-        ),
+        *[(name, 3_000_000, pa.date32(), "a value in v") for name in ("csv", "json", "avro")],
+        ("orc", datetime(1969, 12, 31, 23, 59, 59, 5, tzinfo=timezone.utc), INSTANT, "v has .* 1970"),
+        ("orc", [YEAR_1], pa.list_(INSTANT), "v has .* 1970"),
+        ("orc", {"t": YEAR_1}, pa.struct([("t", INSTANT)]), "v has .* 1970"),
         ("orc", date(1582, 10, 14), pa.date32(), "v has .* 1582"),
     ],
 )

@@ -189,9 +189,7 @@ def test_the_time_of_an_entry_starts_when_it_is_first_sent() -> None:
 @pytest.mark.parametrize(
     ("error", "is_retried"),
     [
-        (ConnectionResetError("reset"), True),
-        (BrokenPipeError(), True),
-        (TimeoutError(), True),
+        *[(kind("x"), True) for kind in (ConnectionResetError, BrokenPipeError, TimeoutError)],
         (asyncio.TimeoutError(), True),
         (asyncio.IncompleteReadError(b"", 7), True),
         (socket.gaierror(socket.EAI_AGAIN, "name"), True),
@@ -365,12 +363,7 @@ def test_retries_need_a_bound() -> None:
         ("Wed, 25 Nov 2026 08:00:10 -0000", 10),
         ("Wednesday, 25-Nov-26 08:00:30 GMT", 30),  # RFC 850
         ("Wed, 25 Nov 2026 07:59:00 GMT", 0),
-        ("-5", None),
-        ("nan", None),
-        ("inf", None),
-        ("soon", None),
-        ("", None),
-        (None, None),
+        *[(header, None) for header in ("-5", "nan", "inf", "soon", "", None)],
     ],
 )
 def test_retry_after_is_seconds_or_a_date(header: str | None, seconds: float | None) -> None:

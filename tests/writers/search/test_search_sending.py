@@ -72,14 +72,8 @@ def test_rows_arrive_with_their_values_and_ids(kind: str, place: SearchPlace) ->
 @pytest.mark.parametrize(
     "fault",
     [
-        "request lost",
-        "response lost",
-        "response cut",
-        "answered 500",
-        "answered 503",
-        "committed, answered 502",
-        "committed, answered 503",
-        "sent twice",
+        *("request lost", "response lost", "response cut", "sent twice", "answered 500", "answered 503"),
+        *("committed, answered 502", "committed, answered 503"),
     ],
 )
 def test_a_lost_request_or_response_loses_and_doubles_nothing(
