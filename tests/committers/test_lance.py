@@ -309,15 +309,14 @@ def test_a_table_of_others_is_appended_to_in_its_own_format(
     assert harness.problems() == []
 
 
+BLOB = {"lance-encoding:blob": "true"}
+
+
 @pytest.mark.parametrize(
     ("column", "file_version", "problem"),
     [
         (pa.field("x", pa.dictionary(pa.int32(), pa.string())), "2.2", "x: it is dictionary-encoded"),
-        (
-            pa.field("x", pa.large_binary(), metadata={"lance-encoding:blob": "true"}),
-            "2.1",
-            "x: it is stored as blobs",
-        ),
+        (pa.field("x", pa.large_binary(), metadata=BLOB), "2.1", "x: it is stored as blobs"),
         (pa.field("x", pa.struct([("a", pa.int32())])), "2.0", "x: files of version 2.0 do not store"),
         (pa.field("x", pa.string()), "legacy", "has data files of version"),
     ],

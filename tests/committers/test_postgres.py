@@ -192,23 +192,19 @@ def test_rows_that_do_not_fit_are_refused(
         query.plan(store, query.batch(0))
 
 
+TABLE = "CREATE TABLE events (id bigint)"
+PARTITIONED = f"{TABLE} PARTITION BY RANGE (id);"
+
+
 @pytest.mark.parametrize(
     ("ddl", "said"),
     [
         ("CREATE VIEW events AS SELECT 1::bigint AS id", "it is no table"),
         ("CREATE UNLOGGED TABLE events (id bigint)", "UNLOGGED"),
+        (f"{TABLE}; CREATE RULE r AS ON INSERT TO events DO INSTEAD NOTHING", "it has rules"),
+        (f"{PARTITIONED} CREATE UNLOGGED TABLE p PARTITION OF events DEFAULT", "its partition p is UNLOGGED"),
         (
-            "CREATE TABLE events (id bigint); CREATE RULE r AS ON INSERT TO events DO INSTEAD NOTHING",
-            "it has rules",
-        ),
-        (
-            "CREATE TABLE events (id bigint) PARTITION BY RANGE (id); "
-            "CREATE UNLOGGED TABLE p PARTITION OF events DEFAULT",
-            "its partition p is UNLOGGED",
-        ),
-        (
-            "CREATE TABLE events (id bigint) PARTITION BY RANGE (id); "
-            "CREATE TABLE p PARTITION OF events DEFAULT PARTITION BY RANGE (id); "
+            f"{PARTITIONED} CREATE TABLE p PARTITION OF events DEFAULT PARTITION BY RANGE (id); "
             "CREATE FOREIGN DATA WRAPPER w; CREATE SERVER s FOREIGN DATA WRAPPER w; "
             "CREATE FOREIGN TABLE q PARTITION OF p DEFAULT SERVER s",
             "its partition q is UNLOGGED or a foreign table",

@@ -24,6 +24,9 @@ from penstock.datasource.types import ARROW_TYPES
 
 TEXTS = ["", "a", "\\N", "NULL", "\\", "\\.", 'a"b,c{d}', "tab\tline\nreturn\r", "ä😀", " ", None]
 UTC = timezone.utc
+NUMBERS = [Decimal("0.0000000001"), Decimal("-9999999999999999999999999999.9999999999"), None]
+INSTANTS = [datetime(1, 1, 1, tzinfo=UTC), datetime(2026, 3, 29, 1, 30, 0, 1, tzinfo=UTC), None]
+TIMES = [datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999), None]  # noqa: DTZ001
 
 VALUES: list[tuple[pa.DataType, str, list[Any]]] = [
     (pa.bool_(), "boolean", [True, False, None]),
@@ -33,24 +36,12 @@ VALUES: list[tuple[pa.DataType, str, list[Any]]] = [
     (pa.int64(), "bigint", [-(2**63), 2**63 - 1, None]),
     (pa.float32(), "real", [1.5, -0.0, math.inf, math.nan, None]),
     (pa.float64(), "double precision", [0.1, 5e-324, 1.7976931348623157e308, -math.inf, math.nan, -0.0]),
-    (
-        pa.decimal128(38, 10),
-        "numeric(38,10)",
-        [Decimal("0.0000000001"), Decimal("-9999999999999999999999999999.9999999999"), None],
-    ),
+    (pa.decimal128(38, 10), "numeric(38,10)", NUMBERS),
     (pa.string(), "text", TEXTS),
     (pa.binary(), "bytea", [b"", b"\x00\xff\\x", b"abc", None]),
     (pa.date32(), "date", [date(1, 1, 1), date(1970, 1, 1), date(9999, 12, 31), None]),
-    (
-        pa.timestamp("us", "UTC"),
-        "timestamp with time zone",
-        [datetime(1, 1, 1, tzinfo=UTC), datetime(2026, 3, 29, 1, 30, 0, 1, tzinfo=UTC), None],
-    ),
-    (
-        pa.timestamp("us"),
-        "timestamp without time zone",
-        [datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999), None],  # noqa: DTZ001
-    ),
+    (pa.timestamp("us", "UTC"), "timestamp with time zone", INSTANTS),
+    (pa.timestamp("us"), "timestamp without time zone", TIMES),
     (pa.list_(pa.int64()), "bigint[]", [[1, None, -3], [], None, [2]]),
     (pa.list_(pa.string()), "text[]", [TEXTS, [], None]),
     (pa.list_(pa.binary()), "bytea[]", [[b"\x00", b"", None], None]),

@@ -18,15 +18,14 @@ def session(settings: dict[str, str], context: object | None) -> Any:
     return SimpleNamespace(conf=conf, dataSource=SimpleNamespace(register=lambda _: None), _sc=context)
 
 
+EXECUTORS = "spark.executor.extraJavaOptions"
+
+
 @pytest.mark.parametrize(
     ("settings", "context", "warns"),
     [
         (penstock.START_SETTINGS, None, True),
-        (
-            {"spark.executor.extraJavaOptions": penstock.START_SETTINGS["spark.executor.extraJavaOptions"]},
-            None,
-            True,
-        ),
+        ({EXECUTORS: penstock.START_SETTINGS[EXECUTORS]}, None, True),
         ({}, None, False),
         (penstock.START_SETTINGS, SimpleNamespace(master="yarn"), False),
     ],

@@ -39,9 +39,7 @@ SECRETS = [
     *[(kind, KEYS) for kind in AWS],
     *[(kind, USER) for kind in ("http", "nats", "redis", *SEARCH)],
     ("http", {"header.x-key": "geheim", "bearerToken": "geheim"}),
-    ("nats", {"token": "geheim"}),
-    ("nats", {"nkeySeed": "geheim"}),
-    ("nats", {"credentials": "geheim"}),
+    *[("nats", {secret: "geheim"}) for secret in ("token", "nkeySeed", "credentials")],
     ("elasticsearch", {"apiKey": "geheim"}),
 ]
 KINDS = pytest.mark.parametrize("kind", GIVEN)
@@ -125,7 +123,7 @@ WRONG_NATS: Table = [
     ({"token": "geheim", "nkeySeed": "geheim"}, "token and nkeySeed are different ways to log in"),
     ({"caFile": "/ca.pem"}, "caFile needs TLS"),
 ]
-REDIS_STREAM = {"structure": "stream", "key": "rows"}
+REDIS_ONCE = {"structure": "stream", "key": "rows", "exactlyOnce": "true"}
 WRONG_REDIS: Table = [
     *wrong("url", "a URL such as redis://", "http://h", "redis://h/x", "redis://h:port", "redis://h/0?db=1"),
     ({"url": "redis://me:geheim@h/0"}, "give them as username and password"),
@@ -138,11 +136,8 @@ WRONG_REDIS: Table = [
     ({"structure": "hash", "key": "rows", "field": "x"}, "is the same for all rows"),
     ({"maxLength": "5"}, "maxLength is an option of structure=stream"),
     ({"exactlyOnce": "true", "delivery": "decoupled"}, "exactlyOnce is an option of streams and lists"),
-    ({**REDIS_STREAM, "exactlyOnce": "true"}, "exactlyOnce needs delivery=decoupled"),
-    (
-        {**REDIS_STREAM, "exactlyOnce": "true", "delivery": "decoupled", "maxInFlightRequests": "4"},
-        "sends one request at a time",
-    ),
+    (REDIS_ONCE, "exactlyOnce needs delivery=decoupled"),
+    ({**REDIS_ONCE, "delivery": "decoupled", "maxInFlightRequests": "4"}, "sends one request at a time"),
     ({"username": "geheim"}, "username needs password"),
 ]
 WRONG_SEARCH: Table = [

@@ -124,11 +124,9 @@ def newer(name: str, *arguments: Any) -> DataType | None:
 
 
 CAST = "cast(col AS STRING)"
+INTERVALS: list[DataType] = [DayTimeIntervalType(), YearMonthIntervalType(), CalendarIntervalType()]
 BY_CLASS: list[tuple[DataType | None, str]] = [
-    (newer("TimeType"), CAST),
-    (DayTimeIntervalType(), CAST),
-    (YearMonthIntervalType(), CAST),
-    (CalendarIntervalType(), CAST),
+    *[(kind, CAST) for kind in (newer("TimeType"), *INTERVALS)],
     (VariantType(), "to_json(col)"),
     (NullType(), CAST),
     (VarcharType(5), CAST),

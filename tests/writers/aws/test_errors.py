@@ -76,11 +76,9 @@ def test_what_no_other_row_would_change_stops_the_writer(
 @pytest.mark.parametrize(
     ("code", "status"),
     [
-        ("ValidationException", 400),
-        ("InvalidArgumentException", 400),
+        *[(f"{what}Exception", 400) for what in ("Validation", "InvalidArgument")],
         ("ItemCollectionSizeLimitExceededException", 400),
-        ("AWS.SimpleQueueService.BatchRequestTooLong", 400),
-        ("InvalidMessageContents", 400),
+        *[(code, 400) for code in ("AWS.SimpleQueueService.BatchRequestTooLong", "InvalidMessageContents")],
         ("whatever", 413),
     ],
 )

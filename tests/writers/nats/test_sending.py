@@ -212,15 +212,16 @@ def test_a_subject_that_the_user_may_not_publish_to_is_fatal(server: NatsServer)
     assert 2 not in found(server)
 
 
+BROKEN: tuple[type[Exception], ...] = (
+    *(errors.ConnectionClosedError, errors.StaleConnectionError, errors.OutboundBufferLimitError),
+    *(errors.TimeoutError, errors.UnexpectedEOF, ConnectionResetError),
+)
+
+
 @pytest.mark.parametrize(
     ("error", "code", "kind"),
     [
-        (errors.ConnectionClosedError(), "ConnectionClosedError", Retry),
-        (errors.StaleConnectionError(), "StaleConnectionError", Retry),
-        (errors.OutboundBufferLimitError(), "OutboundBufferLimitError", Retry),
-        (errors.TimeoutError(), "TimeoutError", Retry),
-        (errors.UnexpectedEOF(), "UnexpectedEOF", Retry),
-        (ConnectionResetError("x"), "ConnectionResetError", Retry),
+        *[(kind(), kind.__name__, Retry) for kind in BROKEN],
         (errors.Error("nats: 'Authorization Violation'"), "Error", AccessRefusedError),
         (errors.Error("nats: 'User Authentication Expired'"), "Error", AccessRefusedError),
         (errors.AuthorizationError(), "AuthorizationError", AccessRefusedError),
@@ -258,6 +259,9 @@ def test_the_check_changes_nothing(server: NatsServer) -> None:
     assert found(server) == []
 
 
+ONCE = {"exactlyOnce": "true", "idColumn": "id"}
+
+
 @pytest.mark.parametrize(
     ("config", "options", "said"),
     [
@@ -265,11 +269,7 @@ def test_the_check_changes_nothing(server: NatsServer) -> None:
         ({}, {"expectedStream": "OTHER"}, "OTHER does not exist or does not take the subject .*ROWS"),
         ({"no_ack": True}, {}, "does not acknowledge messages"),
         ({"sealed": True}, {}, "is sealed"),
-        (
-            {"duplicate_window": 120},
-            {"exactlyOnce": "true", "idColumn": "id"},
-            "for 120 s .* for 360 s .* --dupe-window 360s",
-        ),
+        ({"duplicate_window": 120}, ONCE, "for 120 s .* for 360 s .* --dupe-window 360s"),
     ],
 )
 def test_a_stream_that_cannot_take_the_rows_is_refused(
@@ -298,9 +298,8 @@ def test_a_short_duplicate_window_is_a_warning_once(
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"username": "writer", "password": SECRET}, None),
+        *[({"username": name, "password": SECRET}, None) for name in ("writer", "limited")],
         ({"nkeySeed": NKEY_SEED.decode()}, None),
-        ({"username": "limited", "password": SECRET}, None),
         ({"username": "writer", "password": "other"}, AccessRefusedError),
         ({"token": "other"}, AccessRefusedError),
         ({"username": "blind", "password": SECRET}, AccessRefusedError),

@@ -39,8 +39,7 @@ def item(status: int, code: str, reason: str = "why", operation: Operation = "in
 @pytest.mark.parametrize(
     ("status", "code", "is_throttled"),
     [
-        (429, "rejected_execution_exception", True),
-        (429, "circuit_breaking_exception", True),
+        *[(429, code, True) for code in ("rejected_execution_exception", "circuit_breaking_exception")],
         (429, "cluster_block_exception", True),
         (503, "unavailable_shards_exception", True),
         (500, "internal", False),
