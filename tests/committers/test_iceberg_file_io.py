@@ -326,21 +326,34 @@ def test_files_in_azure_are_where_iceberg_says(azure: str) -> None:
     assert path not in azure_names(azure, path)
 
 
-OF_ACCOUNT = "abfss://lake@acct.dfs.core.windows.net/a"
-
-
-def account_at(domain: str) -> dict[str, str]:
-    authorities = {f"{kind}_storage_authority": f".{kind}.{domain}" for kind in ("blob", "dfs")}
-    return {"account_name": "acct", **authorities}
-
-
 @pytest.mark.parametrize(
     ("location", "properties", "expected"),
     [
-        (OF_ACCOUNT, {}, {**account_at("core.windows.net"), "account_key": KEY}),
-        ("wasbs://lake@acct.blob.core.chinacloudapi.cn/a", {}, account_at("core.chinacloudapi.cn")),
+        (
+            "abfss://lake@acct.dfs.core.windows.net/a",
+            {},
+            {
+                "account_name": "acct",
+                "account_key": KEY,
+                "blob_storage_authority": ".blob.core.windows.net",
+                "dfs_storage_authority": ".dfs.core.windows.net",
+            },
+        ),
+        (
+            "wasbs://lake@acct.blob.core.chinacloudapi.cn/a",
+            {},
+            {
+                "account_name": "acct",
+                "blob_storage_authority": ".blob.core.chinacloudapi.cn",
+                "dfs_storage_authority": ".dfs.core.chinacloudapi.cn",
+            },
+        ),
         ("abfs://lake/a", {"adls.account-name": "other"}, {"account_name": "other", "account_key": KEY}),
-        (OF_ACCOUNT, {"adls.account-name": "other"}, {"account_name": "other"}),
+        (
+            "abfss://lake@acct.dfs.core.windows.net/a",
+            {"adls.account-name": "other"},
+            {"account_name": "other"},
+        ),
     ],
 )
 def test_an_account_is_in_the_location(

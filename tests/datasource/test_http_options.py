@@ -73,15 +73,18 @@ def test_an_id_can_be_sent_in_a_header() -> None:
 # In the delivery process ----------------------------------------------------------------------------
 
 
-OURS = ("https://api.example.com", "https://api.example.com/rows", "HTTPS://API.example.com:443/")
-OTHERS = (
-    *("https://api.example.com/row", "https://api.example.com/rows/x", "https://api.example.co"),
-    *("http://api.example.com/", "https://api.example.com:8443/"),
-)
-
-
 @pytest.mark.parametrize(
-    ("url", "is_sent"), [*[(url, True) for url in OURS], *[(url, False) for url in OTHERS]]
+    ("url", "is_sent"),
+    [
+        ("https://api.example.com", True),
+        ("https://api.example.com/rows", True),
+        ("HTTPS://API.example.com:443/", True),
+        ("https://api.example.com/row", False),
+        ("https://api.example.com/rows/x", False),
+        ("https://api.example.co", False),
+        ("http://api.example.com/", False),
+        ("https://api.example.com:8443/", False),
+    ],
 )
 def test_secrets_are_sent_only_below_the_url_that_they_are_for(url: str, is_sent: bool) -> None:
     access = TableAccess.parse(["bearerToken=geheim", f"url={url}", "AWS_REGION=x"], None)

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -137,13 +138,20 @@ class FakeDeltaTable:
         )
 
     @property
-    def alter(self) -> FakeAlter:
-        return FakeAlter(self)
+    def alter(self) -> SimpleNamespace:
+        """What the product asks of it."""
+        return SimpleNamespace(add_columns=self._add_columns)
 
-    def commit_metadata(self, info: Mapping[str, Any], metadata: Metadata, retries: int | None) -> None:
+    def _add_columns(self, fields: Sequence[Any], commit_properties: Any) -> None:
         """The handle moves on to the new version."""
+        metadata, added = self.metadata(), [json.loads(one.to_json()) for one in fields]
+        schema = json.loads(metadata.schema_json)
+        for one in added:
+            _add_field(schema["fields"], one)
+        info = {"operation": "ADD COLUMN", "operationParameters": {"fields": json.dumps(added)}}
+        metadata = replace(metadata, schema_json=json.dumps(schema))
         entry = Entry(info, self.log.now_ms, metadata=metadata)
-        self._move_on(self.log.commit(self.version(), entry, retries))
+        self._move_on(self.log.commit(self.version(), entry, commit_properties.max_commit_retries))
 
     def _move_on(self, number: int) -> None:
         self.log.after_commit(number)
@@ -164,22 +172,6 @@ class FakeDeltaTable:
         info = {"operation": "RESTORE", "operationParameters": _restored(target)}
         log.put_next(self.version() + 1, Entry(info, log.now_ms, back, gone, metadata=then.metadata))
         self._move_on(self.version() + 1)
-
-
-class FakeAlter:
-    """What the product asks of `DeltaTable.alter`."""
-
-    def __init__(self, table: FakeDeltaTable) -> None:
-        self._table = table
-
-    def add_columns(self, fields: Sequence[Any], commit_properties: Any) -> None:
-        metadata, added = self._table.metadata(), [json.loads(one.to_json()) for one in fields]
-        schema = json.loads(metadata.schema_json)
-        for one in added:
-            _add_field(schema["fields"], one)
-        info = {"operation": "ADD COLUMN", "operationParameters": {"fields": json.dumps(added)}}
-        metadata = replace(metadata, schema_json=json.dumps(schema))
-        self._table.commit_metadata(info, metadata, commit_properties.max_commit_retries)
 
 
 def _add_field(fields: list[Any], added: Any) -> None:

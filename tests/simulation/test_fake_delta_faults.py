@@ -71,13 +71,8 @@ class LossyFake:
     def __init__(self) -> None:
         self._scheduler = LossyScheduler(0)
         self.place = FakeSide(self._scheduler, is_remote=True)
-
-    def installed(self) -> AbstractContextManager[None]:
-        """Inside, the product reaches the table."""
-        return self.place.lake.installed()
-
-    def new_cache(self) -> SnapshotCache:
-        return self.place.lake.new_cache()
+        self.new_cache, self.installed = self.place.lake.new_cache, self.place.lake.installed
+        """Inside of the latter, the product reaches the table."""
 
     def options(self, loss: Loss) -> dict[str, str]:
         """For the library, so that requests can get lost."""
@@ -103,6 +98,7 @@ class LossyReal:
     def __init__(self, proxy: LossyProxy, storage_options: dict[str, str]) -> None:
         self.place = RealPlace(f"s3://lake/{uuid.uuid4()}", storage_options)
         self._proxy = proxy
+        self.deliver_late = proxy.deliver_late
 
     def installed(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -122,9 +118,6 @@ class LossyReal:
             return ended
         finally:
             self._proxy.spend()
-
-    def deliver_late(self) -> None:
-        self._proxy.deliver_late()
 
 
 Lossy: TypeAlias = LossyFake | LossyReal
