@@ -200,15 +200,9 @@ def test_statistics_of_expired_snapshots_go(history: History) -> None:
 
 
 def statistics_of(snapshot_id: int, path: str) -> StatisticsFile:
-    return StatisticsFile.model_validate(
-        {
-            "snapshot-id": snapshot_id,
-            "statistics-path": path,
-            "file-size-in-bytes": 4,
-            "file-footer-size-in-bytes": 4,
-            "blob-metadata": [],
-        }
-    )
+    sizes = {"file-size-in-bytes": 4, "file-footer-size-in-bytes": 4}
+    of_file = {"snapshot-id": snapshot_id, "statistics-path": path, "blob-metadata": []}
+    return StatisticsFile.model_validate(of_file | sizes)
 
 
 def test_data_files_outside_of_the_tables_location_stay(history: History, tmp_path: Path) -> None:

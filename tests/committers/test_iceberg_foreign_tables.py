@@ -288,14 +288,8 @@ def test_merging_manifests_changes_nothing_of_javas_files(filled: Filled) -> Non
 def described(file: DataFile) -> tuple[Any, ...]:
     partition = [file.partition[at] for at in range(len(file.partition))]
     metrics = [dict(getattr(file, kind) or {}) for kind in (*METRICS, "column_sizes")]
-    return (
-        repr(partition),
-        metrics,
-        file.record_count,
-        file.file_size_in_bytes,
-        file.spec_id,
-        file.split_offsets,
-    )
+    size = (file.record_count, file.file_size_in_bytes)
+    return repr(partition), metrics, size, file.spec_id, file.split_offsets
 
 
 def test_files_have_the_tables_field_ids(filled: Filled) -> None:

@@ -89,12 +89,8 @@ def roll_back_append_and_expire_the_batch(stream: IcebergStream) -> None:
 
 
 WAYS = [
-    roll_back,
-    roll_back_in_time,
-    set_current_snapshot,
-    roll_back_and_append,
-    roll_back_and_expire,
-    roll_back_append_and_expire_the_batch,
+    *(roll_back, roll_back_in_time, set_current_snapshot),
+    *(roll_back_and_append, roll_back_and_expire, roll_back_append_and_expire_the_batch),
 ]
 
 

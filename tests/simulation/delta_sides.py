@@ -20,11 +20,11 @@ from deltalake import (
     PostCommitHookProperties,
     Schema,
     Transaction,
-    write_deltalake,
 )
 from deltalake.transaction import AddAction
 from tests.simulation.delta_lake import DeltaSimLake
 from tests.simulation.scheduler import Scheduler
+from tests.support.lakes import DeltaLake
 
 LOG = "_delta_log"
 EPOCH = 1_700_000_000
@@ -90,6 +90,8 @@ class RealSide:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "table"
         self.uri = str(self._folder)
+        lake = DeltaLake(self._folder)
+        self.append, self.compact, self.vacuum = lake.append, lake.compact, lake.vacuum
         self.storage_options: dict[str, str] = {}
 
     def write_file(self, path: str, row_id: int) -> None:
@@ -114,19 +116,6 @@ class RealSide:
     def rows(self, handle: Any) -> list[int]:
         files = [pq.ParquetFile(self._folder / path).read(["id"]) for path in self.files(handle)]
         return sorted(row_id for file in files for row_id in file.column("id").to_pylist())
-
-    def append(self, row_id: int) -> None:
-        schema = pa.schema(DeltaTable(self.uri).schema().to_arrow())
-        columns = [pa.array([row_id]) if one.name == "id" else pa.nulls(1, one.type) for one in schema]
-        write_deltalake(self.uri, pa.table(columns, schema=schema), mode="append")
-
-    def compact(self) -> None:
-        DeltaTable(self.uri).optimize.compact()
-
-    def vacuum(self) -> None:
-        DeltaTable(self.uri).vacuum(
-            retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True
-        )
 
 
 class RealPlace(NamedTuple):

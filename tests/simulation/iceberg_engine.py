@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
-    CommitStateUnknownException,
     NoSuchTableError,
     RESTError,
     ValidationException,
@@ -47,16 +46,8 @@ METRICS = (
 )
 """Of a data file."""
 
-_PUT_OFF = (
-    CommitFailedException,
-    CommitStateUnknownException,
-    NoSuchTableError,
-    OSError,
-    OperationalError,
-    RESTError,
-    UnreachableError,
-    ValidationException,
-)
+_OF_CATALOG = (CommitFailedException, NoSuchTableError, RESTError, ValidationException)
+_PUT_OFF = (*_OF_CATALOG, OSError, OperationalError, UnreachableError)
 
 
 class IcebergEngine:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -306,8 +306,10 @@ class SimulatedRowLog(RowLog):
 
     @cached_property
     def files(self) -> TableFiles:
-        filesystem: Any = partial(LogFileSystem, self._objects, self.location)
-        return TableFiles(self.location, "the options", filesystem)
+        return TableFiles(self.location, "the options", self._filesystem)
+
+    def _filesystem(self) -> Any:
+        return LogFileSystem(self._objects, self.location)
 
 
 class LogFileSystem(LocationFileSystem):

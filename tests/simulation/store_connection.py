@@ -97,11 +97,10 @@ class StoreConnection(Connection):
 
     def __init__(self, store: SimulatedStore, scheduler: Scheduler, *, is_remote: bool) -> None:
         super().__init__(store, scheduler, is_remote=is_remote)
-        self.deliveries: Any = Connection(
-            store.deliveries, scheduler, suffix=" delivery", is_remote=is_remote
-        )
-        self.progress: Any = Connection(store.progress, scheduler, suffix=" progress", is_remote=is_remote)
-        self.expiries: Any = Connection(store.expiries, scheduler, suffix=" expiry", is_remote=is_remote)
+        part = partial(Connection, scheduler=scheduler, is_remote=is_remote)
+        self.deliveries: Any = part(store.deliveries, suffix=" delivery")
+        self.progress: Any = part(store.progress, suffix=" progress")
+        self.expiries: Any = part(store.expiries, suffix=" expiry")
         self.last_prepared: Batch | None = None
         """What the store has answered to the last prepare: its own batch, or an earlier one."""
         self.last_abandoned: Batch | None = None

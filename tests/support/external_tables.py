@@ -6,7 +6,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import boto3
 import polars as pl
@@ -24,6 +24,16 @@ COLUMNS: Columns = [("id", "bigint")]
 PARTITIONS: Columns = [("day", "date"), ("kind", "string")]
 SERDE = "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe"
 _FORMATS = "org.apache.hadoop.hive.ql.io.parquet.MapredParquet"
+
+
+class Layout(NamedTuple):
+    """A new table."""
+
+    location: str
+    columns: Columns = COLUMNS
+    partitions: Columns = PARTITIONS
+    serde: str = SERDE
+    parameters: Mapping[str, str] = {}
 
 
 class _ExternalTable(ABC):
@@ -50,21 +60,15 @@ class _ExternalTable(ABC):
             **named,
         }
 
-    def create(
-        self,
-        *,
-        columns: Columns = COLUMNS,
-        partitions: Columns = PARTITIONS,
-        location: str | None = None,
-        serde: str = SERDE,
-        parameters: Mapping[str, str] | None = None,
-    ) -> None:
-        self._create(columns, partitions, location or self.location, serde, dict(parameters or {}))
+    def create(self, **layout: Any) -> None:
+        """
+        Args:
+            layout: what is not as in `Layout`
+        """
+        self._create(Layout(**{"location": self.location, **layout}))
 
     @abstractmethod
-    def _create(
-        self, columns: Columns, partitions: Columns, location: str, serde: str, parameters: dict[str, str]
-    ) -> None: ...
+    def _create(self, layout: Layout) -> None: ...
 
     @abstractmethod
     def partitions(self) -> dict[tuple[str, ...], str]:
@@ -100,22 +104,20 @@ class GlueTable(_ExternalTable):
         self.client.create_database(DatabaseInput={"Name": self.database})
         self._named = {"DatabaseName": self.database, "TableName": "rows"}
 
-    def _create(
-        self, columns: Columns, partitions: Columns, location: str, serde: str, parameters: dict[str, str]
-    ) -> None:
+    def _create(self, layout: Layout) -> None:
         descriptor = {
-            "Columns": [{"Name": name, "Type": text} for name, text in columns],
-            "Location": location,
+            "Columns": [{"Name": name, "Type": text} for name, text in layout.columns],
+            "Location": layout.location,
             "InputFormat": f"{_FORMATS}InputFormat",
             "OutputFormat": f"{_FORMATS}OutputFormat",
-            "SerdeInfo": {"SerializationLibrary": serde},
+            "SerdeInfo": {"SerializationLibrary": layout.serde},
         }
         table = {
             "Name": "rows",
             "TableType": "EXTERNAL_TABLE",
-            "PartitionKeys": [{"Name": name, "Type": text} for name, text in partitions],
+            "PartitionKeys": [{"Name": name, "Type": text} for name, text in layout.partitions],
             "StorageDescriptor": descriptor,
-            "Parameters": parameters,
+            "Parameters": dict(layout.parameters),
         }
         self.client.create_table(DatabaseName=self.database, TableInput=table)
 
@@ -159,22 +161,20 @@ class HiveTable(_ExternalTable):
         assert isinstance(catalog, HiveCatalog)
         return catalog._client
 
-    def _create(
-        self, columns: Columns, partitions: Columns, location: str, serde: str, parameters: dict[str, str]
-    ) -> None:
+    def _create(self, layout: Layout) -> None:
         descriptor = StorageDescriptor(
-            [FieldSchema(*column) for column in columns],
-            location,
+            [FieldSchema(*column) for column in layout.columns],
+            layout.location,
             f"{_FORMATS}InputFormat",
             f"{_FORMATS}OutputFormat",
-            serdeInfo=SerDeInfo(serializationLib=serde, parameters={}),
+            serdeInfo=SerDeInfo(serializationLib=layout.serde, parameters={}),
         )
         table = Table(
             "rows",
             self.database,
             sd=descriptor,
-            partitionKeys=[FieldSchema(*column) for column in partitions],
-            parameters={"EXTERNAL": "TRUE", **parameters},
+            partitionKeys=[FieldSchema(*column) for column in layout.partitions],
+            parameters={"EXTERNAL": "TRUE", **layout.parameters},
             tableType="EXTERNAL_TABLE",
         )
         with self.client as client:
