@@ -113,21 +113,21 @@ def test_the_store_is_the_only_documented_option_that_is_secret(options: tuple[O
     assert [option.name for option in options if option.is_secret] == ["store"]
 
 
-URLS_WITH_SECRETS = [
-    f"s3://key:{SECRET}@bucket/t",
-    f"s3a://key:{SECRET}/x/y@bucket/t",
-    f"s3://{SECRET}@bucket/t",
-    f"https://host/t?sig={SECRET}",
-    f"https://host/t?sv=1&X-Amz-Signature={SECRET}",
-    f"https://host/t?X-Amz-Credential={SECRET}",
-    f"https://host/t%3Fsig%3D{SECRET}",
-    f"abfss://c@a/t?x=1&Token={SECRET}",
-    f"abfss://c:{SECRET}@a/t",
-]
-
-
 @pytest.mark.parametrize("delivery", ["coupled", "decoupled"])
-@pytest.mark.parametrize("url", URLS_WITH_SECRETS)
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"s3://key:{SECRET}@bucket/t",
+        f"s3a://key:{SECRET}/x/y@bucket/t",
+        f"s3://{SECRET}@bucket/t",
+        f"https://host/t?sig={SECRET}",
+        f"https://host/t?sv=1&X-Amz-Signature={SECRET}",
+        f"https://host/t?X-Amz-Credential={SECRET}",
+        f"https://host/t%3Fsig%3D{SECRET}",
+        f"abfss://c@a/t?x=1&Token={SECRET}",
+        f"abfss://c:{SECRET}@a/t",
+    ],
+)
 def test_a_secret_in_a_location_is_refused_before_a_store_would_keep_it(url: str, delivery: str) -> None:
     with pytest.raises(ConfigurationError, match="path contains a password, key or signature") as of_delta:
         DeltaOptions.parse({"path": url, "delivery": delivery})

@@ -128,11 +128,9 @@ INTERVALS: list[DataType] = [DayTimeIntervalType(), YearMonthIntervalType(), Cal
 BY_CLASS: list[tuple[DataType | None, str]] = [
     *[(kind, CAST) for kind in (newer("TimeType"), *INTERVALS)],
     (VariantType(), "to_json(col)"),
-    (NullType(), CAST),
-    (VarcharType(5), CAST),
+    *[(kind, CAST) for kind in (NullType(), VarcharType(5))],
     (StringType("UTF8_LCASE"), "collate(col, 'UTF8_BINARY')"),
-    (newer("GeometryType", 4326), "st_asbinary(col)"),
-    (newer("GeographyType", 4326), "st_asbinary(col)"),
+    *[(newer(name, 4326), "st_asbinary(col)") for name in ("GeometryType", "GeographyType")],
     (PointType(), "to_json(struct(col))"),
     (StructType([]), "to_json(col)"),
 ]
