@@ -285,11 +285,7 @@ class MemoryDeliveries:
     ) -> bool:
         known = self._store.known(stream)
         record = known.records.get(batch_id)
-        if (
-            record is None
-            or record.state is not PREPARED
-            or (expected is not None and record.batch != expected)
-        ):
+        if record is None or record.state is not PREPARED or expected not in (None, record.batch):
             return False
         self._give_up(known, [record], AbortedBy.SKIP, f"skipped by {who}: {why}")
         known.operator_actions.append(OperatorAction(self._store.now(), who, "skip", batch_id, why))

@@ -26,6 +26,7 @@ from penstock.committers.errors import RetryableError
 from penstock.committers.file_tables.files import TableFiles
 from penstock.committers.progress import (
     NO_LETTERS,
+    BatchInDelivery,
     DeadLetters,
     Progress,
     ProgressStore,
@@ -196,10 +197,15 @@ class WatchedProgress:
         return self._noted(stream, self._store.read(stream))
 
     def write(
-        self, stream: StreamKey, *change: Any, dead_letters: DeadLetters = NO_LETTERS, **more: Any
+        self,
+        stream: StreamKey,
+        expected: Progress,
+        token: Token | None,
+        in_delivery: BatchInDelivery | None = None,
+        dead_letters: DeadLetters = NO_LETTERS,
     ) -> Progress:
         assert not dead_letters, "the destination accepts all rows"
-        return self._noted(stream, self._store.write(stream, *change, **more))
+        return self._noted(stream, self._store.write(stream, expected, token, in_delivery))
 
     def dead_letters(self, stream: StreamKey, batch_id: int) -> int:
         return 0

@@ -187,11 +187,8 @@ class SqlLake(CatalogLake):
     unreachable = "postgresql+psycopg://me@127.0.0.1:1/catalog"
 
     def properties(self, uri: str | None = None) -> dict[str, str]:
-        return {
-            "type": "sql",
-            "uri": uri or f"sqlite:///{self.folder}/catalog.sqlite",
-            "warehouse": self.folder.as_uri(),
-        }
+        uri = uri or f"sqlite:///{self.folder}/catalog.sqlite"
+        return {"type": "sql", "uri": uri, "warehouse": self.folder.as_uri()}
 
     def losing(self, stream: StoredQuery, lost: Lost) -> AbstractContextManager[None]:
         error = sa.exc.OperationalError("UPDATE", {}, Exception("the connection was lost"))
@@ -249,11 +246,8 @@ class GlueLake(CatalogLake):
             return super().ids(branch)
         table = self.load()
         assert set(named_files(table)) <= self.files()
-        options = {
-            "aws_endpoint_url": self.server.uri,
-            "aws_access_key_id": "k",
-            "aws_secret_access_key": "s",
-        }
+        keys = {"aws_access_key_id": "k", "aws_secret_access_key": "s"}
+        options = {"aws_endpoint_url": self.server.uri, **keys}
         scan = pl.scan_iceberg(table, reader_override="native", storage_options=options)
         return sorted(scan.collect()["id"].to_list())
 

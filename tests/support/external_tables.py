@@ -94,13 +94,9 @@ class GlueTable(_ExternalTable):
         given = server.properties_at(server.uri).items()
         properties = {name: value for name, value in given if not name.startswith("s3.")}
         super().__init__(self.files, self.files.uri, properties)
-        self.client: Any = boto3.client(
-            "glue",
-            endpoint_url=server.uri,
-            region_name=server.options["AWS_REGION"],
-            aws_access_key_id="k",
-            aws_secret_access_key="s",
-        )
+        keys = {"aws_access_key_id": "k", "aws_secret_access_key": "s"}
+        region = server.options["AWS_REGION"]
+        self.client: Any = boto3.client("glue", endpoint_url=server.uri, region_name=region, **keys)
         self.client.create_database(DatabaseInput={"Name": self.database})
         self._named = {"DatabaseName": self.database, "TableName": "rows"}
 

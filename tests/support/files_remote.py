@@ -158,9 +158,8 @@ class S3FilesHarness(_RemoteFilesHarness):
     def uploads(self) -> list[tuple[str, str]]:
         """Path and upload id of what is staged."""
         listed = self.client.list_multipart_uploads(Bucket=BUCKET, Prefix=f"{self.name}/")
-        return [
-            (one["Key"].removeprefix(f"{self.name}/"), one["UploadId"]) for one in listed.get("Uploads", ())
-        ]
+        found = listed.get("Uploads", ())
+        return [(one["Key"].removeprefix(f"{self.name}/"), one["UploadId"]) for one in found]
 
     def uncommitted(self) -> Collection[str]:
         return {path for path, _ in self.uploads()}

@@ -65,9 +65,8 @@ class HudiLake:
             query = reading.with_query_type(HudiQueryType.Incremental)
             reading = query.with_start_timestamp(options["after"])
         batches = HudiTableBuilder.from_base_uri(str(self.folder)).build().read(reading)
-        return (
-            pa.concat_tables([pa.Table.from_batches([one]) for one in batches]) if batches else pa.table({})
-        )
+        tables = [pa.Table.from_batches([one]) for one in batches]
+        return pa.concat_tables(tables) if tables else pa.table({})
 
     def rows(self, **options: str) -> list[dict[str, Any]]:
         return list(self.read(**options).to_pylist())

@@ -133,9 +133,8 @@ class Lake:
         columns = StructType([StructField("id", LongType()), StructField("day", StringType())])
         plan = plan_batch_write(self.sink, columns, overwrite=False, now=lambda: NOW - age)
         batch = pa.record_batch([pa.array([100, 101]), pa.array(DAYS)], schema=SCHEMA)
-        message = plan.write(
-            [batch], TaskAttempt(partition=0, attempt=0, run_id="", query_id="", batch_id=None)
-        )
+        task = TaskAttempt(partition=0, attempt=0, run_id="", query_id="", batch_id=None)
+        message = plan.write([batch], task)
         for file in message.committable.payload or ():
             self.set_age(file.path, age if files_age is None else files_age)
         return message

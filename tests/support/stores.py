@@ -96,15 +96,10 @@ def add_history(store: SqlManifestStore, batches: int) -> None:
         "content_sha256, run_id, prepared_at, reason"
     )
     values = "1, id, 'COMMITTED', 'd0', 'test', 1, 8, 1000, 100000, false, '', 'r1', :now, ''"
-    run_sql(
-        store,
-        f"INSERT INTO penstock_manifests ({columns}) "
-        f"{HISTORY[store.engine.dialect.name]} SELECT {values} FROM batches",
-        n=batches,
-        now="2026-11-20 12:00:00+00:00"
-        if store.engine.dialect.name == "postgresql"
-        else "2026-11-20 12:00:00",
-    )
+    dialect = store.engine.dialect.name
+    now = "2026-11-20 12:00:00" + ("+00:00" if dialect == "postgresql" else "")
+    rows = f"{HISTORY[dialect]} SELECT {values} FROM batches"
+    run_sql(store, f"INSERT INTO penstock_manifests ({columns}) {rows}", n=batches, now=now)
     for table in metadata.sorted_tables:  # of all, it fails at foreign tables of other tests
         run_sql(store, f"ANALYZE {table.name}")
 
