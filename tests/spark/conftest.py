@@ -16,7 +16,8 @@ import penstock
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    start = {key: f"{value} {SHORT_LIVED.get(key, '')}" for key, value in penstock.START_SETTINGS.items()}
+    given = penstock.START_SETTINGS.items()
+    start = {key: f"{value} {SHORT_LIVED.get(key, '')}".strip() for key, value in given}
     own = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
     builder = SparkSession.builder.master("local[2]").config(map={**SHORT_LIVED, **start, **own})
     session = builder.getOrCreate()
