@@ -108,4 +108,4 @@ def _drain_stream(store: SqlManifestStore, context: DeliveryContext, stream: Str
 
 
 def _left(store: SqlManifestStore, stream: StreamStatus, last: int) -> int:
-    return sum(record.batch.batch_id <= last for record in store.pending(stream.key))
+    return store.deliveries.backlog(stream.key, before=last + 1).batches

@@ -13,6 +13,8 @@ from typing import Protocol, runtime_checkable
 from ..contract import Committer, Manifest, ManifestRecord, StreamKey, Token
 from ..errors import FencedError
 
+BATCHES_READ = 500
+"""Most batches that are read from the store at a time."""
 LEASE_S_MAX = 3600.0
 """The longest lease, in seconds. A lease that expires later than this was written with a wrong clock."""
 
@@ -167,10 +169,16 @@ class DeliveryStore(Protocol):
         """Free the batches for another delivery. Return False if the delivery was not PREPARED."""
         ...
 
-    def deliverable(self, stream: StreamKey) -> Sequence[ManifestRecord]:
-        """PREPARED batches that are in no unfinished delivery, in ascending order.
+    def deliverable(
+        self, stream: StreamKey, limit: int = BATCHES_READ, after: int | None = None
+    ) -> Sequence[ManifestRecord]:
+        """The oldest PREPARED batches that are in no unfinished delivery, in ascending order.
 
         Stops at a gap: after a batch that was aborted for its replay and not prepared again.
+
+        Args:
+            limit: maximum number of batches
+            after: continue after this batch, which an earlier call has returned
         """
         ...
 
@@ -178,4 +186,18 @@ class DeliveryStore(Protocol):
 
     def set_state(self, lease: Lease, state: DeliveryState) -> None: ...
 
-    def backlog(self, stream: StreamKey, before: int | None = None) -> Backlog: ...
+    def backlog(
+        self,
+        stream: StreamKey,
+        before: int | None = None,
+        limit: int | None = None,
+        since: int | None = None,
+    ) -> Backlog:
+        """All PREPARED batches, including those in an unfinished delivery and those after a gap.
+
+        Args:
+            before: only batches before this one
+            limit: only the oldest batches, at most this number
+            since: only this batch and later ones
+        """
+        ...

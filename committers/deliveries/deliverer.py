@@ -19,9 +19,10 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from itertools import chain, takewhile
 from typing import Protocol, TypeAlias
 
 from .. import crash_points
@@ -47,7 +48,7 @@ from ..errors import (
     TableChangedError,
 )
 from ..store.contract import ManifestStore
-from .contract import Backlog, Delivery, DeliveryState, DeliveryStore, Lease, Mergeable
+from .contract import BATCHES_READ, Delivery, DeliveryState, DeliveryStore, Lease, Mergeable
 from .policy import DeliveryPolicy, due, is_put_off
 
 TRANSIENT_ERRORS = (RetryableError, CommitStateUnknownError)
@@ -175,12 +176,14 @@ class StreamDelivery:
         return delivered
 
     def _is_wanted(self, state: DeliveryState, trigger: str | None) -> bool:
-        """Return True if a round may have something to do. Called about once per second, so it is cheap."""
+        """Return True if a round may have something to do. Called about once per second and before each
+        delivery, so it is cheap for a backlog of any length.
+        """
         if state.parked_at is not None:
             return False
         if trigger is None and is_put_off(state, self._policy, self._clock()):
             return False
-        backlog = self._deliveries.backlog(self._stream)
+        backlog = self._deliveries.backlog(self._stream, limit=self._policy.after_batches)
         if not backlog.batches:
             return False
         is_begun = trigger is not None or state.tries > 0 or state.isolate_until >= 0
@@ -221,7 +224,7 @@ class StreamDelivery:
         except PenstockError as error:
             if unfinished is not None:
                 raise _RefusedError(error, unfinished.manifest, unfinished) from error
-            oldest = self._deliveries.deliverable(self._stream)[:1]
+            oldest = self._deliveries.deliverable(self._stream, 1)
             if not oldest:
                 raise RetryableError(str(error)) from error
             raise _RefusedError(error, self._manifest(oldest[0]), None) from error
@@ -246,19 +249,18 @@ class StreamDelivery:
         know it.
         """
         token = self._table.token(self._stream.query_id)
-        records = self._deliveries.deliverable(self._stream)  # independent of Spark's commit log
         if token is None:
             return
-        for record in records:
+        for record in self._prepared():  # independent of Spark's commit log
             action = decide(record, token_position(token, record.batch), record.batch)
             # Committing these again adds nothing, but checks in the table that it is this batch.
             outcome = None if action is Action.COMMIT else self._commit(self._manifest(record), None)
-            self._check_token_is_ours(token, record, newest=records[-1].batch.batch_id)
+            self._check_token_is_ours(token, record)
             if outcome is None:
                 return
             self._store.finish(record.batch, ManifestState.COMMITTED, table_version=outcome.table_version)
 
-    def _check_token_is_ours(self, token: Token, waiting: ManifestRecord, newest: int) -> None:
+    def _check_token_is_ours(self, token: Token, waiting: ManifestRecord) -> None:
         """Detect a copy of the checkpoint and its store that delivers other batches under the same query
         id.
 
@@ -266,7 +268,8 @@ class StreamDelivery:
             RetryableError: the store does not have the table's last batch yet.
             _RefusedError: the store has the table's last batch with other source offsets.
         """
-        if newest < token.batch_id and self._store.record(self._stream, token.batch_id) is None:
+        is_before = waiting.batch.batch_id < token.batch_id
+        if is_before and self._store.record(self._stream, token.batch_id) is None:
             raise RetryableError(
                 f"The table {self._stream.table_uri} has batch {token.batch_id} of {self._stream.query_id}, "
                 "which the manifest store does not know: the store was restored from a backup, or a copy "
@@ -284,24 +287,44 @@ class StreamDelivery:
         """Return the batches of the next delivery, oldest first, and its reason; an empty list if none is
         due.
         """
-        records = self._deliverable()
-        if not records:
+        table = self._table
+        last = self._last_checkpointed() if self._policy.after_checkpoint else None
+        records = self._deliverable(last)
+        first = next(records, None)
+        if first is None:
             return [], ""
-        if records[0].batch.batch_id <= state.isolate_until:
-            return [self._manifest(records[0])], trigger or "retry"
-        why = trigger or due(_backlog_of(records), self._policy, self._clock())
+        if first.batch.batch_id <= state.isolate_until:
+            return [self._manifest(first)], trigger or "retry"
+        why = trigger or self._due(last)
         if why is None:
             return [], ""
-        manifests = (self._manifest(record) for record in records)
-        table = self._table
+        manifests = (self._manifest(record) for record in chain([first], records))
         return table.mergeable(manifests) if isinstance(table, Mergeable) else [next(manifests)], why
 
-    def _deliverable(self) -> Sequence[ManifestRecord]:
-        records = self._deliveries.deliverable(self._stream)
-        if not self._policy.after_checkpoint:
-            return records
-        last = self._last_checkpointed()
-        return [record for record in records if record.batch.batch_id <= last]
+    def _due(self, last: int | None) -> str | None:
+        """Return why a delivery of batches up to `last` is due. Adds up only as many as decide that."""
+        before = None if last is None else last + 1
+        backlog = self._deliveries.backlog(self._stream, before, self._policy.after_batches)
+        return due(backlog, self._policy, self._clock())
+
+    def _deliverable(self, last: int | None) -> Iterator[ManifestRecord]:
+        """Yield the batches that may be delivered, oldest first.
+
+        Args:
+            last: the newest batch in Spark's commit log; None: any batch may be delivered
+        """
+        return takewhile(lambda one: last is None or one.batch.batch_id <= last, self._prepared())
+
+    def _prepared(self) -> Iterator[ManifestRecord]:
+        """Yield the batches that are in no delivery, oldest first. Reads one first, then twice as many each
+        time: the cost depends on how many are used, not on how many wait.
+        """
+        limit, after = 1, None
+        while some := self._deliveries.deliverable(self._stream, limit, after):
+            yield from some
+            if len(some) < limit:
+                return
+            limit, after = min(2 * limit, BATCHES_READ), some[-1].batch.batch_id
 
     def _manifest(self, record: ManifestRecord) -> Manifest:
         return stored_manifest(self._store, record.batch)
@@ -409,13 +432,3 @@ class StreamDelivery:
 def policy_for(table: Committer, policy: DeliveryPolicy) -> DeliveryPolicy:
     """Without merging, there is no reason to wait for more batches."""
     return policy if isinstance(table, Mergeable) else replace(policy, after_batches=1)
-
-
-def _backlog_of(records: Sequence[ManifestRecord]) -> Backlog:
-    return Backlog(
-        batches=len(records),
-        files=sum(record.files for record in records),
-        rows=sum(record.rows for record in records),
-        size_bytes=sum(record.size_bytes for record in records),
-        oldest_prepared_at=records[0].prepared_at,
-    )

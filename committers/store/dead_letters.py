@@ -48,11 +48,11 @@ class SqlDeadLetters:
         """Committed batches whose dead letters are not in the dead-letter destination yet, in ascending
         order.
         """
+        with_letters = sa.select(dead_letters.c.batch_id).join(streams).where(queries.is_stream(stream))
         query = (
             sa.select(manifests.c.batch_id, manifests.c.digest)
-            .where(
-                queries.of_stream(stream), manifests.c.state == ManifestState.COMMITTED.value, _HAS_LETTERS
-            )
+            .where(queries.of_stream(stream), manifests.c.state == ManifestState.COMMITTED.value)
+            .where(manifests.c.batch_id.in_(with_letters.distinct()))
             .order_by(manifests.c.batch_id)
         )
         with self._database.read() as connection:
@@ -144,7 +144,6 @@ class SqlDeadLetters:
 _IS_OF_BATCH = sa.and_(
     dead_letters.c.stream_id == manifests.c.stream_id, dead_letters.c.batch_id == manifests.c.batch_id
 )
-_HAS_LETTERS = sa.exists().where(_IS_OF_BATCH)
 
 
 def count_letters(database: Database, stream: StreamKey, batch_id: int, stage: str) -> int:

@@ -16,7 +16,7 @@ from ..contract import (
     ManifestRecord,
     StreamKey,
 )
-from ..deliveries.contract import Backlog, Delivery, DeliveryState, Lease
+from ..deliveries.contract import BATCHES_READ, Backlog, Delivery, DeliveryState, Lease
 from ..errors import CommitStateUnknownError, ManifestCorruptError
 from . import contents, delivery_queries, pruning, queries
 from .delivery_queries import DeliveryPhase, DeliveryRecord
@@ -206,15 +206,28 @@ class SqlDeliveries(SqlOperatorActions):
                 is_free = (streams.c.id == stream_id, streams.c.parked_at.is_(None))
                 connection.execute(sa.update(streams).where(*is_free).values(parked))
 
-    def backlog(self, stream: StreamKey, before: int | None = None) -> Backlog:
-        """All PREPARED batches (or those before `before`), including those in an unfinished delivery. Takes
-        no lock.
+    def backlog(
+        self,
+        stream: StreamKey,
+        before: int | None = None,
+        limit: int | None = None,
+        since: int | None = None,
+    ) -> Backlog:
+        """All PREPARED batches, including those in an unfinished delivery. Takes no lock. The cost grows with
+        the number of batches that are added up.
+
+        Args:
+            before: only batches before this one
+            limit: only the oldest batches, at most this number
+            since: only this batch and later ones
         """
         chosen = queries.of_stream(stream)
         if before is not None:
             chosen = sa.and_(chosen, manifests.c.batch_id < before)
+        if since is not None:
+            chosen = sa.and_(chosen, manifests.c.batch_id >= since)
         with self._database.read() as connection:
-            return queries.backlog(connection, chosen)
+            return queries.backlog(connection, chosen, limit)
 
     def wait(self, stream: StreamKey, since: datetime | None) -> None:
         """Record since when the query waits for its backlog to shrink; None: it does not wait."""
@@ -222,17 +235,26 @@ class SqlDeliveries(SqlOperatorActions):
             stream_id = self._lock(connection, stream)
             queries.update_stream(connection, stream_id, {"waiting_since": since})
 
-    def deliverable(self, stream: StreamKey) -> Sequence[ManifestRecord]:
-        """PREPARED batches that are in no delivery, in ascending order, up to the first one that waits for
-        its replay.
+    def deliverable(
+        self, stream: StreamKey, limit: int = BATCHES_READ, after: int | None = None
+    ) -> Sequence[ManifestRecord]:
+        """The oldest PREPARED batches that are in no delivery, in ascending order, up to the first one that
+        waits for its replay. Takes no lock, and reads no records of later batches.
 
-        Takes no lock.
+        Args:
+            limit: maximum number of batches
+            after: continue after this batch, which an earlier call has returned
         """
-        is_free = (queries.of_stream(stream), IS_PREPARED, manifests.c.delivery_id.is_(None))
-        query = sa.select(manifests).where(*is_free).order_by(manifests.c.batch_id)
+        of_stream = queries.of_stream(stream)
+        query = sa.select(manifests).where(of_stream, IS_PREPARED, manifests.c.delivery_id.is_(None))
+        if after is not None:
+            query = query.where(manifests.c.batch_id > after)
         with self._database.read() as connection:
-            gap = delivery_queries.find_gap(connection, queries.of_stream(stream))
-            rows = connection.execute(query).all()
+            rows = connection.execute(query.order_by(manifests.c.batch_id).limit(limit)).all()
+            if not rows:
+                return []
+            first, last = rows[0].batch_id, rows[-1].batch_id
+            gap = delivery_queries.find_gap(connection, of_stream, first, last, after)
         return [queries.to_record(stream, row) for row in rows if gap is None or row.batch_id < gap]
 
     def recent(self, stream: StreamKey, limit: int) -> Sequence[DeliveryRecord]:

@@ -154,22 +154,42 @@ def check_lease(connection: Connection, stream_id: int, lease: Lease) -> None:
 # Deliveries -----------------------------------------------------------------------------------------
 
 
-def find_gap(connection: Connection, of_stream: sa.ColumnElement[bool]) -> int | None:
-    """Return the first batch that was aborted to be replayed and is not prepared again; None if there is
-    none.
+def find_gap(
+    connection: Connection,
+    of_stream: sa.ColumnElement[bool],
+    first: int,
+    last: int,
+    after: int | None = None,
+) -> int | None:
+    """Return the first batch up to `last` that was aborted to be replayed and is not prepared again; None if
+    there is none.
 
     Batches that an operator has skipped or aborted do not count, nor do batches before the table's token.
+    Reads no records of later batches unless there is a gap.
+
+    Args:
+        first: a PREPARED batch
+        after: a batch before which there is no gap; None if not known
     """
-    last_committed = sa.select(sa.func.max(manifests.c.batch_id)).where(
+    are_committed = sa.select(manifests.c.batch_id).where(
         of_stream, manifests.c.state == ManifestState.COMMITTED.value
     )
-    query = sa.select(sa.func.min(manifests.c.batch_id)).where(
+    newest_first = are_committed.order_by(manifests.c.batch_id.desc()).limit(1)
+    if after is None:
+        after = connection.scalar(newest_first.where(manifests.c.batch_id < first))
+    query = sa.select(manifests.c.batch_id).where(
         of_stream,
         manifests.c.state == ManifestState.ABORTED.value,
         sa.func.coalesce(manifests.c.aborted_by, AbortedBy.REPLAY.value) == AbortedBy.REPLAY.value,
-        manifests.c.batch_id > sa.func.coalesce(last_committed.scalar_subquery(), -1),
+        manifests.c.batch_id > (-1 if after is None else after),
+        manifests.c.batch_id <= last,
     )
+    query = query.order_by(manifests.c.batch_id).limit(1)
     gap: int | None = connection.scalar(query)
+    committed = None if gap is None else connection.scalar(newest_first)
+    if gap is None or committed is None or committed < gap:
+        return gap
+    gap = connection.scalar(query.where(manifests.c.batch_id > committed))
     return gap
 
 
@@ -190,7 +210,7 @@ def check_deliverable(connection: Connection, stream_id: int, given: Sequence[Ba
             f"Batch {taken[0].batch_id} of {given[0].stream} is part of the unfinished delivery "
             f"{taken[0].delivery_id}. The next round finishes that delivery first."
         )
-    gap = find_gap(connection, manifests.c.stream_id == stream_id)
+    gap = find_gap(connection, manifests.c.stream_id == stream_id, given[0].batch_id, given[-1].batch_id)
     if gap is not None and gap < given[-1].batch_id:
         raise RetryableError(
             f"Batch {gap} of {given[0].stream} waits for its replay and must be delivered first. The next "

@@ -370,13 +370,17 @@ def newest(connection: Connection, stream: StreamKey, limit: int) -> list[Manife
     return [to_record(stream, row) for row in connection.execute(query)]
 
 
-def backlog(connection: Connection, is_of_stream: sa.ColumnElement[bool]) -> Backlog:
-    """All PREPARED batches, including those in a delivery."""
-    sums = (sa.func.coalesce(sa.func.sum(column), 0) for column in _COUNTED)
-    query = sa.select(sa.func.count(), *sums, sa.func.min(manifests.c.prepared_at))
-    batches, files, rows, size_bytes, oldest = connection.execute(
-        query.where(is_of_stream, IS_PREPARED)
-    ).one()
+def backlog(
+    connection: Connection, is_of_stream: sa.ColumnElement[bool], limit: int | None = None
+) -> Backlog:
+    """All PREPARED batches, or the oldest `limit` of them, including those in a delivery."""
+    chosen = sa.select(*_COUNTED, manifests.c.prepared_at).where(is_of_stream, IS_PREPARED)
+    if limit is not None:
+        chosen = chosen.order_by(manifests.c.batch_id).limit(limit)
+    some = chosen.subquery()
+    sums = (sa.func.coalesce(sa.func.sum(some.c[column.name]), 0) for column in _COUNTED)
+    query = sa.select(sa.func.count(), *sums, sa.func.min(some.c.prepared_at)).select_from(some)
+    batches, files, rows, size_bytes, oldest = connection.execute(query).one()
     # Postgres returns the sum of integers as a decimal.
     return Backlog(batches, int(files), int(rows), int(size_bytes), oldest)
 

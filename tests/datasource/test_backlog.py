@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from tests.support.stored_batches import STREAM, batch, fill
-from tests.support.stores import START, HandClock
+from tests.support.stored_batches import STREAM, batch, fill, own
+from tests.support.stores import START, HandClock, add_backlog, work_of
 
 from penstock.committers.contract import ManifestState
 from penstock.committers.deliveries.contract import DeliveryState
@@ -66,6 +66,29 @@ def test_a_backlog_below_its_bound_keeps_nobody_waiting(store: SqlManifestStore,
     fill(store, 3)
     wait(store, replace(WIDE, batches=4, size_bytes=3001), clock)
     assert clock.waited_s == 0
+
+
+def test_a_long_backlog_is_not_added_up_for_each_batch(store: SqlManifestStore, clock: Clock) -> None:
+    """Once, then only the batches since. It is added up again when that would reach the bound."""
+    add_backlog(store, own(0), 10_000)
+    bound = replace(WIDE, batches=10_003)
+    steps = []
+    for batch_id in (10_000, 10_001, 10_002):
+        with work_of(store) as work:
+            wait(store, bound, clock, batch_id)
+        steps.append(work.steps)
+        fill(store, 1, first=batch_id)
+    assert steps[0] > 10_000
+    assert max(steps[1:]) < 500
+    deliver(store, *range(5))
+    with work_of(store) as work:
+        wait(store, bound, clock, 10_003)
+    assert work.steps > 10_000
+    assert clock.waited_s == 0
+    deliver(store, 5)
+    fill(store, 6, first=10_003)
+    with pytest.raises(RetryableError, match="10,003 batches wait"):
+        wait(store, replace(bound, wait_s=0), clock, 10_009)
 
 
 def test_a_replay_waits_only_for_earlier_batches(store: SqlManifestStore, clock: Clock) -> None:

@@ -15,7 +15,14 @@ from penstock.committers.contract import (
     ManifestState,
     StreamKey,
 )
-from penstock.committers.deliveries.contract import LEASE_S_MAX, Backlog, Delivery, DeliveryState, Lease
+from penstock.committers.deliveries.contract import (
+    BATCHES_READ,
+    LEASE_S_MAX,
+    Backlog,
+    Delivery,
+    DeliveryState,
+    Lease,
+)
 from penstock.committers.deliveries.policy import is_ahead
 from penstock.committers.errors import FencedError, RetryableError
 from penstock.committers.progress import Progress
@@ -218,9 +225,20 @@ class MemoryDeliveries:
             state = replace(state, **parked)  # type: ignore[arg-type]
         known.state = state
 
-    def backlog(self, stream: StreamKey, before: int | None = None) -> Backlog:
+    def backlog(
+        self,
+        stream: StreamKey,
+        before: int | None = None,
+        limit: int | None = None,
+        since: int | None = None,
+    ) -> Backlog:
         pending = self._store.find(stream).pending()
-        records = [one for one in pending if before is None or one.batch.batch_id < before]
+        records = [
+            one
+            for one in pending
+            if (before is None or one.batch.batch_id < before)
+            and (since is None or one.batch.batch_id >= since)
+        ][:limit]
         return Backlog(
             batches=len(records),
             files=sum(one.files for one in records),
@@ -232,11 +250,14 @@ class MemoryDeliveries:
     def wait(self, stream: StreamKey, since: datetime | None) -> None:
         self._store.known(stream).waiting_since = since
 
-    def deliverable(self, stream: StreamKey) -> Sequence[ManifestRecord]:
+    def deliverable(
+        self, stream: StreamKey, limit: int = BATCHES_READ, after: int | None = None
+    ) -> Sequence[ManifestRecord]:
         known = self._store.find(stream)
         gap = known.gap()
         free = [one for one in known.pending() if one.delivery_id is None]
-        return [one for one in free if gap is None or one.batch.batch_id < gap]
+        given = [one for one in free if gap is None or one.batch.batch_id < gap]
+        return [one for one in given if after is None or one.batch.batch_id > after][:limit]
 
     def recent(self, stream: StreamKey, limit: int) -> Sequence[DeliveryRecord]:
         return self._records(stream)[::-1][:limit]

@@ -318,7 +318,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "deliverAfterCheckpoint": Mutation(
         "delivers batches that Spark's commits log does not have",
-        instead(f"{DELIVERY}._deliverable", "record.batch.batch_id <= last", "True"),
+        instead(f"{DELIVERY}._deliverable", "last is None or one.batch.batch_id <= last", "True"),
     ),
     "a failed overlap check abandons the delivery": Mutation(
         "tries a delivery again of which another process has committed a part",

@@ -268,6 +268,7 @@ def everything(store: MemoryStore | SqlManifestStore) -> Iterator[object]:
     for key in STREAMS:
         yield [store.written_table(key), list(store.pending(key)), list(store.history(key, 2))]
         yield [store.settings(key), deliveries.state(key), deliveries.backlog(key)]
+        yield [deliveries.backlog(key, 2, 1), deliveries.backlog(key, since=1), list(_pages(deliveries, key))]
         yield [(store.record(key, number), store.manifest(key, number)) for number in range(4)]
         yield [list(store.manifests(key, state)) for state in ManifestState]
         yield store.progress.read(key)
@@ -277,6 +278,14 @@ def everything(store: MemoryStore | SqlManifestStore) -> Iterator[object]:
             yield [one, deliveries.manifest(one), list(deliveries.sources(one))]
     for before in (None, NOW, NOW + timedelta(hours=2)):
         yield [list(store.expiries.of_table(table, before)) for table in ("t1", "t2")]
+
+
+def _pages(deliveries: Any, key: StreamKey) -> Iterator[object]:
+    """One batch at a time."""
+    after = None
+    while some := deliveries.deliverable(key, 1, after):
+        yield some
+        after = some[-1].batch.batch_id
 
 
 def empty_store() -> SqlManifestStore:

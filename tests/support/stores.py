@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from alembic import command
 from alembic.config import Config
 
 import penstock
-from penstock.committers.contract import StreamKey
+from penstock.committers.contract import Manifest, StreamKey
 from penstock.committers.store import database, queries
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.committers.store.tables import SCHEMA_VERSIONS, VERSION_TABLE, metadata
@@ -89,6 +91,30 @@ HISTORY = {
 }
 
 
+def add_backlog(store: SqlManifestStore, manifest: Manifest, batches: int) -> None:
+    """Prepared batches 0 ... of the first stream, each like this manifest."""
+    add_history(store, batches)
+    run_sql(
+        store,
+        "UPDATE penstock_manifests SET state = 'PREPARED', digest = 'd' || batch_id, kind = :kind, "
+        "version = :version, files = :files, rows = :rows, size_bytes = :bytes, is_empty = :is_empty, "
+        "content_sha256 = :sha",
+        kind=manifest.kind,
+        version=manifest.version,
+        files=manifest.files,
+        rows=manifest.rows,
+        bytes=manifest.size_bytes,
+        is_empty=manifest.is_empty,
+        sha=manifest.content_sha256,
+    )
+    run_sql(
+        store,
+        "INSERT INTO penstock_manifest_contents (stream_id, batch_id, content) "
+        "SELECT stream_id, batch_id, :content FROM penstock_manifests",
+        content=manifest.content,
+    )
+
+
 def add_history(store: SqlManifestStore, batches: int) -> None:
     """Committed batches 0 ... of the first stream, without contents."""
     columns = (
@@ -116,6 +142,43 @@ def statements_of(store: SqlManifestStore) -> Iterator[list[tuple[str, Any]]]:
     sa.event.listen(store.engine, "before_cursor_execute", listen)
     yield said
     sa.event.remove(store.engine, "before_cursor_execute", listen)
+
+
+@dataclass
+class Work:
+    """What the database does for the store."""
+
+    steps: int = 0
+    """SQLite: instructions of its virtual machine, to 1 %. Postgres: rows that it returns or changes."""
+
+
+@contextmanager
+def work_of(store: SqlManifestStore) -> Iterator[Work]:
+    """Count the work inside the block. It does not depend on time or on other processes."""
+    work, is_sqlite = Work(), store.engine.dialect.name == "sqlite"
+    watched: list[sqlite3.Connection] = []
+
+    def count() -> None:
+        work.steps += STEPS
+
+    def watch(connection: sqlite3.Connection, _record: Any, _proxy: Any) -> None:
+        connection.set_progress_handler(count, STEPS)
+        watched.append(connection)
+
+    def add_rows(_c: Any, cursor: Any, statement: str, _p: Any, _context: Any, _many: bool) -> None:
+        work.steps += max(cursor.rowcount, 0) if "penstock_" in statement else 0
+
+    listened = ("checkout", watch) if is_sqlite else ("after_cursor_execute", add_rows)
+    sa.event.listen(store.engine, *listened)
+    try:
+        yield work
+    finally:
+        sa.event.remove(store.engine, *listened)
+        for connection in watched:
+            connection.set_progress_handler(None, 0)
+
+
+STEPS = 10
 
 
 def plans_of(store: SqlManifestStore, said: Sequence[tuple[str, Any]]) -> list[str]:
