@@ -188,18 +188,22 @@ class StreamWorker:
         held.check()
         store, context, sink = self._store, self._context, self._opened_sink()
 
-        def check_progress() -> None:
-            held.check()
+        def check_running() -> None:
             if context.stop.is_set():
                 raise RetryableError(
                     f"The delivery process was stopped while it sent rows of {self._key}. The next delivery "
                     "continues behind those that are acknowledged."
                 )
 
+        def check_progress() -> None:
+            held.check()
+            if not isinstance(table, CountsRequests):  # it checks that itself, also during an outage
+                check_running()
+
         self._requests = []
         table = open_table(sink, store, check_progress)
         if isinstance(table, CountsRequests):
-            table = table.watched(self._on_sending)
+            table = table.watched(self._on_sending, check_running)
         written = store.written_table(self._key)
 
         def check() -> None:
@@ -235,7 +239,9 @@ class StreamWorker:
         """Deliver the dead letters of committed batches. If that fails, the next delivery or maintenance does
         it.
         """
-        if not self._settings.dead_letters or not self._store.dead_letters.waiting(self._key):
+        if not self._settings.dead_letters or self._context.stop.is_set():
+            return
+        if not self._store.dead_letters.waiting(self._key):
             return
         letters = find_letters(self._store, self.stream, self._settings)
         if letters is None:

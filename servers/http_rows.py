@@ -63,6 +63,11 @@ class HttpRows:
             rows: list[dict[str, Any]] = json.load(response)
         return rows
 
+    def requests(self) -> int:
+        """The number of requests since the last `set`, whatever became of them."""
+        count: int = self._get()["requests"]
+        return count
+
     def last_row(self) -> Any:
         """The last row of the last request, as it was parsed."""
         return self._get()["last_row"]
@@ -75,13 +80,17 @@ class HttpRows:
         answers: tuple[int | Fault, ...] = (),
         refused: tuple[int, ...] = (),
         stalls_after: int = -1,
+        down_after: int = -1,
+        retry_after_s: int | None = None,
     ) -> None:
         """
         Args:
             deduplicate: a request with a known key is answered, and its rows are not taken
             answers: to the next requests: a status, which takes no rows, or a fault
             refused: a request with one of these ids is answered with 422
-            stalls_after: from this request on, answer when the test ends; -1: never
+            stalls_after: after so many requests, answer when the test ends; -1: never
+            down_after: after so many requests, answer 503; -1: never
+            retry_after_s: the header Retry-After of these answers
         """
         settings = {
             "deduplicate": deduplicate,
@@ -89,6 +98,8 @@ class HttpRows:
             "answers": answers,
             "refused": refused,
             "stalls_after": stalls_after,
+            "down_after": down_after,
+            "retry_after_s": retry_after_s,
         }
         urlopen(Request(self.base + _CONTROL, json.dumps(settings).encode(), method="PUT")).close()
 
@@ -157,6 +168,9 @@ def _serve(descriptor: int) -> None:
         await asyncio.sleep(settings.get("latency_s", 0.0))
         if 0 <= settings["stalls_after"] < number:
             await asyncio.Event().wait()
+        if 0 <= settings.get("down_after", -1) < number:
+            wait_s = settings["retry_after_s"]
+            return web.Response(status=503, headers={} if wait_s is None else {"Retry-After": str(wait_s)})
         answer = settings["answers"].pop(0) if settings["answers"] else 200
         if answer == "cut before":
             assert request.transport is not None
@@ -192,7 +206,8 @@ def _serve(descriptor: int) -> None:
 
     async def show(_: web.Request) -> web.Response:
         last_row = state.rows[-1] if state.rows else None
-        return web.json_response({"received": state.received, "last_row": last_row})
+        shown = {"received": state.received, "last_row": last_row, "requests": state.requests}
+        return web.json_response(shown)
 
     async def show_rows(_: web.Request) -> web.Response:
         return web.json_response(state.rows)

@@ -79,6 +79,7 @@ class RequestCommitter:
         self._on_bad_rows = on_bad_rows
         self._progress: ProgressStore | None = None
         self._watch: Callable[[Counters], None] = lambda counters: None
+        self._check: Callable[[], None] = lambda: None
 
     def with_progress(self, progress: ProgressStore) -> Self:
         """See `StoresProgress`."""
@@ -86,10 +87,10 @@ class RequestCommitter:
         opened._progress = progress
         return opened
 
-    def watched(self, watch: Callable[[Counters], None]) -> Self:
+    def watched(self, watch: Callable[[Counters], None], check: Callable[[], None]) -> Self:
         """See `CountsRequests`."""
         opened = copy(self)
-        opened._watch = watch
+        opened._watch, opened._check = watch, check
         return opened
 
     @property
@@ -185,7 +186,9 @@ class RequestCommitter:
         recorder = ProgressRecorder(
             self._store, stream, batches, seen, self._progress_s, self._clock, self._dead_letter_max
         )
-        sent, replaced = deliver(log, requests, recorder, batches, self._keys, self._on_bad_rows, self._watch)
+        sent, replaced = deliver(
+            log, requests, recorder, batches, self._keys, self._on_bad_rows, self._watch, self._check
+        )
         _tell(stream, batches, sent, replaced)
         return recorder.progress, sent.dropped, replaced
 

@@ -112,6 +112,12 @@ class EntryWriter(Protocol):
         """The live counters. They can be read in any thread."""
         ...
 
+    def check_with(self, check: Callable[[], None]) -> None:
+        """Call `check` in `write` and `flush`, about once a second while they wait. If it raises, nothing
+        more is sent; requests in flight get a few seconds for their responses, then the error is raised.
+        """
+        ...
+
     def take_refused(self) -> Sequence[RefusedEntry]:
         """Return the entries that became dead letters since the last call. Called in `on_acknowledged`, and
         after `flush`.
@@ -185,10 +191,13 @@ class ChecksDestination(Protocol):
 
 @runtime_checkable
 class CountsRequests(Protocol):
-    """Capability of a committer: the progress of its requests can be watched."""
+    """Capability of a committer: the progress of its requests can be watched, and they can be stopped."""
 
-    def watched(self, watch: Callable[[Counters], None]) -> Self:
+    def watched(self, watch: Callable[[Counters], None], check: Callable[[], None]) -> Self:
         """Return a copy that calls `watch` with the live counters of each of its writers, before the writer
         sends anything.
+
+        Args:
+            check: called while requests are sent; an exception stops the delivery, see `EntryWriter`
         """
         ...

@@ -130,6 +130,7 @@ def deliver(
     keys: Sequence[str] = (),
     on_bad_rows: BadRows = BadRows.FAIL,
     watch: Callable[[Counters], None] = lambda counters: None,
+    check: Callable[[], None] = lambda: None,
 ) -> tuple[Sent, int]:
     """Send the rows of the batches that are not recorded yet, and record them.
 
@@ -139,6 +140,7 @@ def deliver(
         keys: columns; a row that a later one of the same values replaces is not sent, see `replaced_rows`
         on_bad_rows: what happens to rows that cannot be converted
         watch: gets the live counters before anything is sent
+        check: called while requests are sent; an exception stops them, see `EntryWriter`
 
     Raises:
         FencedError: another process delivers the stream. Nothing more is sent.
@@ -169,6 +171,7 @@ def deliver(
 
     in_flight = RowsInFlight()
     writer: EntryWriter = requests.open_writer(on_acknowledged)
+    writer.check_with(check)
     watch(writer.counters)
     try:
         rows = rows_to_send(log, batches, start, keys)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -104,6 +107,50 @@ def test_a_delivery_process_that_is_killed_sends_again_only_what_was_in_flight(
         assert {row_id: one.key for one in after for row_id in one.ids if row_id in known} == {
             row_id: known[row_id] for row_id in twice
         }
+
+
+@pytest.mark.parametrize(
+    ("service", "number", "ends_s"),
+    [
+        ({"down_after": 30}, signal.SIGTERM, 10),
+        ({"down_after": 30, "retry_after_s": 3600}, signal.SIGINT, 10),
+        ({"latency_s": 2.0}, signal.SIGTERM, 10),
+        ({"stalls_after": 30}, signal.SIGTERM, 20),
+    ],
+    ids=["503", "Retry-After", "slow", "no answer"],
+)
+def test_a_signal_ends_a_delivery_while_the_service_is_down_or_slow(
+    stream: Stream,
+    start: Callable[[str], subprocess.Popen[str]],
+    service: dict[str, Any],
+    number: int,
+    ends_s: float,
+) -> None:
+    """Nothing more is sent, what is in flight gets its answer, and what is acknowledged is recorded."""
+    stream.query = stream.query.with_options(progressEverySeconds="60")
+    stream.server.set(**service)
+    stream.prepare()
+    process = start(stream.store_url)
+    wait_until(lambda: stream.server.requests() >= (IN_FLIGHT + 1 if "latency_s" in service else 31))
+    process.send_signal(number)
+    output = process.communicate(timeout=ends_s)
+    assert process.returncode == 0, output
+    sent = stream.server.requests()
+    acknowledged = stream.server.ids()
+    progress, key = stream.store.progress.read(stream.query.stream), stream.query.stream
+    recorded = 0 if progress.token is None else (progress.token.batch_id + 1) * ROWS // 3
+    recorded += 0 if progress.in_delivery is None else progress.in_delivery.position
+    assert recorded == next(row for row in count() if row not in acknowledged) > 0
+    assert stream.store.deliveries.acquire(key, "another", 10) is not None
+    assert stream.store.deliveries.backlog(key).batches == stream.left > 0
+    time.sleep(1)
+    assert stream.server.requests() == sent
+
+    stream.server.set()
+    delivered = stream.deliver()
+    assert delivered.code == 0, delivered.out + delivered.err
+    again = acknowledged[recorded:] if "stalls_after" in service else []
+    assert sorted(stream.server.ids()) == sorted([*range(ROWS), *again])
 
 
 def test_lost_responses_and_errors_that_pass_lose_nothing(stream: Stream) -> None:

@@ -260,13 +260,18 @@ class SimulatedWriter:
         self._lake = lake
         self._on_acknowledged = on_acknowledged
         self._acknowledged = Acknowledged()
+        self._check: Callable[[], None] = lambda: None
         self._waiting: list[Entry[int]] = []
 
     @property
     def acknowledged_up_to(self) -> int | None:
         return self._acknowledged.done_up_to
 
+    def check_with(self, check: Callable[[], None]) -> None:
+        self._check = check
+
     def write(self, entries: Sequence[Entry[int]]) -> None:
+        self._check()
         self._acknowledged.add([entry.position for entry in entries])
         self._waiting += entries
         while len(self._waiting) > ENTRIES_MAX + AHEAD_MAX:

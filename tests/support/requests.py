@@ -76,9 +76,14 @@ class FakeWriter:
         self.acknowledged_up_to: int | None = None
         self.counters = Counters()
         self.is_ended = False
+        self._check: Callable[[], None] = lambda: None
         self._refused: list[RefusedEntry] = []
 
+    def check_with(self, check: Callable[[], None]) -> None:
+        self._check = check
+
     def write(self, entries: Sequence[Any]) -> None:
+        self._check()
         for entry in entries:
             self._buffered.append(entry)
             if len(self._buffered) == self._destination.batch:

@@ -9,7 +9,7 @@ from concurrent.futures import wait
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from ...committers.errors import RetryableError
+from ...committers.errors import PenstockError, RetryableError
 from ...committers.requests.contract import Counters
 from .entry import Entry
 from .sender import RequestSender
@@ -17,7 +17,9 @@ from .sender import RequestSender
 PayloadT = TypeVar("PayloadT")
 
 _LOOK_S = 1.0
-"""Interval at which a caller who waits makes sure that the thread is alive."""
+"""Interval at which a caller who waits makes sure that the thread is alive, and calls `check`."""
+RESPONSES_S = 10.0
+"""How long a writer that is stopped waits for responses. Kubernetes waits 30 s before it kills a process."""
 _NO_THREAD = "The thread that sends the requests has ended."
 
 
@@ -38,6 +40,7 @@ class AsyncSinkWriter(Generic[PayloadT]):
         self._new_event_loop = new_event_loop
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._check: Callable[[], None] = lambda: None
         self._is_closed = False
 
     @property
@@ -50,6 +53,10 @@ class AsyncSinkWriter(Generic[PayloadT]):
         """See `RequestSender`."""
         return self._sender.counters
 
+    def check_with(self, check: Callable[[], None]) -> None:
+        """See `EntryWriter`."""
+        self._check = check
+
     def write(self, entries: Sequence[Entry[PayloadT]]) -> None:
         """Take the entries; block while the buffer is full. Each call costs a switch of threads: give many
         entries at a time.
@@ -61,7 +68,7 @@ class AsyncSinkWriter(Generic[PayloadT]):
         if self._is_closed:
             raise RuntimeError("The writer is closed.")
         if entries:
-            self._run(self._sender.write(entries))
+            self._run(self._sender.write(entries), self._check)
 
     def flush(self) -> None:
         """Block until all entries are done: nothing is buffered or in flight.
@@ -70,7 +77,7 @@ class AsyncSinkWriter(Generic[PayloadT]):
             PenstockError: an entry cannot be delivered.
         """
         if self._loop is not None:
-            self._run(self._sender.flush())
+            self._run(self._sender.flush(), self._check)
 
     def close(self) -> None:
         """Flush, close the client, and end the thread. If an entry cannot be delivered, the others are given
@@ -81,7 +88,7 @@ class AsyncSinkWriter(Generic[PayloadT]):
         """
         try:
             if self._loop is not None:
-                self._run(self._sender.close())
+                self._run(self._sender.close(), self._check)
         finally:
             self.abort()
 
@@ -100,8 +107,12 @@ class AsyncSinkWriter(Generic[PayloadT]):
         self._thread.join()
         self._loop = self._thread = None
 
-    def _run(self, call: Coroutine[Any, Any, None]) -> None:
-        """Run it in the loop, and wait for it."""
+    def _run(
+        self, call: Coroutine[Any, Any, None], check: Callable[[], None] = lambda: None
+    ) -> None:
+        """Run it in the loop, and wait for it. If `check` fails, nothing more is sent, and the requests in
+        flight get some time for their responses.
+        """
         if self._loop is None:
             self._loop = self._new_event_loop()
             self._thread = threading.Thread(
@@ -116,7 +127,13 @@ class AsyncSinkWriter(Generic[PayloadT]):
             raise RetryableError(_NO_THREAD) from None
         try:
             while not under_way.done() and self._thread.is_alive():
+                check()
                 wait((under_way,), timeout=_LOOK_S)
+        except PenstockError:  # of the check
+            under_way.cancel()
+            with suppress(RetryableError):  # the thread has ended
+                self._run(self._sender.stop(RESPONSES_S))
+            raise
         except BaseException:  # e.g. KeyboardInterrupt
             under_way.cancel()
             raise

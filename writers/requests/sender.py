@@ -30,6 +30,8 @@ PayloadT = TypeVar("PayloadT")
 OUTAGE_S = 10.0
 """An entry that is not accepted for so long is reported in the log."""
 WARNING_EVERY_S = 30.0
+CLOSE_S = 5.0
+"""Time limit for closing the client."""
 
 _TICK_S = 1e-6
 """Timers can be early by less than this."""
@@ -102,7 +104,7 @@ class RequestSender(Generic[PayloadT]):
         self._wanted_bytes: int | None = None
         """Size of the entry for which `write` needs room; None if it does not wait."""
         self._error: PenstockError | None = None
-        self._is_closed = False
+        self._is_closed = self._is_stopped = False
         self._warn_at = -math.inf
 
     # For the caller -----------------------------------------------------------------------------------
@@ -159,6 +161,14 @@ class RequestSender(Generic[PayloadT]):
         await self.flush()
         await self._end()
 
+    async def stop(self, seconds: float) -> None:
+        """Send nothing more. Return when the requests in flight have their responses, after `seconds` at the
+        latest.
+        """
+        self._is_stopped = True
+        if self._in_flight:
+            await asyncio.wait(list(self._in_flight), timeout=seconds)
+
     async def abort(self) -> None:
         """Give up all entries that are not done. Nothing is in flight afterwards. Raises nothing.
 
@@ -189,7 +199,7 @@ class RequestSender(Generic[PayloadT]):
         self._count()
         self._notify()
         with suppress(Exception):  # the results of all requests are known
-            await asyncio.wait_for(self._client.close(), self._limits.request_timeout_s)
+            await asyncio.wait_for(self._client.close(), min(self._limits.request_timeout_s, CLOSE_S))
 
     async def _wait(self) -> None:
         """Return after the next change: a request was started or has ended."""
@@ -243,7 +253,7 @@ class RequestSender(Generic[PayloadT]):
         """Start all requests that can be started now, and set the timer for the next one. Return True if any
         was started.
         """
-        if self._error is not None or self._is_closed:
+        if self._error is not None or self._is_closed or self._is_stopped:
             return False
         now = asyncio.get_running_loop().time()
         self._buffer.end_waits(now + _TICK_S)
