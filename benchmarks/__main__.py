@@ -22,6 +22,7 @@ NAMES = (
     "requests",
     "row_log",
     "outage",
+    "backlog",
     "tables",
     "arrow_batches",
     "start_settings",

@@ -31,8 +31,10 @@ from .commands.common import ATTENTION
 
 logger = get_logger("penstock.delivery")
 
-END_S = 60.0
-"""Seconds without progress after which a process that should stop is killed."""
+END_S = 20.0
+"""Seconds without progress after which a process that should stop is killed, such as one that waits for a
+storage that does not answer. Less than the 30 s after which Kubernetes kills it.
+"""
 POLL_INTERVAL_S = 0.1
 """Seconds between two checks of the progress."""
 

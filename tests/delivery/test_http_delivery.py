@@ -141,11 +141,12 @@ def test_a_signal_ends_a_delivery_while_the_service_is_down_or_slow(
     recorded = 0 if progress.token is None else (progress.token.batch_id + 1) * ROWS // 3
     recorded += 0 if progress.in_delivery is None else progress.in_delivery.position
     assert recorded == next(row for row in count() if row not in acknowledged) > 0
-    assert stream.store.deliveries.acquire(key, "another", 10) is not None
-    assert stream.store.deliveries.backlog(key).batches == stream.left > 0
+    lease = stream.store.deliveries.acquire(key, "another", 10)
+    assert lease is not None
     time.sleep(1)
     assert stream.server.requests() == sent
 
+    stream.store.deliveries.release(lease)
     stream.server.set()
     delivered = stream.deliver()
     assert delivered.code == 0, delivered.out + delivered.err

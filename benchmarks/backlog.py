@@ -1,0 +1,160 @@
+"""Measures how long the delivery of a backlog takes, by its length, without the destination.
+
+Bulk SQL prepares the batches; then `penstock deliver` reads, merges and marks them. Batches without rows are
+delivered many at a time, and batches whose tasks have sent their rows one at a time. Neither needs the service.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from benchmarks.measure import Options, print_progress
+from benchmarks.postgres import postgres_url
+from benchmarks.report import Report
+from benchmarks.store import add_history
+
+from penstock.committers.contract import Batch, Manifest, StreamKey
+from penstock.committers.requests.content import BATCHES_MAX, RequestManifests
+from penstock.committers.requests.contract import Sent
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.datasource.http.sink import DESTINATION
+from penstock.datasource.plug_ins import load
+from penstock.datasource.settings import register_stream
+from penstock.datasource.table_access import TableAccess
+from penstock.delivery.attempts import DeliveryListener, DeliveryReport, ServiceSettings
+from penstock.delivery.context import DeliveryContext
+from penstock.delivery.drain import drain
+
+LENGTHS = (5_000, 20_000, 50_000)
+RATIO_MAX = 1.5
+QUERY = "11111111-2222-3333-4444-555555555555"
+URL = "http://localhost:9/rows"
+MANIFESTS = RequestManifests("http")
+BATCH = Batch(StreamKey(QUERY, URL), 0, "")
+WAYS = {
+    "many at a time": (MANIFESTS.encode_files(BATCH, []), 4 * BATCHES_MAX),
+    "one at a time": (MANIFESTS.encode_sent(BATCH, [Sent(1, 8)]), 100),
+}
+"""Manifests, and the number of batches to deliver."""
+
+
+@dataclass
+class Spent:
+    """For these batches."""
+
+    seconds: float
+    cpu_s: float
+    batches: int
+
+    def per_thousand(self, seconds: float) -> float:
+        return seconds * 1000 / self.batches
+
+
+class StopAfter(DeliveryListener):
+    """Stops the delivery after so many batches."""
+
+    def __init__(self, batches: int) -> None:
+        self.left = batches
+        self.context: DeliveryContext | None = None
+
+    def on_delivery(self, report: DeliveryReport) -> None:
+        self.left -= len(report.delivered.delivery.manifest.batches)
+        if self.left <= 0 and self.context is not None:
+            self.context.stop.set()
+
+
+def run(options: Options) -> Report:
+    report = Report(
+        "backlog",
+        "Delivery of a long backlog",
+        "Seconds of the delivery process for 1,000 batches, by the number of batches that wait, without what the "
+        f"destination needs. Many at a time: the first four deliveries, of {BATCHES_MAX:,} batches each. One at a "
+        "time: the first 100 deliveries. Processor time is that of the delivery process, without the database "
+        "server.",
+    )
+    lengths = [length // 10 for length in LENGTHS] if options.is_quick else LENGTHS
+    measured: dict[tuple[str, str], dict[int, Spent]] = {}
+    for database in ("sqlite", "postgres"):
+        for way, (manifest, batches) in WAYS.items():
+            if options.wants(database):
+                measured[database, way] = {
+                    length: _delivered(database, manifest, length, batches) for length in lengths
+                }
+    for (database, way), spent in measured.items():
+        first, last = (spent[length].per_thousand(spent[length].cpu_s) for length in (lengths[0], lengths[-1]))
+        what = f"{database}, {way}: {lengths[-1]:,} batches relative to {lengths[0]:,}"
+        report.bound(what, last / first, "<=", RATIO_MAX)
+    header = ("database, deliveries", "batches that wait", "seconds per 1,000", "processor seconds per 1,000")
+    report.table(header, _rows(measured))
+    return report
+
+
+def _rows(measured: dict[tuple[str, str], dict[int, Spent]]) -> Iterator[tuple[object, ...]]:
+    for (database, way), by_length in measured.items():
+        for length, spent in by_length.items():
+            figures = spent.per_thousand(spent.seconds), spent.per_thousand(spent.cpu_s)
+            yield f"{database}, {way}", length, *figures
+
+
+def _delivered(database: str, manifest: Manifest, length: int, batches: int) -> Spent:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-backlog-")))
+        url = f"sqlite:///{folder}/store.db"
+        store = stack.enter_context(open_store(url if database == "sqlite" else stack.enter_context(postgres_url())))
+        given = {"url": URL, "delivery": "decoupled", "checkpointlocation": str(folder / "checkpoint")}
+        sink: Any = load(DESTINATION.data_source)(given).sink()
+        register_stream(sink, store, StreamKey(QUERY, sink.table_uri))
+        add_backlog(store, manifest, length)
+        listener = StopAfter(min(batches, length))
+        context = DeliveryContext(
+            access=TableAccess({}, {}), settings=ServiceSettings(maintains=False), listeners=[listener]
+        )
+        listener.context = context
+        started, cpu = time.perf_counter(), time.process_time()
+        (drained,) = drain(store, context)
+        spent = Spent(time.perf_counter() - started, time.process_time() - cpu, drained.batches)
+        if drained.error or drained.failure or listener.left > 0:
+            raise RuntimeError(f"the backlog was not delivered: {drained}")
+    print_progress(f"  {database}, {manifest.version}, {length:,}: {spent}")
+    return spent
+
+
+def add_backlog(store: SqlManifestStore, manifest: Manifest, batches: int) -> None:
+    """Prepared batches 0 ... of the first stream, each like the manifest."""
+    add_history(store, batches)
+    values = {
+        "version": manifest.version,
+        "files": manifest.files,
+        "rows": manifest.rows,
+        "bytes": manifest.size_bytes,
+        "is_empty": manifest.is_empty,
+        "sha": manifest.content_sha256,
+    }
+    engine = sa.create_engine(store.engine.url)
+    with engine.begin() as connection:
+        connection.execute(
+            sa.text(
+                "UPDATE penstock_manifests SET state = 'PREPARED', kind = 'http', version = :version, "
+                "files = :files, rows = :rows, size_bytes = :bytes, is_empty = :is_empty, "
+                "content_sha256 = :sha, finished_at = NULL, table_version = NULL"
+            ),
+            values,
+        )
+        connection.execute(
+            sa.text("UPDATE penstock_manifest_contents SET content = :content"), {"content": manifest.content}
+        )
+        connection.execute(
+            sa.text(
+                "UPDATE penstock_streams SET table_version = NULL, table_batch_id = NULL, committed_batches = 0"
+            )
+        )
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(sa.text("VACUUM ANALYZE" if engine.dialect.name == "postgresql" else "ANALYZE"))
+    engine.dispose()
