@@ -88,7 +88,9 @@ def run(options: Options) -> Report:
                     length: _delivered(database, manifest, length, batches) for length in lengths
                 }
     for (database, way), spent in measured.items():
-        first, last = (spent[length].per_thousand(spent[length].cpu_s) for length in (lengths[0], lengths[-1]))
+        first, last = (
+            spent[length].per_thousand(spent[length].cpu_s) for length in (lengths[0], lengths[-1])
+        )
         what = f"{database}, {way}: {lengths[-1]:,} batches relative to {lengths[0]:,}"
         report.bound(what, last / first, "<=", RATIO_MAX)
     header = ("database, deliveries", "batches that wait", "seconds per 1,000", "processor seconds per 1,000")
@@ -107,7 +109,9 @@ def _delivered(database: str, manifest: Manifest, length: int, batches: int) -> 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-backlog-")))
         url = f"sqlite:///{folder}/store.db"
-        store = stack.enter_context(open_store(url if database == "sqlite" else stack.enter_context(postgres_url())))
+        store = stack.enter_context(
+            open_store(url if database == "sqlite" else stack.enter_context(postgres_url()))
+        )
         given = {"url": URL, "delivery": "decoupled", "checkpointlocation": str(folder / "checkpoint")}
         sink: Any = load(DESTINATION.data_source)(given).sink()
         register_stream(sink, store, StreamKey(QUERY, sink.table_uri))

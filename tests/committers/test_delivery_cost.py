@@ -70,9 +70,7 @@ def deliver(store: SqlManifestStore, clock: HandClock, batches: int, after_check
     return work.steps
 
 
-def test_a_gap_far_behind_ends_the_batches_that_may_be_delivered(
-    store_url: str, clock: HandClock
-) -> None:
+def test_a_gap_far_behind_ends_the_batches_that_may_be_delivered(store_url: str, clock: HandClock) -> None:
     """They are read in several steps."""
     with open_store(store_url, clock) as store:
         stream = QUERY.stream

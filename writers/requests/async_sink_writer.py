@@ -107,9 +107,7 @@ class AsyncSinkWriter(Generic[PayloadT]):
         self._thread.join()
         self._loop = self._thread = None
 
-    def _run(
-        self, call: Coroutine[Any, Any, None], check: Callable[[], None] = lambda: None
-    ) -> None:
+    def _run(self, call: Coroutine[Any, Any, None], check: Callable[[], None] = lambda: None) -> None:
         """Run it in the loop, and wait for it. If `check` fails, nothing more is sent, and the requests in
         flight get some time for their responses.
         """
