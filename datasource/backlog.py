@@ -30,8 +30,8 @@ POLL_S = 1.0
 LOG_INTERVAL_S = 30.0
 
 _known: WeakKeyDictionary[SqlManifestStore, dict[StreamKey, tuple[int, Backlog]]] = WeakKeyDictionary()
-"""For each open store: the most that the backlog of a stream can be before this batch. Stores are opened again
-each minute.
+"""For each open store: a batch, and the most that the backlog of its stream before it can be. Stores are
+opened again each minute.
 """
 
 

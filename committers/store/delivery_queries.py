@@ -189,8 +189,8 @@ def find_gap(
     committed = None if gap is None else connection.scalar(newest_first)
     if gap is None or committed is None or committed < gap:
         return gap
-    gap = connection.scalar(query.where(manifests.c.batch_id > committed))
-    return gap
+    later: int | None = connection.scalar(query.where(manifests.c.batch_id > committed))
+    return later
 
 
 def check_deliverable(connection: Connection, stream_id: int, given: Sequence[Batch]) -> Sequence[Row[Any]]:
