@@ -127,7 +127,7 @@ def test_a_signal_ends_a_delivery_while_the_service_is_down_or_slow(
     ends_s: float,
 ) -> None:
     """Nothing more is sent, what is in flight gets its answer, and what is acknowledged is recorded."""
-    stream.query = stream.query.with_options(progressEverySeconds="60", retryFor="7200")
+    stream.query = stream.query.with_options(progressEverySeconds="60", retryFor="2h")
     stream.server.set(**service)
     stream.prepare()
     process = start(stream.store_url)
