@@ -268,8 +268,12 @@ class StreamDelivery:
             RetryableError: the store does not have the table's last batch yet.
             _RefusedError: the store has the table's last batch with other source offsets.
         """
-        is_before = waiting.batch.batch_id < token.batch_id
-        if is_before and self._store.record(self._stream, token.batch_id) is None:
+        is_known = (
+            waiting.batch.batch_id >= token.batch_id
+            or self._store.record(self._stream, token.batch_id) is not None
+            or any(record.batch.batch_id >= token.batch_id for record in self._prepared())
+        )
+        if not is_known:
             raise RetryableError(
                 f"The table {self._stream.table_uri} has batch {token.batch_id} of {self._stream.query_id}, "
                 "which the manifest store does not know: the store was restored from a backup, or a copy "

@@ -90,6 +90,9 @@ class MemoryStore:
             return None
         return WrittenTable(known.table_id, known.table_version, known.table_batch_id)
 
+    def streams_of(self, query_id: str) -> Sequence[StreamKey]:
+        return [key for key in self.streams if key.query_id == query_id]
+
     def other_queries(self, stream: StreamKey) -> Sequence[OtherQuery]:
         return [
             OtherQuery(key.query_id, known.query_name, known.settings, bool(known.pending()))

@@ -22,8 +22,8 @@ from penstock.committers.store.delivery_queries import DeliveryRecord
 T = TypeVar("T")
 
 READS = {
-    *("settings", "written_table", "other_queries", "record", "manifest", "pending", "history", "of_table"),
-    *("unfinished", "state", "backlog", "deliverable", "with_sources", "stream_keys", "read"),
+    *("settings", "written_table", "other_queries", "streams_of", "record", "manifest", "pending", "history"),
+    *("of_table", "unfinished", "state", "backlog", "deliverable", "with_sources", "stream_keys", "read"),
 }
 """Methods that change nothing."""
 
