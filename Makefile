@@ -126,7 +126,7 @@ fuzz: .venv/.installed ## Decode damaged manifests, settings and log entries, SE
 mutants: .venv/.installed ## Take guards away, one at a time, and count the histories until the simulation notices
 	@$(BIN)/python -m tests.simulation.mutants $(ARGS)
 
-# make chaos MINUTES=10 SEED=4711; of one format or store: make chaos ARGS="--lakes http --stores sqlite"
+# make chaos MINUTES=10 SEED=4711; into some destinations: make chaos ARGS="--lakes http,redis --stores sqlite"
 MINUTES ?= 60
 SEED ?=
 .PHONY: chaos

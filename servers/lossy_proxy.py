@@ -64,6 +64,10 @@ class LossyProxy:
             lines: list[str] = json.load(response)
         return lines
 
+    def hit(self) -> int:
+        """Return the number of requests with a fault since the last `spend`."""
+        return len(self.spent())
+
     def deliver_late(self) -> list[int]:
         """Send the late requests in their order and return the status codes of the responses."""
         with urlopen(Request(self.url + _LATE, method="POST")) as response:

@@ -29,11 +29,17 @@ class LossyTcp:
         self._lock = threading.Lock()
         self._word = b""
         self._faults: list[Fault] = []
+        self._hit = 0
 
-    def spend(self, *faults: Fault, on: bytes) -> None:
-        """Inject these faults, one for each request that contains the word."""
+    def spend(self, *faults: Fault, on: bytes = b"") -> None:
+        """Inject these faults, one for each request that contains the word; empty: any request."""
         with self._lock:
-            self._word, self._faults, self.requests = on, list(faults), 0
+            self._word, self._faults, self.requests, self._hit = on, list(faults), 0, 0
+
+    def hit(self) -> int:
+        """Return the number of requests with a fault since the last `spend`."""
+        with self._lock:
+            return self._hit
 
     def spent(self) -> bool:
         with self._lock:
@@ -41,32 +47,37 @@ class LossyTcp:
 
     def _take(self, request: bytes) -> Fault | None:
         with self._lock:
-            if not self._word or self._word not in request:
+            if self._word not in request:
                 return None
             self.requests += 1
-            return self._faults.pop(0) if self._faults else None
+            if not self._faults:
+                return None
+            self._hit += 1
+            return self._faults.pop(0)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._backend)
         fault: Fault | None = None
 
         async def return_responses() -> None:
-            while response := await server_reader.read(_CHUNK):
-                if fault == "response lost":
-                    writer.close()
-                    return
-                if fault != "response held":
-                    writer.write(response)
+            with suppress(OSError):
+                while response := await server_reader.read(_CHUNK):
+                    if fault == "response lost":
+                        break
+                    if fault != "response held":
+                        writer.write(response)
+            writer.close()
 
         returning = asyncio.create_task(return_responses())
         try:
-            while request := await reader.read(_CHUNK):
-                fault = fault or self._take(request)
-                if fault == "request lost":
-                    break
-                if self._delay_s:
-                    await asyncio.sleep(self._delay_s)
-                server_writer.write(request)
+            with suppress(OSError):  # such as a client that was killed
+                while request := await reader.read(_CHUNK):
+                    fault = fault or self._take(request)
+                    if fault == "request lost":
+                        break
+                    if self._delay_s:
+                        await asyncio.sleep(self._delay_s)
+                    server_writer.write(request)
         finally:
             returning.cancel()
             for one in (writer, server_writer):

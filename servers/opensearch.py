@@ -63,10 +63,14 @@ class OpenSearchServer:
     def hits(self, index: str) -> list[dict[str, Any]]:
         """Return all documents, with `_id`, `_source` and `_routing`."""
         self.ask("POST", f"{index}/_refresh")
-        found = self.ask("GET", f"{index}/_search?size={_PAGE}")
+        found = self.ask("GET", f"{index}/_search?size={_PAGE}&scroll=1m&track_total_hits=true")
         if found is None:
             return []
-        hits: list[dict[str, Any]] = found["hits"]["hits"]
+        hits: list[dict[str, Any]] = []
+        while page := found["hits"]["hits"]:
+            hits += page
+            found = self.ask("POST", "_search/scroll", {"scroll": "1m", "scroll_id": found["_scroll_id"]})
+        self.ask("DELETE", "_search/scroll", {"scroll_id": found["_scroll_id"]})
         assert found["hits"]["total"] == {"value": len(hits), "relation": "eq"}
         return hits
 

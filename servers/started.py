@@ -1,5 +1,5 @@
-"""Runs Postgres, S3, Azure, a REST catalog and an HTTP service for tests that need several of them; HTTP
-servers have a proxy.
+"""Runs Postgres, S3, Azure, a REST catalog and services that receive rows, for tests that need several of
+them. All but Postgres have a proxy.
 
 Each server starts on first use and stops with `Servers`.
 """
@@ -11,22 +11,31 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any, Generic, TypeVar
+from urllib.parse import urlsplit
 
 import psutil
+from servers.aws import aws_server
 from servers.azure import azure_server
-from servers.http_rows import HttpRows, http_rows
+from servers.http_rows import http_rows
 from servers.lossy_proxy import LossyProxy, lossy_proxy
+from servers.lossy_tcp import LossyTcp, lossy_tcp
+from servers.nats import nats_server
+from servers.opensearch import opensearch_server
 from servers.postgres import Postgres, postgres
 from servers.processes import stopped
+from servers.redis import redis_server
 from servers.rest_catalog import RestCatalogServer, rest_catalog_server
 from servers.s3 import s3_server
 
+P = TypeVar("P", LossyProxy, LossyTcp)
+
 
 @dataclass(frozen=True)
-class Proxied:
+class Proxied(Generic[P]):
     """A server process and its proxy. Everything except the run itself uses the proxy."""
 
-    proxy: LossyProxy
+    proxy: P
     process: psutil.Process
 
     def stopped(self) -> AbstractContextManager[None]:
@@ -40,10 +49,10 @@ class Servers:
         self._folder = folder
         self._stack = ExitStack()
         self._postgres: Postgres | None = None
-        self._s3: tuple[dict[str, str], Proxied] | None = None
-        self._azure: tuple[str, Proxied] | None = None
-        self._http: tuple[HttpRows, Proxied] | None = None
-        self._rest: tuple[RestCatalogServer, Proxied] | None = None
+        self._s3: tuple[dict[str, str], Proxied[LossyProxy]] | None = None
+        self._azure: tuple[str, Proxied[LossyProxy]] | None = None
+        self._rest: tuple[RestCatalogServer, Proxied[LossyProxy]] | None = None
+        self._services: dict[str, tuple[Any, Proxied[Any]]] = {}
 
     def __enter__(self) -> Servers:
         return self
@@ -58,14 +67,14 @@ class Servers:
             self._postgres = self._stack.enter_context(postgres())
         return self._postgres
 
-    def s3(self) -> tuple[dict[str, str], Proxied]:
+    def s3(self) -> tuple[dict[str, str], Proxied[LossyProxy]]:
         """Return storage options of the server itself, and the server with its proxy."""
         if self._s3 is None:
             options = self._stack.enter_context(s3_server())
             self._s3 = options, self._proxied(options["AWS_ENDPOINT_URL"])
         return self._s3
 
-    def azure(self) -> tuple[str, Proxied]:
+    def azure(self) -> tuple[str, Proxied[LossyProxy]]:
         """Return the URL of the server itself, and the server with its proxy.
 
         Raises:
@@ -77,7 +86,7 @@ class Servers:
             os.environ["AZURITE_BLOB_STORAGE_URL"] = self._azure[1].proxy.url  # read by the drivers
         return self._azure
 
-    def rest_catalog(self) -> tuple[RestCatalogServer, Proxied]:
+    def rest_catalog(self) -> tuple[RestCatalogServer, Proxied[LossyProxy]]:
         """Return the server itself, and the server with its proxy.
 
         Raises:
@@ -88,18 +97,41 @@ class Servers:
             self._rest = server, self._proxied(server.uri)
         return self._rest
 
-    def http(self) -> tuple[HttpRows, Proxied]:
-        """Return the service itself, and the server with its proxy."""
-        if self._http is None:
-            errors = self._stack.enter_context((self._folder / "http.log").open("ab"))
-            service = self._stack.enter_context(http_rows(errors))
-            self._http = service, self._proxied(service.url.rpartition("/")[0])
-        return self._http
+    def service(self, kind: str) -> tuple[Any, Proxied[Any]]:
+        """Return the server of a service itself, and the server with its proxy.
 
-    def _proxied(self, url: str) -> Proxied:
-        process = _listener(int(url.rpartition(":")[2]))
+        Args:
+            kind: such as `redis`, for `penstock.redis`
+
+        Raises:
+            UnreachableError: it cannot be downloaded.
+        """
+        if kind not in self._services:
+            server = self._stack.enter_context(self._service(kind))
+            self._services[kind] = server, self._proxied(server.url)
+        return self._services[kind]
+
+    def _service(self, kind: str) -> AbstractContextManager[Any]:
+        if kind == "kinesis":
+            return aws_server()
+        if kind == "redis":
+            return redis_server()
+        if kind == "nats":
+            return nats_server()
+        if kind == "opensearch":
+            return opensearch_server(self._folder / "opensearch")
+        assert kind == "http", kind
+        return http_rows(self._stack.enter_context((self._folder / "http.log").open("ab")))
+
+    def _proxied(self, url: str) -> Proxied[Any]:
+        parts = urlsplit(url)
+        assert parts.port is not None, url
+        process = _listener(parts.port)
+        if parts.scheme != "http":
+            return Proxied(self._stack.enter_context(lossy_tcp(parts.port)), process)
         errors = self._stack.enter_context((self._folder / "proxies.log").open("ab"))
-        return Proxied(self._stack.enter_context(lossy_proxy(url, errors)), process)
+        proxy = lossy_proxy(f"http://{parts.netloc}", errors)
+        return Proxied(self._stack.enter_context(proxy), process)
 
 
 def _listener(port: int) -> psutil.Process:

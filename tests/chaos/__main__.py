@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60, help="how long faults are injected")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="default: a random one")
     parser.add_argument(
-        "--lakes", default=",".join(FORMATS), help="formats, http for services; separated by commas"
+        "--lakes", default=",".join(FORMATS), help="formats of tables, and services; separated by commas"
     )
     parser.add_argument("--stores", default=",".join(STORES), help="manifest stores, separated by commas")
     parser.add_argument("--environments", default=",".join(ENVIRONMENTS), help="separated by commas")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from servers.started import Servers
 from tests.chaos.checks import Verdict
-from tests.chaos.deployments import CLUSTER, Setup, deploy
+from tests.chaos.deployments import CLUSTER, Deployment, ReceivedRows, Setup, deploy
 from tests.chaos.disks import FILLER
 from tests.chaos.faults import TrialFailed
 from tests.chaos.plan import DriverPlan, plan_trial
@@ -84,7 +84,7 @@ class Campaign:
                 except Exception:  # noqa: BLE001  reported; the next trial may succeed
                     trial.result.problems.append(traceback.format_exc())
             if trial.result.problems:
-                _keep_mounted(root)
+                _keep(deployment)
         result = trial.result
         if result.problems:
             (root / "trial.json").write_text(json.dumps(asdict(result), indent=1))
@@ -114,8 +114,11 @@ def line(event: Event) -> str:
     )
 
 
-def _keep_mounted(root: Path) -> None:
-    """Copy the files of file systems that are unmounted at the end of the trial."""
+def _keep(deployment: Deployment) -> None:
+    """Copy what does not outlast the trial: the files of mounted file systems, and the rows of a service."""
+    root, table = deployment.root, deployment.place.table
+    if isinstance(table, ReceivedRows):
+        (root / "rows.json").write_text(json.dumps(table.service.rows()))
     for folder in (root / "lake", root / "checkpoints"):
         if folder.is_mount():
             copy = folder.with_name(f"{folder.name}-kept")

@@ -43,6 +43,8 @@ class DeliveryProcess(RunningJob):
             prefix, separator, name = key.partition(".")
             if separator:  # storage.… or catalog.…
                 command += [f"--{prefix}", f"{name}={value}"]
+            elif key in ("accessKeyId", "secretAccessKey"):
+                command += ["--storage", f"{key}={value}"]
         super().__init__(command, self.log, pause)
 
     @property
@@ -99,9 +101,9 @@ class Deliveries:
         return process
 
     @property
-    def starts(self) -> int:
-        """The number of processes so far."""
-        return len(self._started)
+    def ends(self) -> int:
+        """The number of processes that do not run any more."""
+        return len(self._started) - len(self.running)
 
     def any(self) -> DeliveryProcess:
         return self._rng.choice(self.running)

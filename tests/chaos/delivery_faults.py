@@ -142,7 +142,7 @@ def _table_down(trial: Trial) -> str:
     with failing_requests(trial, "request lost", on=words) as proxy:
         trial.wait_until(lambda: False, seconds)
         done, failed = trial.progress.committed() - before, trial.failures()[failures:]
-        hit, is_full = len(proxy.spent()), trial.deliveries.store.is_backlog_full()
+        hit, is_full = proxy.hit(), trial.deliveries.store.is_backlog_full()
     other = [error for error in failed if "backlog" not in error]
     if other:
         raise TrialFailed(f"the table was down for {seconds:.0f} s, and the query failed: {other[0]}")

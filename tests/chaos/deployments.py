@@ -1,4 +1,6 @@
-"""The setups of the campaign (format, environment, store and delivery), and their deployment for a trial."""
+"""The setups of the campaign (format or service, environment, store and delivery), and their deployment for a
+trial.
+"""
 
 from __future__ import annotations
 
@@ -6,41 +8,65 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 from duckdb import DuckDBPyConnection
-from servers.azure import CONTAINER, NpmUnreachableError, azure_client, azure_names, emulator_options
-from servers.http_rows import HttpRows
-from servers.maven import MavenUnreachableError
+from servers.aws import KEY, SECRET
+from servers.azure import CONTAINER, azure_client, azure_names, emulator_options
 from servers.postgres import Postgres
 from servers.s3 import BUCKET, s3_client
 from servers.started import Proxied, Servers
+from servers.unreachable import UnreachableError
 from tests.chaos.disks import small_disk, why_no_small_disks
+from tests.conformance.harnesses import (
+    DeduplicatingHttpHarness,
+    HttpHarness,
+    KinesisHarness,
+    NatsHarness,
+    NatsIdHarness,
+    OpenSearchHarness,
+    RedisFenceHarness,
+    RedisHarness,
+    RedisStreamHarness,
+    ServiceHarness,
+)
 
 from penstock.testing import DeltaTable, IcebergTable
 from penstock.testing.table import Table, TableVersion
 
-Format = Literal["delta", "iceberg", "http"]
+Format = Literal["delta", "iceberg", "http", "kinesis", "redis", "nats", "opensearch"]
 Environment = Literal[
-    "disk", "small disks", "S3", "Azure", "REST catalog", "plain service", "idempotent service"
-]
+    "disk", "small disks", "S3", "Azure", "REST catalog", "plain service", "idempotent service", "Kinesis",
+    "Redis strings", "Redis stream", "Redis fence", "JetStream", "JetStream ids", "OpenSearch",
+]  # fmt: skip
 Store = Literal["sqlite", "postgres"]
 Delivery = Literal["coupled", "decoupled"]
 LOCAL, CLUSTER = "local[2,8]", "local-cluster[2,1,1024]"
 """Spark's master: threads as executors, and eight failures of a task end a query; processes as executors."""
 
-FORMATS: Sequence[Format] = ("delta", "iceberg", "http")
 OBJECT_STORES: Sequence[Environment] = ("S3", "Azure")
-SERVICES: Sequence[Environment] = ("plain service", "idempotent service")
-"""The second one takes each Idempotency-Key once."""
+_SERVICES: Mapping[Format, Mapping[Environment, type[ServiceHarness]]] = {
+    "http": {"plain service": HttpHarness, "idempotent service": DeduplicatingHttpHarness},
+    "kinesis": {"Kinesis": KinesisHarness},
+    "redis": {
+        "Redis strings": RedisHarness,
+        "Redis stream": RedisStreamHarness,
+        "Redis fence": RedisFenceHarness,
+    },
+    "nats": {"JetStream": NatsHarness, "JetStream ids": NatsIdHarness},
+    "opensearch": {"OpenSearch": OpenSearchHarness},
+}
+SERVICES = {name: harness for services in _SERVICES.values() for name, harness in services.items()}
+"""The environments whose rows are sent in requests. The harnesses of the conformance suite know them."""
 STORES: Sequence[Store] = ("sqlite", "postgres")
 
 _ENVIRONMENTS: Mapping[Format, Sequence[Environment]] = {
     "delta": ("disk", "small disks", *OBJECT_STORES),
     "iceberg": ("disk", "small disks", "REST catalog"),
-    "http": SERVICES,
+    **{service: tuple(environments) for service, environments in _SERVICES.items()},
 }
+FORMATS: Sequence[Format] = tuple(_ENVIRONMENTS)
 ENVIRONMENTS: Sequence[Environment] = (*_ENVIRONMENTS["delta"], "REST catalog", *SERVICES)
 
 ROWS_IN_REQUEST, REQUESTS_IN_FLIGHT, ROWS_BUFFERED = 5, 4, 20
@@ -55,13 +81,8 @@ _OPTIONS: Mapping[Format | Delivery | Environment, Mapping[str, str]] = {
         "keepSnapshots": "8",
         "snapshotGrace": "15s",
     },
-    "http": {
-        "maxInFlightRequests": str(REQUESTS_IN_FLIGHT),
-        "maxBufferedRequests": str(ROWS_BUFFERED),
-        "maxBatchSize": str(ROWS_IN_REQUEST),
-        "progressEverySeconds": "0",
-    },
-    "idempotent service": {"format": "row", "idColumn": "id"},
+    "kinesis": {"accessKeyId": KEY, "secretAccessKey": SECRET},
+    "Redis fence": {"maxInFlightRequests": "1"},
     "coupled": {},
     "decoupled": {
         "delivery": "decoupled",
@@ -73,6 +94,12 @@ _OPTIONS: Mapping[Format | Delivery | Environment, Mapping[str, str]] = {
 }
 _COMPACTION = {"compactEverySeconds": "20"}
 """With these, snapshots expire, backlogs fill up and files are compacted within one trial."""
+_OF_SERVICES = {
+    "maxInFlightRequests": str(REQUESTS_IN_FLIGHT),
+    "maxBufferedRequests": str(ROWS_BUFFERED),
+    "maxBatchSize": str(ROWS_IN_REQUEST),
+    "requestTimeout": "15s",
+}
 
 
 @dataclass(frozen=True)
@@ -98,9 +125,17 @@ class Setup:
         return self.environment in (*OBJECT_STORES, *SERVICES, "REST catalog")
 
     @property
+    def is_over_tcp(self) -> bool:
+        """True if that proxy does not know the requests."""
+        return not self.is_table and isinstance(SERVICES[self.environment].rows_in, bytes)
+
+    @property
     def doubles_rows(self) -> bool:
         """True if rows that are sent again are there twice."""
-        return self.environment == "plain service"
+        harness = SERVICES.get(self.environment)
+        if harness is None or (harness is NatsHarness and self.is_decoupled):
+            return False  # JetStream knows the ids of rows from a row log
+        return not harness.promises.is_exactly_once
 
     @property
     def is_table(self) -> bool:
@@ -113,7 +148,7 @@ def all_setups(
     stores: Collection[str] = STORES,
     environments: Collection[str] = ENVIRONMENTS,
 ) -> list[Setup]:
-    """Return each format in each environment, with each store, coupled and decoupled."""
+    """Return each format in each environment, with each store, decoupled and, but for a fence, coupled."""
     deliveries: Sequence[Delivery] = ("coupled", "decoupled")
     return [
         Setup(table_format, environment, store, delivery)
@@ -122,6 +157,7 @@ def all_setups(
         for store in STORES
         for delivery in deliveries
         if table_format in formats and store in stores and environment in environments
+        if environment != "Redis fence" or delivery == "decoupled"
     ]
 
 
@@ -134,7 +170,9 @@ def why_unavailable(setup: Setup, servers: Servers) -> str | None:
             servers.rest_catalog()
         if setup.environment == "Azure":
             servers.azure()
-    except (MavenUnreachableError, NpmUnreachableError) as error:
+        if not setup.is_table:
+            servers.service(setup.format)
+    except UnreachableError as error:
         return str(error)
     return None
 
@@ -149,7 +187,7 @@ class Place:
     """The options that name it in a query, through the proxy."""
     folder: Path | None = None
     """The folder of its files, on a local disk."""
-    server: Proxied | None = None
+    server: Proxied[Any] | None = None
     """The server of the table or of its catalog."""
 
 
@@ -177,7 +215,9 @@ class Deployment:
     def options(self) -> dict[str, str]:
         """The options of the query."""
         setup = self.setup
-        more = {**_OPTIONS[setup.format], **_OPTIONS.get(setup.environment, {}), **_OPTIONS[setup.delivery]}
+        more = {} if setup.is_table else dict(_OF_SERVICES)
+        for part in (setup.format, setup.environment, setup.delivery):
+            more |= _OPTIONS.get(part, {})
         if setup.is_decoupled and setup.is_table:
             more |= _COMPACTION
         return {**self.place.options, **more, "store": self.store_url}
@@ -211,17 +251,17 @@ def deploy(setup: Setup, root: Path, servers: Servers) -> Iterator[Deployment]:
                 what: stack.enter_context(small_disk(root / folder))
                 for what, folder in (("table", "lake"), ("checkpoint", "checkpoints"))
             }
-        yield Deployment(setup, root, _place(setup, root, servers), store_url, disks, postgres)
+        yield Deployment(setup, root, _place(setup, root, servers, stack), store_url, disks, postgres)
 
 
-def _place(setup: Setup, root: Path, servers: Servers) -> Place:
+def _place(setup: Setup, root: Path, servers: Servers, stack: ExitStack) -> Place:
     name, folder = root.name.replace("-", "_"), root / "lake" / "table"
     if setup.environment == "S3":
         return _on_s3(folder, name, servers)
     if setup.environment == "Azure":
         return _on_azure(folder, name, servers)
     if not setup.is_table:
-        return _at_service(setup, servers)
+        return _at_service(setup, root, servers, stack)
     if setup.environment == "REST catalog":
         return _in_rest_catalog(name, servers)
     if setup.format == "delta":
@@ -267,12 +307,11 @@ def _in_rest_catalog(namespace: str, servers: Servers) -> Place:
     return Place(table, options, catalog.warehouse / namespace / "ids", server)
 
 
-def _at_service(setup: Setup, servers: Servers) -> Place:
-    service, server = servers.http()
-    service.clear()
-    service.set(deduplicate=setup.environment == "idempotent service")
-    url = f"{server.proxy.url}/rows"
-    return Place(ReceivedRows(service, url), {"url": url}, server=server)
+def _at_service(setup: Setup, root: Path, servers: Servers, stack: ExitStack) -> Place:
+    service, server = servers.service(setup.format)
+    new_harness: Any = SERVICES[setup.environment]
+    harness = stack.enter_context(new_harness(root / "checkpoints" / "ids", service, server.proxy).created())
+    return Place(ReceivedRows(harness), harness.options, server=server)
 
 
 def _prefixed(prefix: str, options: Mapping[str, str]) -> dict[str, str]:
@@ -283,8 +322,11 @@ def _prefixed(prefix: str, options: Mapping[str, str]) -> dict[str, str]:
 class ReceivedRows:
     """See `Table`: the rows that a service has received, past the proxy."""
 
-    service: HttpRows
-    uri: str
+    service: ServiceHarness
+
+    @property
+    def uri(self) -> str:
+        return self.service.promises.name
 
     def relation(self, connection: DuckDBPyConnection) -> str:
         rows = self.service.rows()

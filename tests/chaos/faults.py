@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import psutil
-from servers.lossy_proxy import Fault as RequestFault
+from servers.lossy_proxy import Fault as HttpFault
 from servers.lossy_proxy import LossyProxy
+from servers.lossy_tcp import Fault as TcpFault
+from servers.lossy_tcp import LossyTcp
 from servers.processes import send, stopped
 from tests.chaos import disks
 from tests.chaos.deployments import CLUSTER, OBJECT_STORES, SERVICES, Environment, Setup
@@ -27,6 +29,7 @@ from tests.chaos.driver import Driver, Role
 if TYPE_CHECKING:
     from tests.chaos.trial import Trial
 
+RequestFault: TypeAlias = "HttpFault | TcpFault"
 Kind = Literal["kill", "pause", "disk", "permission", "connection"]
 Paused = Literal["driver", "task worker", "commit worker", "Postgres", "object store", "service"]
 
@@ -249,30 +252,30 @@ def _wait_for_failure(trial: Trial, pattern: str) -> str:
 
 # Connections ------------------------------------------------------------------------------------------
 
-_COMMIT_REQUEST: Mapping[Environment, str] = {
+_COMMIT_REQUEST: Mapping[Environment, str | bytes] = {
     **dict.fromkeys(OBJECT_STORES, "PUT /_delta_log/"),
     "REST catalog": "POST /v1/namespaces/ /tables/",
-    **dict.fromkeys(SERVICES, "POST /rows"),
+    **{environment: harness.rows_in for environment, harness in SERVICES.items()},
 }
-"""Words of the first line of the request that is the commit."""
+"""Words of the first line of the request that is the commit; over TCP: bytes in the request."""
 
 
 @contextmanager
 def failing_requests(
-    trial: Trial, how: RequestFault, times: int = 10_000, on: str = ""
-) -> Iterator[LossyProxy]:
+    trial: Trial, how: RequestFault, times: int = 10_000, on: str | bytes = ""
+) -> Iterator[LossyProxy | LossyTcp]:
     """Let the next requests fail in the table's proxy, within the block.
 
     Args:
-        on: words in the first lines of these requests
+        on: see `_COMMIT_REQUEST`; empty: all requests
     """
     assert trial.deployment.place.server is not None
     proxy = trial.deployment.place.server.proxy
-    proxy.spend(*[how] * times, on=on)
+    proxy.spend(*[how] * times, **({"on": on} if on else {}))
     try:
         yield proxy
     finally:
-        trial.faulty_requests += len(proxy.spent())
+        trial.faulty_requests += proxy.hit()
         proxy.spend()
 
 
@@ -282,7 +285,7 @@ def _outage(how: RequestFault, trial: Trial) -> str:
     seconds = trial.rng.choice((1.0, 1.0, 3.0, 12.0))
     with failing_requests(trial, how) as proxy:
         time.sleep(seconds)
-        hit = len(proxy.spent())
+        hit = proxy.hit()
     if not hit:
         raise NotApplicable(f"no request was sent in {seconds:.0f} s")
     return f"{how}: {hit} requests in {seconds:.0f} s"
@@ -293,8 +296,8 @@ def _fail_commits(how: RequestFault, trial: Trial) -> str:
     times = trial.rng.choice((1, 1, 2, 4))
     words = _COMMIT_REQUEST[trial.deployment.setup.environment]
     with failing_requests(trial, how, times, words) as proxy:
-        trial.wait_until(lambda: len(proxy.spent()) >= times, 20)
-        hit = len(proxy.spent())
+        trial.wait_until(lambda: proxy.hit() >= times, 20)
+        hit = proxy.hit()
     if not hit:
         raise NotApplicable("no commit was sent in 20 s")
     return f"{hit} commit requests: {how}"
@@ -323,8 +326,9 @@ def _on_small_disks(setup: Setup) -> bool:
     return setup.environment == "small disks"
 
 
-def _has_server(setup: Setup) -> bool:
-    return setup.has_server
+def _can_fail(how: RequestFault) -> Callable[[Setup], bool]:
+    """The proxy of TCP knows other faults than the one of HTTP."""
+    return lambda setup: setup.has_server and how in get_args(TcpFault if setup.is_over_tcp else HttpFault)
 
 
 def _has_permissions(setup: Setup) -> bool:
@@ -348,6 +352,7 @@ _FAILED_COMMITS: Sequence[RequestFault] = (
     "request lost",
     "response lost",
     "response cut",
+    "response held",
     "committed, answered 503",
     "sent twice",
 )
@@ -378,11 +383,11 @@ SURVIVED: Sequence[Fault] = (
         )
     ),
     *(
-        Fault(f"outage: {what}", "connection", partial(_outage, how), _has_server)
+        Fault(f"outage: {what}", "connection", partial(_outage, how), _can_fail(how))
         for how, what in _OUTAGES.items()
     ),
     *(
-        Fault(f"commit request: {how}", "connection", partial(_fail_commits, how), _has_server)
+        Fault(f"commit request: {how}", "connection", partial(_fail_commits, how), _can_fail(how))
         for how in _FAILED_COMMITS
     ),
 )

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, islice, repeat
+from itertools import chain, islice, product, repeat
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -23,7 +23,7 @@ from tests.chaos import delivery_faults
 from tests.chaos.campaign import Campaign
 from tests.chaos.checks import check_during_trial
 from tests.chaos.deliveries import DeliveryStore, Lease
-from tests.chaos.deployments import CLUSTER, Deployment, Place, ReceivedRows, Setup, all_setups
+from tests.chaos.deployments import CLUSTER, LOCAL, Deployment, Place, ReceivedRows, Setup, all_setups
 from tests.chaos.faults import KILL_AT_POINT, KILL_DRIVER, KILL_DRIVER_AT_POINT, Fault
 from tests.chaos.plan import (
     ANYWHERE,
@@ -39,8 +39,10 @@ from tests.chaos.plan import (
 from tests.chaos.report import Report
 from tests.chaos.source import ROWS_PER_FILE, Source
 from tests.chaos.trial import Result, Trial
+from tests.conformance.harnesses import HttpHarness
 from tests.support.backlogs import QUERY, DecoupledLake
 from tests.support.stored_lake import NOW
+from tests.support.unreachable import skipped_if_unreachable
 
 from penstock.committers.crash_points import DELIVERY_POINTS, STREAM_POINTS
 from penstock.testing import DeltaTable
@@ -69,10 +71,14 @@ def test_every_crash_point_of_a_delivery_is_hit() -> None:
 
 
 def test_every_second_trial_is_decoupled(tmp_path: Path) -> None:
+    """At the end of a round also those whose setup is never coupled."""
     setups = all_setups()
     trials = Campaign(1, tmp_path, Servers(tmp_path), print).trials(setups)
-    found = [setup.delivery for _, setup in islice(trials, 2 * len(setups))]
-    assert found == ["coupled", "decoupled"] * len(setups)
+    found = [setup for _, setup in islice(trials, len(setups))]
+    assert {replace(setup, master=LOCAL) for setup in found} == set(setups)
+    of_fence = sum(setup.environment == "Redis fence" for setup in setups)
+    pairs = (len(setups) - of_fence) // 2
+    assert [setup.delivery for setup in found] == ["coupled", "decoupled"] * pairs + ["decoupled"] * of_fence
 
 
 def test_the_same_seed_plans_the_same_trial() -> None:
@@ -200,7 +206,8 @@ def test_rows_that_a_service_has_twice_are_counted_and_may_be_few(
     files = sorted(source.folder.iterdir())[:3]
     rows = [row for file in files for row in pq.read_table(file, columns=["id", "day"]).to_pylist()]
     with http_rows() as service:
-        place = Place(ReceivedRows(service, service.url), {"url": service.url})
+        harness = HttpHarness(deployment.root, service)
+        place = Place(ReceivedRows(harness), harness.options)
         received = replace(deployment, setup=Setup("http", "plain service", "sqlite"), place=place)
         assert check_during_trial(received, source).lost == 3 * ROWS_PER_FILE, "it has none"
         for sent in (rows[1:], rows[:1]):
@@ -219,12 +226,13 @@ def send_rows(url: str, rows: list[dict[str, Any]]) -> None:
     urlopen(Request(url, json.dumps(rows).encode(), {"Content-Type": "application/json"})).close()
 
 
-def test_only_the_plain_service_may_double_rows() -> None:
-    """A service that knows ids, like a table, has each row once."""
-    setups = all_setups(["http"])
-    assert [setup.environment for setup in setups if setup.doubles_rows] == ["plain service"] * 4
-    assert len(setups) == 8
-    assert not any(setup.doubles_rows for setup in all_setups(["delta", "iceberg"]))
+def test_only_services_that_do_not_know_ids_may_double_rows() -> None:
+    """Other services, like tables, have each row once. JetStream knows the ids of rows from a row log."""
+    setups = all_setups(stores=["sqlite"])
+    assert {(setup.environment, setup.delivery) for setup in setups if setup.doubles_rows} == {
+        *product(("plain service", "Kinesis", "Redis stream"), ("coupled", "decoupled")),
+        ("JetStream", "coupled"),
+    }
 
 
 def commit(deployment: Deployment, action: Callable[[dict[str, Any]], dict[str, Any]]) -> str:
@@ -280,8 +288,18 @@ def run_trial(setup: Setup, folder: Path, fault: Fault) -> Result:
 
 @pytest.mark.spark
 @pytest.mark.campaign
-def test_a_short_trial_ends_with_each_row_once(tmp_path: Path) -> None:
-    result = run_trial(Setup("iceberg", "disk", "sqlite", "decoupled"), tmp_path, KILL_TASK_WORKER)
+@pytest.mark.parametrize(
+    "setup",
+    [
+        Setup("iceberg", "disk", "sqlite", "decoupled"),
+        Setup("redis", "Redis fence", "sqlite", "decoupled"),
+        Setup("nats", "JetStream ids", "sqlite"),
+    ],
+    ids=lambda setup: setup.format,
+)
+def test_a_short_trial_ends_with_each_row_once(setup: Setup, tmp_path: Path) -> None:
+    with skipped_if_unreachable():
+        result = run_trial(setup, tmp_path, KILL_TASK_WORKER)
 
     assert result.problems == []
     assert [(event.fault, event.counts) for event in result.events] == [

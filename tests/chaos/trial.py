@@ -246,10 +246,14 @@ class Trial:
         There, an interruption of a task repeats its batch at most, one of a delivery its window,
         and a request without the service's answer is sent again.
         """
-        if not self.deployment.setup.doubles_rows:
+        setup = self.deployment.setup
+        if not setup.doubles_rows:
             return 0
-        interruptions = self._starts() + len(self.result.events) + 1 + self.deliveries.starts
-        return interruptions * max(ROWS_PER_FILE, WINDOW) + self.faulty_requests * ROWS_IN_REQUEST
+        interruptions, rows = self._starts(), ROWS_PER_FILE
+        if setup.is_decoupled:
+            interruptions, rows = self.deliveries.ends, WINDOW
+        interruptions += len(self.result.events) + 1
+        return interruptions * rows + self.faulty_requests * ROWS_IN_REQUEST
 
     def _delivered(self) -> int | None:
         """Return the last batch that the table must have; None for the last one that Spark has logged."""

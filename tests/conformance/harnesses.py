@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import uuid
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import psycopg
 from deltalake import DeltaTable
@@ -256,7 +257,28 @@ class DuckLakeHarness(DuckLake, FileTableHarness):
         self.sql("UPDATE penstock_fence SET batch_id = batch_id - 1 WHERE batch_id >= 0")
 
 
-class HttpHarness(ProxiedHarness):
+class ServiceHarness(ProxiedHarness):
+    """A place of its own in a service, read without Penstock."""
+
+    def create(self) -> None:
+        """Create the place, if rows do not."""
+
+    @contextmanager
+    def created(self) -> Iterator[Self]:
+        """Delete it afterwards."""
+        self.create()
+        yield self
+        self.drop()
+
+    @abstractmethod
+    def rows(self) -> list[dict[str, Any]]:
+        """Return all rows that the service has; none if the place was dropped."""
+
+    def ids(self) -> list[int]:
+        return [int(row["id"]) for row in self.rows()]
+
+
+class HttpHarness(ServiceHarness):
     """An endpoint that takes every request, whether it knows its key or not."""
 
     promises = replace(RequestHarness.promises, name="HTTP endpoints")
@@ -273,8 +295,12 @@ class HttpHarness(ProxiedHarness):
     def options(self) -> dict[str, str]:
         return {"url": f"{self._base}/rows", **self.row_log_options}
 
-    def ids(self) -> list[int]:
-        return self._server.ids()
+    def create(self) -> None:
+        self._server.clear()
+        self._server.set(deduplicate=self.promises.is_exactly_once)
+
+    def rows(self) -> list[dict[str, Any]]:
+        return self._server.rows()
 
     def append(self, row_id: int) -> None:
         self._server.add(row_id)
@@ -299,7 +325,7 @@ class DeduplicatingHttpHarness(HttpHarness):
         return {**super().options, "format": "row", "idColumn": "id"}
 
 
-class AwsHarness(ProxiedHarness):
+class AwsHarness(ServiceHarness):
     """A stream, table or queue of its own, read by boto3. Credentials come from the environment."""
 
     secrets: ClassVar = {"accessKeyId": "key", "secretAccessKey": SECRET}
@@ -315,14 +341,10 @@ class AwsHarness(ProxiedHarness):
         self.server, self._proxy = server, proxy
         self._url = (proxy or server).url
         self.name = f"rows-{uuid.uuid4()}{self.suffix}"
-        self._seen: list[int] | None = []
+        self._seen: list[dict[str, Any]] | None = []
 
-    @contextmanager
-    def created(self) -> Iterator[Self]:
-        """Delete it afterwards: an account has at most 50 Firehose streams."""
+    def create(self) -> None:
         self.server.create(self.kind, self.name)
-        yield self
-        self.drop()
 
     @property
     def options(self) -> dict[str, str]:
@@ -334,10 +356,10 @@ class AwsHarness(ProxiedHarness):
         sizes = {"maxRecordBytes": "300kb", "maxBatchBytes": "1mb", "maxBufferedBytes": "2mb"}
         return {**super().small_buffer, **sizes}
 
-    def ids(self) -> list[int]:
+    def rows(self) -> list[dict[str, Any]]:
         if self._seen is None:
             return []
-        read = [int(row["id"]) for row in self.server.rows(self.kind, self.name)]
+        read = self.server.rows(self.kind, self.name)
         if self.kind != "sqs":
             return read
         self._seen += read
@@ -402,7 +424,7 @@ class SqsFifoHarness(SqsHarness):
 AWS = (KinesisHarness, FirehoseHarness, DynamoDbHarness, SqsHarness, SqsFifoHarness)
 
 
-class OpenSearchHarness(ProxiedHarness):
+class OpenSearchHarness(ServiceHarness):
     """An index of its own, read through HTTP; the rows have ids of their own."""
 
     promises = replace(RequestHarness.promises, name="OpenSearch indexes", is_exactly_once=True)
@@ -431,8 +453,8 @@ class OpenSearchHarness(ProxiedHarness):
         place = {"url": self._url, "index": self._index, "createIndex": "true"}
         return {**place, "idColumn": "id", **self.row_log_options}
 
-    def ids(self) -> list[int]:
-        return [row["id"] for row in self._server.rows(self._index)]
+    def rows(self) -> list[dict[str, Any]]:
+        return self._server.rows(self._index)
 
     def append(self, row_id: int) -> None:
         self._server.add(self._index, {"id": row_id})
@@ -446,7 +468,7 @@ class ElasticsearchHarness(OpenSearchHarness):
     destination = elasticsearch.DESTINATION
 
 
-class RedisHarness(ProxiedHarness):
+class RedisHarness(ServiceHarness):
     """A database, read by the library's other client."""
 
     promises = replace(
@@ -471,8 +493,8 @@ class RedisHarness(ProxiedHarness):
         self.server.add_user("writer", SECRET)
         return {**self.options, "username": "writer", "password": SECRET}
 
-    def ids(self) -> list[int]:
-        return [int(row["id"]) for row in self.server.rows("rows*")]
+    def rows(self) -> list[dict[str, Any]]:
+        return self.server.rows("rows*")
 
     def append(self, row_id: int) -> None:
         with self.server.connect() as client:
@@ -507,7 +529,7 @@ class RedisFenceHarness(RedisStreamHarness):
     }
 
 
-class NatsHarness(ProxiedHarness):
+class NatsHarness(ServiceHarness):
     """A stream of JetStream, read by its consumers."""
 
     promises = replace(RequestHarness.promises, name="NATS JetStream")
@@ -523,17 +545,16 @@ class NatsHarness(ProxiedHarness):
         self.server, self._proxy = server, proxy
         self._url = self.url.format((proxy or server).port)
 
-    def created(self) -> Self:
+    def create(self) -> None:
         self.server.create(self.stream, "rows.*")
-        return self
 
     @property
     def options(self) -> dict[str, str]:
         return {"url": self._url, "subject": "rows.{id}", **self.row_log_options}
 
-    def ids(self) -> list[int]:
+    def rows(self) -> list[dict[str, Any]]:
         try:
-            return [int(row["id"]) for row in self.server.rows(self.stream)]
+            return self.server.rows(self.stream)
         except NotFoundError:  # it was dropped
             return []
 

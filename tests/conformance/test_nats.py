@@ -24,8 +24,11 @@ class TestNats(DestinationConformance):
     """Rows arrive at least once: their ids are derived from Spark's partitions."""
 
     @pytest.fixture
-    def harness(self, tmp_path: Path, nats_service: NatsServer, proxy: LossyTcp) -> DestinationHarness:
-        return NatsHarness(tmp_path, nats_service, proxy).created()
+    def harness(
+        self, tmp_path: Path, nats_service: NatsServer, proxy: LossyTcp
+    ) -> Iterator[DestinationHarness]:
+        with NatsHarness(tmp_path, nats_service, proxy).created() as harness:
+            yield harness
 
 
 @pytest.mark.slow
@@ -33,5 +36,8 @@ class TestNatsWithIds(DestinationConformance):
     """Rows with ids arrive exactly once. Each test loses the first requests or responses with messages."""
 
     @pytest.fixture
-    def harness(self, tmp_path: Path, nats_service: NatsServer, proxy: LossyTcp) -> DestinationHarness:
-        return NatsIdHarness(tmp_path, nats_service, proxy).created().lossy()
+    def harness(
+        self, tmp_path: Path, nats_service: NatsServer, proxy: LossyTcp
+    ) -> Iterator[DestinationHarness]:
+        with NatsIdHarness(tmp_path, nats_service, proxy).created() as harness:
+            yield harness.lossy()

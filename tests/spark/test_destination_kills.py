@@ -70,7 +70,8 @@ def destinations(stack: ExitStack, new_postgres_url: Callable[[], str]) -> dict[
         return RedisFenceHarness(folder, stack.enter_context(redis_server()))
 
     def nats(folder: Path) -> DestinationHarness:
-        return NatsIdHarness(folder, stack.enter_context(nats_server())).created()
+        server = stack.enter_context(nats_server())
+        return stack.enter_context(NatsIdHarness(folder, server).created())
 
     def json_lines(folder: Path) -> DestinationHarness:
         from tests.plug_in.harness import JsonLinesHarness

@@ -6,7 +6,6 @@ Both streams are in one driver, killed before and after each of them has prepare
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -52,11 +51,11 @@ def delivered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fanout
         log_of_fanout, log_of_pair = root / "fanout.log", root / "pair.log"
 
         def deliver_and_die(turn: int) -> None:
-            landed = root / f"landed-{turn}"
+            landed, before = root / f"landed-{turn}", len(search.ids())
             pause = {"PENSTOCK_PAUSE_AT": "commit.landed", "PENSTOCK_PAUSE_FILE": str(landed)}
             with delivering(urls[0], log_of_fanout), delivering(urls[1], log_of_pair, **pause):
                 wait_until(landed.exists, 120)
-                time.sleep(1)  # so that a delivery of the fan-out is under way
+                wait_until(lambda: len(search.ids()) > before, 60)  # a delivery of the fan-out is under way
 
         points = ("prepare.start@1", "prepare.done@2")
         streams = [

@@ -64,4 +64,4 @@ def _losing(proxy: LossyProxy | LossyTcp, lost: Lost, times: int, rows_in: Any) 
         spent = proxy.spent()
         assert spent is True or (spent and len(spent) == times)
     finally:
-        proxy.spend(on=rows_in)
+        proxy.spend()
