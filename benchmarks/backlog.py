@@ -10,19 +10,19 @@ from __future__ import annotations
 import tempfile
 import time
 from contextlib import ExitStack
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
+from benchmarks.histories import add_backlog
 from benchmarks.measure import Options, print_progress
 from benchmarks.postgres import postgres_url
 from benchmarks.report import Report
-from benchmarks.store import add_history
 
 from penstock.committers.contract import Batch, Manifest, StreamKey
 from penstock.committers.requests.content import BATCHES_MAX, RequestManifests
 from penstock.committers.requests.contract import Sent
-from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.sql import open_store
 from penstock.datasource.http.sink import DESTINATION
 from penstock.datasource.plug_ins import load
 from penstock.datasource.settings import register_stream
@@ -96,7 +96,7 @@ def _delivered(database: str, manifest: Manifest, length: int, batches: int) -> 
         given = {"url": URL, "delivery": "decoupled", "checkpointlocation": str(folder / "checkpoint")}
         sink: Any = load(DESTINATION.data_source)(given).sink()
         register_stream(sink, store, StreamKey(QUERY, sink.table_uri))
-        add_backlog(store, manifest, length)
+        add_backlog(store, manifest, length, datetime.now(timezone.utc))
         listener = StopAfter(min(batches, length))
         context = DeliveryContext(
             access=TableAccess({}, {}), settings=ServiceSettings(maintains=False), listeners=[listener]
@@ -109,38 +109,3 @@ def _delivered(database: str, manifest: Manifest, length: int, batches: int) -> 
             raise RuntimeError(f"the backlog was not delivered: {drained}")
     print_progress(f"  {database}, {batches:,} of {length:,}: {spent_s:.2f} s")
     return spent_s
-
-
-def add_backlog(store: SqlManifestStore, manifest: Manifest, batches: int) -> None:
-    """Prepared batches 0 ... of the first stream, each like the manifest."""
-    add_history(store, batches)
-    values = {
-        "version": manifest.version,
-        "files": manifest.files,
-        "rows": manifest.rows,
-        "bytes": manifest.size_bytes,
-        "is_empty": manifest.is_empty,
-        "sha": manifest.content_sha256,
-    }
-    engine = sa.create_engine(store.engine.url)
-    with engine.begin() as connection:
-        connection.execute(
-            sa.text(
-                "UPDATE penstock_manifests SET state = 'PREPARED', kind = 'http', version = :version, "
-                "files = :files, rows = :rows, size_bytes = :bytes, is_empty = :is_empty, "
-                "content_sha256 = :sha, finished_at = NULL, table_version = NULL"
-            ),
-            values,
-        )
-        connection.execute(
-            sa.text("UPDATE penstock_manifest_contents SET content = :content"), {"content": manifest.content}
-        )
-        connection.execute(
-            sa.text(
-                "UPDATE penstock_streams SET table_version = NULL, table_batch_id = NULL, "
-                "committed_batches = 0"
-            )
-        )
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(sa.text("VACUUM ANALYZE" if engine.dialect.name == "postgresql" else "ANALYZE"))
-    engine.dispose()

@@ -16,9 +16,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
-import sqlalchemy as sa
+from benchmarks.histories import add_history
 from benchmarks.measure import Options, interleaved, print_progress
 from benchmarks.postgres import postgres_url
 from benchmarks.report import Report
@@ -139,7 +138,9 @@ def _cases(
             store.register_stream(STREAM, "delta", "events", "t1")
             store.claim(STREAM, RUN)
             started = time.perf_counter()
-            add_history(store, history)
+            if history:
+                an_hour_ago = datetime.now(timezone.utc) - timedelta(hours=1)
+                add_history(store, manifest_of(history), history, an_hour_ago, "0" * 56)
             print_progress(
                 f"  {database}: {history:,} batches of history in {time.perf_counter() - started:.0f} s"
             )
@@ -163,50 +164,6 @@ def manifest_of(batch_id: int) -> Manifest:
     content = LakeManifest("delta", "append", "t1", batch_id, '{"type":"struct","fields":[]}', (), (), files)
     digest = hashlib.sha256(str(batch_id).encode()).hexdigest()
     return build_manifest(Batch(STREAM, batch_id, digest), content)
-
-
-_IDS = {
-    "sqlite": "WITH RECURSIVE batches(id) AS (SELECT 0 UNION ALL SELECT id + 1 FROM batches LIMIT :n) ",
-    "postgresql": "WITH batches(id) AS (SELECT generate_series(0, :n - 1)) ",
-}
-_DIGEST = {
-    "sqlite": "lower(hex(randomblob(32)))",
-    "postgresql": "encode(sha256(CAST(id AS text)::bytea), 'hex')",
-}
-
-
-def add_history(store: SqlManifestStore, batches: int) -> None:
-    """Committed batches 0 ... of the stream, each with the content of a real manifest."""
-    if not batches:
-        return
-    sample, dialect = manifest_of(batches), store.engine.dialect.name
-    finished = datetime.now(timezone.utc) - timedelta(hours=1)
-    values: dict[str, Any] = {
-        "n": batches,
-        "sha": sample.content_sha256,
-        "at": finished.replace(tzinfo=None) if dialect == "sqlite" else finished,
-        "run": RUN,
-    }
-    statements = (
-        "INSERT INTO penstock_manifests (stream_id, batch_id, state, digest, kind, version, files, rows, "
-        "size_bytes, is_empty, content_sha256, run_id, prepared_at, finished_at, table_version, reason) "
-        f"{_IDS[dialect]} SELECT 1, id, 'COMMITTED', {_DIGEST[dialect]}, 'delta', 1, 2, 200000, 16000000, "
-        "false, :sha, :run, :at, :at, id, '' FROM batches",
-        "INSERT INTO penstock_manifest_contents (stream_id, batch_id, content) "
-        f"{_IDS[dialect]} SELECT 1, id, :content FROM batches",
-        "UPDATE penstock_streams SET table_version = :n, table_batch_id = :n - 1, committed_batches = :n",
-    )
-    engine = sa.create_engine(store.engine.url)
-    with engine.begin() as connection:
-        for statement in statements:
-            given = {**values, "content": sample.content}
-            names = {name: given[name] for name in given if f":{name}" in statement}
-            connection.execute(
-                sa.text(statement.replace("id::text::bytea", "CAST(id AS text)::bytea")), names
-            )
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(sa.text("ANALYZE"))
-    engine.dispose()
 
 
 # The page -------------------------------------------------------------------------------------------

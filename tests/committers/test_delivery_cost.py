@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from benchmarks.histories import add_backlog
 from tests.support.request_streams import Service
-from tests.support.stores import HandClock, add_backlog, run_sql, work_of
+from tests.support.stores import START, HandClock, run_sql, work_of
 
 from penstock.committers.contract import AbortedBy, Batch, Manifest, ManifestState
 from penstock.committers.deliveries.deliverer import Delivered, StreamDelivery
@@ -36,7 +37,7 @@ def test_a_delivery_of_a_long_backlog_does_the_work_of_a_short_one(
     """Without a trigger, as in a delivery process."""
     with open_store(store_url, clock) as store:
         store.register_stream(QUERY.stream, "http")
-        add_backlog(store, manifest, BACKLOG)
+        add_backlog(store, manifest, BACKLOG, START)
         clock.advance(3600)
         deliver(store, clock, taken, after_checkpoint)  # now the table has a token
         in_long = [deliver(store, clock, taken, after_checkpoint) for _ in range(2)]
@@ -75,7 +76,7 @@ def test_a_gap_far_behind_ends_the_batches_that_may_be_delivered(store_url: str,
     with open_store(store_url, clock) as store:
         stream = QUERY.stream
         store.register_stream(stream, "http")
-        add_backlog(store, SENT, 2000)
+        add_backlog(store, SENT, 2000, START)
         set_state = "UPDATE penstock_manifests SET state = :state, aborted_by = :by WHERE batch_id = :batch"
         aborted = {"state": ManifestState.ABORTED.value, "by": AbortedBy.REPLAY.value}
         run_sql(store, set_state, **aborted, batch=1500)

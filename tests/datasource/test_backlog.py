@@ -8,8 +8,9 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from benchmarks.histories import add_backlog
 from tests.support.stored_batches import STREAM, batch, fill, own
-from tests.support.stores import START, HandClock, add_backlog, work_of
+from tests.support.stores import START, HandClock, work_of
 
 from penstock.committers.contract import ManifestState
 from penstock.committers.deliveries.contract import DeliveryState
@@ -70,7 +71,7 @@ def test_a_backlog_below_its_bound_keeps_nobody_waiting(store: SqlManifestStore,
 
 def test_a_long_backlog_is_not_added_up_for_each_batch(store: SqlManifestStore, clock: Clock) -> None:
     """Once, then only the batches since. It is added up again when that would reach the bound."""
-    add_backlog(store, own(0), 10_000)
+    add_backlog(store, own(0), 10_000, START)
     bound = replace(WIDE, batches=10_003)
     steps = []
     for batch_id in (10_000, 10_001, 10_002):

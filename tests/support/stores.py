@@ -19,10 +19,10 @@ from alembic import command
 from alembic.config import Config
 
 import penstock
-from penstock.committers.contract import Manifest, StreamKey
+from penstock.committers.contract import StreamKey
 from penstock.committers.store import database, queries
 from penstock.committers.store.sql import SqlManifestStore
-from penstock.committers.store.tables import SCHEMA_VERSIONS, VERSION_TABLE, metadata
+from penstock.committers.store.tables import SCHEMA_VERSIONS, VERSION_TABLE
 
 START = datetime(2026, 11, 20, 12, 0, 0, 123456, tzinfo=timezone.utc)
 
@@ -83,51 +83,6 @@ def migrated_once() -> Iterator[None]:
 
     with mock.patch.object(database, "_run_migrations", run):
         yield
-
-
-HISTORY = {
-    "sqlite": "WITH RECURSIVE batches(id) AS (SELECT 0 UNION ALL SELECT id + 1 FROM batches LIMIT :n) ",
-    "postgresql": "WITH batches(id) AS (SELECT generate_series(0, :n - 1)) ",
-}
-
-
-def add_backlog(store: SqlManifestStore, manifest: Manifest, batches: int) -> None:
-    """Prepared batches 0 ... of the first stream, each like this manifest."""
-    add_history(store, batches)
-    run_sql(
-        store,
-        "UPDATE penstock_manifests SET state = 'PREPARED', digest = 'd' || batch_id, kind = :kind, "
-        "version = :version, files = :files, rows = :rows, size_bytes = :bytes, is_empty = :is_empty, "
-        "content_sha256 = :sha",
-        kind=manifest.kind,
-        version=manifest.version,
-        files=manifest.files,
-        rows=manifest.rows,
-        bytes=manifest.size_bytes,
-        is_empty=manifest.is_empty,
-        sha=manifest.content_sha256,
-    )
-    run_sql(
-        store,
-        "INSERT INTO penstock_manifest_contents (stream_id, batch_id, content) "
-        "SELECT stream_id, batch_id, :content FROM penstock_manifests",
-        content=manifest.content,
-    )
-
-
-def add_history(store: SqlManifestStore, batches: int) -> None:
-    """Committed batches 0 ... of the first stream, without contents."""
-    columns = (
-        "stream_id, batch_id, state, digest, kind, version, files, rows, size_bytes, is_empty, "
-        "content_sha256, run_id, prepared_at, reason"
-    )
-    values = "1, id, 'COMMITTED', 'd0', 'test', 1, 8, 1000, 100000, false, '', 'r1', :now, ''"
-    dialect = store.engine.dialect.name
-    now = "2026-11-20 12:00:00" + ("+00:00" if dialect == "postgresql" else "")
-    rows = f"{HISTORY[dialect]} SELECT {values} FROM batches"
-    run_sql(store, f"INSERT INTO penstock_manifests ({columns}) {rows}", n=batches, now=now)
-    for table in metadata.sorted_tables:  # of all, it fails at foreign tables of other tests
-        run_sql(store, f"ANALYZE {table.name}")
 
 
 @contextmanager

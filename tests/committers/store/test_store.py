@@ -12,13 +12,13 @@ from datetime import timedelta, timezone
 
 import pytest
 import sqlalchemy as sa
+from benchmarks.histories import add_history
 from tests.support.store_process import manifest as stored_manifest
 from tests.support.stored_batches import ABORTED, COMMITTED, PREPARED, STREAM
 from tests.support.stores import (
     START,
     HandClock,
     Processes,
-    add_history,
     holding,
     plans_of,
     reads_whole_history,
@@ -316,7 +316,7 @@ def test_times_are_utc_whatever_the_clocks_zone(store_url: str) -> None:
 
 def test_no_statement_reads_the_whole_history(store: SqlManifestStore) -> None:
     """Every statement of a batch and of the status uses an index."""
-    add_history(store, 20_000)
+    add_history(store, manifest(), 20_000, START)
     with statements_of(store) as said:
         store.claim(STREAM, "r1")
         store.prepare(manifest(20_000), "r1")

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
+from benchmarks.histories import add_history
 from tests.support.stored_batches import (
     ABORTED,
     COMMITTED,
@@ -25,7 +26,6 @@ from tests.support.stored_batches import (
 from tests.support.stores import (
     START,
     HandClock,
-    add_history,
     create_old_store,
     holding,
     plans_of,
@@ -451,7 +451,7 @@ def test_settings_stay_until_others_are_registered(store: SqlManifestStore) -> N
 
 
 def test_no_statement_of_a_delivery_reads_the_whole_history(store: SqlManifestStore, lease: Lease) -> None:
-    add_history(store, 20_000)
+    add_history(store, own(0), 20_000, START)
     fill(store, 4, first=20_000)
     with statements_of(store) as said:
         store.deliveries.backlog(STREAM)
