@@ -306,6 +306,26 @@ def _fail_commits(how: RequestFault, trial: Trial) -> str:
 # All of them ------------------------------------------------------------------------------------------
 
 
+def _on_cluster(setup: Setup) -> bool:
+    return setup.master == CLUSTER
+
+
+def _has_postgres(setup: Setup) -> bool:
+    return setup.store == "postgres"
+
+
+def _in_object_store(setup: Setup) -> bool:
+    return setup.environment in OBJECT_STORES
+
+
+def _is_service(setup: Setup) -> bool:
+    return not setup.is_table
+
+
+def _on_small_disks(setup: Setup) -> bool:
+    return setup.environment == "small disks"
+
+
 def _can_fail(how: RequestFault) -> Callable[[Setup], bool]:
     """The proxy of TCP knows other faults than the one of HTTP."""
     return lambda setup: setup.has_server and how in get_args(TcpFault if setup.is_over_tcp else HttpFault)
@@ -316,7 +336,7 @@ def _has_permissions(setup: Setup) -> bool:
 
 
 def _has_permissions_of_table(setup: Setup) -> bool:
-    return _has_permissions(setup) and setup.is_table and setup.environment not in OBJECT_STORES
+    return _has_permissions(setup) and setup.is_table and not _in_object_store(setup)
 
 
 _WORKERS: Sequence[Role] = ("task worker", "planner", "commit worker")
@@ -340,35 +360,18 @@ _FAILED_COMMITS: Sequence[RequestFault] = (
 KILL_DRIVER = Fault("kill driver at any moment", "kill", _kill_driver, ends_driver=True)
 KILL_DRIVER_AT_POINT = Fault("kill driver at a crash point", "kill", _kill_driver_at_point, ends_driver=True)
 KILL_AT_POINT = Fault("kill worker at a crash point", "kill", _kill_at_point)
-KILL_EXECUTOR = Fault(
-    "kill executor", "kill", partial(_kill_worker, "executor"), lambda setup: setup.master == CLUSTER
-)
+KILL_EXECUTOR = Fault("kill executor", "kill", partial(_kill_worker, "executor"), _on_cluster)
 
 SURVIVED: Sequence[Fault] = (
     *(Fault(f"kill {role}", "kill", partial(_kill_worker, role)) for role in _WORKERS),
     KILL_EXECUTOR,
-    Fault("kill Postgres", "kill", _kill_postgres, lambda setup: setup.store == "postgres"),
+    Fault("kill Postgres", "kill", _kill_postgres, _has_postgres),
     *(Fault(f"pause {what} for seconds", "pause", partial(_pause, what)) for what in _PAUSED),
-    Fault(
-        "pause Postgres for seconds",
-        "pause",
-        partial(_pause, "Postgres"),
-        lambda setup: setup.store == "postgres",
-    ),
-    Fault(
-        "pause object store for seconds",
-        "pause",
-        partial(_pause, "object store"),
-        lambda setup: setup.environment in OBJECT_STORES,
-    ),
-    Fault("pause service for seconds", "pause", partial(_pause, "service"), lambda setup: not setup.is_table),
+    Fault("pause Postgres for seconds", "pause", partial(_pause, "Postgres"), _has_postgres),
+    Fault("pause object store for seconds", "pause", partial(_pause, "object store"), _in_object_store),
+    Fault("pause service for seconds", "pause", partial(_pause, "service"), _is_service),
     *(
-        Fault(
-            f"fill the {what}'s disk",
-            "disk",
-            partial(_fill_disk, what),
-            lambda setup: setup.environment == "small disks",
-        )
+        Fault(f"fill the {what}'s disk", "disk", partial(_fill_disk, what), _on_small_disks)
         for what in ("table", "checkpoint")
     ),
     *(
