@@ -261,14 +261,13 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(scope="session")
 def installed_plug_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where pip has installed the packages in tests/plug_in and tests/request_plug_in."""
+    """Where pip has installed the packages in examples/."""
     folder = tmp_path_factory.mktemp("plug_ins")
-    sources, target = [folder / name for name in ("plug_in", "request_plug_in")], folder / "site"
-    for source in sources:
-        ignored = shutil.ignore_patterns("__pycache__", "*test*")
-        shutil.copytree(Path(__file__).parent / source.name, source, ignore=ignored)
+    copies, target = folder / "examples", folder / "site"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(__file__).parents[1] / "examples", copies, ignore=ignored)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-build-isolation"]
-    subprocess.run([*command, "--no-deps", "--target", str(target), *map(str, sources)], check=True)
+    subprocess.run([*command, "--no-deps", "--target", str(target), *map(str, copies.iterdir())], check=True)
     return target
 
 

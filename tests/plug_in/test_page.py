@@ -9,9 +9,9 @@ import pytest
 
 from penstock import destination
 
-TESTS = Path(__file__).parents[1]
-DOCS = TESTS.parent / "docs"
-MODULES = {"plug_in": "penstock_jsonlines.py", "request_plug_in": "penstock_influxdb.py"}
+ROOT = Path(__file__).parents[2]
+MODULES = {"plug_in": "jsonlines/penstock_jsonlines.py", "request_plug_in": "influxdb/penstock_influxdb.py"}
+"""By folder of their tests."""
 PAGES = {"plug_in": "write-a-destination.md", "request_plug_in": "write-a-request-destination.md"}
 LINES_BELOW = 150
 
@@ -19,8 +19,10 @@ LINES_BELOW = 150
 @pytest.mark.parametrize("folder", MODULES)
 @pytest.mark.parametrize("part", ["module", "package", "harness"])
 def test_the_page_has_the_code_as_it_is(folder: str, part: str) -> None:
-    name = {"module": MODULES[folder], "package": "pyproject.toml", "harness": "harness.py"}[part]
-    code, page = (TESTS / folder / name).read_text(), DOCS / PAGES[folder]
+    module = ROOT / "examples" / MODULES[folder]
+    harness = ROOT / "tests" / folder / "harness.py"
+    source = {"module": module, "package": module.with_name("pyproject.toml"), "harness": harness}[part]
+    code, page = source.read_text(), ROOT / "docs" / PAGES[folder]
     language = "toml" if part == "package" else "python"
     if os.environ.get("PENSTOCK_UPDATE_DOCS"):
         _put(page, language, code)
@@ -29,7 +31,7 @@ def test_the_page_has_the_code_as_it_is(folder: str, part: str) -> None:
 
 @pytest.mark.parametrize("folder", MODULES)
 def test_a_whole_destination_is_short(folder: str) -> None:
-    assert len((TESTS / folder / MODULES[folder]).read_text().splitlines()) < LINES_BELOW
+    assert len((ROOT / "examples" / MODULES[folder]).read_text().splitlines()) < LINES_BELOW
 
 
 def test_every_public_name_can_be_imported() -> None:
