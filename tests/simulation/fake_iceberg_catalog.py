@@ -30,8 +30,10 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
 )
 from pyiceberg.manifest import ManifestEntryStatus
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import update_table_metadata
 from pyiceberg.typedef import EMPTY_DICT
 from sqlalchemy.exc import OperationalError
@@ -166,8 +168,15 @@ class _InMemory:
         self._io = state.open_files()
 
     def create_table(
-        self, identifier: Any, schema: Any, *_: Any, properties: Any = EMPTY_DICT, **layout: Any
+        self,
+        identifier: Any,
+        schema: Any,
+        location: Any = None,
+        partition_spec: Any = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: Any = UNSORTED_SORT_ORDER,
+        properties: Any = EMPTY_DICT,
     ) -> Table:
+        layout = {"partition_spec": partition_spec, "sort_order": sort_order}
         table_uuid = self._state.clock.uuid4()
         return self._create(
             identifier,

@@ -11,8 +11,9 @@ from tests.support.id_stream import IdStream
 pytestmark = pytest.mark.spark
 
 
-def test_a_deleted_checkpoint_is_a_warning_in_the_log_of_the_driver(ids: IdStream) -> None:
+def test_a_deleted_checkpoint_is_a_warning_in_the_log_of_the_driver(delta_ids: IdStream) -> None:
     """Once, at the query's start. Spark's planner writes into the standard error of the driver."""
+    ids = delta_ids
     ids.add_files(3)
     ids.run()
     shutil.rmtree(ids.checkpoint)
