@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
+from ..time_zones import with_zone
+
 _DIGITS_MAX = 9
 """With so many digits, each number of 32 bits has a text of its own."""
 _FLOAT = struct.Struct("f")
@@ -25,7 +27,7 @@ def python_values(array: pa.Array) -> list[Any]:
     """
     if types.is_float32(array.type):
         array = array.cast(pa.string()).cast(pa.float64())
-    data_type = _without_zones(array.type)
+    data_type = with_zone(array.type, None)
     # Not `cast`: see `in_utc` of the data source.
     values: list[Any] = (array if data_type == array.type else array.view(data_type)).to_pylist()
     return values
@@ -38,21 +40,3 @@ def fewest_digits(value: float) -> float:
         if _FLOAT.unpack(_FLOAT.pack(shorter))[0] == value:
             return shorter
     return float(f"{value:.{_DIGITS_MAX}g}")
-
-
-def _without_zones(data_type: pa.DataType) -> pa.DataType:
-    if types.is_timestamp(data_type):
-        return pa.timestamp(data_type.unit)
-    if types.is_struct(data_type):
-        return pa.struct([_field(field) for field in data_type])
-    if types.is_map(data_type):
-        return pa.map_(_field(data_type.key_field), _field(data_type.item_field), data_type.keys_sorted)
-    if types.is_large_list(data_type):
-        return pa.large_list(_field(data_type.value_field))
-    if types.is_list(data_type):
-        return pa.list_(_field(data_type.value_field))
-    return data_type
-
-
-def _field(field: pa.Field) -> pa.Field:
-    return field.with_type(_without_zones(field.type))
