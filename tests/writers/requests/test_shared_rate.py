@@ -54,4 +54,4 @@ def test_tasks_of_several_processes_stay_within_what_is_admitted_each_with_its_s
 
     assert counts.rows == tasks * share
     assert counts.rejected <= 0.01 * counts.requests
-    assert all(0.95 * SECONDS <= one <= 1.05 * SECONDS for one in seconds), seconds
+    assert min(seconds) >= 0.95 * SECONDS, "a task with more than its share ends early"
