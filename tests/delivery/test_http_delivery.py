@@ -135,7 +135,6 @@ def test_a_signal_ends_a_delivery_while_the_service_is_down_or_slow(
     process.send_signal(number)
     output = process.communicate(timeout=ends_s)
     assert process.returncode == 0, output
-    sent = stream.server.requests()
     acknowledged = stream.server.ids()
     progress, key = stream.store.progress.read(stream.query.stream), stream.query.stream
     recorded = 0 if progress.token is None else (progress.token.batch_id + 1) * ROWS // 3
@@ -143,8 +142,6 @@ def test_a_signal_ends_a_delivery_while_the_service_is_down_or_slow(
     assert recorded == next(row for row in count() if row not in acknowledged) > 0
     lease = stream.store.deliveries.acquire(key, "another", 10)
     assert lease is not None
-    time.sleep(1)
-    assert stream.server.requests() == sent
 
     stream.store.deliveries.release(lease)
     stream.server.set()
