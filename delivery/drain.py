@@ -88,8 +88,9 @@ def _drain_stream(store: SqlManifestStore, context: DeliveryContext, stream: Str
             elif not attempt.reports:  # parked, or not in Spark's commit log yet
                 break
         worker.deliver_letters()
-        if context.settings.maintains and not context.stop.is_set():
-            worker.attempt(DeliveryRequest(is_maintenance=True))
+        has_failed = failure is not None and _left(store, stream, last) > 0
+        if context.settings.maintains and not has_failed and not context.stop.is_set():
+            reports += worker.attempt(DeliveryRequest(is_maintenance=True)).reports
     except PenstockError as raised:
         error = raised
     left = _left(store, stream, last)

@@ -65,7 +65,7 @@ SLOW = {
         "iceberg_maintenance lake lake_cleanup lake_compaction lake_coupled "
         "lake_foreign_writers lake_tables maintenance new_query postgres_commands"
     ),
-    "delivery": ("compaction deliver_processes delivery_commands lease postgres_delivery row_log_s3"),
+    "delivery": ("compaction deliver_processes delivery_commands lease postgres_delivery remote_row_log"),
     "simulation": "fake_* memory_store",
     "spark": (
         "batch_writes compaction decoupled delivery_kills delta_intervals errors "

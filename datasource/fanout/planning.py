@@ -24,6 +24,7 @@ from ..plan_cache import PLANS, PlanCache, PlanKey
 from ..settings import register_stream
 from ..sink import FansOut, Sink, WritesOnce, mode_of, open_table
 from .content import FanoutContent, PlannedTarget, batch_of_target
+from .row_logs import check_row_logs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,6 +61,9 @@ def plan_fanout(
             one = plan_decoupled(key, store, batches[name], digest_of, plans, starts)
         if one is not None:
             planned[name] = one
+    check_row_logs(
+        {name: one.writers for name, one in planned.items() if isinstance(one.writers, RowLogWriters)}
+    )
     for name, one in planned.items():
         register_stream(targets[name], store, batches[name].stream, one.target_id)
     if not planned:

@@ -16,6 +16,7 @@ from tests.support.fanouts import NAMES, Fanout, http_fanout
 from penstock.committers.contract import Batch, ManifestState, StreamKey
 from penstock.committers.errors import (
     CheckpointMismatchError,
+    ConfigurationError,
     FencedError,
     PenstockError,
     RetryableError,
@@ -118,6 +119,20 @@ def test_a_target_with_a_row_log_of_its_own_does_not_share_it(fanout: Fanout, tm
     assert fanout.deliver("events").code == 0
     assert list((tmp_path / "other-log").rglob("*.arrow")) == []
     assert len(fanout.row_log()) == 2
+
+
+def test_a_row_log_with_two_paths_is_refused(fanout: Fanout, tmp_path: Path) -> None:
+    """The delivery of one target would delete files that the other one needs."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "link").symlink_to("logs")
+    query = fanout.query(rowLog=str(tmp_path / "logs"), **{"target.events.rowLog": str(tmp_path / "link")})
+    with pytest.raises(
+        ConfigurationError, match=r"target.events.rowLog=.*link and target.search.rowLog=.*logs are the"
+    ):
+        run(fanout, query, 0)
+
+    assert fanout.states(0) == [None] * 4
+    assert list((tmp_path / "logs").iterdir()) == []
 
 
 # Prepared together --------------------------------------------------------------------------------------

@@ -25,7 +25,8 @@ from tests.support.backlogs import (
 )
 from tests.support.lakes import LAKES
 
-from penstock.committers.errors import FencedError, RetryableError
+from penstock.committers.deliveries.deliverer import Failed
+from penstock.committers.errors import AccessRefusedError, FencedError, RetryableError
 from penstock.committers.file_tables.manifest import decode
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.committers.store.status import StreamStatus
@@ -346,6 +347,17 @@ def test_drain_leaves_a_parked_stream_and_reports_it(delta: DecoupledLake) -> No
     delta.store.deliveries.park(delta.stream, "me", "why not")
     (drained,) = drain(delta.store, context_of())
     assert (drained.left, drained.is_parked, drained.deliveries) == (4, True, 0)
+
+
+def test_drain_does_not_maintain_a_table_that_refuses_access(
+    delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it deliver again, which a maintenance does with what is due."""
+    refused = Failed(AccessRefusedError("no permission"), datetime.now(timezone.utc))
+    monkeypatch.setattr(StreamWorker, "_round", lambda *_: refused)
+    monkeypatch.setattr(StreamWorker, "_run_maintenance", lambda *_: pytest.fail("maintained"))
+    (drained,) = drain(delta.store, context_of(settings=replace(QUICK, maintains=True)))
+    assert (drained.left, str(drained.failure)) == (4, "no permission")
 
 
 # What is left behind --------------------------------------------------------------------------------

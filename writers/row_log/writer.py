@@ -38,6 +38,10 @@ class RowLogWriters:
     def open(self, attempt: AttemptId) -> RowLogWriter:
         return RowLogWriter(self, attempt)
 
+    def new_files(self) -> NewFiles:
+        filesystem, root = open_filesystem(self.location, dict(self.storage_options))
+        return LocalFiles(root) if isinstance(filesystem, LocalFileSystem) else Uploads(filesystem, root)
+
 
 class RowLogWriter:
     """See `TaskWriter`. One Arrow IPC file, compressed with zstd; none for a task without rows.
@@ -96,9 +100,7 @@ class RowLogWriter:
                     opened.close()
 
     def _open(self, schema: pa.Schema) -> None:
-        filesystem, root = open_filesystem(self._config.location, dict(self._config.storage_options))
-        is_local = isinstance(filesystem, LocalFileSystem)
-        self._files = LocalFiles(root) if is_local else Uploads(filesystem, root)
+        self._files = self._config.new_files()
         self._stream = self._files.open(self._path)
         options = pa.ipc.IpcWriteOptions(compression="zstd")
         self._writer = pa.ipc.new_file(self._stream, schema, options=options)
