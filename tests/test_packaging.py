@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tests.support.driver_process import SUBMIT_ARGS
 from tests.support.lakes import DeltaLake, IcebergLake, rows
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -202,7 +203,8 @@ def test_the_installed_command_explains_itself(installed: Path) -> None:
 def test_the_installed_package_streams_into_a_table_of_each_format(installed: Path, tmp_path: Path) -> None:
     script = tmp_path / "stream.py"
     script.write_text(STREAM)
-    run(installed, "-I", script, tmp_path, ROWS, PYSPARK_PYTHON=str(installed))
+    variables = {"PYSPARK_PYTHON": str(installed), "PYSPARK_SUBMIT_ARGS": SUBMIT_ARGS}
+    run(installed, "-I", script, tmp_path, ROWS, **variables)
     for table in (DeltaLake(tmp_path / "table"), IcebergLake(tmp_path / "warehouse")):
         assert rows(table, "id") == [(key,) for key in range(ROWS)]
 

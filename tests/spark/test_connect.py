@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.driver_process import SUBMIT_ARGS
 from tests.support.id_stream import write_source
 
 from penstock import testing
@@ -38,7 +39,8 @@ def test_a_stream_of_a_spark_connect_client_survives_a_kill(tmp_path: Path) -> N
     write_source(tmp_path / "source", files=3, rows_per_file=100)
     places = [tmp_path / name for name in ("source", "table", "checkpoint")]
     log = tmp_path / "log"
-    job = testing.Job([sys.executable, "-c", PROGRAM, *places], log, {"PYSPARK_PYTHON": sys.executable})
+    environment = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_SUBMIT_ARGS": SUBMIT_ARGS}
+    job = testing.Job([sys.executable, "-c", PROGRAM, *places], log, environment)
     job.kill_at("commit.landed")
     job.run()
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.driver_process import SHORT_LIVED
+from tests.support.driver_process import SUBMIT_ARGS
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
@@ -22,8 +22,7 @@ def test_the_example_prints_what_the_readme_says_also_the_second_time(tmp_path: 
     )
     assert program is not None
     (tmp_path / "example.py").write_text(program[1].replace("/tmp/", f"{tmp_path}/"))
-    confs = " ".join(f'--conf "{key}={value}"' for key, value in SHORT_LIVED.items())
-    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"{confs} pyspark-shell"}
+    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": SUBMIT_ARGS}
     for _ in range(2):
         ended = subprocess.run(
             [sys.executable, "example.py"], cwd=tmp_path, env=environment, capture_output=True, text=True

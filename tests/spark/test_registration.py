@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyspark.sql.datasource
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.driver_process import SUBMIT_ARGS
 from tests.support.lakes import LakeTable, rows
 
 import penstock
@@ -42,7 +43,11 @@ def test_local_workers_use_the_python_that_registers(tmp_path: Path) -> None:
     """Spark's default is the `python3` on the PATH, where Penstock need not be installed."""
     (tmp_path / "python3").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "python3").chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    environment = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "PYSPARK_SUBMIT_ARGS": SUBMIT_ARGS,
+    }
     subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "t")], env=environment, check=True, timeout=120
     )

@@ -18,6 +18,9 @@ SHORT_LIVED = {
 }
 """Configuration of a Spark that lives for seconds."""
 
+SUBMIT_ARGS = " ".join(f'--conf "{key}={value}"' for key, value in SHORT_LIVED.items()) + " pyspark-shell"
+"""The same as the environment variable PYSPARK_SUBMIT_ARGS, for a program that is tested as it is."""
+
 
 class DriverProcess(RunningJob):
     """A driver program with this Python."""

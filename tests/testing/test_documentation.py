@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.driver_process import SHORT_LIVED
+from tests.support.driver_process import SUBMIT_ARGS
 
 from penstock import testing
 
@@ -25,8 +25,7 @@ def test_the_example_runs_and_prints_what_the_page_says(tmp_path: Path) -> None:
     """As a user runs it, but for a JVM that starts faster."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
-    confs = " ".join(f'--conf "{key}={value}"' for key, value in SHORT_LIVED.items())
-    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"{confs} pyspark-shell"}
+    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": SUBMIT_ARGS}
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "test_job.py"]
 
     ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
