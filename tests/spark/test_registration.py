@@ -99,6 +99,7 @@ def test_a_bound_that_the_session_has_set_holds(other_session: SparkSession) -> 
     assert other_session.conf.get(ROWS_MAX, None) is None
 
 
+@pytest.mark.slow
 def test_wide_rows_are_written(spark: SparkSession, tmp_path: Path) -> None:
     """Rows of 300 KiB, more than fit into one batch."""
     count, width = rows_per_batch(spark) + 100, 300 * 1024
