@@ -6,9 +6,10 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 from unittest import mock
 
 import pyarrow as pa
@@ -25,109 +26,70 @@ from penstock.committers.errors import ConfigurationError, RetryableError
 from penstock.testing.conformance.query import ids
 
 
-class RemoteLog(Protocol):
+@dataclass(frozen=True)
+class RemoteLog:
     """A row log in a folder of its own, which is reached through the proxy, without retries of the client."""
 
-    @property
-    def proxy(self) -> LossyProxy: ...
+    proxy: LossyProxy
+    folder: str
+    root: str
+    storage: dict[str, str]
+    secret: str
+    requests: Mapping[str, str]
+    """Words of the request lines."""
+    listed: Callable[[str], list[str]]
+    """Names of the objects with a prefix, without the proxy."""
 
     @property
-    def folder(self) -> str: ...
+    def location(self) -> str:
+        return f"{self.root}/{self.folder}"
 
-    @property
-    def location(self) -> str: ...
+    def objects(self) -> list[str]:
+        return [name.removeprefix(f"{self.folder}/") for name in self.listed(f"{self.folder}/")]
 
-    @property
-    def storage(self) -> dict[str, str]: ...
-
-    @property
-    def secret(self) -> str: ...
-
-    @property
-    def requests(self) -> Mapping[str, str]:
-        """Words of the request lines."""
-
-    def listed(self) -> list[str]:
-        """Names of the folder's objects, without the proxy."""
+    def options(self) -> dict[str, str]:
+        """Options of the query."""
+        return {"rowLog": self.location, **{f"storage.{key}": value for key, value in self.storage.items()}}
 
 
-class LogOnS3:
-    secret = "geheim-0815"
-    requests: Mapping[str, str] = {
-        "read": "GET .arrow",
-        "size": "HEAD .arrow",
-        "list": "GET list-type",
-        "delete": "POST delete",
-        "complete": "POST uploadId",
-    }
-
-    def __init__(self, server: dict[str, str], proxy: LossyProxy) -> None:
-        self._server = server
-        self.proxy = proxy
-        self.folder = f"logs/{uuid.uuid4()}"
-        self.location = f"s3://{BUCKET}/{self.folder}"
-        self.storage = {
-            **server,
-            "AWS_ENDPOINT_URL": proxy.url,
-            "AWS_SECRET_ACCESS_KEY": self.secret,
-            "MAX_RETRIES": "0",
-        }
-
-    def listed(self) -> list[str]:
-        listed = s3_client(self._server).list_objects_v2(Bucket=BUCKET, Prefix=f"{self.folder}/")
-        return [one["Key"] for one in listed.get("Contents", ())]
-
-
-class LogOnAzure:
-    secret = KEY
-    requests: Mapping[str, str] = {
-        "read": "GET .arrow",
-        "size": "HEAD .arrow",
-        "list": "GET comp=list",
-        "delete": "POST comp=batch",
-        "complete": "PUT comp=blocklist",
-    }
-
-    def __init__(self, url: str, proxy: LossyProxy) -> None:
-        self._url = url
-        self.proxy = proxy
-        self.folder = f"logs/{uuid.uuid4()}"
-        self.location = f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net/{self.folder}"
-        self.storage = {
-            **{name.upper(): value for name, value in azure_options(proxy.url).items()},
-            "MAX_RETRIES": "0",
-        }
-
-    def listed(self) -> list[str]:
-        return azure_names(self._url, f"{self.folder}/")
+READ = {"read": "GET .arrow", "size": "HEAD .arrow"}
+S3_REQUESTS = {**READ, "list": "GET list-type", "delete": "POST delete", "complete": "POST uploadId"}
+AZURE_REQUESTS = {
+    **READ,
+    "list": "GET comp=list",
+    "delete": "POST comp=batch",
+    "complete": "PUT comp=blocklist",
+}
+SECRET_ON_S3 = "geheim-0815"
 
 
 @pytest.fixture(scope="module")
-def s3_log(s3: dict[str, str]) -> Iterator[Callable[[], RemoteLog]]:
+def s3_log(s3: dict[str, str]) -> Iterator[Callable[[str], RemoteLog]]:
+    def listed(prefix: str) -> list[str]:
+        found = s3_client(s3).list_objects_v2(Bucket=BUCKET, Prefix=prefix)
+        return [one["Key"] for one in found.get("Contents", ())]
+
     with lossy_proxy(s3["AWS_ENDPOINT_URL"]) as proxy:
-        yield lambda: LogOnS3(s3, proxy)
+        own = {"AWS_ENDPOINT_URL": proxy.url, "AWS_SECRET_ACCESS_KEY": SECRET_ON_S3, "MAX_RETRIES": "0"}
+        storage = {**s3, **own}
+        root = f"s3://{BUCKET}"
+        yield lambda folder: RemoteLog(proxy, folder, root, storage, SECRET_ON_S3, S3_REQUESTS, listed)
 
 
 @pytest.fixture(scope="module")
-def azure_log(azure: str) -> Iterator[Callable[[], RemoteLog]]:
+def azure_log(azure: str) -> Iterator[Callable[[str], RemoteLog]]:
     with lossy_proxy(azure) as proxy:
-        yield lambda: LogOnAzure(azure, proxy)
+        own = {name.upper(): value for name, value in azure_options(proxy.url).items()}
+        storage, root = {**own, "MAX_RETRIES": "0"}, f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net"
+        listed = partial(azure_names, azure)
+        yield lambda folder: RemoteLog(proxy, folder, root, storage, KEY, AZURE_REQUESTS, listed)
 
 
 @pytest.fixture(params=["s3", "azure"])
 def log(request: pytest.FixtureRequest) -> RemoteLog:
-    opened: RemoteLog = request.getfixturevalue(f"{request.param}_log")()
+    opened: RemoteLog = request.getfixturevalue(f"{request.param}_log")(f"logs/{uuid.uuid4()}")
     opened.proxy.spend()
     return opened
-
-
-def objects(log: RemoteLog) -> list[str]:
-    return [name.removeprefix(f"{log.folder}/") for name in log.listed()]
-
-
-def storage_options(log: RemoteLog) -> dict[str, str]:
-    """Options of the query."""
-    return {"rowLog": log.location, **{f"storage.{key}": value for key, value in log.storage.items()}}
 
 
 @pytest.fixture
@@ -136,7 +98,7 @@ def stream(tmp_path: Path, two_http_servers: tuple[HttpRows, HttpRows], log: Rem
     options = {
         "deliverAfterSeconds": "1",
         "checkpointLocation": f"{log.location}/checkpoint",
-        **storage_options(log),
+        **log.options(),
     }
     with http_stream(tmp_path, two_http_servers[0], options) as opened:
         yield opened
@@ -155,7 +117,7 @@ def test_each_row_arrives_once_and_the_log_is_empty(
     stream: Stream, log: RemoteLog, access: tuple[str, str]
 ) -> None:
     stream.prepare()
-    assert len(objects(log)) == 6
+    assert len(log.objects()) == 6
     assert stream.server.ids() == []
     (waiting,) = Ended("status", "--store", stream.store_url, "--json").json["streams"]
     assert waiting["delivery"]["backlog_files"] == 6
@@ -164,7 +126,7 @@ def test_each_row_arrives_once_and_the_log_is_empty(
     delivered = stream.deliver("--json", *access)
     assert (delivered.code, delivered.err) == (0, "")
     assert stream.server.ids() == list(range(ROWS))
-    assert objects(log) == []
+    assert log.objects() == []
 
 
 LOST: list[Fault] = ["request lost", "response lost", "answered 503", "committed, answered 500"]
@@ -179,14 +141,14 @@ def test_a_batch_whose_upload_has_failed_is_written_again(
     with pytest.raises(OSError, match="Error performing PUT"):
         stream.prepare(1)
     assert len(log.proxy.spent()) == 1
-    left = objects(log)
+    left = log.objects()
     stream.query.run(stream.store, stream.query.batch(0), ids(0), ids(1), run_id="r2")
     assert stream.deliver(*access).code == 0
 
     assert sorted(stream.server.ids()) == [0, 1]
-    assert objects(log) == left
+    assert log.objects() == left
     assert gc(stream, *access) == len(left)
-    assert objects(log) == []
+    assert log.objects() == []
 
 
 def gc(stream: Stream, *access: str) -> int:
@@ -214,10 +176,10 @@ def test_a_failed_request_of_a_delivery_loses_nothing(
 
     assert stream.left == 0
     assert stream.server.ids() == list(range(ROWS))
-    left = objects(log)
+    left = log.objects()
     assert not left or failed == "delete"
     assert gc(stream, *access) == len(left)
-    assert objects(log) == []
+    assert log.objects() == []
 
 
 def test_files_that_must_not_be_deleted_are_left_to_the_clean_up(
@@ -229,7 +191,7 @@ def test_files_that_must_not_be_deleted_are_left_to_the_clean_up(
 
     assert stream.left == 0
     assert "left to penstock gc" in caplog.text
-    assert len(objects(log)) == 6
+    assert len(log.objects()) == 6
     log.proxy.spend()
     assert gc(stream, *access) == 6
 
@@ -241,12 +203,12 @@ def test_clean_up_keeps_what_waits_and_deletes_what_a_killed_driver_has_left(
     stream.query.write(stream.query.plan(stream.store, stream.query.batch(1)), [ids(1)], "r2")
     stream.query.run(stream.store, stream.query.batch(1), ids(1000), run_id="r3")
     assert gc(stream, *access) == 0
-    assert len(objects(log)) == 4
+    assert len(log.objects()) == 4
     assert stream.deliver(*access).code == 0
     assert sorted(stream.server.ids()) == [*range(ROWS // 3), 1000]
 
     assert gc(stream, *access) == 1
-    assert objects(log) == []
+    assert log.objects() == []
 
 
 @pytest.mark.parametrize("fault", [None, "request lost", "answered 503"])
@@ -262,13 +224,13 @@ def test_a_file_of_several_parts_is_uploaded_whole_or_not_at_all(
         with pytest.raises(OSError, match=r"Error performing (POST|PUT)"):
             stream.query.run(stream.store, batch, rows)
         assert len(log.proxy.spent()) == 1
-        assert objects(log) == []
+        assert log.objects() == []
     stream.query.run(stream.store, batch, rows, run_id="r2")
-    assert len(objects(log)) == 1
+    assert len(log.objects()) == 1
     assert stream.deliver(*access).code == 0
 
     assert sorted(stream.server.ids()) == list(range(24))
-    assert objects(log) == []
+    assert log.objects() == []
 
 
 # Secrets ----------------------------------------------------------------------------------------------
@@ -304,7 +266,7 @@ def test_the_delivery_process_takes_credentials_from_the_environment(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert stream.deliver().code == 0
-    assert (stream.server.ids(), objects(log)) == (list(range(ROWS // 3)), [])
+    assert (stream.server.ids(), log.objects()) == (list(range(ROWS // 3)), [])
 
 
 def test_a_log_that_may_not_be_read_says_so_and_loses_nothing(
@@ -341,34 +303,34 @@ def fanout(
 def test_targets_of_a_fan_out_share_a_log_also_in_two_notations(fanout: Fanout, log: RemoteLog) -> None:
     """A file is deleted when the last of them has delivered it."""
     same = f"{log.location}/".replace("s3:", "s3a:")
-    query = fanout.query("lake", "search", "events", **storage_options(log), **{"target.search.rowLog": same})
+    query = fanout.query("lake", "search", "events", **log.options(), **{"target.search.rowLog": same})
     query.run(fanout.store, query.batch(0), ids(0), ids(1))
-    assert len(objects(log)) == 2
+    assert len(log.objects()) == 2
     assert fanout.deliver("events").code == 0
-    assert len(objects(log)) == 2, "the other service needs them"
+    assert len(log.objects()) == 2, "the other service needs them"
     assert fanout.deliver().code == 0
 
     assert [fanout.ids(name) for name in ("lake", "search", "events")] == [[0, 1]] * 3
-    assert objects(log) == []
+    assert log.objects() == []
 
 
-def test_a_log_with_two_addresses_is_refused(fanout: Fanout, azure_log: Callable[[], RemoteLog]) -> None:
-    log = azure_log()
+def test_a_log_with_two_addresses_is_refused(fanout: Fanout, azure_log: Callable[[str], RemoteLog]) -> None:
+    log = azure_log(f"logs/{uuid.uuid4()}")
     other = f"az://{CONTAINER}/{log.folder}"
-    query = fanout.query("search", "events", **storage_options(log), **{"target.search.rowLog": other})
+    query = fanout.query("search", "events", **log.options(), **{"target.search.rowLog": other})
     with pytest.raises(ConfigurationError, match="are the same place"):
         query.run(fanout.store, query.batch(0), ids(0))
 
-    assert objects(log) == []
+    assert log.objects() == []
 
 
 def test_logs_are_not_compared_while_the_storage_is_down(fanout: Fanout, log: RemoteLog) -> None:
-    options = {**storage_options(log), "target.search.rowLog": f"{log.location}-of-search"}
+    options = {**log.options(), "target.search.rowLog": f"{log.location}-of-search"}
     query = fanout.query("search", "events", **options)
     log.proxy.spend("answered 503", on=f"PUT {log.folder} probe")
     with pytest.raises(RetryableError, match="cannot be compared"):
         query.run(fanout.store, query.batch(0), ids(0))
-    assert objects(log) == []
+    assert log.objects() == []
     query.run(fanout.store, query.batch(0), ids(0), run_id="r2")
     assert fanout.deliver().code == 0
 
