@@ -7,6 +7,7 @@ which is the same in each replay of the log, whichever attempt has written them.
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,10 +22,13 @@ from ..delta.files import delta_files
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, TableChangedError
 from ..file_tables.files import TableFiles
-from .names import RowLogName
+from .names import CHECKSUM, RowLogName
 
 ROWS_MAX = 1000
 """Rows that are read from the log at a time."""
+IN_MEMORY_BYTES_MAX = 64 * 1024 * 1024
+"""Size of a file that is read once. A larger one is read twice: first to compare its checksum."""
+_BLOCK_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,8 @@ class LoggedFile:
     path: str
     partition: int
     rows: int
+    checksum: int | None = None
+    """CRC-32. None: an earlier version of Penstock has written the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +53,15 @@ class LoggedBatch:
     def of(cls, batch: Batch, files: Iterable[DataFile]) -> LoggedBatch:
         """
         Raises:
-            ValueError: a file is not of this batch, or two are of one partition.
+            ValueError: a file is not of this batch, has an invalid checksum, or two are of one partition.
         """
         logged = []
         for file in files:
             name = RowLogName.parse(file.path)
             if name is None or (name.query_id, name.batch_id) != (batch.stream.query_id, batch.batch_id):
                 raise ValueError("it lists a file that is not of the batch")
-            logged.append(LoggedFile(file.path, name.partition, file.rows))
+            checksum = int(file.statistics.removeprefix(CHECKSUM), 16) if file.statistics else None
+            logged.append(LoggedFile(file.path, name.partition, file.rows, checksum))
         if len({file.partition for file in logged}) < len(logged):
             raise ValueError("it lists two files of one partition")
         return cls(batch, tuple(sorted(logged, key=lambda file: file.partition)))
@@ -125,7 +132,9 @@ class RowLog:
         self, batch: Batch, file: LoggedFile, position: int, skipped: int, columns: Sequence[str] | None
     ) -> Iterator[LoggedRows]:
         row = 0
-        with self._reading(batch, file), self._filesystem().open_input_file(self._path(file.path)) as stream:
+        opened = self._filesystem().open_input_file
+        with self._reading(batch, file), opened(self._path(file.path)) as on_disk:
+            stream = _verified(batch, file, on_disk)
             reader = pa.ipc.open_file(stream)
             known = [name for name in columns or () if name in reader.schema.names]
             if known:  # others are neither read nor decompressed
@@ -165,6 +174,25 @@ class RowLog:
     def _path(self, path: str) -> str:
         root = local_root(self.location)
         return path if root is None else f"{root.rstrip('/')}/{path}"
+
+
+def _verified(batch: Batch, file: LoggedFile, stream: pa.NativeFile) -> pa.NativeFile:
+    """Return a stream of the same bytes. Arrow would crash on damaged offsets, and return damaged values.
+
+    Raises:
+        TableChangedError: the file does not have its checksum.
+    """
+    if file.checksum is None:
+        return stream
+    if stream.size() <= IN_MEMORY_BYTES_MAX:
+        stream = pa.BufferReader(stream.read_buffer())
+    checksum = 0
+    while block := stream.read(_BLOCK_BYTES):
+        checksum = zlib.crc32(block, checksum)
+    if checksum != file.checksum:
+        raise _damaged(batch, file, "its content does not have the checksum of what was written")
+    stream.seek(0)
+    return stream
 
 
 def _damaged(batch: Batch, file: LoggedFile, why: str) -> TableChangedError:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from ..contract import AttemptId
 
+CHECKSUM = "crc32="
+"""Prefix of the checksum of a file, in hexadecimal, in the place of its statistics."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowLogName:

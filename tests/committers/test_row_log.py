@@ -9,6 +9,7 @@ import pytest
 
 from penstock.committers.contract import AttemptId, Batch, DataFile, StreamKey
 from penstock.committers.errors import RetryableError, SchemaMismatchError, TableChangedError
+from penstock.committers.row_log import log as log_module
 from penstock.committers.row_log.log import LoggedBatch, RowLog
 from penstock.committers.row_log.names import RowLogName, row_log_path
 from penstock.testing.faults import crash_at
@@ -136,8 +137,12 @@ def test_a_name_has_query_batch_and_partition(query_id: str) -> None:
     assert RowLogName.parse(path) == RowLogName(query_id, 12, 34)
 
 
-@pytest.mark.parametrize("damage", ["cut off", "noise", "of other rows"])
-def test_a_damaged_file_is_told_as_damaged(tmp_path: Path, log: RowLog, damage: str) -> None:
+@pytest.mark.parametrize("in_memory_bytes_max", [0, 2**20])
+@pytest.mark.parametrize("damage", ["cut off", "noise", "one bit", "of other rows"])
+def test_a_damaged_file_is_told_as_damaged(
+    tmp_path: Path, log: RowLog, damage: str, in_memory_bytes_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "IN_MEMORY_BYTES_MAX", in_memory_bytes_max)
     file = write(tmp_path, 0, range(2000))
     path = tmp_path / file.path
     content = path.read_bytes()
@@ -145,6 +150,9 @@ def test_a_damaged_file_is_told_as_damaged(tmp_path: Path, log: RowLog, damage: 
         path.write_bytes(content[:-20])
     elif damage == "noise":
         path.write_bytes(b"x" * len(content))
+    elif damage == "one bit":  # of the values
+        at = len(content) // 2
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
     else:
         file = DataFile(file.path, file.size_bytes, file.rows + 1)
     with pytest.raises(TableChangedError, match="is damaged"):

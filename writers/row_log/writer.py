@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from pyarrow.fs import LocalFileSystem
 
 from ...committers.contract import AttemptId, DataFile, DataFiles
 from ...committers.crash_points import reach
-from ...committers.row_log.names import row_log_path
+from ...committers.row_log.names import CHECKSUM, row_log_path
 from ..delta.filesystem import open_filesystem
 from ..parquet.new_files import LocalFiles, NewFiles
 from ..parquet.uploads import Uploads
@@ -54,7 +55,7 @@ class RowLogWriter:
         self._batch_id = attempt.batch_id
         self._path = row_log_path(attempt)
         self._files: NewFiles | None = None
-        self._stream: pa.NativeFile | None = None
+        self._stream: _Checksummed | None = None
         self._writer: pa.ipc.RecordBatchFileWriter | None = None
         self._rows = 0
 
@@ -88,7 +89,8 @@ class RowLogWriter:
         self._stream.close()
         self._files.finish()
         reach("write.files_closed", self._batch_id)
-        return (DataFile(self._path, size_bytes, self._rows),)
+        checksum = f"{CHECKSUM}{self._stream.checksum:08x}"
+        return (DataFile(self._path, size_bytes, self._rows, statistics=checksum),)
 
     def abort(self) -> None:
         """Delete the file. Never raises, so that the original error is reported."""
@@ -101,6 +103,31 @@ class RowLogWriter:
 
     def _open(self, schema: pa.Schema) -> None:
         self._files = self._config.new_files()
-        self._stream = self._files.open(self._path)
+        self._stream = _Checksummed(self._files.open(self._path))
         options = pa.ipc.IpcWriteOptions(compression="zstd")
         self._writer = pa.ipc.new_file(self._stream, schema, options=options)
+
+
+class _Checksummed:
+    """A file for Arrow that keeps the CRC-32 of what is written to it."""
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        self._stream = stream
+        self.checksum = 0
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._stream.closed)
+
+    def write(self, content: bytes) -> None:
+        self.checksum = zlib.crc32(content, self.checksum)
+        self._stream.write(content)
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def close(self) -> None:
+        self._stream.close()
