@@ -113,9 +113,7 @@ class EntryWriter(Protocol):
         ...
 
     def check_with(self, check: Callable[[], None]) -> None:
-        """Call `check` in `write` and `flush`, about once a second while they wait. If it raises, nothing
-        more is sent; requests in flight get a few seconds for their responses, then the error is raised.
-        """
+        """Call `check` in `write` and `flush`, about once a second while they wait, and raise its error."""
         ...
 
     def take_refused(self) -> Sequence[RefusedEntry]:
@@ -134,6 +132,10 @@ class EntryWriter(Protocol):
 
     def flush(self) -> None:
         """Block until all entries are acknowledged."""
+        ...
+
+    def stop(self) -> None:
+        """Send nothing more. Requests in flight get a few seconds for their responses. Raises nothing."""
         ...
 
     def abort(self) -> None:

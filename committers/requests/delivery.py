@@ -178,6 +178,7 @@ def deliver(
         size_bytes, replaced, refused = _write_all(writer, requests, rows, in_flight, on_bad_rows, settle)
         flush()
     except PenstockError:
+        writer.stop()  # or what is in flight is sent twice
         with suppress(PenstockError):  # the first error counts
             recorder.record(acknowledged())
         raise

@@ -184,6 +184,27 @@ def test_a_row_that_is_refused_parks_the_stream_at_its_batch(stream: Stream) -> 
     assert sorted(set(stream.server.ids())) == list(range(ROWS))
 
 
+def test_a_damaged_file_of_the_row_log_parks_the_stream_and_doubles_nothing(stream: Stream) -> None:
+    """What is in flight when it is found gets its answer."""
+    stream.server.set(latency_s=0.2)
+    stream.prepare()
+    damaged = sorted(stream.row_log())[3]
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:-1])
+    delivered = stream.deliver()
+
+    assert delivered.code == 1, delivered.out + delivered.err
+    state = stream.store.deliveries.state(stream.query.stream)
+    assert state.parked_at is not None
+    assert f"{damaged.name} of the row log is damaged" in state.error
+    assert stream.server.ids() != []
+
+    damaged.write_bytes(content)
+    assert Ended("retry", "q1", "--store", stream.store_url).code == 0
+    assert stream.deliver().code == 0
+    assert sorted(stream.server.ids()) == list(range(ROWS))
+
+
 @pytest.mark.parametrize(
     "options",
     [

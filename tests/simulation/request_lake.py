@@ -284,6 +284,9 @@ class SimulatedWriter:
     def take_refused(self) -> Sequence[RefusedEntry]:
         return ()
 
+    def stop(self) -> None:
+        pass
+
     def abort(self) -> None:
         self._waiting.clear()
 

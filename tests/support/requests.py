@@ -110,6 +110,9 @@ class FakeWriter:
         taken, self._refused = self._refused, []
         return taken if self._destination.keeps_refused else []
 
+    def stop(self) -> None:
+        pass
+
     def abort(self) -> None:
         assert not self.is_ended
         self.is_ended = True

@@ -9,7 +9,7 @@ from concurrent.futures import wait
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from ...committers.errors import PenstockError, RetryableError
+from ...committers.errors import RetryableError
 from ...committers.requests.contract import Counters
 from .entry import Entry
 from .sender import RequestSender
@@ -92,6 +92,12 @@ class AsyncSinkWriter(Generic[PayloadT]):
         finally:
             self.abort()
 
+    def stop(self) -> None:
+        """See `EntryWriter`."""
+        if self._loop is not None:
+            with suppress(RetryableError):  # the thread has ended
+                self._run(self._sender.stop(RESPONSES_S))
+
     def abort(self) -> None:
         """Give up all entries that are not done, and end the thread. Nothing is in flight afterwards. Raises
         nothing.
@@ -108,9 +114,7 @@ class AsyncSinkWriter(Generic[PayloadT]):
         self._loop = self._thread = None
 
     def _run(self, call: Coroutine[Any, Any, None], check: Callable[[], None] = lambda: None) -> None:
-        """Run it in the loop, and wait for it. If `check` fails, nothing more is sent, and the requests in
-        flight get some time for their responses.
-        """
+        """Run it in the loop, and wait for it."""
         if self._loop is None:
             self._loop = self._new_event_loop()
             self._thread = threading.Thread(
@@ -127,12 +131,7 @@ class AsyncSinkWriter(Generic[PayloadT]):
             while not under_way.done() and self._thread.is_alive():
                 check()
                 wait((under_way,), timeout=_LOOK_S)
-        except PenstockError:  # of the check
-            under_way.cancel()
-            with suppress(RetryableError):  # the thread has ended
-                self._run(self._sender.stop(RESPONSES_S))
-            raise
-        except BaseException:  # e.g. KeyboardInterrupt
+        except BaseException:  # of the check, or KeyboardInterrupt
             under_way.cancel()
             raise
         if not under_way.done() or under_way.cancelled():

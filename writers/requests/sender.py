@@ -400,7 +400,10 @@ class RequestSender(Generic[PayloadT]):
         )
 
     def _acknowledge(self, done: Sequence[tuple[Entry[PayloadT], Acknowledged]]) -> None:
-        if self._observer is not None:
+        """After an error, count what is delivered without the observer, which may have raised the error."""
+        if self._error is not None:
+            done = [one for one in done if isinstance(one[1], Delivered)]
+        elif self._observer is not None:
             try:
                 self._observer(done)
             except Exception as error:  # noqa: BLE001  of any type

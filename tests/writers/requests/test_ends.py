@@ -124,6 +124,22 @@ async def test_a_call_that_waits_raises_the_error(waiting: str) -> None:
 
 
 @in_virtual_time
+async def test_after_an_error_stop_counts_the_responses_of_what_is_in_flight() -> None:
+    """The observer, which may have raised the error, is not called."""
+    service = ScriptedService(
+        DELIVERED, Fatal("400", "no", SchemaMismatchError), latency_s=(0.5, 0.1).__getitem__
+    )
+    observed = Observed()
+    writer = sender(service, observer=observed)
+    with suppress(SchemaMismatchError):
+        await writer.write(entries(12))
+        await writer.flush()
+    await writer.stop(10)
+    assert (len(service.requests), writer.acknowledged_up_to, observed.done) == (2, 2, [])
+    await writer.abort()
+
+
+@in_virtual_time
 async def test_a_flush_ends_with_the_error_of_a_concurrent_write() -> None:
     writer = sender(ScriptedService(NEVER), request_timeout_s=HOURS_S, record_bytes_max=100)
     await writer.write(entries(3))
