@@ -58,8 +58,8 @@ class DataFile:
 
     `path` is relative to the location of the table's data files, not encoded. `partition_values` are in the
     order of the partitioning, in the table format's string form (None for NULL). `statistics` are the column
-    statistics as JSON in the table format's form. Both are empty if a format has none. Files of a row log have
-    a checksum in place of the statistics.
+    statistics as JSON in the table format's form. Both are empty if a format has none. Files of a row log
+    have a checksum in place of the statistics.
     """
 
     path: str

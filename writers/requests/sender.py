@@ -32,6 +32,10 @@ OUTAGE_S = 10.0
 WARNING_EVERY_S = 30.0
 CLOSE_S = 5.0
 """Time limit for closing the client."""
+LATE_S = 1.0
+"""If a timeout is later than this, the process was paused, or a store did not answer the observer. Responses
+that have arrived meanwhile get this much time to be read.
+"""
 
 _TICK_S = 1e-6
 """Timers can be early by less than this."""
@@ -322,7 +326,11 @@ class RequestSender(Generic[PayloadT]):
         counters.in_flight += len(entries)
 
     def _time_out(self, task: asyncio.Task[Result | Sequence[Result]]) -> None:
-        self._in_flight[task].is_timed_out = True
+        request, loop = self._in_flight[task], asyncio.get_running_loop()
+        if loop.time() > request.timer.when() + LATE_S:
+            request.timer = loop.call_later(LATE_S, self._time_out, task)
+            return
+        request.is_timed_out = True
         task.cancel()
 
     def _finish_request(self, task: asyncio.Task[Result | Sequence[Result]]) -> None:

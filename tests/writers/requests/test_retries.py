@@ -25,7 +25,7 @@ from tests.support.request_service import (
     now,
     sender,
 )
-from tests.support.virtual_loop import in_virtual_time, run_virtually
+from tests.support.virtual_loop import VirtualClockLoop, in_virtual_time, run_virtually
 
 from penstock.committers.errors import (
     AccessRefusedError,
@@ -378,3 +378,21 @@ def test_no_header_breaks_the_writer(header: str) -> None:
 
 def test_delivered_is_a_value() -> None:
     assert Delivered() == DELIVERED
+
+
+@in_virtual_time
+async def test_responses_that_wait_while_the_loop_is_blocked_are_no_time_outs() -> None:
+    """As the observer does if the store does not answer: requests with a response are not sent again."""
+
+    def observe(done: object) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualClockLoop)
+        loop.advance(90.0)
+
+    service = ScriptedService(latency_s=lambda number: 0.1 + number)
+    writer = sender(service, observer=observe, request_timeout_s=10.0)
+    await writer.write(entries(6))
+    await writer.flush()
+    assert service.positions == [(0, 1, 2), (3, 4, 5)]
+    assert writer.counters.timed_out_requests == 0
+    await writer.close()
