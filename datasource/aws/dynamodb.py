@@ -37,7 +37,7 @@ class DynamoDbOptions(AwsOptions):
             "The columns of the table's key: the partition key and, if the table has one, the sort key.",
         )
     )
-    batch_entries_max: int = batch_entries("25")
+    batch_entries_max: int = batch_entries("25", 25)
     batch_bytes_max: int = batch_bytes("16mb")
     record_bytes_max: int = record_bytes("400kb")
 

@@ -21,7 +21,7 @@ class FirehoseOptions(AwsOptions):
     SERVICE: ClassVar[str] = "firehose"
 
     stream: str = named("stream", "[a-zA-Z0-9_.-]{1,64}", "Name of the Firehose stream.")
-    batch_entries_max: int = batch_entries("500")
+    batch_entries_max: int = batch_entries("500", 500)
     batch_bytes_max: int = batch_bytes("4mb")
     record_bytes_max: int = record_bytes("1000kb")
 

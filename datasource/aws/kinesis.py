@@ -35,7 +35,7 @@ class KinesisOptions(AwsOptions):
         "Send the rows of a partition key one after the other, so that they arrive in their order.",
         default="false",
     )
-    batch_entries_max: int = batch_entries("500")
+    batch_entries_max: int = batch_entries("500", 500)
     batch_bytes_max: int = batch_bytes("5mb")
     record_bytes_max: int = record_bytes("1mb")
 

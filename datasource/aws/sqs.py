@@ -33,7 +33,7 @@ class SqsOptions(AwsOptions):
         "Column with the message groups. Required for FIFO queues, where messages of a group arrive in their "
         "order. In other queues, groups share the consumers fairly.",
     )
-    batch_entries_max: int = batch_entries("10")
+    batch_entries_max: int = batch_entries("10", 10)
     batch_bytes_max: int = batch_bytes("1mb")
     record_bytes_max: int = record_bytes("1mb")
 

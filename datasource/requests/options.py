@@ -38,9 +38,13 @@ ROW_LOG = "row-log"
 """Directory of the row log in a local checkpoint."""
 
 
-def batch_entries(default: str) -> int:
-    """Declare `maxBatchSize` with the limit of a service."""
-    return option("maxBatchSize", count(1, 100_000), "Maximum number of rows in a request.", default=default)
+def batch_entries(default: str, most: int = 100_000) -> int:
+    """Declare `maxBatchSize` with the limit of a service.
+
+    Args:
+        most: a service refuses each request with more
+    """
+    return option("maxBatchSize", count(1, most), "Maximum number of rows in a request.", default=default)
 
 
 def batch_bytes(default: str) -> int:

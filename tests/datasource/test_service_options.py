@@ -166,6 +166,8 @@ WRONG_SEARCH: Table = [
         ("sqs", {"queue": "https://sqs/1/q"}, "not an ARN or a URL"),
         ("sqs", {"queue": f"{'q' * 76}.fifo"}, "not an ARN or a URL"),
         ("sqs", {"queue": "q.fifo"}, "messageGroupId is missing, which FIFO queues need"),
+        ("kinesis", {"maxBatchSize": "501"}, "must be a whole number from 1 to 500"),
+        ("sqs", {"maxBatchSize": "11"}, "must be a whole number from 1 to 10"),
         *each(("http",), WRONG_HTTP),
         *each(("nats",), WRONG_NATS),
         *each(("redis",), WRONG_REDIS),

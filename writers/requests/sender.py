@@ -244,7 +244,7 @@ class RequestSender(Generic[PayloadT]):
 
     def _refuse_oversized(self, entry: Entry[PayloadT]) -> None:
         message = (
-            f"Entry {entry.id} has {entry.size_bytes:,} bytes; the destination accepts "
+            f"Entry {entry.id} has {entry.size_bytes:,} bytes; maxRecordBytes allows "
             f"{self._limits.record_bytes_max:,}. Make the row smaller in the query, or filter it."
         )
         if self._limits.on_oversized == "fail":

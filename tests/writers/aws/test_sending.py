@@ -340,7 +340,7 @@ def test_a_message_can_have_characters_that_xml_has_not(server: AwsServer) -> No
 def test_a_row_that_is_too_large_is_refused_or_dropped(server: AwsServer) -> None:
     place = AwsPlace.new(server, "sqs")
     rows = pa.record_batch({"id": [1, 2], "text": ["x" * 2000, "y"]})
-    with pytest.raises(SchemaMismatchError, match=r"has 2,0.. bytes; the destination accepts 1,024"):
+    with pytest.raises(SchemaMismatchError, match=r"has 2,0.. bytes; maxRecordBytes allows 1,024"):
         place.write(rows, maxRecordBytes="1kb")
     place.write(rows, maxRecordBytes="1kb", badRows="drop")
     assert set(place.ids()) == {2}

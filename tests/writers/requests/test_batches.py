@@ -152,7 +152,7 @@ async def test_an_oversized_entry_is_a_dead_letter_and_never_sent() -> None:
     assert position == 1
     assert isinstance(result, DeadLetter)
     assert result.code == "oversized"
-    assert "Entry id-1 has 101 bytes; the destination accepts 100." in result.message
+    assert "Entry id-1 has 101 bytes; maxRecordBytes allows 100." in result.message
     assert [type(other) for _, other in others] == [Delivered, Delivered]
 
 
