@@ -90,6 +90,16 @@ def test_a_task_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """Spark shows a raw error of the storage with a traceback, and without the place."""
+    location = tmp_path / "log"
+    location.write_text("no directory")
+    with pytest.raises(
+        RetryableError, match=f"of the row log {location} cannot be written: .*start the query"
+    ):
+        write(location, 0, range(3))
+
+
 def test_a_value_that_the_destination_refuses_is_not_written(tmp_path: Path) -> None:
     def refuse(rows: pa.RecordBatch) -> None:
         raise SchemaMismatchError("no")

@@ -138,7 +138,7 @@ def test_a_batch_whose_upload_has_failed_is_written_again(
 ) -> None:
     """What the upload has left is found by `penstock gc`."""
     log.proxy.spend(fault, on=f"PUT {log.folder} .arrow")
-    with pytest.raises(OSError, match="Error performing PUT"):
+    with pytest.raises(RetryableError, match="Error performing PUT"):
         stream.prepare(1)
     assert len(log.proxy.spent()) == 1
     left = log.objects()
@@ -221,7 +221,7 @@ def test_a_file_of_several_parts_is_uploaded_whole_or_not_at_all(
     batch = stream.query.batch(0)
     if fault is not None:
         log.proxy.spend(fault, on=f"{log.folder} {log.requests['complete']}")
-        with pytest.raises(OSError, match=r"Error performing (POST|PUT)"):
+        with pytest.raises(RetryableError, match=r"Error performing (POST|PUT)"):
             stream.query.run(stream.store, batch, rows)
         assert len(log.proxy.spent()) == 1
         assert log.objects() == []

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from pyarrow.fs import LocalFileSystem
 
 from ...committers.contract import AttemptId, DataFile, DataFiles
 from ...committers.crash_points import reach
+from ...committers.errors import RetryableError
 from ...committers.row_log.names import CHECKSUM, row_log_path
 from ..delta.filesystem import open_filesystem
 from ..parquet.new_files import LocalFiles, NewFiles
@@ -67,27 +68,22 @@ class RowLogWriter:
         """
         Raises:
             SchemaMismatchError: the destination would not accept a value.
+            RetryableError: the file cannot be written.
         """
         if not batch.num_rows:
             return
         self._config.check(batch)
-        if self._writer is None:
-            self._open(batch.schema)
-            reach("write.file_open", self._batch_id)
-        assert self._writer is not None
-        assert self._files is not None
-        self._writer.write_batch(batch)
-        self._rows += batch.num_rows
-        while self._files.on_their_way_bytes > UPLOAD_BYTES_MAX:
-            self._files.wait_for_one()
+        with self._writing():
+            self._write(batch)
 
     def finish(self) -> DataFiles:
         if self._writer is None or self._stream is None or self._files is None:
             return ()
-        self._writer.close()
-        size_bytes = self._stream.tell()
-        self._stream.close()
-        self._files.finish()
+        with self._writing():
+            self._writer.close()
+            size_bytes = self._stream.tell()
+            self._stream.close()
+            self._files.finish()
         reach("write.files_closed", self._batch_id)
         checksum = f"{CHECKSUM}{self._stream.checksum:08x}"
         return (DataFile(self._path, size_bytes, self._rows, statistics=checksum),)
@@ -100,6 +96,28 @@ class RowLogWriter:
             with suppress(Exception):
                 if opened is not None:
                     opened.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RetryableError(
+                f"The file {self._path} of the row log {self._config.location} cannot be written: {error}. "
+                f"No row of batch {self._batch_id} waits for its delivery. Check that the storage has space, "
+                "and that this user may write to it. Then start the query again: it writes the batch again."
+            ) from error
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        if self._writer is None:
+            self._open(batch.schema)
+            reach("write.file_open", self._batch_id)
+        assert self._writer is not None
+        assert self._files is not None
+        self._writer.write_batch(batch)
+        self._rows += batch.num_rows
+        while self._files.on_their_way_bytes > UPLOAD_BYTES_MAX:
+            self._files.wait_for_one()
 
     def _open(self, schema: pa.Schema) -> None:
         self._files = self._config.new_files()
