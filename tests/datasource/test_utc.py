@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import Row
+from pyspark.sql.types import StructType
 
+from penstock.committers.errors import SchemaMismatchError
+from penstock.datasource.row_stream_writer import RowStreamWriter
 from penstock.datasource.utc import in_utc
 
 NEW_YORK, UTC = pa.timestamp("us", "America/New_York"), pa.timestamp("us", "UTC")
@@ -60,3 +67,41 @@ def test_local_times_and_other_columns_are_not_touched() -> None:
     rows = pa.record_batch([pa.array([0], pa.timestamp("us")), pa.array(["a"])], names=["t", "s"])
     (found,) = in_utc([rows])
     assert found is rows
+
+
+@pytest.fixture
+def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The time zone of this process."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def written_as_rows(instants: Iterable[datetime], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What a writer gets of instants on Spark 4.0, which converts each row when it is asked for it."""
+    monkeypatch.setattr(
+        RowStreamWriter, "write_batches", lambda _self, batches: pa.Table.from_batches(batches)
+    )
+    rows = (Row(t=instant.astimezone().replace(tzinfo=None)) for instant in instants)
+    writer = RowStreamWriter(None, None, StructType().add("t", "timestamp"))  # type: ignore[arg-type]
+    written: pa.Table = writer.write(rows)
+    return list(written.column("t").to_pylist())
+
+
+def test_rows_of_two_hours_with_the_same_local_time_stay_apart(
+    new_york: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instants = [datetime(2024, 11, 3, hour, 30, tzinfo=timezone.utc) for hour in (5, 6)]
+    assert written_as_rows(instants, monkeypatch) == instants
+    assert time.localtime(instants[0].timestamp()).tm_isdst == 1
+
+
+def test_a_row_that_python_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def instants() -> Iterator[datetime]:
+        yield datetime(2024, 1, 1, tzinfo=timezone.utc)
+        raise OverflowError("date value out of range")  # by pyarrow, in Spark's code
+
+    with pytest.raises(SchemaMismatchError, match="outside of the years 1 to 9999"):
+        written_as_rows(instants(), monkeypatch)
