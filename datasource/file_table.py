@@ -18,6 +18,8 @@ from .options.file_tables import FileTableOptions
 from .sink import Destination, Maintainable, SupportsOrdering, SupportsOrigins, SupportsTableIdentity
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from ..committers.cleanup import NameParser
     from ..committers.contract import StreamKey
 
@@ -157,6 +159,12 @@ def leading(names: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
     """
     lower = {name.lower() for name in known}
     return tuple(takewhile(lambda name: name.lower() in lower, names))
+
+
+def with_case_of(names: Iterable[str], columns: pa.Schema) -> tuple[str, ...]:
+    """Return the names of columns in the case that the columns have: Spark compares names without case."""
+    names_by_lower = {name.lower(): name for name in columns.names}
+    return tuple([names_by_lower.get(name.lower(), name) for name in names])
 
 
 def data_files_of(manifest: Manifest) -> DataFiles:

@@ -20,7 +20,14 @@ from ...writers.delta.partitions import check_partition_columns, serialize
 from ...writers.delta.table_format import DeltaFormat
 from ...writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
 from ..destinations import DestinationType, TableNow, with_prefix
-from ..file_table import CleanableFiles, CompactableFileTable, CompactWith, data_files_of, leading
+from ..file_table import (
+    CleanableFiles,
+    CompactableFileTable,
+    CompactWith,
+    data_files_of,
+    leading,
+    with_case_of,
+)
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.file_tables import COMPRESSION
 from ..options.stream import normalized_location, origins_of
@@ -140,7 +147,8 @@ class DeltaTarget(CompactableFileTable, DeltaTableCommitter):
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
         options = self._query
-        partition_by = _with_case_of(options.partition_by, rows)
+        asked = options.partition_by
+        partition_by = None if asked is None else with_case_of(asked, rows)
         check_partition_columns(rows, partition_by or ())
         layout = self.plan(
             rows,
@@ -191,17 +199,9 @@ class DeltaTarget(CompactableFileTable, DeltaTableCommitter):
             compression=options.compression or COMPRESSION,
             max_open_partitions=options.max_open_partitions,
             buffer_bytes_max=options.buffer_bytes_max,
-            sort=tuple([SortField((name,)) for name in _with_case_of(sort_within, layout.schema) or ()]),
+            sort=tuple([SortField((name,)) for name in with_case_of(sort_within, layout.schema)]),
             narrows=options.bad_rows is not BadRows.FAIL,
         )
-
-
-def _with_case_of(names: Sequence[str] | None, rows: pa.Schema) -> tuple[str, ...] | None:
-    """Return the column names in the case of the query: Spark compares names without case."""
-    if names is None:
-        return None
-    names_by_lower = {name.lower(): name for name in rows.names}
-    return tuple(names_by_lower.get(name.lower(), name) for name in names)
 
 
 # For the command line and the delivery process ------------------------------------------------------

@@ -16,9 +16,9 @@ from ...committers.ducklake.plan import PlanOptions, plan
 from ...committers.ducklake.table import decode_schema
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...writers.delta.partitions import check_partition_columns
-from ...writers.ducklake.table_format import DuckLakeFormat
+from ...writers.ducklake.table_format import DuckLakeFormat, check_partition_names
 from ...writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
-from ..file_table import CompactableFileTable, CompactWith, leading
+from ..file_table import CompactableFileTable, CompactWith, leading, with_case_of
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.file_tables import COMPRESSION
 from ..options.stream import origins_of
@@ -40,14 +40,15 @@ class DuckLakeTarget(CompactableFileTable, DuckLakeCommitter):
         options = self._query
         partition_by = options.partition_by
         if partition_by is not None:
-            by_lower = {name.lower(): name for name in rows.names}
-            partition_by = tuple(by_lower.get(name.lower(), name) for name in partition_by)
+            partition_by = with_case_of(partition_by, rows)
             check_partition_columns(rows, partition_by)
+            check_partition_names(partition_by)
         wanted = PlanOptions(
             options.data_path or "", options.create_table, options.add_columns, partition_by, self._narrows
         )
         planned = plan(self._server, rows, mode, wanted)
         check_partition_columns(planned.schema, planned.content.partition_by)
+        check_partition_names(planned.content.partition_by)
         if planned.created:
             crash_points.reach("table.created", batch_id)
         content = replace(planned.content, origins=origins_of(options))
@@ -69,7 +70,6 @@ class DuckLakeTarget(CompactableFileTable, DuckLakeCommitter):
         self, location: str, schema: pa.Schema, content: LakeManifest, sort_within: tuple[str, ...]
     ) -> WriteConfig:
         options = self._query
-        names = {name.lower(): name for name in schema.names}
         return WriteConfig(
             location=location,
             storage_options=dict(self._server.storage),
@@ -80,6 +80,6 @@ class DuckLakeTarget(CompactableFileTable, DuckLakeCommitter):
             compression=options.compression or COMPRESSION,
             max_open_partitions=options.max_open_partitions,
             buffer_bytes_max=options.buffer_bytes_max,
-            sort=tuple([SortField((names.get(name.lower(), name),)) for name in sort_within]),
+            sort=tuple([SortField((name,)) for name in with_case_of(sort_within, schema)]),
             narrows=self._narrows,
         )

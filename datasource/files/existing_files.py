@@ -17,6 +17,7 @@ from ...committers.error_causes import retryable
 from ...committers.errors import ConfigurationError, TableNotSupportedError
 from ...committers.files.committer import place_of
 from ...writers.delta.filesystem import open_filesystem
+from ...writers.delta.partitions import directory
 from ...writers.files.formats import FORMATS, format_in
 
 
@@ -57,7 +58,7 @@ def compare_with_files(
             f"fileFormat: {path} is {found}, and the query writes {file_format}. Use another folder."
         ]
     folders = [part.partition("=")[0] for part in relative.split("/")[:-1] if "=" in part]
-    if folders != list(partition_by):
+    if folders != [directory(((name, ""),)).removesuffix("=") for name in partition_by]:
         return rows, [
             f"partitionBy: {path} is partitioned by {', '.join(folders) or 'nothing'}, and the query by "
             f"{', '.join(partition_by) or 'nothing'}."
@@ -135,8 +136,11 @@ def _compared(
         if list(stored) != list(columns):
             yield f"columns: {path} has {', '.join(stored)}, and the rows have {', '.join(columns)}."
         return
+    names = {name.lower(): name for name in stored}
     for name, wanted in columns.items():
-        if name not in stored and not add_columns:
+        if name not in stored and name.lower() in names:
+            yield f"{name}: {path} has {names[name.lower()]}: only the case differs. Rename the column."
+        elif name not in stored and not add_columns:
             yield f"{name}: {path} has no such column. Set schemaEvolution=addColumns to add it."
         elif name in stored and stored[name] != wanted and stored[name] and wanted:
             yield f"{name}: {path} has {stored[name]}, the rows have {wanted}."

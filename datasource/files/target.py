@@ -24,7 +24,7 @@ from ...writers.delta.table_format import DeltaFormat
 from ...writers.files.table_format import RowFilesFormat
 from ...writers.files.uploading import UploadingWriters
 from ...writers.parquet.write_config import WriteConfig
-from ..file_table import CompactWith, DeliveryFiles
+from ..file_table import CompactWith, DeliveryFiles, with_case_of
 from .catalog_table import check_table
 from .existing_files import compare_with_files, format_problems
 from .options import FilesOptions
@@ -55,7 +55,7 @@ class FilesTarget(FilesCommitter):
                 "penstock.files cannot overwrite a folder. Use the output mode append, or penstock.delta."
             )
         self._check_folder()
-        partition_by = self.options.partition_by or ()
+        partition_by = with_case_of(self.options.partition_by or (), rows)
         check_partition_columns(rows, partition_by)
         rows = self._file_columns(rows, partition_by)
         place = self.place
@@ -115,6 +115,11 @@ class FilesTarget(FilesCommitter):
             "Partition by a date, a text, a boolean or an integer."
             for name in partition_by
             if pa.types.is_timestamp(rows.field(name).type) or pa.types.is_decimal(rows.field(name).type)
+        ]
+        problems += [
+            f"{name}: readers skip folders whose names begin with {name[0]}. Rename the column."
+            for name in partition_by
+            if name.startswith(("_", "."))
         ]
         file_format = self.options.file_format
         problems += format_problems(rows, partition_by, file_format)

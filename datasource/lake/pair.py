@@ -27,6 +27,7 @@ from ...writers.lake.table_format import LakeFormat
 from ...writers.parquet.columns import with_small_offsets
 from ...writers.parquet.write_config import WriteConfig
 from ..delta.sink import DeltaSink
+from ..file_table import with_case_of
 from ..iceberg.sink import IcebergSink
 
 
@@ -102,8 +103,7 @@ class TablePair:
 
     def _check_can_create(self, rows: pa.Schema) -> None:
         partition_by = self.delta.options.partition_by or ()
-        names = {name.lower(): name for name in rows.names}
-        check_partition_columns(rows, [names.get(name.lower(), name) for name in partition_by])
+        check_partition_columns(rows, with_case_of(partition_by, rows))
         fields = delta_fields(rows, self.delta.table_uri)
         check_timestamps_in_maps(fields, self.delta.table_uri)
         of_delta = DeltaSchema.from_json(json.dumps({"type": "struct", "fields": fields})).to_arrow()

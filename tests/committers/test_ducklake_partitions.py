@@ -146,6 +146,21 @@ def test_partitions_that_cannot_be_written_are_refused(
     assert not lake.files.exists()
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_partition_columns_that_duckdb_would_not_find_in_the_folders_are_refused(
+    lake: DuckLake, store: SqlManifestStore, is_new: bool
+) -> None:
+    if not is_new:
+        lake.sql(
+            'CREATE TABLE events (id BIGINT, "a:b" VARCHAR)', 'ALTER TABLE events SET PARTITIONED BY ("a:b")'
+        )
+    query = Query(lake, options={"partitionBy": "a:b"} if is_new else {})
+    with pytest.raises(SchemaMismatchError, match="Cannot partition by 'a:b'"):
+        query.prepare(store, query.batch(0), pa.table({"id": [1], "a:b": ["a"]}))
+    assert not lake.files.exists()
+    assert lake.exists is not is_new
+
+
 def test_other_partitions_than_those_of_the_table_are_refused(
     lake: DuckLake, store: SqlManifestStore
 ) -> None:

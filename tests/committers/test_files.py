@@ -174,6 +174,7 @@ def test_tables_of_other_formats_are_refused(harness: FilesHarness, path: str) -
         ({"id": ["a"], "day": ["x"]}, {}, "id: .* has string, the rows have int64"),
         ({"id": [1]}, {}, "day: .* has no such column"),
         ({"id": [1], "day": ["x"]}, {"partitionBy": "day"}, "is partitioned by nothing"),
+        ({"id": [1], "Day": ["x"]}, {"schemaEvolution": "addColumns"}, "day: .* has Day"),
     ],
 )
 def test_rows_that_do_not_fit_the_files_are_refused(
@@ -192,6 +193,24 @@ def test_partitions_that_readers_do_not_read_back_are_refused(
 ) -> None:
     with pytest.raises(SchemaMismatchError, match="day"):
         target_of(harness, partitionBy="day").plan_batch(pa.schema([ROWS[0], ("day", kind)]), "append", 0)
+
+
+@pytest.mark.parametrize("name", ["_day", ".day"])
+def test_partitions_whose_folders_readers_skip_are_refused(harness: FilesHarness, name: str) -> None:
+    rows = pa.schema([ROWS[0], (name, pa.string())])
+    with pytest.raises(SchemaMismatchError, match=f"{name}: readers skip folders"):
+        target_of(harness, partitionBy=name).plan_batch(rows, "append", 0)
+    assert not harness.staging.exists()
+
+
+def test_each_batch_finds_the_partitions_whatever_their_names_are(harness: FilesHarness) -> None:
+    name = 'a="B%/'
+    rows = pa.schema([ROWS[0], (name, pa.string())])
+    folder = harness.folder / "a%3D%22B%25%2F=x"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"id": [1]}), folder / "others.parquet")
+
+    target_of(harness, partitionBy=json.dumps([name.lower()])).plan_batch(rows, "append", 1)
 
 
 @pytest.mark.parametrize(

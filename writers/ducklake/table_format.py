@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -52,6 +52,21 @@ class DuckLakeFormat:
 
     def file_statistics(self, schema: pa.Schema) -> Callable[[], FileStatistics]:
         return lambda: DeltaFileStatistics([])
+
+
+def check_partition_names(names: Iterable[str]) -> None:
+    """Reject partition columns whose names duckdb would read differently from a folder. Runs on the driver.
+
+    Raises:
+        SchemaMismatchError: lists every such column.
+    """
+    refused = [name for name in names if directory(((name, ""),)) != f"{name}="]
+    if refused:
+        raise SchemaMismatchError(
+            f"Cannot partition by {', '.join(map(repr, refused))}: folders have special characters in an "
+            "escaped form, and duckdb takes the name of the column as it is in the folder. Rename the "
+            "column. Nothing was written."
+        )
 
 
 def _check_readable(values: PartitionValues, where: str) -> None:
