@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -80,6 +80,7 @@ def plan(
     known = {name.lower() for name in table.schema.names}
     added = [nullable(field) for field in given if field.name.lower() not in known] if options.evolve else []
     check_types(added, file_version, uri)
+    _check_names([field.name for field in added], uri)
     schema = pa.schema([*table.schema, *added])
     names = tuple(field.name for field in added)
     return LanceLayout(schema, file_version, table_id_of(table), table.version, names), given
@@ -96,7 +97,7 @@ def _create(uri: str, storage_options: Mapping[str, str], columns: pa.Schema, op
         )
     file_version = options.file_version or FILE_VERSIONS[-1]
     check_types(columns, file_version, uri)
-    _check_names(columns, uri)
+    _check_names(columns.names, uri)
     try:
         lance.write_dataset(
             pa.schema([nullable(field) for field in columns]).empty_table(),
@@ -120,12 +121,13 @@ def _create(uri: str, storage_options: Mapping[str, str], columns: pa.Schema, op
         ) from error
 
 
-def _check_names(columns: pa.Schema, uri: str) -> None:
-    refused = [name for name in columns.names if "." in name or name.startswith("_row")]
+def _check_names(names: Sequence[str], uri: str) -> None:
+    refused = [name for name in names if "." in name or "`" in name or name.startswith("_row")]
     if refused:
         raise SchemaMismatchError(
             f"The Lance table {uri} cannot have the columns {', '.join(map(repr, refused))}: Lance reads a "
-            "dot as a nested field, and _row... as its own columns. Rename them in the query."
+            "dot as a nested field, a backtick as a quote, and _row... as its own columns. Rename them in "
+            "the query."
         )
 
 

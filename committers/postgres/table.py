@@ -83,6 +83,8 @@ SELECT attname, format_type(atttypid, atttypmod), attnotnull,
 FROM pg_attribute WHERE attrelid = %s::oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
 
+_SYSTEM_COLUMNS = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
+
 
 def load_if_there(cursor: Cursor, address: PostgresAddress) -> PostgresTableState | None:
     """Load the table; None if it does not exist."""
@@ -150,6 +152,8 @@ def new_columns_of(rows: pa.Schema, address: PostgresAddress) -> tuple[PostgresC
             )
         elif len(field.name.encode()) > IDENTIFIER_BYTES_MAX:
             problems.append(f"{field.name!r} is longer than {IDENTIFIER_BYTES_MAX} bytes: rename it")
+        elif field.name in _SYSTEM_COLUMNS:
+            problems.append(f"{field.name!r} is a system column of each Postgres table: rename it")
         else:
             columns.append(PostgresColumn(field.name, kind))
     if problems:

@@ -345,13 +345,19 @@ def test_a_new_table_with_maps_needs_files_that_have_them(
     assert not harness.exists
 
 
-@pytest.mark.parametrize("name", ["a.b", "_rowid"])
+@pytest.mark.parametrize("name", ["a.b", "a`b", "_rowid"])
 def test_names_that_lance_reads_otherwise_are_refused(
-    query: Query, store: SqlManifestStore, harness: LanceHarness, name: str
+    store: SqlManifestStore, harness: LanceHarness, name: str
 ) -> None:
+    rows = pa.schema([*IDS, (name, pa.int64())])
+    query = Query(harness, options={"schemaEvolution": "addColumns"})
     with pytest.raises(SchemaMismatchError, match="Rename them"):
-        query.plan(store, query.batch(0), pa.schema([(name, pa.int64())]))
+        query.plan(store, query.batch(0), rows)
     assert not harness.exists
+
+    harness.create(IDS.empty_table())
+    with pytest.raises(SchemaMismatchError, match="Rename them"):
+        query.plan(store, query.batch(0), rows)
 
 
 def test_a_new_table_is_not_put_into_the_folder_of_another(
