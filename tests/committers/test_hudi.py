@@ -47,6 +47,10 @@ def query(lake: HudiLake, store: SqlManifestStore) -> Query:
     return Query(lake, store=store)
 
 
+FAR_DAY = pa.array([3_000_000], pa.int32()).cast(pa.date32())
+"""In the year 10183."""
+
+
 def days(**values: str | None) -> pa.Table:
     """Rows by their partition value; the ids are counted from 0."""
     return pa.table({"id": range(len(values)), "day": list(values.values())}, schema=DAYS)
@@ -645,6 +649,11 @@ def test_a_new_column_is_null_in_earlier_rows(lake: HudiLake, query: Query, stor
         (days(a="__HIVE_DEFAULT_PARTITION__"), {"partitionBy": "day"}, "readers interpret as NULL"),
         (days(a="x" * 300), {"partitionBy": "day"}, "longer than a directory name"),
         (days(a=".x"), {"partitionBy": "day", "hiveStylePartitions": "false"}, "readers skip folders"),
+        (
+            pa.table({"id": [0], "day": FAR_DAY}),
+            {"partitionBy": "day"},
+            "'day' is outside the years 1 to 9999",
+        ),
     ],
 )
 def test_values_that_hudi_cannot_store_are_refused(

@@ -81,8 +81,11 @@ class HudiFormat:
             yield PartitionSlice(values, own)
 
     def _value(self, name: str, key: pa.Array, row: int, where: str) -> str | None:
-        text = serialize(key[row].as_py(), key.type) or None
-        problem = None if text is None else self._problem(name, text)
+        try:
+            text = serialize(key[row].as_py(), key.type) or None
+            problem = None if text is None else self._problem(name, text)
+        except (ValueError, OverflowError):
+            text, problem = None, "is outside the years 1 to 9999"
         if problem:
             raise SchemaMismatchError(
                 f"A value of the partition column '{name}' {problem} ({where}). Filter these rows, or "
