@@ -126,7 +126,7 @@ def _check_partition_name(
             address,
             "partitionSpec",
             f"the name of the field {name!r} has non-ASCII letters, which some engines cannot read; rename "
-            "it with `as`",
+            "the column, or the field with `as` in partitionSpec",
         )
     taken = next((other for other in schema.column_names if other.lower() == name.lower()), None)
     if taken is not None and not (str(transform) == "identity" and _dotted(schema, column) == taken):
