@@ -20,6 +20,8 @@ from ..parquet.uploads import Uploads
 
 UPLOAD_BYTES_MAX = 64 * 1024 * 1024
 """Data that may wait for its upload to an object store."""
+BLOCK_BYTES = 1024 * 1024
+"""Data that is written at a time."""
 
 Check = Callable[[pa.RecordBatch], object]
 """Raises `SchemaMismatchError` if the destination would not accept a value."""
@@ -56,7 +58,8 @@ class RowLogWriter:
         self._batch_id = attempt.batch_id
         self._path = row_log_path(attempt)
         self._files: NewFiles | None = None
-        self._stream: _Checksummed | None = None
+        self._content: _Checksummed | None = None
+        self._stream: pa.NativeFile | None = None
         self._writer: pa.ipc.RecordBatchFileWriter | None = None
         self._rows = 0
 
@@ -77,7 +80,7 @@ class RowLogWriter:
             self._write(batch)
 
     def finish(self) -> DataFiles:
-        if self._writer is None or self._stream is None or self._files is None:
+        if self._writer is None or self._stream is None or self._content is None or self._files is None:
             return ()
         with self._writing():
             self._writer.close()
@@ -85,7 +88,7 @@ class RowLogWriter:
             self._stream.close()
             self._files.finish()
         reach("write.files_closed", self._batch_id)
-        checksum = f"{CHECKSUM}{self._stream.checksum:08x}"
+        checksum = f"{CHECKSUM}{self._content.checksum:08x}"
         return (DataFile(self._path, size_bytes, self._rows, statistics=checksum),)
 
     def abort(self) -> None:
@@ -121,7 +124,9 @@ class RowLogWriter:
 
     def _open(self, schema: pa.Schema) -> None:
         self._files = self._config.new_files()
-        self._stream = _Checksummed(self._files.open(self._path))
+        self._content = _Checksummed(self._files.open(self._path))
+        # Arrow writes each column by itself.
+        self._stream = pa.BufferedOutputStream(pa.PythonFile(self._content, mode="w"), BLOCK_BYTES)
         options = pa.ipc.IpcWriteOptions(compression="zstd")
         self._writer = pa.ipc.new_file(self._stream, schema, options=options)
 
