@@ -239,6 +239,6 @@ def _undelivered_lost(batch: Batch, last: int) -> str:
         f"{batch.stream.query_id}, and the table {batch.stream.table_uri} has {holds}: prepared batches "
         "were lost with the store. Nothing was written. Restore the store; or start the query with a new "
         "checkpoint to write the table from the beginning; or, to continue without these rows (or if there "
-        "are none because the checkpoint is older than the sink), start it once with delivery=coupled "
-        "until one batch is committed."
+        "are none because the checkpoint is older than the sink), start it once with delivery=coupled and "
+        "newTarget=allow until one batch is committed."
     )

@@ -31,7 +31,8 @@ def check_new_query(
     No cost after the first batch. A batch that replaces all rows of the table cannot duplicate any.
 
     Raises:
-        CheckpointMismatchError: the option is newQuery=refuse. Nothing was written.
+        CheckpointMismatchError: the option is newQuery=refuse, and there are such rows, or the query has no
+            name. Nothing was written.
         RetryableError: the table or the store cannot be read now.
     """
     options, stream = sink.options, batch.stream
@@ -43,6 +44,7 @@ def check_new_query(
         return  # the query has already started
     found = _earlier_query(options, store, table, batch)
     if found is None:
+        _check_has_name(options)
         return
     message = (
         f"The table {stream.table_uri} already has rows of an earlier query {found}. The query "
@@ -62,6 +64,15 @@ def check_new_query(
     )
 
 
+def _check_has_name(options: StreamOptions) -> None:
+    if options.new_query is NewQuery.REFUSE and not options.query_name:
+        raise CheckpointMismatchError(
+            "newQuery=refuse needs the name of the query: if its checkpoint is lost and it gets another "
+            "directory, only the name tells that it has written to the table before. Nothing was written. "
+            'Set .queryName("...") on the stream writer, the same at each start.'
+        )
+
+
 def _earlier_query(
     options: StreamOptions, store: SqlManifestStore, table: SupportsOrigins, batch: Batch
 ) -> str | None:
@@ -77,7 +88,7 @@ def _earlier_query(
 
 
 def _same(options: StreamOptions, other: OtherQuery) -> str:
-    checkpoint = _checkpoint_of(other.settings)
+    checkpoint = checkpoint_of(other.settings)
     if checkpoint and checkpoint == normalized_location(options.checkpoint_location or ""):
         return _same_checkpoint(options)
     return _same_name(options) if options.query_name and options.query_name == other.query_name else ""
@@ -91,7 +102,7 @@ def _same_name(options: StreamOptions) -> str:
     return f"with the same name {shown(options.query_name)}"
 
 
-def _checkpoint_of(settings: str) -> str:
+def checkpoint_of(settings: str) -> str:
     """Return the checkpoint directory in settings of `settings_of`."""
     try:
         return normalized_location(str(json.loads(settings)["checkpoint"]))

@@ -26,7 +26,7 @@ from .dead_letters import check_letter_sink
 from .decoupled_planning import plan_decoupled
 from .event_time import event_time_column
 from .new_query import check_new_query
-from .new_target import starts_with
+from .new_target import check_new_target, starts_with
 from .options.stream import StreamOptions
 from .plan_cache import PLANS, PlanCache, PlanKey
 from .settings import register_stream
@@ -118,6 +118,8 @@ def _plan_coupled(
         raise
     if decision is Action.SKIP:
         return None
+    if not key.overwrite:
+        check_new_target(sink, store, table, batch)
     return table.plan_batch(key.rows, mode_of(key.overwrite), batch.batch_id)
 
 

@@ -24,6 +24,13 @@ class NewQuery(Enum):
     ALLOW = "allow"
 
 
+class NewTarget(Enum):
+    """What to do with a table that does not have the earlier batches of the query."""
+
+    REFUSE = "refuse"
+    ALLOW = "allow"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions(DeadLetterOptions):
     """Options of all sinks."""
@@ -52,8 +59,16 @@ class StreamOptions(DeadLetterOptions):
         one_of({choice.value: choice for choice in NewQuery}),
         "What to do when a query starts with a new checkpoint, and an earlier query with the same checkpoint "
         "directory or `queryName` has already written to the table: `warn` in the driver's log, `refuse` "
-        "before anything is written, or `allow`. Streams only.",
+        "before anything is written (which needs a `queryName`), or `allow`. Streams only.",
         default="warn",
+    )
+    new_target: NewTarget = option(  # noqa: RUF009  it returns a field
+        "newTarget",
+        one_of({choice.value: choice for choice in NewTarget}),
+        "What to do when a query goes on from its checkpoint with a table or service that does not have its "
+        "earlier batches, because it wrote to another one before: `refuse` before anything is written, or "
+        "`allow`, and the rows before are not written there. Streams only.",
+        default="refuse",
     )
     create_table: bool = option("createTable", flag, "Create the table if it does not exist.", default="true")
     add_columns: bool = option(

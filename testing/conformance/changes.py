@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from ...committers.contract import ManifestState
+from ...committers.contract import Manifest, ManifestState, StreamKey
 from ...committers.errors import CheckpointMismatchError, PenstockError, TableChangedError
 from ...committers.store.sql import SqlManifestStore
 from ...datasource.sink import SupportsOrigins, SupportsTableIdentity
@@ -86,6 +88,24 @@ class ChangeClaims(Claims):
         allowed.run(other_store, allowed.batch(0), ids(1))
 
         check_rows(harness, 0, 1)
+
+    def test_a_query_that_wrote_elsewhere_before_is_refused(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness
+    ) -> None:
+        """Spark goes on at the offsets of the checkpoint, so the rows before would be missing here."""
+        elsewhere = StreamKey(query.query_id, "elsewhere")
+        store.register_stream(elsewhere, "delta")
+        store.claim(elsewhere, "r0")
+        before = replace(query.batch(0), stream=elsewhere)
+        store.prepare(Manifest(before, "delta", 1, b"", 0, 0, 0, is_empty=True), "r0")
+        with pytest.raises(CheckpointMismatchError, match=r"starts with batch 1\..* written to elsewhere\."):
+            query.plan(store, query.batch(1))
+        check_rows(harness)
+        allowed = query.with_options(newTarget="allow")
+        allowed.run(store, query.batch(1), ids(1))
+        query.run(store, query.batch(2), ids(2))
+
+        check_rows(harness, 1, 2)
 
 
 def _change(harness: DestinationHarness, change: str) -> None:

@@ -349,6 +349,10 @@ MUTATIONS = {
         returning(planning, "check_new_query", None),
         "a_new_query_over_the_rows_of_an_earlier_one_is_noticed",
     ),
+    "a plan that does not ask where the query has written before": DeltaMutation(
+        returning(planning, "check_new_target", None),
+        "a_query_that_wrote_elsewhere_before_is_refused",
+    ),
     "overwrites that append": DeltaMutation(
         method(DeltaTarget, "plan_batch", _append_anyway),
         "overwriting_replaces_all_rows_once",

@@ -285,7 +285,8 @@ def test_a_batch_that_an_operator_aborted_in_one_target_is_written_again_for_it(
 def test_a_new_target_starts_with_the_next_batch(fanout: Fanout, caplog: pytest.LogCaptureFixture) -> None:
     query = fanout.query("lake", "search")
     run(fanout, query, 0)
-    query = fanout.query()
+    added = {f"target.{name}.newTarget": "allow" for name in ("events", "ice")}
+    query = fanout.query(**added)
     run(fanout, query, 1, run_id="r2")
     run(fanout, query, 2, run_id="r2")
     told = [one for one in caplog.messages if "starts with batch 1" in one]
@@ -299,12 +300,12 @@ def test_a_new_target_starts_with_the_next_batch(fanout: Fanout, caplog: pytest.
 def test_a_target_that_comes_back_reports_the_batches_that_it_missed(fanout: Fanout) -> None:
     run(fanout, fanout.query(), 0)
     run(fanout, fanout.query("lake", "search"), 1, run_id="r2")
-    strict = fanout.query(*NAMES, newQuery="refuse")
+    strict = fanout.query()
     with pytest.raises(
         CheckpointMismatchError, match=r"Target events .* has the batches up to 0 .* with batch 2"
     ):
         run(fanout, strict, 2, run_id="r3")
-    run(fanout, fanout.query(newQuery="allow"), 2, run_id="r3")
+    run(fanout, fanout.query(newTarget="allow"), 2, run_id="r3")
     assert fanout.deliver().code == 0
     assert fanout.ids("ice") == [0, 1, 4, 5]
 

@@ -19,6 +19,7 @@ from penstock import CheckpointMismatchError
 from penstock.committers.contract import Batch, StreamKey
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.committers.store.status import OtherQuery
+from penstock.datasource.checkpoint import STORE_FILE
 from penstock.datasource.committing import commit_batch_write
 from penstock.datasource.delta import sink as delta
 from penstock.datasource.file_table import FileTableSink
@@ -108,6 +109,17 @@ def test_it_is_refused_on_request_before_anything_is_written(queries: Queries) -
     queries.run("q2", newQuery="allow")
     assert not queries.warned
     assert queries.lake.count() == 6
+
+
+def test_refuse_needs_a_name_since_the_next_checkpoint_may_be_another_directory(queries: Queries) -> None:
+    with pytest.raises(
+        CheckpointMismatchError, match=r"newQuery=refuse needs the name.* Nothing was written"
+    ):
+        queries.run("q1", newQuery="refuse")
+    queries.run("q1", newQuery="refuse", queryName="ids")
+    with pytest.raises(CheckpointMismatchError, match=SAME_NAME):
+        queries.run("q2", checkpoint="other", newQuery="refuse", queryName="ids")
+    assert queries.lake.count() == 3
 
 
 def test_a_query_that_has_begun_is_not_refused(queries: Queries) -> None:
@@ -212,9 +224,14 @@ def test_no_warning_after_a_batch_write_with_the_same_name_and_checkpoint(querie
     assert queries.lake.count() == 6
 
 
-def test_no_warning_for_a_checkpoint_that_was_given_a_new_query_id(queries: Queries) -> None:
-    """`penstock reset-query-id`: the query goes on at the batch where it was."""
+@pytest.mark.parametrize("is_store_lost", [False, True])
+def test_no_warning_for_a_checkpoint_that_was_given_a_new_query_id(
+    queries: Queries, is_store_lost: bool
+) -> None:
+    """`penstock reset-query-id`: the query goes on, in the same table, at the batch where it was."""
     queries.run("q1")
+    if is_store_lost:
+        (queries.folder / "cp" / STORE_FILE).unlink()
     renewed = queries.batches("q2", newQuery="refuse")
     renewed.next_batch = 1
     renewed.run(ROWS)
@@ -224,7 +241,7 @@ def test_no_warning_for_a_checkpoint_that_was_given_a_new_query_id(queries: Quer
 def test_no_warning_where_each_batch_replaces_the_table(queries: Queries) -> None:
     queries.run("q1")
     shutil.rmtree(queries.folder / "cp")
-    sink = queries.sink(newQuery="refuse")
+    sink = queries.sink(newQuery="refuse", queryName="ids")
     with open_store(store_url(sink.options)) as store:
         batch = Batch(StreamKey("q2", sink.table_uri), 0, "0" * 64)
         assert plan_batch(sink, store, batch, ROWS.schema, overwrite=True).writers is not None
@@ -238,7 +255,7 @@ def test_no_warning_after_an_iceberg_rollback(tmp_path: Path, caplog: pytest.Log
     shutil.rmtree(tmp_path / "cp")
     queries.lake.go_back(version)
 
-    queries.run("q2", newQuery="refuse")
+    queries.run("q2", newQuery="refuse", queryName="ids")
     assert not queries.warned
 
 

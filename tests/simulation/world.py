@@ -57,6 +57,7 @@ from penstock.datasource.backlog import wait_for_delivery
 from penstock.datasource.decoupled_planning import with_retry
 from penstock.datasource.file_table import CleanableFiles
 from penstock.datasource.options.file_tables import FileTableOptions
+from penstock.datasource.options.stream import NewTarget
 from penstock.testing.invariant import Observation, find_problems
 
 HISTORY_MAX = 100
@@ -110,7 +111,10 @@ class World:
         self.plan = make_lake.plan(plan.only(events) if events else plan, self.scheduler)
         self.scheduler.stickiness = self.plan.stickiness
         self.lake = make_lake(self.scheduler, is_remote=self.plan.is_remote)
-        self.sink = SimulatedSink(self.lake, FileTableOptions(commit_attempts_max=6))
+        # After a lost store, a table without rows cannot be told from one that is new to the query.
+        new_target = NewTarget.ALLOW if self.plan.loses_store else NewTarget.REFUSE
+        options = FileTableOptions(commit_attempts_max=6, new_target=new_target)
+        self.sink = SimulatedSink(self.lake, options)
         if self.plan.delivery is not None:
             self.decoupled_sink = SimulatedSink(self.lake, self.plan.delivery.options)
         self.delivery_processes: list[Actor] = []

@@ -35,10 +35,10 @@ def test_a_deleted_checkpoint_is_a_warning_in_the_log_of_the_driver(delta_ids: I
 
 def test_a_deleted_checkpoint_is_refused_on_request(ids: IdStream) -> None:
     ids.add_files(2)
-    ids.run(newQuery="refuse")
+    ids.run(newQuery="refuse", queryName="ids")
     shutil.rmtree(ids.checkpoint)
     files, commits = ids.data_files(), ids.commits()
-    message = ids.fails_with(newQuery="refuse")
+    message = ids.fails_with(newQuery="refuse", queryName="ids")
 
     assert "CheckpointMismatchError" in message
     assert "same checkpoint directory" in message
