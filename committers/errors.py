@@ -10,7 +10,8 @@
     ├── CheckpointGoneError         undelivered batches need this checkpoint: restore it, or abort them
     ├── FencedError                 another run of the query has taken over: let this one end
     ├── RetryableError              nothing was committed: start again, or let it be delivered again
-    │   └── AccessRefusedError      access is denied: fix options or permissions; also a ConfigurationError
+    │   ├── AccessRefusedError      access is denied: fix options or permissions; also a ConfigurationError
+    │   └── StoreFailedError        the store's database did not answer a call
     ├── CommitStateUnknownError     the commit may have succeeded: start again, recovery checks the table
     └── ManifestCorruptError        the store's content is damaged: restore the store
 
@@ -86,6 +87,10 @@ class AccessRefusedError(ConfigurationError, RetryableError):
 
     Deliveries continue once the permissions are corrected.
     """
+
+
+class StoreFailedError(RetryableError):
+    """The store's database did not answer, or broke off a transaction. The call changed nothing."""
 
 
 class CommitStateUnknownError(PenstockError):

@@ -32,7 +32,7 @@ def commit_stream_batch(
     sink: Sink[PayloadT, ContentT], messages: Sequence[CommittableMessage[PayloadT, ContentT]]
 ) -> None:
     """Prepare, commit and mark the batch. If its tasks skipped it, check that it is committed."""
-    with borrow_store(store_url(sink.options)) as store:
+    with borrow_store(store_url(sink.options), sink.options.store_wait_s) as store:
         commit_batch(sink, store, messages)
 
 

@@ -61,7 +61,7 @@ def plan_stream_batch(
     checkpoint = open_checkpoint(sink)
     running = checkpoint.running_batch()
     batch = Batch(StreamKey(running.query_id, sink.table_uri), running.batch_id, running.digest)
-    with borrow_store(store_url(sink.options)) as store:
+    with borrow_store(store_url(sink.options), sink.options.store_wait_s) as store:
         return plan_batch(sink, store, batch, rows, overwrite, checkpoint.digest_of_logged)
 
 

@@ -12,12 +12,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ..committers.store.sql import SqlManifestStore, open_store
 
 OPEN_S_MAX = 60.0
 """Seconds after which a store is opened again, to notice that a newer version has upgraded its tables."""
 STORES_MAX = 8
+
+
+_Key: TypeAlias = tuple[str, float]
+"""URL of a store, and how long its calls wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +38,31 @@ class StoreCache:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._idle: dict[str, _Open] = {}
+        self._idle: dict[_Key, _Open] = {}
 
     @contextmanager
-    def borrow(self, url: str) -> Iterator[SqlManifestStore]:
-        """Yield the store at the URL. Raises as `open_store`. An error in the block closes the store."""
-        opened = self._take(url) or self._open(url)
+    def borrow(self, url: str, wait_s: float = 0.0) -> Iterator[SqlManifestStore]:
+        """Yield the store at the URL. Raises as `open_store`. An error in the block closes the store.
+
+        Args:
+            wait_s: see `open_store`
+        """
+        key = (url, wait_s)
+        opened = self._take(key) or self._open(key)
         try:
             yield opened.store
         except BaseException:
             opened.store.close()
             raise
-        self._give_back(url, opened)
+        self._give_back(key, opened)
 
-    def _open(self, url: str) -> _Open:
-        return _Open(open_store(url), os.getpid(), self._clock())
+    def _open(self, key: _Key) -> _Open:
+        url, wait_s = key
+        return _Open(open_store(url, wait_s=wait_s), os.getpid(), self._clock())
 
-    def _take(self, url: str) -> _Open | None:
+    def _take(self, key: _Key) -> _Open | None:
         with self._lock:
-            opened = self._idle.pop(url, None)
+            opened = self._idle.pop(key, None)
         if opened is None:
             return None
         if (
@@ -64,10 +75,10 @@ class StoreCache:
         opened.store.close()
         return None
 
-    def _give_back(self, url: str, opened: _Open) -> None:
+    def _give_back(self, key: _Key, opened: _Open) -> None:
         with self._lock:
-            surplus = [self._idle.pop(url, None)]
-            self._idle[url] = opened
+            surplus = [self._idle.pop(key, None)]
+            self._idle[key] = opened
             if len(self._idle) > STORES_MAX:
                 surplus.append(self._idle.pop(next(iter(self._idle))))
         for other in surplus:

@@ -21,19 +21,22 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 from sqlalchemy.engine import URL, Connection, Engine
 
-from ..error_causes import ErrorCause, cause_of, retryable
+from ..error_causes import ErrorCause, cause_of
 from ..errors import (
     NEXT_TRY,
+    AccessRefusedError,
     CommitStateUnknownError,
     ConfigurationError,
     ManifestCorruptError,
     PenstockError,
     RetryableError,
+    StoreFailedError,
     StoreMissingError,
     StoreUnreachableError,
 )
 from ..postgres_timeouts import LOCK_TIMEOUT_S, connection_settings, set_timeouts
 from .tables import SCHEMA_VERSIONS, VERSION_TABLE
+from .waiting import Patience
 
 Clock = Callable[[], datetime]
 """Returns the current time, with a time zone."""
@@ -54,12 +57,15 @@ _upgrade_lock = threading.Lock()  # Alembic's `op` and `context` are global to t
 class Database:
     """One database with the store's tables in the newest schema version. Safe to share among threads."""
 
-    def __init__(self, url: str, *, must_exist: bool = False, in_memory: bool = False) -> None:
+    def __init__(
+        self, url: str, *, must_exist: bool = False, in_memory: bool = False, patience: Patience | None = None
+    ) -> None:
         """Connect, and create or upgrade the tables if needed.
 
         Args:
             must_exist: raise an error, and create nothing, if the database has no store
             in_memory: accept the URL of an in-memory SQLite database
+            patience: how long calls wait for the database; None never waits
 
         Raises:
             ConfigurationError: the URL is wrong, the driver is missing, the server is unreachable,
@@ -67,6 +73,7 @@ class Database:
         """
         parsed = _parsed(url)
         self.name = _displayed(parsed)
+        self.patience = patience or Patience()
         self._must_exist = must_exist
         self._is_sqlite = parsed.get_backend_name() == "sqlite"
         if must_exist and not has_file(parsed):
@@ -80,7 +87,7 @@ class Database:
             ) from error
         self._writer = self.engine.execution_options(penstock_writes=True)
         self._file = self._file_now()
-        self._ensure_schema()
+        self.patience.call(self._ensure_schema)
 
     def close(self) -> None:
         self.engine.dispose()
@@ -110,7 +117,7 @@ class Database:
         """Open a read-only transaction.
 
         Raises:
-            RetryableError: the database did not answer.
+            StoreFailedError: the database did not answer.
             ManifestCorruptError: the database itself is damaged.
         """
         try:
@@ -155,7 +162,10 @@ class Database:
         wrote = (
             "Nothing was written" if kind is RetryableError else "The last step may or may not be recorded"
         )
-        raise (retryable(error) if kind is RetryableError else kind)(
+        if kind is RetryableError:
+            is_refused = cause_of(error) is ErrorCause.REFUSED
+            kind = AccessRefusedError if is_refused else StoreFailedError
+        raise kind(
             f"The manifest store {self.name} failed: {_message(error)}. {wrote}. Check that the store can be "
             f"reached. {NEXT_TRY}"
         ) from error
@@ -173,7 +183,7 @@ class Database:
         except (*_FAILURES, OSError) as error:
             self.close()
             if self._is_sqlite and any(passing in str(error) for passing in _TRANSIENT_SQLITE_ERRORS):
-                raise RetryableError(
+                raise StoreFailedError(
                     f"The manifest store {self.name} cannot be opened now: {_message(error)}. The disk is "
                     "full, or another process holds a lock on the store, for example a driver that was "
                     f"stopped inside a transaction. Free disk space or end that process. {NEXT_TRY}"

@@ -22,6 +22,7 @@ from . import contents, delivery_queries, pruning, queries
 from .delivery_queries import DeliveryPhase, DeliveryRecord
 from .operator_actions import SqlOperatorActions
 from .tables import IS_PREPARED, IS_UNFINISHED, deliveries, leases, manifests, streams
+from .waiting import waits
 
 
 class SqlDeliveries(SqlOperatorActions):
@@ -206,6 +207,7 @@ class SqlDeliveries(SqlOperatorActions):
                 is_free = (streams.c.id == stream_id, streams.c.parked_at.is_(None))
                 connection.execute(sa.update(streams).where(*is_free).values(parked))
 
+    @waits
     def backlog(
         self,
         stream: StreamKey,
@@ -229,6 +231,7 @@ class SqlDeliveries(SqlOperatorActions):
         with self._database.read() as connection:
             return queries.backlog(connection, chosen, limit)
 
+    @waits
     def wait(self, stream: StreamKey, since: datetime | None) -> None:
         """Record since when the query waits for its backlog to shrink; None: it does not wait."""
         with self._database.write() as connection:

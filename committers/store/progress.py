@@ -17,6 +17,7 @@ from . import queries
 from .database import Clock, Database
 from .dead_letters import count_letters
 from .tables import IS_PREPARED, manifests, progress, streams
+from .waiting import waits
 
 
 class SqlProgress:
@@ -30,6 +31,7 @@ class SqlProgress:
         self._database = database
         self._clock = clock
 
+    @waits
     def read(self, stream: StreamKey) -> Progress:
         query = sa.select(progress).join(streams).where(queries.is_stream(stream))
         with self._database.read() as connection:

@@ -27,6 +27,7 @@ from .preparation import Preparation, fenced
 from .progress import SqlProgress
 from .status import OtherQuery, StreamStatus, WrittenTable, status_of_all
 from .tables import IS_PREPARED, manifests, streams
+from .waiting import Patience, waits
 
 
 def utc_now() -> datetime:
@@ -38,17 +39,20 @@ def sqlite_url(path: str) -> str:
     return URL.create("sqlite", database=path).render_as_string(hide_password=False)
 
 
-def open_store(url: str, clock: Clock = utc_now, *, must_exist: bool = False) -> SqlManifestStore:
+def open_store(
+    url: str, clock: Clock = utc_now, *, must_exist: bool = False, wait_s: float = 0.0
+) -> SqlManifestStore:
     """Open the store at a SQLAlchemy URL. Tables are created or upgraded if needed.
 
     Args:
         must_exist: raise an error if the database has no store, so that read-only commands do not create one
+        wait_s: how long this and each call of the store wait for a database that does not answer
 
     Raises:
         ConfigurationError: the URL is wrong, the driver is missing, the server is unreachable, permissions
             are missing, or the store was written by a newer version of Penstock.
     """
-    return SqlManifestStore(Database(url, must_exist=must_exist), clock)
+    return SqlManifestStore(Database(url, must_exist=must_exist, patience=Patience(wait_s)), clock)
 
 
 def open_store_in_memory(clock: Clock = utc_now) -> SqlManifestStore:
@@ -104,6 +108,7 @@ class SqlManifestStore:
 
     # Protocol ---------------------------------------------------------------------------------------
 
+    @waits
     def register_stream(
         self, stream: StreamKey, kind: str, query_name: str = "", table_id: str = "", settings: str = ""
     ) -> None:
@@ -122,12 +127,14 @@ class SqlManifestStore:
                 now = self._clock()
                 queries.put_stream(connection, stream, kind, query_name, table_id, settings, now)
 
+    @waits
     def settings(self, stream: StreamKey) -> str:
         """The settings stored by the last start of the query; empty if there are none."""
         query = sa.select(streams.c.settings).where(queries.is_stream(stream))
         with self._database.read() as connection:
             return connection.scalar(query) or ""
 
+    @waits
     def written_table(self, stream: StreamKey) -> WrittenTable | None:
         """The table that the stream has committed to; None before its first commit."""
         known = (streams.c.table_id, streams.c.table_version, streams.c.table_batch_id)
@@ -138,12 +145,14 @@ class SqlManifestStore:
             return None
         return WrittenTable(row.table_id, row.table_version, row.table_batch_id)
 
+    @waits
     def accept_table(self, stream: StreamKey, table_id: str, table_version: int) -> None:
         """Record that an operator has accepted the table at this version: the stream continues with it."""
         with self._database.write() as connection:
             values = {"table_id": table_id, "table_version": table_version, "table_batch_id": None}
             queries.update_stream(connection, self._lock(connection, stream), values)
 
+    @waits
     def claim(self, stream: StreamKey, run_id: str) -> None:
         """Make `run_id` the run that may prepare batches of the stream.
 
@@ -165,6 +174,7 @@ class SqlManifestStore:
                     raise fenced(stream, run_id, current)
                 queries.put_run(connection, stream_id, current.fence + 1, run_id, self._clock())
 
+    @waits
     def prepare(
         self,
         manifest: Manifest,
@@ -193,6 +203,7 @@ class SqlManifestStore:
             request = PrepareRequest(manifest, follows, replacing)
             return Preparation(connection, self.name, self._clock).prepare(request, run_id)
 
+    @waits
     def prepare_all(self, requests: Sequence[PrepareRequest], run_id: str) -> Sequence[Prepared]:
         """Call `prepare` for several targets of one query, in one transaction: an error stores none.
 
@@ -201,6 +212,7 @@ class SqlManifestStore:
         with self._database.write() as connection:
             return Preparation(connection, self.name, self._clock).prepare_all(requests, run_id)
 
+    @waits
     def record(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None:
         """The record of the batch; None if it was never prepared."""
         query = sa.select(manifests).where(queries.of_stream(stream), manifests.c.batch_id == batch_id)
@@ -208,6 +220,7 @@ class SqlManifestStore:
             row = connection.execute(query).one_or_none()
         return None if row is None else queries.to_record(stream, row)
 
+    @waits
     def manifest(self, stream: StreamKey, batch_id: int) -> Manifest | None:
         """The batch's own manifest, after its checksum is verified.
 
@@ -218,6 +231,7 @@ class SqlManifestStore:
         """
         return contents.of_batch(self._database, stream, batch_id)
 
+    @waits
     def pending(self, stream: StreamKey) -> Sequence[ManifestRecord]:
         """PREPARED batches in ascending order."""
         query = sa.select(manifests).where(queries.of_stream(stream), IS_PREPARED)
@@ -225,6 +239,7 @@ class SqlManifestStore:
             rows = connection.execute(query.order_by(manifests.c.batch_id)).all()
         return [queries.to_record(stream, row) for row in rows]
 
+    @waits
     def finish(
         self,
         batch: Batch,
@@ -272,6 +287,7 @@ class SqlManifestStore:
                 queries.update_stream(connection, stream_id, known)
         return True
 
+    @waits
     def abort_from(self, expected: ManifestRecord, reason: str) -> bool:
         """Abort all PREPARED batches of the stream from this one on, in one transaction.
 
@@ -301,6 +317,7 @@ class SqlManifestStore:
         older_than = self._clock() - timedelta(seconds=kept_s)
         return self.deliveries.prune(stream, older_than, kept_max, batches_max)
 
+    @waits
     def set_reason(self, batch: Batch, reason: str) -> bool:
         """Store the result of the last attempt to commit a PREPARED batch; return False if it is not
         PREPARED.
@@ -310,6 +327,7 @@ class SqlManifestStore:
             values = {"reason": queries.storable(reason)}
             return stream_id is not None and queries.update_prepared(connection, stream_id, batch, values)
 
+    @waits
     def streams(self) -> Sequence[StreamStatus]:
         """All streams in the order in which they were registered. The cost does not depend on their
         history.
@@ -317,6 +335,7 @@ class SqlManifestStore:
         with self._database.read() as connection:
             return status_of_all(connection)
 
+    @waits
     def streams_of(self, query_id: str) -> Sequence[StreamKey]:
         """The streams of one query: one, or one for each target of a fan-out. Also targets that it no longer
         has.
@@ -325,12 +344,14 @@ class SqlManifestStore:
         with self._database.read() as connection:
             return [StreamKey(query_id, table_uri) for table_uri in connection.scalars(query)]
 
+    @waits
     def other_queries(self, stream: StreamKey) -> Sequence[OtherQuery]:
         """Other queries that have batches in the stream's table or pending for it; newest first."""
         with self._database.read() as connection:
             rows = connection.execute(queries.others_of_table(stream)).all()
         return [OtherQuery(**row._mapping) for row in rows]
 
+    @waits
     def history(self, stream: StreamKey, limit: int) -> Sequence[ManifestRecord]:
         """The highest `limit` batch ids, highest first."""
         with self._database.read() as connection:

@@ -48,6 +48,13 @@ class StreamOptions(DeadLetterOptions):
         default="a SQLite file in the checkpoint directory, if that is on a local disk",
         is_secret=True,
     )
+    store_wait_s: int = option(
+        "storeWaitSeconds",
+        count(0, 86_400),
+        "How many seconds a query waits for a manifest store that does not answer, with a warning in the "
+        "driver's log. Then it fails. Streams only.",
+        default="120",
+    )
     query_name: str = field(
         default="",
         metadata=declared(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Timer
 
 import pytest
 import sqlalchemy as sa
@@ -15,7 +15,7 @@ from tests.support.stored_lake import YOUNG
 
 from penstock.committers.contract import StreamKey
 from penstock.committers.decoupled import DecoupledCommitter
-from penstock.committers.errors import CheckpointMismatchError, CommitStateUnknownError, RetryableError
+from penstock.committers.errors import CheckpointMismatchError, RetryableError
 from penstock.committers.store.sql import open_store
 
 BATCHES = 12
@@ -57,21 +57,14 @@ def has_all(standby: Postgres, primary: Postgres) -> bool:
 def lake_of(folder: Path, kind: str, url: str) -> DecoupledLake:
     lake = DecoupledLake(folder, url, QUERY, kind)
     lake.decouple(**SOON)
+    lake.store.close()
+    lake.store = open_store(url, wait_s=60)  # as a query does by default
     return lake
 
 
 def prepare(lake: DecoupledLake, first: int, end: int) -> None:
-    """As Spark does: a batch that was not prepared is run again with the same offsets."""
     for batch_id in range(first, end):
-        files = lake.write(batch_id, YOUNG)
-        for _ in range(600):
-            try:
-                lake.prepare(batch_id, files)
-                break
-            except (RetryableError, CommitStateUnknownError):
-                time.sleep(0.1)
-        else:
-            pytest.fail("the store did not come back")
+        lake.prepare(batch_id, lake.write(batch_id, YOUNG))
 
 
 def delivering(lake: DecoupledLake) -> subprocess.Popen[str]:
@@ -96,10 +89,12 @@ def check_each_row_is_there_once(lake: DecoupledLake, process: subprocess.Popen[
 def test_a_restart_of_postgres_loses_nothing(tmp_path: Path, primary: Postgres, kind: str, how: str) -> None:
     lake = lake_of(tmp_path, kind, url_of(primary))
     process = delivering(lake)
+    prepare(lake, 4, 5)
     primary.kill() if how == "kill" else primary.stop()
-    time.sleep(3)
-    primary.start()
-    prepare(lake, 4, BATCHES)
+    start = Timer(3, primary.start)
+    start.start()
+    prepare(lake, 5, BATCHES)
+    start.join()
     check_each_row_is_there_once(lake, process)
 
 
@@ -112,9 +107,10 @@ def test_a_synchronous_standby_loses_nothing(
     lake = lake_of(tmp_path, kind, url_of(standby, primary))  # the first host is not the one to write to
     process = delivering(lake)
     primary.kill()
-    time.sleep(3)  # the standby refuses to write until it is promoted
-    standby.promote()
+    promote = Timer(3, standby.promote)  # until then it refuses to write
+    promote.start()
     prepare(lake, 4, BATCHES)
+    promote.join()
     check_each_row_is_there_once(lake, process)
 
 

@@ -1,0 +1,81 @@
+"""Waits until the store's database answers again, so that a restart of it does not end a query. Driver only.
+
+Only whole calls of the store are repeated: each is one transaction, and the ones that write are idempotent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
+
+from ..errors import CommitStateUnknownError, PenstockError, StoreFailedError, StoreUnreachableError
+from ..safe_text import get_logger
+
+logger = get_logger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+StoreT = TypeVar("StoreT")
+
+PAUSE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a call waits for the database.
+
+    Args:
+        wait_s: maximum time from the first failure of a call on; 0 never waits
+        clock, sleep: injected for tests
+    """
+
+    wait_s: float = 0.0
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def call(self, call: Callable[[], T]) -> T:
+        """Call until the database answers.
+
+        Raises:
+            StoreFailedError, StoreUnreachableError: it does not answer in time; the call changed nothing.
+            CommitStateUnknownError: a COMMIT was not answered, and no later attempt has cleared that up.
+        """
+        began: float | None = None
+        unknown: CommitStateUnknownError | None = None
+        while True:
+            try:
+                return call()
+            except (StoreFailedError, StoreUnreachableError, CommitStateUnknownError) as error:
+                now = self.clock()
+                if isinstance(error, CommitStateUnknownError):
+                    unknown = error
+                if began is None:
+                    began = now
+                    if self.wait_s:
+                        logger.warning(
+                            "The query waits up to %.0f s (storeWaitSeconds): %s", self.wait_s, error
+                        )
+                if now - began >= self.wait_s:
+                    raise unknown or error from None
+            except PenstockError as error:
+                # What this attempt says is true only if the one before it was not executed.
+                if unknown is not None:
+                    raise unknown from error
+                raise
+            self.sleep(PAUSE_S)
+
+
+def waits(method: Callable[Concatenate[StoreT, P], T]) -> Callable[Concatenate[StoreT, P], T]:
+    """Let a method of a part of the store wait as the `Patience` of its `_database` says."""
+
+    @wraps(method)
+    def patient(self: StoreT, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        patience: Patience = self._database.patience  # type: ignore[attr-defined]
+        if not patience.wait_s:
+            return method(self, *args, **kwargs)
+        return patience.call(lambda: method(self, *args, **kwargs))
+
+    return patient
