@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .committers.errors import (
+        AccessRefusedError,
         CheckpointGoneError,
         CheckpointMismatchError,
         CommitStateUnknownError,
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
         PenstockError,
         RetryableError,
         SchemaMismatchError,
+        StoreFailedError,
+        StoreMissingError,
+        StoreUnreachableError,
         TableChangedError,
         TableNotSupportedError,
     )
@@ -35,10 +39,17 @@ if TYPE_CHECKING:
     )
     from .datasource.delta.source import DeltaDataSource
     from .datasource.distribute import distribute
+    from .datasource.ducklake.source import DuckLakeDataSource
+    from .datasource.error_of import error_of
+    from .datasource.fanout.source import FanoutDataSource
+    from .datasource.files.source import FilesDataSource
     from .datasource.http.source import HttpDataSource
+    from .datasource.hudi.source import HudiDataSource
     from .datasource.iceberg.source import IcebergDataSource
+    from .datasource.lake.source import LakeDataSource
     from .datasource.lance.source import LanceDataSource
     from .datasource.nats.source import NatsDataSource
+    from .datasource.paimon.source import PaimonDataSource
     from .datasource.postgres.source import PostgresDataSource
     from .datasource.redis.source import RedisDataSource
     from .datasource.registration import register
@@ -50,53 +61,71 @@ __version__ = "0.1.0"
 
 __all__ = [
     "START_SETTINGS",
+    "AccessRefusedError",
     "CheckpointGoneError",
     "CheckpointMismatchError",
     "CommitStateUnknownError",
     "ConfigurationError",
     "DeliveryHandle",
     "DeltaDataSource",
+    "DuckLakeDataSource",
     "DynamoDbDataSource",
     "ElasticsearchDataSource",
+    "FanoutDataSource",
     "FencedError",
+    "FilesDataSource",
     "FirehoseDataSource",
     "HttpDataSource",
+    "HudiDataSource",
     "IcebergDataSource",
     "KinesisDataSource",
+    "LakeDataSource",
     "LanceDataSource",
     "ManifestCorruptError",
     "NatsDataSource",
     "OpenSearchDataSource",
+    "PaimonDataSource",
     "PenstockError",
     "PostgresDataSource",
     "RedisDataSource",
     "RetryableError",
     "SchemaMismatchError",
     "SqsDataSource",
+    "StoreFailedError",
+    "StoreMissingError",
+    "StoreUnreachableError",
     "TableChangedError",
     "TableNotSupportedError",
     "distribute",
+    "error_of",
     "register",
     "start_delivery",
 ]
 
 _HOME = {
-    "START_SETTINGS": "datasource.start_settings",
     "DeliveryHandle": "delivery.handle",
     "DeltaDataSource": "datasource.delta.source",
+    "DuckLakeDataSource": "datasource.ducklake.source",
     "DynamoDbDataSource": "datasource.aws.sources",
     "ElasticsearchDataSource": "datasource.search.sources",
+    "FanoutDataSource": "datasource.fanout.source",
+    "FilesDataSource": "datasource.files.source",
     "FirehoseDataSource": "datasource.aws.sources",
     "HttpDataSource": "datasource.http.source",
+    "HudiDataSource": "datasource.hudi.source",
     "IcebergDataSource": "datasource.iceberg.source",
     "KinesisDataSource": "datasource.aws.sources",
+    "LakeDataSource": "datasource.lake.source",
     "LanceDataSource": "datasource.lance.source",
-    "OpenSearchDataSource": "datasource.search.sources",
-    "PostgresDataSource": "datasource.postgres.source",
-    "SqsDataSource": "datasource.aws.sources",
     "NatsDataSource": "datasource.nats.source",
+    "OpenSearchDataSource": "datasource.search.sources",
+    "PaimonDataSource": "datasource.paimon.source",
+    "PostgresDataSource": "datasource.postgres.source",
     "RedisDataSource": "datasource.redis.source",
+    "START_SETTINGS": "datasource.start_settings",
+    "SqsDataSource": "datasource.aws.sources",
     "distribute": "datasource.distribute",
+    "error_of": "datasource.error_of",
     "register": "datasource.registration",
     "start_delivery": "delivery.handle",
 }

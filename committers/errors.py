@@ -22,6 +22,8 @@ text.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from .safe_text import safe, shortened, without_credentials
 
 MESSAGE_MAX = 4000
@@ -30,6 +32,9 @@ MESSAGE_MAX = 4000
 
 class PenstockError(Exception):
     """Root of all errors that Penstock raises on purpose."""
+
+    restart_helps: ClassVar[bool] = False
+    """True if starting the query again may be enough, without any change by an operator."""
 
     def __init__(self, message: object = "") -> None:
         super().__init__(shortened(safe(str(message)), MESSAGE_MAX))
@@ -41,6 +46,8 @@ class ConfigurationError(PenstockError):
 
 class StoreUnreachableError(ConfigurationError):
     """No connection to the store's database could be opened: it is down, or the URL is wrong."""
+
+    restart_helps = True
 
 
 class StoreMissingError(ConfigurationError):
@@ -80,6 +87,8 @@ class FencedError(PenstockError):
 class RetryableError(PenstockError):
     """The batch was certainly not committed. It stays PREPARED, and the next start commits it."""
 
+    restart_helps = True
+
 
 class AccessRefusedError(ConfigurationError, RetryableError):
     """Storage, catalog or database deny access, or the configured target does not exist. Nothing was
@@ -95,6 +104,8 @@ class StoreFailedError(RetryableError):
 
 class CommitStateUnknownError(PenstockError):
     """The commit may or may not have succeeded. Nothing is deleted; the next recovery checks the table."""
+
+    restart_helps = True
 
 
 class ManifestCorruptError(PenstockError):

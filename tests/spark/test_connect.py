@@ -30,7 +30,7 @@ writer.trigger(availableNow=True).start().awaitTermination()
 try:
     spark.range(1).write.format("penstock.delta").options(pfad=table).mode("append").save()
 except Exception as error:
-    print(error)
+    print("found", repr(penstock.error_of(error)))
 """
 
 
@@ -48,4 +48,5 @@ def test_a_stream_of_a_spark_connect_client_survives_a_kill(tmp_path: Path) -> N
     found = testing.check(testing.DeltaTable(tmp_path / "table"), source, store=tmp_path / "checkpoint")
     assert found.problems == []
     assert found.rows == 300
-    assert "ConfigurationError: Options of penstock.delta:\n  - pfad is not an option" in log.read_text()
+    wrong = r"Options of penstock.delta:\n  - pfad is not an option"
+    assert f"found ConfigurationError('{wrong}" in log.read_text()

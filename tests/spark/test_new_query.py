@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from tests.support.driver_process import SHORT_LIVED, DriverProcess
 from tests.support.id_stream import IdStream
+
+import penstock
 
 pytestmark = pytest.mark.spark
 
@@ -38,10 +42,12 @@ def test_a_deleted_checkpoint_is_refused_on_request(ids: IdStream) -> None:
     ids.run(newQuery="refuse", queryName="ids")
     shutil.rmtree(ids.checkpoint)
     files, commits = ids.data_files(), ids.commits()
-    message = ids.fails_with(newQuery="refuse", queryName="ids")
+    with pytest.raises(StreamingQueryException) as failure:
+        ids.run(newQuery="refuse", queryName="ids")
 
-    assert "CheckpointMismatchError" in message
-    assert "same checkpoint directory" in message
+    error = penstock.error_of(failure.value)
+    assert type(error) is penstock.CheckpointMismatchError
+    assert re.fullmatch(r"The table .* same checkpoint directory .*\)\.", str(error))
     assert (ids.data_files(), ids.commits()) == (files, commits)
 
     ids.run(newQuery="allow")
