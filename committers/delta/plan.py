@@ -15,7 +15,7 @@ from ..error_causes import ErrorCause, cause_of, retryable
 from ..errors import NEXT_TRY, ConfigurationError
 from .library import in_short
 from .maintenance import MAINTENANCE_PROPERTY
-from .schema import check_timestamps_in_maps
+from .schema import check_reserved, check_timestamps_in_maps
 from .table import load_if_there
 from .table_state import DeltaTableState
 
@@ -100,6 +100,7 @@ def _create(
     """
     _check_properties(table_uri, new.properties)
     check_timestamps_in_maps(fields, table_uri)
+    check_reserved([str(column["name"]) for column in fields], new.properties, table_uri)
     partition_by = _partition_columns(table_uri, fields, new.partition_by)
     try:
         DeltaTable.create(

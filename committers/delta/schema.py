@@ -19,6 +19,7 @@ from deltalake import Schema
 from ..contract import DataFile, Mode
 from ..errors import SchemaMismatchError
 from ..file_tables.manifest import LakeManifest
+from ..file_tables.reserved_names import ReservedNames
 from ..schema_diff import (
     FILES,
     QUERY,
@@ -96,6 +97,7 @@ def plan_target(
     """
     fields = fields_of(table.schema().to_json())
     new = match(source, fields, evolve=evolve, table_uri=table.table_uri, narrows=narrows)
+    check_reserved(new, table.metadata().configuration, table.table_uri)
     fields += [dict(field) for field in source if field["name"] in new]
     if TIMESTAMP_NTZ_FEATURE not in (table.protocol().writer_features or ()):
         check_timestamps_in_maps(fields, table.table_uri)
@@ -208,6 +210,32 @@ def _nullable_type(data_type: Any) -> Any:
         return {**data_type, "containsNull": True, "elementType": _nullable_type(data_type["elementType"])}
     key, value = _nullable_type(data_type["keyType"]), _nullable_type(data_type["valueType"])
     return {**data_type, "keyType": key, "valueContainsNull": True, "valueType": value}
+
+
+_OF_CHANGES = ReservedNames(
+    "the change data feed, which delta.enableChangeDataFeed enables, has columns of its own with these "
+    "names, and delta-spark refuses the table",
+    frozenset({"_change_type", "_commit_version", "_commit_timestamp"}),
+)
+_OF_DELETION_VECTORS = ReservedNames(
+    "delta-spark uses these names while it reads files with deletion vectors",
+    frozenset({"__delta_internal_is_row_deleted", "__delta_internal_row_index"}),
+)
+
+
+def check_reserved(columns: Sequence[str], properties: Mapping[str, str], table_uri: str) -> None:
+    """
+    Args:
+        columns: those that the table does not have yet
+        properties: of the table
+
+    Raises:
+        SchemaMismatchError: Delta reserves some of the names.
+    """
+    table = f"Delta table {table_uri}"
+    _OF_DELETION_VECTORS.check(columns, table)
+    if properties.get("delta.enableChangeDataFeed", "false").lower() == "true":
+        _OF_CHANGES.check(columns, table)
 
 
 TIMESTAMP_NTZ_FEATURE = "timestampNtz"

@@ -173,7 +173,7 @@ class DuckLakeCommitter:
         self._loaded.clear()
         content = decode(manifest, KIND)
         crash_points.reach("commit.start", manifest.batch.batch_id)
-        with self._server.attached(_NOT_COMMITTED) as lake:
+        with self._server.attached(_NOT_COMMITTED, new_columns=content.new_columns) as lake:
             if lake is None:
                 raise self._no_fence("catalog")
             try:

@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -51,6 +51,8 @@ SELECT t.table_uuid::VARCHAR, (
 FROM {tables} t JOIN {schemas} s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
 WHERE t.end_snapshot IS NULL AND s.schema_name = ? AND t.table_name = ?
 """
+_OF_INLINED_ROWS = {"row_id", "begin_snapshot", "end_snapshot"}
+"""Names that DuckLake does not take for new columns, unless it does not inline rows."""
 _NAMES = itertools.count()
 
 
@@ -110,7 +112,7 @@ class LakeServer:
 
     @contextmanager
     def attached(
-        self, so: str, *, data_path: str = "", create: bool = False, inlines: bool = True
+        self, so: str, *, data_path: str = "", create: bool = False, new_columns: Iterable[str] = ()
     ) -> Iterator[Lake | None]:
         """Attach the DuckLake for the block; None if it does not exist. What is not committed is rolled back.
 
@@ -118,7 +120,7 @@ class LakeServer:
             so: see `failed`
             data_path: where a new DuckLake has its files, or an existing one must have them
             create: create the DuckLake if it does not exist
-            inlines: False: new tables may have columns with names that DuckLake uses for inlined rows
+            new_columns: columns that are created in the block
 
         Raises:
             RetryableError: the catalog cannot be reached now.
@@ -132,6 +134,7 @@ class LakeServer:
         cursor = _database(os.getpid(), catalog.kind, duckdb_secret(self.storage)).cursor()
         lake = None
         try:
+            inlines = _OF_INLINED_ROWS.isdisjoint(name.lower() for name in new_columns)
             lake = self._attach(cursor, data_path, create=create, inlines=inlines)
             yield lake
         except duckdb.Error as error:

@@ -15,6 +15,7 @@ from .address import DuckLakeAddress
 from .connection import Lake, LakeServer, commit, is_conflict
 from .table import (
     KIND,
+    RESERVED,
     LakeTable,
     arrow_schema,
     check_supported,
@@ -29,8 +30,6 @@ from .table import (
 )
 
 _ATTEMPTS_MAX = 5
-_OF_INLINED_ROWS = {"row_id", "begin_snapshot", "end_snapshot"}
-"""Names that DuckLake does not take for columns of a new table, unless it does not inline rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +70,8 @@ def plan(server: LakeServer, rows: pa.Schema, mode: Mode, options: PlanOptions) 
     so, address = "Nothing was written", server.address
     create = options.create and bool(options.data_path)
     created = False
-    inlines = _OF_INLINED_ROWS.isdisjoint(name.lower() for name in rows.names)
     for _ in range(_ATTEMPTS_MAX):
-        with server.attached(so, data_path=options.data_path, create=create, inlines=inlines) as lake:
+        with server.attached(so, data_path=options.data_path, create=create, new_columns=rows.names) as lake:
             if lake is None:
                 raise _no_lake(address, options)
             lake.begin()
@@ -113,6 +111,7 @@ def _create(lake: Lake, address: DuckLakeAddress, rows: pa.Schema, options: Plan
         raise TableNotSupportedError(
             f"The DuckLake table {address.uri} cannot be created: {problem}. Nothing was written."
         )
+    RESERVED.check(rows.names, f"DuckLake table {address.uri}")
     columns = ", ".join(f"{quoted(one.name)} {one.type}" for one in columns_of(lake, rows, address))
     lake.rows(f"CREATE SCHEMA IF NOT EXISTS {lake.name}.{quoted(address.schema)}")
     table = lake.table(address.schema, address.table)
@@ -134,6 +133,8 @@ def _plan(
         )
     given = columns_of(lake, rows, address)
     matched = match(given, table, address, evolve=options.evolve, narrows=options.narrows)
+    new = tuple([one.name for one, column in zip(given, matched, strict=True) if column is None])
+    RESERVED.check(new, f"DuckLake table {address.uri}")
     schema = arrow_schema(lake, rows, matched, address)
     content = LakeManifest(
         kind=KIND,
@@ -141,7 +142,7 @@ def _plan(
         table_id=table.table_id,
         table_version=table.snapshot,
         schema_json=encode_schema(schema),
-        new_columns=tuple([one.name for one, column in zip(given, matched, strict=True) if column is None]),
+        new_columns=new,
         partition_by=table.partition_by,
         files=(),
     )

@@ -14,6 +14,7 @@ import pyarrow as pa
 from ..deletion import local_root
 from ..errors import SchemaMismatchError, TableNotSupportedError
 from ..file_tables.manifest import LakeManifest
+from ..file_tables.reserved_names import ReservedNames
 from ..postgres.address import quoted
 from ..schema_diff import (
     FILES,
@@ -33,6 +34,10 @@ from .storage import S3, is_on_s3
 from .types import holds, may_hold, normal, sql_type
 
 KIND = "ducklake"
+RESERVED = ReservedNames(
+    "DuckLake writes columns with these names into files that it merges or updates",
+    frozenset({"_ducklake_internal_row_id", "_ducklake_internal_snapshot_id"}),
+)
 
 
 @dataclass(frozen=True, slots=True)

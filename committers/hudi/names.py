@@ -10,6 +10,8 @@ from __future__ import annotations
 import posixpath
 import re
 
+from ..file_tables.reserved_names import ReservedNames
+
 META_COLUMNS = (
     "_hoodie_commit_time",
     "_hoodie_commit_seqno",
@@ -18,6 +20,10 @@ META_COLUMNS = (
     "_hoodie_file_name",
 )
 """The first columns of each data file, all strings."""
+RESERVED = ReservedNames(
+    "Hudi has columns of its own with these names, and takes rows with _hoodie_is_deleted for deletions",
+    prefixes=("_hoodie_",),
+)
 
 META = ".hoodie"
 OWN = f"{META}/.penstock"

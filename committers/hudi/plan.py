@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from ..errors import ConfigurationError, SchemaMismatchError
 from ..table_changes import dropped
+from .names import RESERVED
 from .properties import KEY_TYPES, PARTITION_TYPES, HudiTable, NewHudiTable
 from .schema import arrow_schema, avro_record, new_columns
 from .table import HudiTableFiles
@@ -59,6 +60,7 @@ def plan(files: HudiTableFiles, rows: pa.Schema, wanted: Wanted, batch_id: int) 
             wanted.version or 6,
         )
         _check_columns(rows, new.partition_by, new.record_key)
+        RESERVED.check(rows.names, f"Hudi table {files.uri}")
         files.create(rows, new, allowed=wanted.may_create, batch_id=batch_id)
         table = files.load()
     if table is None:

@@ -21,7 +21,7 @@ from ..schema_diff import (
     problems_in,
     query_mismatch,
 )
-from .names import META_COLUMNS
+from .names import META_COLUMNS, RESERVED
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SIMPLE = {
@@ -187,7 +187,9 @@ def new_columns(given: Record, table: Record, table_uri: str, *, evolve: bool, n
     problems += problems_in(nested, QUERY) if evolve else ()
     if problems:
         raise query_mismatch(f"Hudi table {table_uri}", problems, rows, wanted)
-    return [column.name for one in differences if one.kind is DifferenceKind.NEW for column in one.given]
+    new = [column.name for one in differences if one.kind is DifferenceKind.NEW for column in one.given]
+    RESERVED.check(new, f"Hudi table {table_uri}")
+    return new
 
 
 def merged(files: Record, new: Sequence[str], table: Record, table_uri: str, batch: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from .checks import FORMAT_VERSION_MAX, unsupported_property
 from .layout import iceberg_sort_order, layout_problems, partition_spec
 from .plan import metrics_modes, parquet_settings
 from .properties import EXPIRE_PROPERTY, FREE_PROPERTIES, MAINTENANCE_PROPERTY
-from .schema import check_names
+from .schema import RESERVED, check_names
 from .table import load, load_if_there
 
 DEFAULT_PROPERTIES: Mapping[str, str] = {
@@ -93,6 +93,7 @@ def _create(config: CatalogConfig, address: IcebergAddress, source: pa.Schema, n
     """Return False if another process has created the table in the meantime; then that table is used."""
     struct = iceberg_struct(source, address.table_name)
     check_names(struct, address.table_name)
+    RESERVED.check(source.names, f"Iceberg table {address.table_name}")
     schema = Schema(*struct.fields)
     properties = _properties(address, new, schema)
     spec = partition_spec(address, new.partition_spec or (), schema)

@@ -28,6 +28,7 @@ from pyiceberg.types import (
 )
 
 from ..errors import SchemaMismatchError
+from ..file_tables.reserved_names import ReservedNames
 from ..schema_diff import (
     QUERY,
     Difference,
@@ -87,6 +88,7 @@ def match(
     }
     if not new:
         return IcebergMatch(table, ())
+    RESERVED.check([column.name for column in new.get((), ())], f"Iceberg table {table_name}")
     struct = _with_new(table.as_struct(), new)
     check_names(struct, table_name)
     schema = Schema(
@@ -94,6 +96,24 @@ def match(
     )
     new_ids = [column.field_id for columns in new.values() for column in columns]
     return IcebergMatch(schema, tuple(_name_of(schema, field_id) for field_id in new_ids))
+
+
+RESERVED = ReservedNames(
+    "readers have columns of their own with these names, and Iceberg's connector for Spark cannot read a "
+    "table that has them",
+    frozenset(
+        {
+            "_file",
+            "_pos",
+            "_deleted",
+            "_spec_id",
+            "_partition",
+            "_row_id",
+            "_last_updated_sequence_number",
+        }
+    ),
+)
+"""The metadata columns of a scan. Those of a changelog, such as `_change_type`, do not prevent reading."""
 
 
 def check_names(struct: StructType, table_name: str) -> None:

@@ -18,6 +18,7 @@ from ..errors import (
     SchemaMismatchError,
     TableNotSupportedError,
 )
+from ..file_tables.reserved_names import ReservedNames
 from .library import in_short, load_if_there
 from .schema import FILE_VERSIONS, FileVersion, LanceLayout, Vector, check_types, nullable, with_vectors
 from .table import MAINTENANCE, TABLE_ID, dropped, table_id_of
@@ -121,13 +122,20 @@ def _create(uri: str, storage_options: Mapping[str, str], columns: pa.Schema, op
         ) from error
 
 
+_RESERVED = ReservedNames(
+    "Lance adds columns of its own with these names, searches add _distance and _score",
+    frozenset({"_distance", "_score"}),
+    prefixes=("_row",),
+)
+
+
 def _check_names(names: Sequence[str], uri: str) -> None:
-    refused = [name for name in names if "." in name or "`" in name or name.startswith("_row")]
+    _RESERVED.check(names, f"Lance table {uri}")
+    refused = [name for name in names if "." in name or "`" in name]
     if refused:
         raise SchemaMismatchError(
             f"The Lance table {uri} cannot have the columns {', '.join(map(repr, refused))}: Lance reads a "
-            "dot as a nested field, a backtick as a quote, and _row... as its own columns. Rename them in "
-            "the query."
+            "dot as a nested field, and a backtick as a quote. Rename them in the query."
         )
 
 

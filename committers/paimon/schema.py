@@ -8,9 +8,13 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import SchemaMismatchError, TableNotSupportedError
+from ..file_tables.reserved_names import ReservedNames
 
-_SYSTEM_COLUMNS = {"_SEQUENCE_NUMBER", "_VALUE_KIND", "_LEVEL", "_ROW_ID", "ROWKIND"}
-_KEY_PREFIX = "_KEY_"
+_RESERVED = ReservedNames(
+    "Paimon and its connector for Spark have columns of their own with these names",
+    frozenset({"_sequence_number", "_value_kind", "_level", "_row_id", "rowkind"}),
+    prefixes=("_KEY_", "__paimon_"),
+)
 
 
 def arrow_schema(table: Any) -> pa.Schema:
@@ -62,9 +66,7 @@ def check_new(columns: pa.Schema, partition_by: Sequence[str]) -> None:
         SchemaMismatchError: lists all problems.
     """
     problems = [problem for field in columns for problem in _new_problems(field.type, field.name)]
-    problems += [
-        f"{name}: Paimon reserves this name. Rename it." for name in columns.names if _is_system(name)
-    ]
+    problems += [f"{name}: {_RESERVED.reason}. Rename it." for name in columns.names if name in _RESERVED]
     problems += [
         f"{name}: {names} differ only by case. Rename one of them." for name, names in _same(columns.names)
     ]
@@ -83,10 +85,6 @@ def check_new(columns: pa.Schema, partition_by: Sequence[str]) -> None:
             "A Paimon table cannot be created for these rows. Nothing was written.\n- "
             + "\n- ".join(problems)
         )
-
-
-def _is_system(name: str) -> bool:
-    return name.upper() in _SYSTEM_COLUMNS or name.startswith(_KEY_PREFIX)
 
 
 def _same(names: Iterable[str]) -> Iterator[tuple[str, str]]:

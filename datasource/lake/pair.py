@@ -14,12 +14,13 @@ from pyiceberg.schema import Schema as IcebergSchema
 from ...committers.deletion import DeletionGuard, local_root
 from ...committers.delta import table as delta_table
 from ...committers.delta.committer import DeltaTableCommitter
-from ...committers.delta.schema import check_timestamps_in_maps, delta_fields
+from ...committers.delta.schema import check_reserved, check_timestamps_in_maps, delta_fields
 from ...committers.errors import ConfigurationError, SchemaMismatchError, TableNotSupportedError
 from ...committers.file_tables.shared_files import check_written_together
 from ...committers.iceberg import table as iceberg_table
 from ...committers.iceberg.arrow import arrow_schema, iceberg_struct
 from ...committers.iceberg.committer import IcebergTableCommitter
+from ...committers.iceberg.schema import RESERVED
 from ...writers.delta.partitions import check_partition_columns
 from ...writers.delta.table_format import DeltaFormat
 from ...writers.iceberg.table_format import IcebergFormat
@@ -106,6 +107,8 @@ class TablePair:
         check_partition_columns(rows, with_case_of(partition_by, rows))
         fields = delta_fields(rows, self.delta.table_uri)
         check_timestamps_in_maps(fields, self.delta.table_uri)
+        check_reserved(rows.names, self.delta.options.table_properties, self.delta.table_uri)
+        RESERVED.check(rows.names, f"Iceberg table {self.iceberg.options.table}")
         of_delta = DeltaSchema.from_json(json.dumps({"type": "struct", "fields": fields})).to_arrow()
         struct = iceberg_struct(rows, self.iceberg.options.table)
         self._check_same(pa.schema(of_delta), arrow_schema(IcebergSchema(*struct.fields)))

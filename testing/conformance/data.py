@@ -99,6 +99,26 @@ class DataClaims(Claims):
         check_rows(harness, 0)
         assert query.state(store, 1) is None
 
+    def test_a_name_that_readers_reserve_is_refused_for_a_new_column(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness
+    ) -> None:
+        """In a new table, and in a table that is there already."""
+        evolving = (
+            query.with_options(schemaEvolution="addColumns") if harness.promises.adds_columns else query
+        )
+
+        def check_refused() -> None:
+            for name in harness.promises.reserved_columns:
+                rows = pa.schema([("id", pa.int64()), (name, pa.string())])
+                with pytest.raises(SchemaMismatchError, match=f"(?is)\\b{name}.*rename"):
+                    evolving.plan(store, query.batch(1), rows)
+
+        check_refused()
+        query.run(store, query.batch(0), ids(0))
+        if harness.promises.adds_columns:
+            check_refused()
+        check_rows(harness, 0)
+
     @pytest.mark.parametrize("types", [FLAT, NESTED], ids=["flat", "nested"])
     def test_columns_are_refused_at_first_or_written_in_each_batch(
         self,

@@ -52,6 +52,10 @@ class Promises:
     """True: with `badRows=deadLetter` or `drop`, the integers and decimals of a query may have larger types
     than the columns, and numbers that overflow are bad rows.
     """
+    reserved_columns: tuple[str, ...] = ()
+    """Names that readers of the format use for columns of their own. A query that would add a column with one of
+    them is refused.
+    """
     shows_secrets_to_tasks: bool = False
     """True: executors get the secrets with which tasks connect."""
     crash_points: tuple[str, ...] = ()

@@ -73,6 +73,25 @@ def test_properties_that_need_a_feature_are_refused(stream: DeltaStream, name: s
     assert not Path(stream.uri).exists()
 
 
+@pytest.mark.parametrize("name", ["_change_type", "_commit_version", "_COMMIT_TIMESTAMP"])
+def test_columns_of_the_change_data_feed_are_refused_if_it_is_on(stream: DeltaStream, name: str) -> None:
+    """delta-spark refuses to write or to read the feed of a table that has them."""
+    rows = pa.schema([*SCHEMA, (name, pa.string())])
+    with_feed = {"delta.enableChangeDataFeed": "true"}
+    with pytest.raises(SchemaMismatchError, match=name):
+        stream.committer().plan(rows, properties=with_feed)
+    assert not Path(stream.uri).exists()
+
+    stream.committer().plan(SCHEMA, properties=with_feed)
+    with pytest.raises(SchemaMismatchError, match=name):
+        stream.committer().plan(rows, evolve=True)
+
+
+def test_without_a_change_data_feed_its_columns_are_columns_as_any_other(stream: DeltaStream) -> None:
+    rows = pa.schema([*SCHEMA, ("_change_type", pa.string())])
+    assert stream.committer().plan(rows).schema.names == rows.names
+
+
 def test_a_location_that_cannot_be_written_is_a_configuration_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="cannot be created"):

@@ -271,6 +271,18 @@ def test_no_clean_up_of_ducklake_deletes_files_that_wait_for_their_commit(
     assert sorted(any_lake.sql("SELECT id FROM events")) == [(0,), (1,)]
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_columns_may_have_the_names_of_inlined_rows(
+    lake: DuckLake, store: SqlManifestStore, is_new: bool
+) -> None:
+    query = Query(lake, options={"schemaEvolution": "addColumns"})
+    if not is_new:
+        query.run(store, query.batch(0), ids(0))
+    query.run(store, query.batch(1), pa.table({"id": [1], "row_id": [7]}))
+    query.run(store, query.batch(2), ids(2))
+    assert lake.sql("SELECT id, row_id FROM events WHERE id > 0 ORDER BY id") == [(1, 7), (2, None)]
+
+
 def test_maintenance_keeps_rows_and_token_and_gc_keeps_every_listed_file(
     any_lake: DuckLake, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ class DeltaHarness(DeltaLake, LakeHarness):
         token="transaction identifiers (`txn`) in the same log entry",
         shows_secrets_to_tasks=True,
         narrows=True,
+        reserved_columns=("__delta_internal_row_index",),
         crash_points=(*CRASH_POINTS, "evolve.done"),
     )
     secrets: ClassVar = {"storage.AWS_SECRET_ACCESS_KEY": SECRET}
@@ -99,6 +100,15 @@ class IcebergHarness(IcebergLake, LakeHarness):
         commit="the next metadata file, swapped in by the catalog",
         token="a table property in the same metadata file, which names the snapshot",
         narrows=True,
+        reserved_columns=(
+            "_file",
+            "_pos",
+            "_deleted",
+            "_spec_id",
+            "_partition",
+            "_row_id",
+            "_last_updated_sequence_number",
+        ),
         crash_points=CRASH_POINTS,
     )
 
@@ -132,6 +142,7 @@ class HudiHarness(HudiLake, FileTableHarness):
         overwrites=False,
         shows_secrets_to_tasks=True,
         narrows=True,
+        reserved_columns=("_hoodie_record_key", "_hoodie_operation", "_hoodie_is_deleted"),
         crash_points=CRASH_POINTS,
     )
     secrets: ClassVar = {"storage.AWS_SECRET_ACCESS_KEY": SECRET}
@@ -154,6 +165,7 @@ class PostgresHarness(PostgresTable, DestinationHarness):
         token="a row of the table `penstock_fence`, changed in the same transaction",
         shows_secrets_to_tasks=True,
         narrows=True,
+        reserved_columns=("xmin", "ctid"),
         crash_points=CRASH_POINTS,
     )
 
@@ -213,6 +225,7 @@ class DuckLakeHarness(DuckLake, FileTableHarness):
         commit="one transaction of the catalog that registers the files",
         token="a row of the table `penstock_fence` in the DuckLake, changed in the same transaction",
         narrows=True,
+        reserved_columns=("_ducklake_internal_row_id", "_ducklake_internal_snapshot_id"),
         crash_points=CRASH_POINTS,
     )
 

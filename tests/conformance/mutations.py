@@ -33,6 +33,7 @@ from penstock.committers.delta import committer as delta_committer
 from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.errors import ManifestCorruptError, RetryableError, SchemaMismatchError
 from penstock.committers.file_manifests import FileManifests
+from penstock.committers.file_tables.reserved_names import ReservedNames
 from penstock.committers.postgres.connection import PostgresServer
 from penstock.committers.preparing import Preparation
 from penstock.committers.recovery import Recovery
@@ -376,6 +377,10 @@ MUTATIONS = {
     "a plan that does not check the types": DeltaMutation(
         method(DeltaTarget, "plan_batch", lambda real, it, _, *args: real(it, query.IDS, *args)),
         "rows_of_another_type_are_refused_before_any_is_written",
+    ),
+    "no name is reserved": DeltaMutation(
+        returning(ReservedNames, "__contains__", value=False),
+        "a_name_that_readers_reserve_is_refused_for_a_new_column",
     ),
     "a folder whose files seem to have other maps than the rows": Mutation(
         lambda: mock.patch.object(existing_files, "_plain", lambda data_type: data_type),

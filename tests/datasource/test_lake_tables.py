@@ -46,6 +46,13 @@ def test_types_that_differ_are_refused_before_a_table_is_created(
     refused(pair, pa.table({"id": [1], "x": column}), SchemaMismatchError, message)
 
 
+@pytest.mark.parametrize("name", ["_deleted", "__delta_internal_row_index"])
+def test_a_name_that_one_format_reserves_is_refused_before_a_table_is_created(
+    pair: LakePair, name: str
+) -> None:
+    refused(pair, pa.table({"id": [1], name: [1]}), SchemaMismatchError, f"'{name}'")
+
+
 @pytest.mark.parametrize(
     ("partition_by", "error", "message"),
     [

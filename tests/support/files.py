@@ -133,12 +133,12 @@ class FilesHarness(FileTableHarness):
 class JsonHarness(FilesHarness):
     """JSON has no types of numbers."""
 
-    promises = replace(FilesHarness.promises, narrows=False)
+    promises = replace(FilesHarness.promises, narrows=False, reserved_columns=("_corrupt_record",))
     file_format = "json"
 
 
 class CsvHarness(FilesHarness):
     """CSV has no types, and readers take the columns of all files by their position."""
 
-    promises = replace(FilesHarness.promises, adds_columns=False, narrows=False)
+    promises = replace(JsonHarness.promises, adds_columns=False)
     file_format = "csv"

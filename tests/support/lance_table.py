@@ -31,6 +31,7 @@ class LanceHarness(FileTableHarness):
         token="the schema's metadata in the same version",
         shows_secrets_to_tasks=True,
         narrows=True,
+        reserved_columns=("_rowid", "_distance", "_score"),
         crash_points=(*CRASH_POINTS, "evolve.done"),
     )
     secrets: ClassVar = {"storage.AWS_SECRET_ACCESS_KEY": SECRET}

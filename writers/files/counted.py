@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +31,19 @@ class Counted:
 
     def close(self) -> None:
         self.closed = True
+
+
+_CORRUPT_RECORD = "_corrupt_record"
+
+
+def corrupt_record_problems(schema: pa.Schema) -> Iterator[str]:
+    """Name the column that Spark fills with lines which it cannot parse, and with NULL in all other rows."""
+    for name in schema.names:
+        if name.lower() == _CORRUPT_RECORD:
+            yield (
+                f"{name}: Spark returns NULL for this column, unless it cannot parse a line. Rename it in the "
+                "query."
+            )
 
 
 class TextFile:

@@ -18,7 +18,7 @@ from ...committers.arrow_values import string_array
 from ...committers.errors import SchemaMismatchError
 from ..parquet.columns import is_string
 from ..requests.json_rows import check_times, json_values
-from .counted import Counted, TextFile
+from .counted import Counted, TextFile, corrupt_record_problems
 
 NULL = r"\N"
 TEXT = "text"
@@ -40,6 +40,7 @@ class CsvText(TextFile):
 
 
 def problems(schema: pa.Schema) -> Iterator[str]:
+    yield from corrupt_record_problems(schema)
     for field in schema:
         if pa.types.is_nested(field.type):
             yield f"{field.name} is {field.type}, which CSV does not have. Use to_json({field.name})."

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from ..requests.json_rows import check_times, json_objects, json_problems
-from .counted import Counted, TextFile
+from .counted import Counted, TextFile, corrupt_record_problems
 
 _ANY = ""
 """NULL does not show the type of its column."""
@@ -26,7 +26,8 @@ class JsonLines(TextFile):
 
 
 def problems(schema: pa.Schema) -> Iterator[str]:
-    return json_problems(schema)
+    yield from corrupt_record_problems(schema)
+    yield from json_problems(schema)
 
 
 def check_values(rows: pa.RecordBatch) -> None:
