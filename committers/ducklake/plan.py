@@ -25,6 +25,7 @@ from .table import (
     files_location,
     load_if_there,
     match,
+    path_problem,
     settings_of,
     unsupported,
 )
@@ -106,7 +107,10 @@ def _create(lake: Lake, address: DuckLakeAddress, rows: pa.Schema, options: Plan
             f"There is no DuckLake table {address.uri}, and createTable=false. Create it, or fix the option "
             "table."
         )
-    problem = unsupported(settings_of(lake))
+    settings = settings_of(lake)
+    problem = unsupported(settings)
+    if options.partition_by and not problem:
+        problem = path_problem(settings["data_path"], rows.names)
     if problem:
         raise TableNotSupportedError(
             f"The DuckLake table {address.uri} cannot be created: {problem}. Nothing was written."
@@ -135,6 +139,10 @@ def _plan(
     matched = match(given, table, address, evolve=options.evolve, narrows=options.narrows)
     new = tuple([one.name for one, column in zip(given, matched, strict=True) if column is None])
     RESERVED.check(new, f"DuckLake table {address.uri}")
+    if has and (problem := path_problem(table.data_path, new)):
+        raise TableNotSupportedError(
+            f"The DuckLake table {address.uri} cannot be written: {problem}. Nothing was written."
+        )
     schema = arrow_schema(lake, rows, matched, address)
     content = LakeManifest(
         kind=KIND,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ..deletion import local_root
 from ..errors import SchemaMismatchError, TableNotSupportedError
+from ..file_tables.folder_columns import columns_in_path
 from ..file_tables.manifest import LakeManifest
 from ..file_tables.reserved_names import ReservedNames
 from ..postgres.address import quoted
@@ -76,6 +77,7 @@ def load_if_there(lake: Lake, address: DuckLakeAddress) -> LakeTable | None:
         return None
     columns = lake.rows(f"DESCRIBE {lake.table(address.schema, address.table)}")
     settings = settings_of(lake)
+    names = [name for name, *_ in columns]
     ((table_id, partitioning),) = found
     return LakeTable(
         table_id=table_id,
@@ -84,11 +86,12 @@ def load_if_there(lake: Lake, address: DuckLakeAddress) -> LakeTable | None:
         columns=tuple(SchemaColumn(name, kind, null == "NO") for name, kind, null, *_ in columns),
         defaults=frozenset(name for name, _, _, _, default, _ in columns if default not in (None, "NULL")),
         partition_by=tuple(name for name, _ in partitioning or ()),
-        unsupported=unsupported(settings) or _partition_problem(partitioning or (), settings["data_path"]),
+        unsupported=unsupported(settings)
+        or _partition_problem(partitioning or (), settings["data_path"], names),
     )
 
 
-def _partition_problem(partitioning: Sequence[Sequence[str]], data_path: str) -> str:
+def _partition_problem(partitioning: Sequence[Sequence[str]], data_path: str, columns: Sequence[str]) -> str:
     """Why files cannot be added to these partitions; empty if they can."""
     if any(transform != "identity" for _, transform in partitioning):
         keys = ", ".join(name if kind == "identity" else f"{kind}({name})" for name, kind in partitioning)
@@ -96,12 +99,13 @@ def _partition_problem(partitioning: Sequence[Sequence[str]], data_path: str) ->
             f"it is partitioned by {keys}, and penstock.ducklake writes partitions of columns only: use a "
             "column with this value, or write the table with duckdb"
         )
-    if partitioning and "=" in data_path:
-        return (
-            f"it is partitioned, and DuckLake would take a folder of the data path {data_path} for a "
-            "partition: use a data path without '='"
-        )
-    return ""
+    return path_problem(data_path, columns) if partitioning else ""
+
+
+def path_problem(data_path: str, columns: Iterable[str]) -> str:
+    """Why a partitioned table cannot have these columns; empty if it can."""
+    problem = columns_in_path(data_path, columns)
+    return problem and f"it is partitioned, and {problem}"
 
 
 def unsupported(settings: dict[str, str]) -> str:

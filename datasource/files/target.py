@@ -14,14 +14,14 @@ import pyarrow as pa
 from ...committers.contract import Batch, DataFile, DataFiles, Manifest, Mode, PlannedBatch
 from ...committers.dead_letters import BadRows
 from ...committers.errors import ConfigurationError, SchemaMismatchError, TableNotSupportedError
+from ...committers.file_tables.folder_columns import columns_in_path
 from ...committers.files.committer import FilesCommitter
 from ...committers.files.local_folder import staging_of
 from ...committers.files.manifests import MANIFESTS, BatchOptions
 from ...committers.files.markers import Markers
 from ...committers.files.object_folder import is_remote
 from ...writers.delta.partitions import check_partition_columns
-from ...writers.delta.table_format import DeltaFormat
-from ...writers.files.table_format import RowFilesFormat
+from ...writers.files.table_format import FolderFormat, RowFilesFormat
 from ...writers.files.uploading import UploadingWriters
 from ...writers.parquet.write_config import WriteConfig
 from ..file_table import CompactWith, DeliveryFiles, with_case_of
@@ -123,6 +123,8 @@ class FilesTarget(FilesCommitter):
         ]
         file_format = self.options.file_format
         problems += format_problems(rows, partition_by, file_format)
+        if problem := columns_in_path(self.folder, rows.names):
+            problems.append(f"{problem[0].upper()}{problem[1:]}.")
         columns, different = compare_with_files(
             self.folder,
             self.storage_options,
@@ -140,7 +142,7 @@ class FilesTarget(FilesCommitter):
 
 def _table_format(options: FilesOptions, partition_by: tuple[str, ...]) -> TableFormat:
     if options.file_format == "parquet":
-        return DeltaFormat(partition_by, statistics_columns=())
+        return FolderFormat(partition_by, statistics_columns=())
     return RowFilesFormat(
         partition_by, statistics_columns=(), file_format=options.file_format, codec=options.codec
     )

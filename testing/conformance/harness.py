@@ -53,8 +53,8 @@ class Promises:
     than the columns, and numbers that overflow are bad rows.
     """
     reserved_columns: tuple[str, ...] = ()
-    """Names that readers of the format use for columns of their own. A query that would add a column with one of
-    them is refused.
+    """Names that readers of the format use for columns of their own. A query that would add a column with
+    one of them is refused.
     """
     shows_secrets_to_tasks: bool = False
     """True: executors get the secrets with which tasks connect."""

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.support.ducklakes import DuckLake, sqlite_lake
+from tests.support.lakes import ids
 
 from penstock.committers.ducklake.address import DuckLakeAddress, DuckLakeCatalog
 from penstock.committers.ducklake.connection import LakeServer
@@ -173,15 +174,23 @@ def test_other_partitions_than_those_of_the_table_are_refused(
         Query(lake, options={"partitionBy": "key", "sortWithin": "key"}).sink()
 
 
-def test_a_data_path_that_looks_like_a_partition_is_refused(tmp_path: Path, store: SqlManifestStore) -> None:
+def test_a_folder_of_the_data_path_with_the_name_of_a_column_is_refused(
+    tmp_path: Path, store: SqlManifestStore
+) -> None:
     """DuckLake would read the value of the first folder `key=...` of the path."""
-    lake = replace(sqlite_lake(tmp_path), folder=tmp_path / "key=x")
+    lake = replace(sqlite_lake(tmp_path), folder=tmp_path / "Key=x")
     query = by(lake, "key")
-    with pytest.raises(TableNotSupportedError, match="without '='"):
+    with pytest.raises(TableNotSupportedError, match="take the folder Key=x of the path"):
         query.run(store, query.batch(0), rows("a"))
     plain = Query(lake, options={"table": "main.plain"})
     plain.run(store, plain.batch(0), rows("a"))
     assert lake.sql("SELECT key FROM plain") == [("a",)]
+
+    other = Query(lake, options={"partitionBy": "day", "schemaEvolution": "addColumns"})
+    other.run(store, other.batch(0), ids(1).append_column("day", pa.array([2])))
+    with pytest.raises(TableNotSupportedError, match="take the folder Key=x of the path"):
+        other.plan(store, other.batch(1), rows("a").append_column("day", pa.array([2])).schema)
+    assert lake.sql("SELECT id, day FROM events") == [(1, 2)]
 
 
 def test_small_files_are_rewritten_within_their_partition(lake: DuckLake, store: SqlManifestStore) -> None:

@@ -203,6 +203,34 @@ def test_partitions_whose_folders_readers_skip_are_refused(harness: FilesHarness
     assert not harness.staging.exists()
 
 
+@pytest.mark.parametrize("options", [{}, {"partitionBy": "env"}, {"fileFormat": "json"}])
+def test_a_folder_above_the_files_with_the_name_of_a_column_is_refused(
+    tmp_path: Path, store: SqlManifestStore, options: dict[str, str]
+) -> None:
+    """duckdb and Polars return the value of the folder for each row."""
+    harness = FilesHarness(tmp_path / "Env=prod")
+    (tmp_path / "Env=prod").mkdir()
+    query = Query(harness, options=options)
+    rows = pa.schema([("id", pa.int64()), ("env", pa.string())])
+    with pytest.raises(SchemaMismatchError, match=r"take the folder Env=prod of the path .* column 'env'"):
+        query.plan(store, query.batch(0), rows)
+    other = Query(harness)
+    other.run(store, other.batch(0), ids(1))
+    assert harness.ids() == [1]
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "json"])
+@pytest.mark.parametrize("value", ["NULL", "null"])
+def test_a_partition_value_that_duckdb_reads_as_null_is_refused(
+    harness: FilesHarness, store: SqlManifestStore, file_format: str, value: str
+) -> None:
+    query = Query(harness, options={"partitionBy": "key", "fileFormat": file_format})
+    rows = pa.table({"id": [1], "key": [value]})
+    with pytest.raises(SchemaMismatchError, match=f"'key' is '{value}', which duckdb reads as NULL"):
+        query.run(store, query.batch(0), rows)
+    assert harness.ids() == []
+
+
 def test_each_batch_finds_the_partitions_whatever_their_names_are(harness: FilesHarness) -> None:
     name = 'a="B%/'
     rows = pa.schema([ROWS[0], (name, pa.string())])

@@ -41,8 +41,8 @@ def corrupt_record_problems(schema: pa.Schema) -> Iterator[str]:
     for name in schema.names:
         if name.lower() == _CORRUPT_RECORD:
             yield (
-                f"{name}: Spark returns NULL for this column, unless it cannot parse a line. Rename it in the "
-                "query."
+                f"{name}: Spark returns NULL for this column, unless it cannot parse a line. Rename it in "
+                "the query."
             )
 
 
