@@ -113,6 +113,17 @@ def _format_value(name: str, key: pa.Array, row: int, where: str) -> str | None:
     return text
 
 
+def check_folder_values(values: PartitionValues, where: str) -> None:
+    """Check values that readers take from the names of the folders.
+
+    Raises:
+        SchemaMismatchError: duckdb would read another value.
+    """
+    for name, value in values:
+        if value is not None and value.upper() == "NULL":
+            raise _unspeakable(name, f"is '{value}', which duckdb reads as NULL", where)
+
+
 def _is_too_long(directory_name: str) -> bool:
     return len(directory_name.encode()) > DIRECTORY_NAME_BYTES_MAX
 

@@ -11,7 +11,7 @@ from pyarrow.fs import FileSystem
 
 from ...committers.errors import SchemaMismatchError
 from ..delta.filesystem import open_filesystem
-from ..delta.partitions import directory, format_values
+from ..delta.partitions import check_folder_values, directory, format_values
 from ..delta.statistics import DeltaFileStatistics
 from ..parquet.splitting import split_by
 from ..parquet.table_format import FileStatistics, PartitionSlice, PartitionValues
@@ -44,7 +44,7 @@ class DuckLakeFormat:
         keys = [rows.column(name).combine_chunks() for name in self.partition_by]
         for row, own in split_by(keys, rows):
             values = format_values(self.partition_by, keys, row, where)
-            _check_readable(values, where)
+            check_folder_values(values, where)
             yield PartitionSlice(values, own)
 
     def data_path(self, values: PartitionValues, file_name: str) -> str:
@@ -67,16 +67,3 @@ def check_partition_names(names: Iterable[str]) -> None:
             "escaped form, and duckdb takes the name of the column as it is in the folder. Rename the "
             "column. Nothing was written."
         )
-
-
-def _check_readable(values: PartitionValues, where: str) -> None:
-    """
-    Raises:
-        SchemaMismatchError: duckdb would read another value from the folder.
-    """
-    for name, value in values:
-        if value is not None and value.upper() == "NULL":
-            raise SchemaMismatchError(
-                f"A value of the partition column '{name}' is '{value}', which duckdb reads as NULL "
-                f"({where}). Filter these rows, or partition by another column."
-            )

@@ -1,16 +1,17 @@
-"""Data files of a folder that are not Parquet."""
+"""Data files of a folder, from which readers take the partition values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..delta.partitions import check_folder_values
 from ..delta.table_format import DeltaFormat
-from ..parquet.table_format import PartitionValues
+from ..parquet.table_format import PartitionSlice, PartitionValues
 from ..parquet.write_config import FileName, parse_file_name
 from .counted import Counted
 from .formats import FORMATS, Encoder
@@ -21,8 +22,18 @@ _PARQUET = ".none.parquet"
 
 
 @dataclass(frozen=True, slots=True)
-class RowFilesFormat(DeltaFormat):
-    """Folders and partition values as in a Delta table, without statistics. See `OpensFiles`."""
+class FolderFormat(DeltaFormat):
+    """Parquet files in the folders of a Delta table."""
+
+    def split(self, rows: pa.Table, where: str) -> Iterator[PartitionSlice]:
+        for part in DeltaFormat.split(self, rows, where):
+            check_folder_values(part.values, where)
+            yield part
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilesFormat(FolderFormat):
+    """Files of another format than Parquet, without statistics. See `OpensFiles`."""
 
     file_format: str = ""
     codec: str = "none"
