@@ -235,14 +235,22 @@ def query_mismatch(
     )
 
 
+UNDO = "Undo the change of the table."
+
+
 def files_mismatch(
     table_name: str,
     batch: str,
     problems: Sequence[str],
     written: Sequence[SchemaColumn[Any]],
     current: Sequence[SchemaColumn[Any]],
+    remedy: str = UNDO,
 ) -> SchemaMismatchError:
-    """The error for files that are already written."""
+    """The error for files that are already written.
+
+    Args:
+        remedy: how the table accepts the files; empty if it never does
+    """
     return SchemaMismatchError(
         f"The {table_name} was altered while {batch} was written, and no longer accepts its files:\n"
         f"{_lines(problems)}\n"
@@ -250,8 +258,9 @@ def files_mismatch(
         f"{described(written)}\n"
         "  The table has:\n"
         f"{described(current)}\n"
-        "The batch was not committed. Undo the change of the table. For a coupled query, starting it again "
-        "also works: it writes the batch for the new schema."
+        f"The batch was not committed. {remedy}{' ' if remedy else ''}A coupled query can be started again: "
+        "it writes the batch for the new schema. For a decoupled query, penstock skip gives up the batch with "
+        "its rows."
     )
 
 

@@ -20,6 +20,7 @@ from ..postgres.address import quoted
 from ..schema_diff import (
     FILES,
     QUERY,
+    UNDO,
     DifferenceKind,
     SchemaColumn,
     compare,
@@ -32,7 +33,7 @@ from ..table_changes import check_same_id, dropped
 from .address import DuckLakeAddress
 from .connection import Lake, LakeServer, column_types
 from .storage import S3, is_on_s3
-from .types import holds, may_hold, normal, sql_type
+from .types import files_hold, holds, may_hold, normal, sql_type
 
 KIND = "ducklake"
 RESERVED = ReservedNames(
@@ -263,7 +264,7 @@ def columns_to_add(
         SchemaColumn(column.name, column.type, not field.nullable)
         for column, field in zip(columns_of(lake, schema, address), schema, strict=True)
     ]
-    found = list(compare(written, table.columns, lambda _given, _table: False))
+    found = list(compare(written, table.columns, files_hold))
     new = [column for one in found if one.kind is DifferenceKind.NEW for column in one.given]
     problems = list(problems_in(found, FILES))
     problems += [f"{one.name!r} was removed" for one in new if one.name not in content.new_columns]
@@ -276,5 +277,12 @@ def columns_to_add(
         before, now = (", ".join(one) or "no column" for one in (content.partition_by, table.partition_by))
         problems.append(f"it is now partitioned by {now}, and was by {before}")
     if problems:
-        raise files_mismatch(f"DuckLake table {address.uri}", batch, problems, written, table.columns)
+        raise files_mismatch(
+            f"DuckLake table {address.uri}",
+            batch,
+            problems,
+            written,
+            table.columns,
+            f"{UNDO} DuckLake cannot make a type smaller again.",
+        )
     return new

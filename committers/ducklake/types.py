@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
+import duckdb
 import pyarrow as pa
+from duckdb.sqltypes import DuckDBPyType
 
 from ..postgres.address import quoted
 
@@ -75,6 +77,20 @@ def holds(given: str, table: str) -> bool:
     if narrow and wide:
         return wide[1] >= narrow[1] and wide[0] - wide[1] >= narrow[0] - narrow[1]
     return table in _WIDER.get(given, ())
+
+
+def files_hold(given: str, table: str) -> bool:
+    """True if files with the first SQL type can be added to a column of the second one without loss."""
+    return _files_hold(duckdb.sqltype(given), duckdb.sqltype(table))
+
+
+def _files_hold(given: DuckDBPyType, table: DuckDBPyType) -> bool:
+    if str(given) == str(table) or holds(str(given), str(table)):
+        return True
+    if given.id != table.id or given.id not in ("list", "struct", "map"):
+        return False
+    inside = dict(table.children)
+    return all(name in inside and _files_hold(kind, inside[name]) for name, kind in given.children)
 
 
 def may_hold(given: str, table: str) -> bool:

@@ -15,6 +15,7 @@ from pyiceberg.types import IcebergType, StructType
 from ..file_tables.manifest import LakeManifest
 from ..schema_diff import (
     FILES,
+    UNDO,
     Difference,
     DifferenceKind,
     SchemaColumn,
@@ -42,14 +43,18 @@ def check_files_fit(metadata: TableMetadata, content: LakeManifest) -> list[str]
     fresh_ids = frozenset(field_id for column in new_columns for field_id in _ids_of(column))
     planned = _Planned(new, fresh_ids, metadata.last_column_id)
     differences = list(compare(written, current, widens, key=by_field_id))
-    problems = [problem for found in differences for problem in planned.problems(found)]
+    found_problems = [problem for found in differences for problem in planned.problems(found)]
+    problems, remedies = [text for text, _ in found_problems], [remedy for _, remedy in found_problems]
     if metadata.default_spec_id != content.partition_spec_id:
         problems.append(
             f"it is now partitioned by {_partitioning(metadata)} (spec {metadata.default_spec_id}); the "
             f"files have spec {content.partition_spec_id}"
         )
+        remedies.append(UNDO)
     if problems:
-        raise files_mismatch(f"Iceberg table at {metadata.location}", "the batch", problems, written, current)
+        name = f"Iceberg table at {metadata.location}"
+        remedy = " ".join(dict.fromkeys(remedies)) if all(remedies) else ""
+        raise files_mismatch(name, "the batch", problems, written, current, remedy)
     missing_columns = {
         c.field_id for found in differences if found.kind is DifferenceKind.NEW for c in found.given
     }
@@ -58,6 +63,13 @@ def check_files_fit(metadata: TableMetadata, content: LakeManifest) -> list[str]
 
 def _partitioning(metadata: TableMetadata) -> str:
     return ", ".join(f"{part.name} ({part.transform})" for part in metadata.spec().fields) or "nothing"
+
+
+_NONE = ""
+_RENAME = (
+    "A column that is added again is another column for Iceberg, so the change cannot be undone. To commit "
+    "the batch without the values of the old column: rename the new one, commit, and rename it back."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,30 +83,41 @@ class _Planned:
     last_column_id: int
     """The highest field id that the table has ever assigned."""
 
-    def problems(self, found: Difference[IcebergType, IcebergType]) -> Iterator[str]:
+    def problems(self, found: Difference[IcebergType, IcebergType]) -> Iterator[tuple[str, str]]:
+        """Yield each problem with its remedy; empty if there is none: a field id is assigned only once."""
         if found.kind is DifferenceKind.NEW:
             names = {column.name.lower(): column.name for column in found.table}
             for column in found.given:
                 yield from self._without_field(found.parent, column, names.get(column.name.lower()))
         elif found.kind is DifferenceKind.SPELLING and found.given[0].field_id in self.fresh_ids:
             path = dotted(found.parent, found.given[0])
-            yield f"the table's {found.table[0].name!r} has the field id of the files' {path!r}"
-        yield from problems_in([found], FILES)
+            yield f"the table's {found.table[0].name!r} has the field id of the files' {path!r}", _NONE
+        is_final = found.kind is DifferenceKind.FIELD_ID or self._is_fresh(found)
+        yield from ((text, _NONE if is_final else UNDO) for text in problems_in([found], FILES))
+
+    def _is_fresh(self, found: Difference[IcebergType, IcebergType]) -> bool:
+        return any(column.field_id in self.fresh_ids for column in found.given)
 
     def _without_field(
         self, parent: tuple[str, ...], column: SchemaColumn[IcebergType], alike: str | None
-    ) -> Iterator[str]:
+    ) -> Iterator[tuple[str, str]]:
         """The table has no field with the id of this field of the files."""
         path = dotted(parent, column)
         if column.field_id in self.new_ids:
             if alike is not None:
-                yield f"{path!r} is now {alike!r} in the table, with another field id"
+                yield f"{path!r} is now {alike!r} in the table, with another field id", _NONE
             elif min(_ids_of(column)) <= self.last_column_id:
-                yield f"the field id of {path!r} was assigned to another column, which was dropped since"
+                yield (
+                    f"the field id of {path!r} was assigned to another column, which was dropped since",
+                    _NONE,
+                )
         elif column.field_id in self.fresh_ids:
-            yield f"the table's {'.'.join(parent)!r} has no field {path!r} with the field id of the files"
+            yield (
+                f"the table's {'.'.join(parent)!r} has no field {path!r} with the field id of the files",
+                _NONE,
+            )
         elif alike is not None:
-            yield f"{path!r} was dropped and added again; its values would be lost"
+            yield f"{path!r} was dropped and added again; its values would be lost", _RENAME
 
 
 def _ids_of(column: SchemaColumn[IcebergType]) -> Iterator[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 
 import polars as pl
@@ -29,6 +30,7 @@ from penstock.committers.errors import (
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.destinations import Cleanable, cleanup_of
 from penstock.testing.conformance import Query
+from penstock.testing.conformance.deliveries import deliver
 
 
 @pytest.fixture
@@ -248,6 +250,47 @@ def test_a_table_that_was_altered_meanwhile_does_not_get_the_batch(
     with pytest.raises(error, match=names):
         query.target().commit(manifest)
     assert lake.sql("SELECT count(*) FROM events") == [(0,)]
+
+
+WIDENED: list[tuple[str, pa.Array, object]] = [
+    ("BIGINT", pa.array([-(2**31)], pa.int32()), -(2**31)),
+    ("INTEGER", pa.array([-128], pa.int8()), -128),
+    ("DOUBLE", pa.array([0.5], pa.float32()), 0.5),
+    ("DECIMAL(38,3)", pa.array([Decimal("-1234567.89")]), Decimal("-1234567.890")),
+    ("BIGINT[]", pa.array([[1, None]], pa.list_(pa.int32())), [1, None]),
+    (
+        "STRUCT(a DOUBLE, b BIGINT)",
+        pa.array([{"a": 0.5}], pa.struct([("a", pa.float32())])),
+        {"a": 0.5, "b": None},
+    ),
+    ("MAP(VARCHAR, BIGINT)", pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int16())), {"k": 1}),
+]
+
+
+@pytest.mark.parametrize(("kind", "values", "expected"), WIDENED, ids=[kind for kind, _, _ in WIDENED])
+def test_batches_that_wait_are_delivered_to_a_column_that_was_widened(
+    lake: DuckLake, store: SqlManifestStore, kind: str, values: pa.Array, expected: object
+) -> None:
+    query = Query(lake, options={"delivery": "decoupled"})
+    for batch_id in range(2):
+        query.run(store, query.batch(batch_id), ids(batch_id).append_column("x", values))
+    lake.sql(f"ALTER TABLE events ALTER COLUMN x TYPE {kind}")
+    deliver(store)
+    assert lake.sql("SELECT id, x, typeof(x) FROM events ORDER BY 1") == [
+        (0, expected, kind),
+        (1, expected, kind),
+    ]
+    assert lake.sql("SELECT count(*) FROM events WHERE x = (SELECT max(x) FROM events)") == [(2,)]
+
+
+def test_a_type_that_files_do_not_fit_is_not_undone_but_skipped(
+    lake: DuckLake, store: SqlManifestStore
+) -> None:
+    query = Query(lake)
+    manifest = query.prepare(store, query.batch(0), ids(1))
+    lake.sql("ALTER TABLE events ALTER COLUMN id TYPE DOUBLE")
+    with pytest.raises(SchemaMismatchError, match=r"cannot make a type smaller again.* penstock skip"):
+        query.target().commit(manifest)
 
 
 # Clean-up ---------------------------------------------------------------------------------------------

@@ -163,6 +163,22 @@ def test_a_change_that_the_files_do_not_fit_is_refused_and_nothing_is_committed(
     assert stream.lake.orphan_manifests() == set()
 
 
+def test_a_column_that_was_dropped_and_added_again_can_be_renamed_meanwhile(stream: IcebergStream) -> None:
+    """Undoing the change, which other changes are answered with, is not possible in Iceberg."""
+    manifest = stream.prepare(1, [2], name="b", n=2, f=1.5)
+    HARMFUL["drop and add again"][0](stream)
+    with pytest.raises(
+        SchemaMismatchError, match=r"rename the new one, commit, and rename it back"
+    ) as caught:
+        stream.committer().commit(manifest)
+    assert "Undo" not in str(caught.value)
+
+    alter(lambda update: update.rename_column("name", "renamed"))(stream)
+    assert isinstance(stream.committer().commit(manifest), Committed)
+    alter(lambda update: update.rename_column("renamed", "name"))(stream)
+    assert rows(stream.lake, "id, name, n") == [(1, None, 1), (2, None, 2)]
+
+
 def test_a_batch_written_for_the_new_partitioning_is_committed(stream: IcebergStream) -> None:
     partition(stream)
     assert isinstance(stream.commit(1, [2, 3, 4]), Committed)

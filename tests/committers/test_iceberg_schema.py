@@ -369,8 +369,10 @@ def test_new_columns_that_can_no_longer_get_their_field_ids_are_refused(
 ) -> None:
     target = _evolving(tables)
     _add(tables, *columns)
-    with pytest.raises(SchemaMismatchError, match=says):
+    with pytest.raises(SchemaMismatchError, match=says) as caught:
         _fits(tables, target)
+    assert "Undo" not in str(caught.value), "a field id is assigned only once"
+    assert "penstock skip" in str(caught.value)
 
 
 def test_a_field_id_that_went_to_a_column_dropped_since_is_not_taken(tables: Tables) -> None:
