@@ -119,7 +119,7 @@ simulate: .venv/.installed ## Play SEEDS random histories of crashes, lost reque
 # make fuzz SECONDS=3600 SEED=7: so long for each decoder. A finding names its seed.
 SECONDS ?= 60
 .PHONY: fuzz
-fuzz: .venv/.installed ## Decode damaged manifests, settings and log entries, SECONDS for each decoder, until one crashes
+fuzz: .venv/.installed ## Decode damaged manifests, settings, dead letters and logs, SECONDS for each decoder, until one crashes
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: mutants

@@ -10,8 +10,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ..committers.contract import Batch, StreamKey
-from ..committers.dead_letters import resent_stream, rows_of
+from ..committers.dead_letters import joined, resent_stream, row_in
 from ..committers.errors import ConfigurationError, TableNotSupportedError, shown
+from ..committers.safe_text import get_logger
 from ..committers.store.dead_letters import Resend
 from ..datasource.dead_letters import LETTERS, committed_up_to, letters_batch, write_rows
 from ..datasource.destinations import Readable, stored_table
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from ..committers.store.status import StreamStatus
     from ..datasource.sink import Sink
     from ..datasource.table_access import TableAccess
+
+logger = get_logger(__name__)
 
 _FOR_LETTERS = ("badRows", "deadLetter", "deadLetterMax", "delivery", "eventTime")
 """Options of a query that do not apply to rows that are sent again."""
@@ -211,7 +214,7 @@ def waiting_rows(store: SqlManifestStore, stream: StreamKey) -> pa.Table:
 
 
 def to_send(found: StreamLetters, wanted: Wanted) -> pa.Table:
-    """Return the wanted dead letters that were not sent again yet.
+    """Return the wanted dead letters that were not sent again yet, except for damaged ones.
 
     Raises:
         ConfigurationError: one of the ids is unknown, or the store does not know which were sent.
@@ -221,7 +224,26 @@ def to_send(found: StreamLetters, wanted: Wanted) -> pa.Table:
     rows = wanted.of(found.delivered)
     if not wanted.ids:
         found.resends.check_known()
-    return _filtered(rows, (name not in found.resends.names for name in names_of(rows)))
+    return _undamaged(_filtered(rows, (name not in found.resends.names for name in names_of(rows))))
+
+
+def _undamaged(letters: pa.Table) -> pa.Table:
+    """Return the dead letters whose content can be decoded. Log a warning for each other one."""
+    is_wanted = []
+    for name, content in zip(names_of(letters), letters["content"].to_pylist(), strict=True):
+        try:
+            row_in(content)
+        except ValueError as error:
+            logger.warning(
+                "The dead letter %s is not sent: its column content in the dead-letter table does not have "
+                "the row that Penstock stored (%s). Its column row shows the values.",
+                name,
+                error,
+            )
+            is_wanted.append(False)
+        else:
+            is_wanted.append(True)
+    return _filtered(letters, is_wanted)
 
 
 def send_again(store: SqlManifestStore, found: StreamLetters, letters: pa.Table, access: TableAccess) -> bool:
@@ -237,9 +259,9 @@ def send_again(store: SqlManifestStore, found: StreamLetters, letters: pa.Table,
     key, sink = resent_stream(stream.key), sink_of(stream, access)
     check_same_table(sink.open_table(), stream.key, store.written_table(stream.key))
     names = names_of(letters)
+    rows = joined([row_in(content) for content in letters["content"].to_pylist()])
     batch = Batch(key, found.resends.number + 1, hashlib.sha256("\n".join(names).encode()).hexdigest())
     store.dead_letters.put_resend(stream.key, Resend(batch.batch_id, batch.digest, frozenset(names)))
-    rows = rows_of(letters["content"].to_pylist())
     return write_rows(store, sink, batch, rows.to_batches, schema=rows.schema)
 
 

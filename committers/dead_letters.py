@@ -35,6 +35,10 @@ LETTERS_BYTES_MAX = 8 * 1024 * 1024
 """Size of the dead letters that a task, or a delivery between two records of its progress, holds."""
 
 
+ROW_BYTES_MAX = 4 * 1024**3
+"""Limit for one decoded row; Spark's own limit is 2 GiB."""
+
+
 class BadRows(Enum):
     """What happens to a row that the destination refuses for good."""
 
@@ -126,18 +130,39 @@ def _encoded(row: pa.RecordBatch) -> bytes:
     return content
 
 
-def rows_of(contents: Sequence[bytes]) -> pa.Table:
-    """Return the rows of dead letters, in their order.
+def row_in(content: bytes | None) -> pa.Table:
+    """Return the row of a dead letter.
+
+    Args:
+        content: from the store or from a dead-letter table, so it may be damaged or manipulated
+
+    Raises:
+        ValueError: it is not what `dead_letter` has stored.
+    """
+    import pyarrow as pa
+
+    from .arrow_ipc.reader import read_stream
+
+    if content is None:
+        raise ValueError("it is NULL")
+    stream = read_stream(content, ROW_BYTES_MAX, 1)
+    rows = pa.Table.from_batches(stream.batches, stream.schema)
+    if rows.num_rows != 1:
+        raise ValueError("it has no row")
+    return rows
+
+
+def joined(rows: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows of dead letters in one table.
 
     Raises:
         SchemaMismatchError: they do not have the same columns.
     """
     import pyarrow as pa
 
-    rows = [pa.ipc.open_stream(content).read_all() for content in contents]
     try:
         return pa.concat_tables(rows, promote_options="default")
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise SchemaMismatchError(
             f"The dead letters have different columns, because the query was changed in between: {error}"
         ) from error

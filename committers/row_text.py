@@ -20,13 +20,15 @@ def _value(column: pa.ChunkedArray) -> Any:
     try:
         value = column[0].as_py()
         json.dumps(value, default=_text, allow_nan=False).encode()
-    except (ValueError, OverflowError, TypeError, UnicodeError):
+    except (ValueError, OverflowError, TypeError, ArithmeticError, LookupError):
         return _as_text(column)
     return value
 
 
 def _as_text(column: pa.ChunkedArray) -> str:
-    """For values that Python does not have: bytes that are not UTF-8, dates after the year 9999, NaN."""
+    """For values that Python does not have: bytes that are not UTF-8, dates after the year 9999, NaN, times of
+    an unknown time zone.
+    """
     for data_type in (pa.string(), pa.binary()):
         try:
             value = column.slice(0, 1).cast(data_type)[0].as_py()

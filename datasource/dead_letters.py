@@ -7,6 +7,7 @@ store. So a crash leaves each dead letter exactly once in the dead-letter destin
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -17,7 +18,7 @@ import pyarrow as pa
 from ..committers import crash_points
 from ..committers.commit_runner import Retry
 from ..committers.contract import AttemptId, Batch, Committable, DeadLetter, StreamKey
-from ..committers.dead_letters import letters_stream, rows_of
+from ..committers.dead_letters import letters_stream, row_in
 from ..committers.decision import Action
 from ..committers.errors import ConfigurationError, PenstockError
 from ..committers.recovery import Recovery
@@ -173,7 +174,7 @@ def letters_batch(batch: Batch, letters: Sequence[DeadLetter]) -> pa.RecordBatch
                 letter.code,
                 letter.message,
                 letter.refused_at,
-                row_text(rows_of([letter.content])),
+                _text_of(letter, batch),
                 letter.content,
             ]
             for letter in letters
@@ -182,3 +183,19 @@ def letters_batch(batch: Batch, letters: Sequence[DeadLetter]) -> pa.RecordBatch
     )
     arrays = [pa.array(values, field.type) for values, field in zip(columns, LETTERS, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=LETTERS)
+
+
+def _text_of(letter: DeadLetter, batch: Batch) -> str:
+    """Return the row as JSON; a message if it is damaged in the store, so that others do not wait for it."""
+    try:
+        return row_text(row_in(letter.content))
+    except ValueError as error:
+        logger.warning(
+            "The dead letter %s of batch %s of %s is damaged in the manifest store (%s). The "
+            "dead-letter table gets it as it is.",
+            letter.letter_id,
+            batch.batch_id,
+            batch.stream,
+            error,
+        )
+        return json.dumps(f"damaged in the manifest store: {error}")

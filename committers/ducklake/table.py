@@ -11,8 +11,9 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from ..arrow_ipc.reader import read_schema
 from ..deletion import local_root
-from ..errors import SchemaMismatchError, TableNotSupportedError
+from ..errors import ManifestCorruptError, SchemaMismatchError, TableNotSupportedError
 from ..file_tables.folder_columns import columns_in_path
 from ..file_tables.manifest import LakeManifest
 from ..file_tables.reserved_names import ReservedNames
@@ -247,8 +248,17 @@ def encode_schema(schema: pa.Schema) -> str:
 
 
 def decode_schema(content: LakeManifest) -> pa.Schema:
-    encoded = base64.b64decode(json.loads(content.schema_json)["arrow"])
-    return pa.ipc.read_schema(pa.py_buffer(encoded))
+    """
+    Raises:
+        ManifestCorruptError: the manifest has another content.
+    """
+    try:
+        return read_schema(base64.b64decode(json.loads(content.schema_json)["arrow"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ManifestCorruptError(
+            f"A manifest has no columns of DuckLake files ({error}). Nothing was committed. Restore the "
+            "store from a backup, or use the version of Penstock that prepared the batch."
+        ) from error
 
 
 def columns_to_add(

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from ..arrow_messages import read_stream
+from ..arrow_ipc.reader import read_stream
 from ..arrow_values import numeric_array, string_array
 from ..contract import Batch, DataFile, DataFiles, Manifest, Mode, PlannedBatch
 from ..deletion import is_relative
@@ -225,8 +225,8 @@ def _check_partition_columns(content: LakeManifest) -> None:
 
 
 def _decode_body(kind: str, body: bytes) -> LakeManifest:
-    stream = read_stream(body, _HEADER_KEY, DECODED_BYTES_MAX, FILES_MAX)
-    header = json.loads(stream.metadata)
+    stream = read_stream(body, DECODED_BYTES_MAX, FILES_MAX)
+    header = json.loads((stream.schema.metadata or {})[_HEADER_KEY])
     partition_by = _strings(header, "partition_by")
     _check_columns(stream.schema, len(partition_by))
     files = tuple(file for batch in stream.batches for file in _files(batch, partition_by))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 
+from ..arrow_ipc.reader import read_schema
 from ..contract import Mode
 from ..errors import (
     ConfigurationError,
@@ -80,9 +81,9 @@ def files_of(content: LakeManifest) -> tuple[pa.Schema, str]:
     """
     try:
         files = json.loads(content.schema_json)
-        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(files["schema"])))
+        schema = read_schema(base64.b64decode(files["schema"]))
         return schema, str(files["file_version"])
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ManifestCorruptError(
             f"A manifest has no schema of Lance files ({error}). Nothing was committed. Restore the store "
             "from a backup, or use the version of Penstock that prepared the batch."

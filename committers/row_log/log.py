@@ -16,6 +16,7 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from ..arrow_ipc.reader import Messages
 from ..contract import Batch, DataFile
 from ..deletion import local_root
 from ..delta.files import delta_files
@@ -28,6 +29,8 @@ ROWS_MAX = 1000
 """Rows that are read from the log at a time."""
 IN_MEMORY_BYTES_MAX = 64 * 1024 * 1024
 """Size of a file that is read once. A larger one is read twice: first to compare its checksum."""
+DECODED_BYTES_MAX = 4 * 1024**3
+"""Limit for the size of an Arrow batch, decompressed. `RowLogWriter` writes smaller ones."""
 _BLOCK_BYTES = 1024 * 1024
 
 
@@ -134,20 +137,17 @@ class RowLog:
         row = 0
         opened = self._filesystem().open_input_file
         with self._reading(batch, file), opened(self._path(file.path)) as on_disk:
-            stream = _verified(batch, file, on_disk)
-            reader = pa.ipc.open_file(stream)
-            known = [name for name in columns or () if name in reader.schema.names]
-            if known:  # others are neither read nor decompressed
-                fields = [reader.schema.get_field_index(name) for name in known]
-                reader = pa.ipc.open_file(stream, options=pa.ipc.IpcReadOptions(included_fields=fields))
-            for number in range(reader.num_record_batches):
-                rows = reader.get_batch(number)
-                if columns is not None:
-                    rows = rows.select(known)
-                for first in range(max(skipped - row, 0), rows.num_rows, ROWS_MAX):
-                    part = rows.slice(first, ROWS_MAX)
-                    yield LoggedRows(file.partition, row + first, position + row + first, part)
-                row += rows.num_rows
+            messages = Messages(_verified(batch, file, on_disk))
+            names = messages.schema.names
+            known = None if columns is None else [name for name in columns if name in names]
+            for encoded in messages.batches(file.rows):
+                if row + encoded.rows > skipped:  # others are not decompressed
+                    rows = encoded.decode(DECODED_BYTES_MAX, known)
+                    for first in range(max(skipped - row, 0), encoded.rows, ROWS_MAX):
+                        part = rows.slice(first, ROWS_MAX)
+                        part = part if known is None else part.select(known)
+                        yield LoggedRows(file.partition, row + first, position + row + first, part)
+                row += encoded.rows
         if row != file.rows:
             raise _damaged(batch, file, f"it has {row:,} rows instead of {file.rows:,}")
 
@@ -155,7 +155,7 @@ class RowLog:
     def _reading(self, batch: Batch, file: LoggedFile) -> Iterator[None]:
         try:
             yield
-        except pa.ArrowInvalid as error:
+        except ValueError as error:
             raise _damaged(batch, file, str(error)) from error
         except OSError as error:
             raise retryable(error)(
@@ -177,7 +177,7 @@ class RowLog:
 
 
 def _verified(batch: Batch, file: LoggedFile, stream: pa.NativeFile) -> pa.NativeFile:
-    """Return a stream of the same bytes. Arrow would crash on damaged offsets, and return damaged values.
+    """Return a stream of the same bytes. Without the checksum, damaged values could look like valid ones.
 
     Raises:
         TableChangedError: the file does not have its checksum.

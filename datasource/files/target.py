@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from ...committers.arrow_ipc.reader import read_schema
 from ...committers.contract import Batch, DataFile, DataFiles, Manifest, Mode, PlannedBatch
 from ...committers.dead_letters import BadRows
 from ...committers.errors import ConfigurationError, SchemaMismatchError, TableNotSupportedError
@@ -203,9 +204,9 @@ class FileLayout:
         """
         try:
             fields = json.loads(encoded)
-            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(fields["schema"], validate=True)))
+            schema = read_schema(base64.b64decode(fields["schema"], validate=True))
             return cls(schema, tuple(map(str, fields["partition_by"])))
-        except (ValueError, KeyError, TypeError, OSError, pa.ArrowException) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(
                 f"The layout of the files in the manifest is damaged: {error!r}."
             ) from error

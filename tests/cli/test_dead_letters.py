@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from servers.http_rows import HttpRows
 from tests.support.cli import Ended
 from tests.support.dead_letters import BAD, EVERY_KIND, EVERY_TABLE, KINDS, Letters, letters_of, rows_with
-from tests.support.lakes import IcebergLake
+from tests.support.lakes import DeltaLake, IcebergLake
 from tests.support.postgres import PostgresTable
 
 from penstock.cli import leases
@@ -125,6 +126,20 @@ def test_resend_adds_each_row_once(letters: Letters, http_server: HttpRows) -> N
         letters.run(2, rows_with(12))
     assert run("resend", "q1", "--yes")["rows"] == 0
     assert letters.bad_ids() == [3, 7], "they stay in the dead-letter table"
+
+
+@pytest.mark.parametrize("damage", [b"noise", None], ids=["noise", "NULL"])
+def test_resend_leaves_out_what_is_damaged_in_the_table(
+    letters: Letters, http_server: HttpRows, damage: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert isinstance(letters.table, DeltaLake)
+    content = "NULL" if damage is None else f"X'{damage.hex()}'"
+    DeltaTable(str(letters.table.path)).update(updates={"content": content}, predicate="batch_id = 0")
+    accept_bad_rows(letters, http_server)
+    assert run("resend", "q1", "--yes")["letters"] == ["1/write-00000-000000000000"]
+    assert sorted(letters.ids()) == [1, 2, 7]
+    assert "The dead letter 0/write-00000-000000000001 is not sent" in caplog.text
+    assert run("resend", "q1", "--yes", "--id", "0/write-00000-000000000001")["rows"] == 0
 
 
 @KINDS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,8 +13,9 @@ from penstock.committers.contract import AttemptId, Batch, DataFile, StreamKey
 from penstock.committers.errors import RetryableError, SchemaMismatchError, TableChangedError
 from penstock.committers.row_log import log as log_module
 from penstock.committers.row_log.log import LoggedBatch, RowLog
-from penstock.committers.row_log.names import RowLogName, row_log_path
+from penstock.committers.row_log.names import CHECKSUM, RowLogName, row_log_path
 from penstock.testing.faults import crash_at
+from penstock.writers.row_log import writer as writer_module
 from penstock.writers.row_log.writer import RowLogWriter, RowLogWriters
 
 STREAM = StreamKey("8d9a-1c", "https://x.example/rows")
@@ -74,6 +77,15 @@ def test_rows_that_are_written_again_have_another_id(tmp_path: Path) -> None:
     """A position that was recorded for the first ones means nothing for them."""
     first, second = (LoggedBatch.of(BATCH, [write(tmp_path, 0, range(5), attempt=one)]) for one in (1, 2))
     assert first.rows_id != second.rows_id
+
+
+def test_a_large_arrow_batch_is_written_in_parts(
+    tmp_path: Path, log: RowLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "BATCH_BYTES_MAX", 4000)
+    monkeypatch.setattr(log_module, "DECODED_BYTES_MAX", 6000)
+    batch = LoggedBatch.of(BATCH, [write(tmp_path, 0, range(2500))])
+    assert positions(log, batch) == [(row, 0, row) for row in range(2500)]
 
 
 def test_a_task_without_rows_writes_nothing(tmp_path: Path) -> None:
@@ -167,6 +179,23 @@ def test_a_damaged_file_is_told_as_damaged(
         file = DataFile(file.path, file.size_bytes, file.rows + 1)
     with pytest.raises(TableChangedError, match="is damaged"):
         list(log.read(LoggedBatch.of(BATCH, [file])))
+
+
+@pytest.mark.parametrize("end", [2**31 - 1, -(2**30)])
+def test_crafted_offsets_with_a_fitting_checksum_are_refused(tmp_path: Path, log: RowLog, end: int) -> None:
+    """Arrow itself reads memory of the process then, or ends it."""
+    rows = pa.record_batch({"text": ["x" * 4321]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, rows.schema) as opened:
+        opened.write_batch(rows)
+    head, _, tail = sink.getvalue().to_pybytes().rpartition(struct.pack("<2i", 0, 4321))
+    content = head + struct.pack("<2i", 0, end) + tail
+    path = row_log_path(AttemptId(STREAM.query_id, "r-1", BATCH.batch_id, 0, 0))
+    (tmp_path / path).parent.mkdir()
+    (tmp_path / path).write_bytes(content)
+    file = DataFile(path, len(content), 1, statistics=f"{CHECKSUM}{zlib.crc32(content):08x}")
+    with pytest.raises(TableChangedError, match="is damaged"):
+        [one.rows.to_pylist() for one in log.read(LoggedBatch.of(BATCH, [file]))]
 
 
 def test_a_file_that_is_gone_can_be_restored(tmp_path: Path, log: RowLog) -> None:

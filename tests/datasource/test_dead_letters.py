@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import struct
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -17,6 +18,7 @@ from unittest import mock
 import psycopg
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 from prometheus_client import generate_latest
 from pyspark.sql.types import LongType, StructField, StructType
 from servers.http_rows import HttpRows
@@ -25,7 +27,7 @@ from tests.support.lakes import DeltaLake
 
 from penstock.committers import crash_points, dead_letters
 from penstock.committers.contract import ManifestState
-from penstock.committers.dead_letters import rows_of
+from penstock.committers.dead_letters import joined, row_in
 from penstock.committers.errors import ConfigurationError, RetryableError, SchemaMismatchError
 from penstock.committers.store.progress import SqlProgress
 from penstock.committers.store.sql import SqlManifestStore
@@ -62,7 +64,7 @@ def test_bad_rows_go_to_the_dead_letter_table_and_the_others_to_the_destination(
     assert {one["query_id"] for one in (first, second, third)} == {"q1"}
     assert {one["table_uri"] for one in (first, second, third)} == {letters.query.stream.table_uri}
     assert json.loads(first["row"]) == {"id": 3, "name": None}
-    assert rows_of([one["content"] for one in (first, second)]).equals(rows_with(3, 7))
+    assert joined([row_in(one["content"]) for one in (first, second)]).equals(rows_with(3, 7))
     stage = "send" if letters.is_http else "write"
     assert [one["letter_id"] for one in (first, second)] == [
         f"{stage}-00000-000000000002",
@@ -95,6 +97,30 @@ def test_a_crash_of_a_driver_leaves_each_dead_letter_once(
     letters.run(1, rows_with(11, 12))
 
     letters.check(1, 2, 3, 7, 8, 11, 12)
+
+
+LONG = dead_letters.dead_letter(pa.record_batch({"name": ["x" * 4321]}), "write", 0, 0, "", "").content
+HEAD, _, TAIL = LONG.rpartition(struct.pack("<2i", 0, 4321))
+CRAFTED = HEAD + struct.pack("<2i", 0, 2**31 - 1) + TAIL
+
+
+@pytest.mark.parametrize("damage", [b"", b"noise", CRAFTED], ids=["empty", "noise", "offsets"])
+def test_a_dead_letter_that_is_damaged_in_the_store_holds_up_no_other(
+    letters: Letters, damage: bytes
+) -> None:
+    """Arrow itself reads memory of the process for crafted offsets, or ends it."""
+    letters.decouple()
+    letters.run(0, rows_with(1, 3), rows_with(7, 2))
+    with letters.store.engine.begin() as connection:
+        change = "UPDATE penstock_dead_letters SET content = :new WHERE letter_id LIKE 'write-00000-%'"
+        connection.execute(sa.text(change), {"new": damage})
+    letters.deliver()
+
+    damaged, other = letters.read()
+    assert json.loads(damaged["row"]).startswith("damaged in the manifest store: it is")
+    assert damaged["content"] == damage
+    assert json.loads(other["row"])["id"] == 7
+    assert letters.waiting() == []
 
 
 @KINDS
@@ -273,7 +299,7 @@ def test_values_that_cannot_be_sent_are_dead_letters_too(letters: Letters, deliv
     assert sorted(letters.bad_ids()) == [1, 3, 4]
     codes = {json.loads(one["row"])["id"]: one["code"] for one in letters.read()}
     assert codes == {1: "does_not_fit", 3: "422", 4: "does_not_fit"}
-    assert rows_of([one["content"] for one in letters.read()]).num_rows == 3
+    assert joined([row_in(one["content"]) for one in letters.read()]).num_rows == 3
 
 
 @pytest.mark.parametrize("delivery", ["coupled", "decoupled"])

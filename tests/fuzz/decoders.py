@@ -6,10 +6,18 @@ import json
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+
+from penstock.committers.arrow_ipc.reader import read_schema
 from penstock.committers.contract import AttemptId, Batch, DataFile, StreamKey
+from penstock.committers.dead_letters import WRITING, dead_letter, row_in
 from penstock.committers.delta import history
 from penstock.committers.delta.log_entry import changes_of
 from penstock.committers.errors import ManifestCorruptError, PenstockError, TableChangedError
@@ -19,6 +27,9 @@ from penstock.committers.iceberg.table import committed_batch, token_property
 from penstock.committers.postgres import content as content_of_postgres
 from penstock.committers.postgres.address import PostgresAddress
 from penstock.committers.postgres.staging import StagingTable, staging_name
+from penstock.committers.row_log.log import LoggedBatch, RowLog
+from penstock.committers.row_log.names import CHECKSUM, row_log_path
+from penstock.committers.row_text import row_text
 from penstock.datasource.checkpoint import _log_position
 from penstock.delivery.stream_settings import StreamSettings
 
@@ -113,6 +124,51 @@ ENTRY = b"\n".join(
 TOKEN = b'{"batch_id": 7, "digest": "abab", "snapshot_id": 9, "sequence_number": 2, "timestamp_ms": 5}'
 SETTINGS = b'{"delivery": "decoupled", "checkpoint": "/cp", "options": {"path": "/lake/t"}}'
 
+
+def _stream_of(rows: pa.RecordBatch, compression: str | None = None) -> bytes:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_file(sink, rows.schema, options=options) as writer:
+        writer.write_batch(rows)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _row(content: bytes) -> str:
+    return row_text(row_in(content))
+
+
+def read_logged(content: bytes, rows: int = 2) -> list[str]:
+    """Read a file of a row log with a fitting checksum: who can write to the store writes it, too."""
+    with TemporaryDirectory() as folder:
+        path = row_log_path(AttemptId(BATCH.stream.query_id, "run", BATCH.batch_id, 0, 0))
+        (Path(folder) / path).parent.mkdir()
+        (Path(folder) / path).write_bytes(content)
+        file = DataFile(path, len(content), rows, statistics=f"{CHECKSUM}{zlib.crc32(content):08x}")
+        read = RowLog(folder, {}).read(LoggedBatch.of(BATCH, [file]))
+        return [
+            row_text(pa.Table.from_batches([some.rows.slice(row)]))
+            for some in read
+            for row in range(len(some.rows))
+        ]
+
+
+ROWS = pa.record_batch(
+    {
+        "id": pa.array([3, None]),
+        "text": ["hello", "Müller"],
+        "at": pa.array([datetime(2026, 1, 1, tzinfo=timezone.utc), None], pa.timestamp("us", "UTC")),
+        "day": pa.array([date(2026, 1, 1), None]),
+        "price": pa.array([Decimal("1.20"), None]),
+        "is_good": [True, None],
+        "parts": [[{"a": 1, "b": [b"x", None]}], None],
+        "names": pa.array([[("k", "v")], []], pa.map_(pa.string(), pa.string())),
+        "vector": pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2)),
+    }
+)
+"""With the types of Spark."""
+LETTER = dead_letter(ROWS.slice(0, 1), WRITING, 0, 0, "does_not_fit", "").content
+LOGGED = (_stream_of(ROWS, "zstd"), _stream_of(ROWS))
 BODIES = (body_of(manifest(3)), body_of(manifest(200)), body_of(manifest(40, ())))
 CORRUPT = (ManifestCorruptError,)
 DECODERS = (
@@ -124,5 +180,8 @@ DECODERS = (
     Decoder("Iceberg token", (TOKEN,), _committed, (TableChangedError,)),
     Decoder("Delta log entry", (ENTRY,), changes_of, (ValueError,)),
     Decoder("Delta commit", (ENTRY,), _infos, (ValueError,)),
+    Decoder("dead letter", (LETTER,), _row, (ValueError,)),
+    Decoder("row log", LOGGED, read_logged, (TableChangedError,)),
+    Decoder("columns", (ROWS.schema.serialize().to_pybytes(),), read_schema, (ValueError,)),
     Decoder("offset", (b'{"logOffset": 3}',), lambda text: _log_position(_text(text)), (PenstockError,)),
 )

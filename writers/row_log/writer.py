@@ -20,6 +20,8 @@ from ..parquet.uploads import Uploads
 
 UPLOAD_BYTES_MAX = 64 * 1024 * 1024
 """Data that may wait for its upload to an object store."""
+BATCH_BYTES_MAX = 1024**3
+"""Size of an Arrow batch; a larger one is written in parts."""
 BLOCK_BYTES = 1024 * 1024
 """Data that is written at a time."""
 
@@ -117,7 +119,11 @@ class RowLogWriter:
             reach("write.file_open", self._batch_id)
         assert self._writer is not None
         assert self._files is not None
-        self._writer.write_batch(batch)
+        # The reader has a limit for the size of what is written at a time.
+        parts = batch.get_total_buffer_size() // BATCH_BYTES_MAX + 1
+        rows = -(-batch.num_rows // parts)
+        for first in range(0, batch.num_rows, rows):
+            self._writer.write_batch(batch.slice(first, rows))
         self._rows += batch.num_rows
         while self._files.on_their_way_bytes > UPLOAD_BYTES_MAX:
             self._files.wait_for_one()
