@@ -1,9 +1,9 @@
-"""The guard that checks each deletion of a table's files.
+"""The guard that checks each deletion of a table's files, and each file that is written to a path read back.
 
-Paths come from table metadata, from manifests and plans in the store, and from listings. Anyone who can write
-these could otherwise make this process delete any file. A location is accepted only if it is below the
-folders of the table. Other locations are skipped with a warning, so that one bad path does not stop the
-clean-up of the table's own files.
+Paths come from table metadata, from journals, from manifests and plans in the store, and from listings.
+Anyone who can write these could otherwise make this process delete or write any file. A location is accepted
+only if it is below the folders of the table. Other locations are not deleted and cause a warning, so that one
+bad path does not stop the clean-up of the table's own files. A commit that would write one fails.
 
 Runs on the driver, in the delivery process, and on executors.
 """
@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import unquote
 
+from .errors import TableChangedError
 from .safe_text import get_logger
 
 logger = get_logger(__name__)
@@ -53,6 +54,23 @@ class DeletionGuard:
         root, paths = folder.rstrip("/"), list(paths)
         passing = [path for path in paths if is_relative(path) and self._holds(f"{root}/{path}", known)]
         return self._warned(paths, passing, f"{root}/")
+
+    def check_below(self, folder: str, paths: Iterable[str]) -> None:
+        """Check paths relative to `folder` before files are written there.
+
+        Raises:
+            TableChangedError: one of them is not a file below the folders.
+        """
+        known: dict[str, str] = {}
+        root = folder.rstrip("/")
+        for path in paths:
+            if not is_relative(path) or not self._holds(f"{root}/{path}", known):
+                raise TableChangedError(
+                    f"Penstock does not write {root}/{path}, because it does not lie below "
+                    f"{' or '.join(self._folders)}. The file or the manifest that names it is damaged or was "
+                    "manipulated, or a folder on the way is a link to another place. Restore it from a backup, "
+                    "or replace the link by a folder."
+                )
 
     def _holds(self, location: str, known: dict[str, str]) -> bool:
         """Return True if the file is below one of the folders. A link is not followed if it is the last path

@@ -26,8 +26,8 @@ def _value(column: pa.ChunkedArray) -> Any:
 
 
 def _as_text(column: pa.ChunkedArray) -> str:
-    """For values that Python does not have: bytes that are not UTF-8, dates after the year 9999, NaN, times of
-    an unknown time zone.
+    """For values that Python does not have: bytes that are not UTF-8, dates after the year 9999, NaN, times
+    of an unknown time zone.
     """
     for data_type in (pa.string(), pa.binary()):
         try:

@@ -157,7 +157,7 @@ class FilesCommitter:
             return None, None
         try:
             return Journal.decode(stored.content), stored
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise TableChangedError(
                 f"The journal {self.place.journal_address(query_id)} is not what Penstock has written "
                 f"({error!r}). Nothing was committed. Restore it from a backup."

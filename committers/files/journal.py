@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 
 from ..contract import Token
+from ..deletion import is_relative
 from .partitions import NewPartitions
 from .staged import StagedFiles, upload_of
 
@@ -38,11 +39,17 @@ class Journal:
     def decode(cls, content: bytes) -> Journal:
         """
         Raises:
-            ValueError, KeyError, TypeError, AttributeError: it is not a journal.
+            ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError: it is not a
+                journal, or it names a path that is not below the folder.
         """
         fields = json.loads(content)
         token = Token(int(fields["batch_id"]), str(fields["digest"]))
         uploads = {path: upload_of(*upload) for path, upload in fields.get("uploads", {}).items()}
         files = {path: uploads.get(path) for path in map(str, fields["files"])}
         partitions = NewPartitions.decode(fields["catalog"]) if "catalog" in fields else None
-        return cls(token, files, bool(fields["published"]), dict(fields.get("markers", {})), partitions)
+        markers = {path: str(content) for path, content in fields.get("markers", {}).items()}
+        folders = () if partitions is None else [one.folder for one in partitions.partitions]
+        outside = [path for path in (*files, *markers, *folders) if not is_relative(path)]
+        if outside:
+            raise ValueError(f"it names {outside[0]!r}, which is not a path below the folder")
+        return cls(token, files, bool(fields["published"]), markers, partitions)

@@ -15,6 +15,7 @@ from pathlib import Path
 from ..cleanup import ListedFile
 from ..deletion import DeletionGuard
 from ..errors import RetryableError, TableChangedError
+from ..regular_files import open_new, read_file
 from .place import FileState, JournalChangedError, StoredJournal
 from .staged import StagedFiles
 
@@ -47,10 +48,13 @@ class LocalFolder:
         return [path.stem for path in Path(staging_of(self.folder)).glob("*.journal")]
 
     def read_journal(self, query_id: str) -> StoredJournal | None:
+        path = self._journal(query_id)
         try:
-            content = self._journal(query_id).read_bytes()
+            content = read_file(path)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise RetryableError(f"{path} could not be read: {error}. Nothing was committed.") from error
         if not self.exists():
             raise TableChangedError(
                 f"The folder {self.folder} no longer exists: it was dropped or moved while the stream used "
@@ -63,7 +67,7 @@ class LocalFolder:
         path = self._journal(query_id)
         new = path.with_suffix(".next")
         try:
-            with self._staged(".lock").open("w") as lock:
+            with open_new(self._staged(".lock")) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # until the block or the process ends
                 if self.read_journal(query_id) != replaced:
                     raise JournalChangedError(f"{path} was replaced by another process.")
@@ -75,9 +79,11 @@ class LocalFolder:
         return StoredJournal(content, content.decode())
 
     def states(self, files: StagedFiles) -> Mapping[str, FileState]:
+        self._check_below(files)
         return {path: self._state(path) for path in files}
 
     def publish(self, files: StagedFiles) -> None:
+        self._check_below(files)
         try:
             for path in files:
                 self._publish(path)
@@ -85,6 +91,7 @@ class LocalFolder:
             raise RetryableError(str(error)) from error
 
     def mark(self, markers: Mapping[str, str]) -> None:
+        self._check_below(markers)
         try:
             for path, content in markers.items():
                 final = Path(self.folder, path)
@@ -133,7 +140,17 @@ class LocalFolder:
         return Path(staging_of(self.folder), path)
 
     def _journal(self, query_id: str) -> Path:
-        return self._staged(f"{query_id}.journal")
+        name, staging = f"{query_id}.journal", staging_of(self.folder)
+        DeletionGuard([staging]).check_below(staging, [name])
+        return self._staged(name)
+
+    def _check_below(self, paths: Iterable[str]) -> None:
+        """
+        Raises:
+            TableChangedError: one is not below the folder and its staging folder.
+        """
+        for root in (self.folder, staging_of(self.folder)):
+            DeletionGuard([root]).check_below(root, paths)
 
     def _state(self, path: str) -> FileState:
         staged = self._staged(path).exists()  # first: a file that is renamed meanwhile is found twice
@@ -161,7 +178,7 @@ class LocalFolder:
 
 
 def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
+    with open_new(path) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -106,14 +106,24 @@ class ObjectFolder:
         return StoredJournal(content, etag)
 
     def states(self, files: StagedFiles) -> Mapping[str, FileState]:
+        self._check_below(files)
         return dict(zip(files, _in_threads(self._state, files.items()), strict=True))
 
     def publish(self, files: StagedFiles) -> None:
+        self._check_below(files)
         _in_threads(self._publish, files.items())
 
     def mark(self, markers: Mapping[str, str]) -> None:
+        self._check_below(markers)
         store = self._store
         _in_threads(lambda one: store.put(one[0], one[1].encode()), markers.items())
+
+    def _check_below(self, paths: Iterable[str]) -> None:
+        """
+        Raises:
+            TableChangedError: one is not below the folder.
+        """
+        DeletionGuard([self.uri]).check_below(self.uri, paths)
 
     def discard(self, files: StagedFiles) -> int:
         allowed = DeletionGuard([self.uri]).allowed_below(self.uri, files)

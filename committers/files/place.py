@@ -86,13 +86,18 @@ class Place(Protocol):
 
     # Files of a batch -----------------------------------------------------------------------------------
 
-    def states(self, files: StagedFiles) -> Mapping[str, FileState]: ...
+    def states(self, files: StagedFiles) -> Mapping[str, FileState]:
+        """
+        Raises:
+            TableChangedError: a path is not below the folder.
+        """
+        ...
 
     def publish(self, files: StagedFiles) -> None:
         """Make staged files visible; published ones stay as they are. Never overwrites a file.
 
         Raises:
-            TableChangedError: a file is missing, or its path is taken.
+            TableChangedError: a file is missing, its path is taken, or it is not below the folder.
             RetryableError: the storage has failed; some files may be published.
         """
         ...
@@ -101,6 +106,7 @@ class Place(Protocol):
         """Write small files with these contents; they replace those of the same paths.
 
         Raises:
+            TableChangedError: a path is not below the folder. None is written.
             RetryableError: the storage has failed; some files may be written.
         """
         ...

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
 from ..contract import Batch, Token
+from ..errors import TableChangedError
 from .archive import has_entry
 from .commit_metadata import extra_metadata, token_in, token_json_start
 from .names import CLAIMS, claims_folder
@@ -24,6 +25,7 @@ from .timeline import Timeline
 TAKE_OVER_AFTER = timedelta(minutes=10)
 """Age at which a claim of other files for the same batch counts as abandoned."""
 
+_INSTANT = re.compile(r"[0-9]{14,17}")
 _NAME = re.compile(r"(?P<batch_id>[0-9]{1,19})\.(?P<number>[0-9]+)")
 
 
@@ -136,18 +138,26 @@ class Claims:
         content = self._storage.read(path) if match is not None else None
         if match is None or content is None:
             return None
-        fields = json.loads(content)
-        return Claim(
-            path=path,
-            batch_id=int(match["batch_id"]),
-            number=int(match["number"]),
-            instant=fields["instant"],
-            digest=fields["digest"],
-            claimed_at=datetime.fromisoformat(fields["claimed_at"]).astimezone(timezone.utc),
-            witness=fields["witness"],
-            is_done=fields["is_done"],
-            origins=tuple(fields["origins"]),
-        )
+        try:
+            fields = json.loads(content)
+            if not _INSTANT.fullmatch(fields["instant"]):
+                raise ValueError(f"{fields['instant']!r} is no instant")
+            return Claim(
+                path=path,
+                batch_id=int(match["batch_id"]),
+                number=int(match["number"]),
+                instant=fields["instant"],
+                digest=str(fields["digest"]),
+                claimed_at=datetime.fromisoformat(fields["claimed_at"]).astimezone(timezone.utc),
+                witness=str(fields["witness"]),
+                is_done=bool(fields["is_done"]),
+                origins=tuple(map(str, fields["origins"])),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise TableChangedError(
+                f"The file {path} of the Hudi table is not what Penstock has written ({error!r}). Nothing "
+                "was committed. Restore it from a backup."
+            ) from error
 
 
 def recorded_origin(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..deletion import is_relative
 from ..errors import TableNotSupportedError
 from .layout import LAYOUT_1, Layout
 from .names import META
@@ -106,10 +107,20 @@ def table_of(properties: Mapping[str, str], table_uri: str) -> HudiTable:
 def layout_of(properties: Mapping[str, str]) -> Layout:
     """Return the layout of the table's timeline."""
     if properties.get("hoodie.table.version") in (None, "6"):
-        return Layout(META, f"{META}/{properties.get('hoodie.archivelog.folder') or 'archived'}")
-    folder = f"{META}/{properties.get('hoodie.timeline.path') or 'timeline'}"
-    history = properties.get("hoodie.timeline.history.path") or "history"
+        return Layout(META, f"{META}/{_folder(properties, 'hoodie.archivelog.folder', 'archived')}")
+    folder = f"{META}/{_folder(properties, 'hoodie.timeline.path', 'timeline')}"
+    history = _folder(properties, "hoodie.timeline.history.path", "history")
     return Layout(folder, f"{folder}/{history}", has_completion_times=True)
+
+
+def _folder(properties: Mapping[str, str], key: str, default: str) -> str:
+    folder = properties.get(key) or default
+    if not is_relative(folder):
+        raise TableNotSupportedError(
+            f"Penstock cannot write a Hudi table with {key}={folder!r}, which is not a folder "
+            "below the table's own. Nothing was written. Correct hoodie.properties."
+        )
+    return folder
 
 
 LAYOUTS = (LAYOUT_1, layout_of({"hoodie.table.version": "8"}))

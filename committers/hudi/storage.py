@@ -94,6 +94,7 @@ class HudiStorage:
 
         if self._root is not None:
             Path(self._root).mkdir(parents=True, exist_ok=True)
+        self._check_below([path])
         with errors_of_the_system():
             try:
                 self._store.put(path, content, mode="create")
@@ -103,6 +104,7 @@ class HudiStorage:
         return True
 
     def replace(self, path: str, content: bytes = b"") -> None:
+        self._check_below([path])
         with errors_of_the_system():
             self._store.put(path, content)
 
@@ -117,6 +119,7 @@ class HudiStorage:
             with errors_of_the_system():
                 self._store.copy(*pair)
 
+        self._check_below([*copies, *copies.values()])
         _in_threads(copy, copies.items())
         self._sync(list(copies.values()))
 
@@ -141,9 +144,17 @@ class HudiStorage:
     def remove_empty_folders(self, folder: str) -> None:
         """Remove a folder of a local disk with the folders in it, if there is no file. Others have none."""
         if self._root is not None:
+            self._check_below([folder])
             for name, _, _ in os.walk(Path(self._root, folder), topdown=False):
                 with suppress(OSError):
                     Path(name).rmdir()
+
+    def _check_below(self, paths: Iterable[str]) -> None:
+        """
+        Raises:
+            TableChangedError: one is not below the table.
+        """
+        self._guard.check_below(self._folder, paths)
 
     def existing(self, paths: Iterable[str]) -> set[str]:
         paths = list(paths)

@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..deletion import DeletionGuard
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, RetryableError, TableChangedError
+from ..regular_files import read_file
 from .library import in_short, require_library
 from .table import Head, NextCommit
 
@@ -150,7 +152,7 @@ class TableFolder:
             RetryableError: it cannot be read now.
         """
         try:
-            return Path(self.path, name).read_bytes()
+            return read_file(self._file(name))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -158,7 +160,7 @@ class TableFolder:
 
     def replace(self, name: str, content: bytes) -> None:
         """Write a small file, durably, in one step. Raises OSError."""
-        target = Path(self.path, name)
+        target = self._file(name)
         _temporary(target, content).replace(target)
         sync(target.parent)
 
@@ -167,7 +169,7 @@ class TableFolder:
 
         A hard link is created by one process only, on NFS as well. A rename replaces a file that exists.
         """
-        target = Path(self.path, name)
+        target = self._file(name)
         temporary = _temporary(target, content)
         try:
             os.link(temporary, target)
@@ -180,7 +182,15 @@ class TableFolder:
 
     def delete(self, name: str) -> None:
         """Delete a file. Raises OSError."""
-        Path(self.path, name).unlink()
+        self._file(name).unlink()
+
+    def _file(self, name: str) -> Path:
+        """
+        Raises:
+            TableChangedError: it is not below the table.
+        """
+        DeletionGuard([self.path]).check_below(self.path, [name])
+        return Path(self.path, name)
 
     def in_short(self, error: BaseException) -> str:
         return in_short(error)

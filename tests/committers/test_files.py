@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -51,6 +52,68 @@ def staged(harness: FilesHarness, batch_id: int = 0, **options: str) -> Manifest
     """A batch of two files, in two partitions."""
     rows = pa.table({"id": [2 * batch_id, 2 * batch_id + 1], "day": ["x", "y"]}, schema=ROWS)
     return stage(target_of(harness, partitionBy="day", **options), rows, batch_id)
+
+
+@pytest.mark.parametrize("kind", ["markers", "files", "partition"])
+@pytest.mark.parametrize("path", ["../outside/it", "day=x/../../outside/it", "%2e%2e/outside/it", "/tmp/it"])
+def test_a_journal_that_names_a_path_elsewhere_writes_nothing(
+    harness: FilesHarness, tmp_path: Path, kind: str, path: str
+) -> None:
+    """Who can write to the folder could otherwise let the driver write any file."""
+    FilesCommitter(str(harness.folder)).commit(staged(harness))
+    (journal,) = harness.staging.glob("*.journal")
+    more: dict[str, dict[str, object]] = {
+        "markers": {"markers": {path: "x"}},
+        "files": {"files": [path]},
+        "partition": {"catalog": {"name": "hive", "table": "a.b", "partitions": {path: ["x"]}}},
+    }
+    journal.write_text(json.dumps({**json.loads(journal.read_text()), "published": False, **more[kind]}))
+    (tmp_path / "outside").mkdir()
+    with pytest.raises(TableChangedError, match=r"(?s)journal.*names .*not a path below the folder"):
+        FilesCommitter(str(harness.folder)).token("q1")
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+def test_no_data_file_is_written_behind_a_link(harness: FilesHarness, tmp_path: Path) -> None:
+    manifest, outside = staged(harness), tmp_path / "outside"
+    outside.mkdir()
+    (harness.folder / "day=x").symlink_to(outside)
+    with pytest.raises(TableChangedError, match=r"(?s)does not write .*does not lie below"):
+        FilesCommitter(str(harness.folder)).commit(manifest)
+    assert list(outside.iterdir()) == []
+
+
+def test_no_marker_is_written_elsewhere(harness: FilesHarness, tmp_path: Path) -> None:
+    staged(harness)
+    with pytest.raises(TableChangedError, match="does not lie below"):
+        LocalFolder(str(harness.folder)).mark({"../it": "x"})
+    assert not (tmp_path / "it").exists()
+
+
+@pytest.mark.parametrize("name", [".lock", "q1.next"])
+def test_no_link_in_the_staging_folder_is_written_through(
+    harness: FilesHarness, tmp_path: Path, name: str
+) -> None:
+    manifest, other = staged(harness), tmp_path / "other"
+    other.write_text("kept")
+    (harness.staging / name).symlink_to(other)
+    with pytest.raises(RetryableError, match="could not be written"):
+        FilesCommitter(str(harness.folder)).commit(manifest)
+    assert other.read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", [".lock", "q1.next", "q1.journal"])
+def test_a_named_pipe_in_the_staging_folder_does_not_hang(harness: FilesHarness, name: str) -> None:
+    manifest = staged(harness)
+    os.mkfifo(harness.staging / name)
+    with pytest.raises(RetryableError, match=name):
+        FilesCommitter(str(harness.folder)).commit(manifest)
+
+
+@pytest.mark.parametrize("query_id", ["../q", "a/../../q"])
+def test_a_query_id_of_the_store_is_no_path(harness: FilesHarness, query_id: str) -> None:
+    with pytest.raises(TableChangedError, match="does not lie below"):
+        FilesCommitter(str(harness.folder)).token(query_id)
 
 
 def test_files_that_a_dead_process_has_not_renamed_are_published_with_the_token(

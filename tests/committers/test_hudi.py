@@ -97,6 +97,28 @@ def test_several_key_columns_and_plain_partition_folders(lake: HudiLake, store: 
     assert lake.read()["_hoodie_record_key"].to_pylist() == ["id:0,day:x"]
 
 
+@pytest.mark.parametrize("damage", ["no JSON", '{"instant": "../../../x"}', '{"instant": 7}', "{}"])
+def test_a_damaged_claim_is_named_and_nothing_is_written(
+    lake: HudiLake, query: Query, store: SqlManifestStore, damage: str
+) -> None:
+    query.run(store, query.batch(0), ids(1))
+    (claim,) = (path for path in lake.folder.rglob("*") if re.fullmatch(r"0{19}\.0", path.name))
+    claim.write_text(damage)
+    with pytest.raises(TableChangedError, match="is not what Penstock has written"):
+        query.run(store, query.batch(1), ids(2))
+    assert sorted(lake.ids()) == [1]
+
+
+def test_files_are_not_placed_behind_a_link(lake: HudiLake, store: SqlManifestStore, tmp_path: Path) -> None:
+    query = Query(lake, options={"partitionBy": "day"}, store=store)
+    manifest = query.prepare(store, query.batch(0), days(a="x"))
+    (tmp_path / "elsewhere").mkdir()
+    (lake.folder / "day=x").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TableChangedError, match="does not lie below"):
+        query.target().commit(manifest)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_generated_keys_are_unique(lake: HudiLake, query: Query, store: SqlManifestStore) -> None:
     for batch_id in range(2):
         query.run(store, query.batch(batch_id), ids(*range(10)), ids(*range(10)))

@@ -14,7 +14,7 @@ from tests.support.values import rows_of_all_types
 
 from penstock.committers.errors import ConfigurationError, SchemaMismatchError, TableNotSupportedError
 from penstock.committers.hudi import avro
-from penstock.committers.hudi.properties import NewHudiTable, parse, render, table_of
+from penstock.committers.hudi.properties import NewHudiTable, layout_of, parse, render, table_of
 from penstock.committers.hudi.schema import arrow_schema, avro_record
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance import Query
@@ -74,6 +74,16 @@ def test_a_table_that_direct_commits_would_damage_is_refused_by_name(
         query.plan(store, query.batch(0))
 
     assert sorted(lake.meta.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "key", ["hoodie.archivelog.folder", "hoodie.timeline.path", "hoodie.timeline.history.path"]
+)
+def test_folders_of_the_timeline_lie_below_the_table(key: str) -> None:
+    """Hudi takes them as they are: Penstock would create files anywhere."""
+    version = "6" if "archivelog" in key else "8"
+    with pytest.raises(TableNotSupportedError, match=f"{key}='../../x'"):
+        layout_of({"hoodie.table.version": version, key: "../../x"})
 
 
 def test_a_table_that_becomes_unsupported_is_not_committed_to(

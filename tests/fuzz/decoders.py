@@ -16,12 +16,16 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.committers.arrow_ipc.reader import read_schema
-from penstock.committers.contract import AttemptId, Batch, DataFile, StreamKey
+from penstock.committers.contract import AttemptId, Batch, DataFile, StreamKey, Token
 from penstock.committers.dead_letters import WRITING, dead_letter, row_in
+from penstock.committers.deletion import is_relative
 from penstock.committers.delta import history
 from penstock.committers.delta.log_entry import changes_of
 from penstock.committers.errors import ManifestCorruptError, PenstockError, TableChangedError
 from penstock.committers.file_tables import manifest as lake_manifest
+from penstock.committers.files.journal import Journal
+from penstock.committers.files.partitions import NewPartitions, Partition, TableName
+from penstock.committers.files.staged import Upload
 from penstock.committers.iceberg.reachability import ExpiredFiles, decode_expired
 from penstock.committers.iceberg.table import committed_batch, token_property
 from penstock.committers.postgres import content as content_of_postgres
@@ -169,8 +173,23 @@ ROWS = pa.record_batch(
 """With the types of Spark."""
 LETTER = dead_letter(ROWS.slice(0, 1), WRITING, 0, 0, "does_not_fit", "").content
 LOGGED = (_stream_of(ROWS, "zstd"), _stream_of(ROWS))
+
+
+def _journal(content: bytes) -> None:
+    journal = Journal.decode(content)
+    folders = [one.folder for one in journal.partitions.partitions] if journal.partitions else []
+    assert all(map(is_relative, [*journal.files, *journal.markers, *folders]))
+
+
+JOURNAL = Journal(
+    Token(7, "ab"),
+    {"day=1/a.parquet": Upload("id", "nonce", ("etag",)), "b.parquet": None},
+    markers={"day=1/_SUCCESS": ""},
+    partitions=NewPartitions(TableName("hive", "a", "b"), (Partition("day=1", ("1",)),)),
+)
 BODIES = (body_of(manifest(3)), body_of(manifest(200)), body_of(manifest(40, ())))
 CORRUPT = (ManifestCorruptError,)
+NO_JOURNAL = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 DECODERS = (
     Decoder("manifest", BODIES, decode_body, CORRUPT),
     Decoder("Postgres manifest", (STAGED.content,), _staged, CORRUPT),
@@ -183,5 +202,6 @@ DECODERS = (
     Decoder("dead letter", (LETTER,), _row, (ValueError,)),
     Decoder("row log", LOGGED, read_logged, (TableChangedError,)),
     Decoder("columns", (ROWS.schema.serialize().to_pybytes(),), read_schema, (ValueError,)),
+    Decoder("journal", (JOURNAL.encode(),), _journal, NO_JOURNAL),
     Decoder("offset", (b'{"logOffset": 3}',), lambda text: _log_position(_text(text)), (PenstockError,)),
 )

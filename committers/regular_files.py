@@ -1,0 +1,46 @@
+"""Reads and writes small files of the local disk that lie at known paths.
+
+Others may have put something else there: opening a named pipe would wait for ever, a device never ends, and a
+link leads to another file. Each function raises OSError for what is not a regular file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+
+def read_file(path: Path) -> bytes:
+    with os.fdopen(_opened(path, os.O_RDONLY), "rb") as file:
+        return file.read()
+
+
+def open_new(path: Path) -> BinaryIO:
+    """Open a file to write it, empty. A link is not followed if it is the last path segment."""
+    return os.fdopen(_opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW), "wb")
+
+
+def check_regular(path: str | Path) -> None:
+    """
+    Raises:
+        OSError: it is missing, or not a regular file.
+    """
+    _check(Path(path).stat(), path)
+
+
+def _opened(path: Path, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    try:
+        _check(os.fstat(descriptor), path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check(found: os.stat_result, path: str | Path) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
