@@ -68,8 +68,8 @@ class DeletionGuard:
                 raise TableChangedError(
                     f"Penstock does not write {root}/{path}, because it does not lie below "
                     f"{' or '.join(self._folders)}. The file or the manifest that names it is damaged or was "
-                    "manipulated, or a folder on the way is a link to another place. Restore it from a backup, "
-                    "or replace the link by a folder."
+                    "manipulated, or a folder on the way is a link to another place. Restore it from a "
+                    "backup, or replace the link by a folder."
                 )
 
     def _holds(self, location: str, known: dict[str, str]) -> bool:

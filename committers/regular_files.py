@@ -10,12 +10,32 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem
+
+
+def open_input(filesystem: FileSystem, path: str) -> pa.NativeFile:
+    """Open a file of any file system for reading."""
+    check_input(filesystem, path)
+    return filesystem.open_input_file(path)
 
 
 def read_file(path: Path) -> bytes:
-    with os.fdopen(_opened(path, os.O_RDONLY), "rb") as file:
+    with open_file(path) as file:
         return file.read()
+
+
+def check_input(filesystem: FileSystem, path: str) -> None:
+    if filesystem.type_name == "local":
+        check_regular(path)
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a file for reading."""
+    return os.fdopen(_opened(path, os.O_RDONLY), "rb")
 
 
 def open_new(path: Path) -> BinaryIO:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..committers.error_causes import retryable
 from ..committers.errors import CheckpointGoneError, ConfigurationError
+from ..committers.regular_files import check_input
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -227,6 +228,7 @@ class Checkpoint:
 
     def _read_bytes(self, name: str) -> bytes:
         try:
+            check_input(self._filesystem, str(self._root / name))
             with self._filesystem.open_input_stream(str(self._root / name)) as stream:
                 return bytes(stream.read())
         except FileNotFoundError:

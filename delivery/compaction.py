@@ -22,6 +22,7 @@ from ..committers.crash_points import reach
 from ..committers.errors import ConfigurationError, PenstockError, RetryableError
 from ..committers.file_tables.compaction import Rewritten
 from ..committers.file_tables.manifest import LakeManifest
+from ..committers.regular_files import open_input
 from ..committers.safe_text import get_logger
 from ..writers.parquet.compaction import RewriteGroup, choose_groups
 from ..writers.parquet.file import Encodings, OpenParquetFile
@@ -160,7 +161,7 @@ class TableFileRewriter:
 def _layout_in(filesystem: FileSystem, path: str) -> str:
     """Return the Parquet schema of a file, with nullability and field ids; empty if it is none."""
     try:
-        with filesystem.open_input_file(path) as content:
+        with open_input(filesystem, path) as content:
             return _in_words(pq.ParquetFile(content).schema)
     except pa.ArrowException:
         return ""

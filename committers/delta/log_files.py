@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from ..regular_files import open_file
 from .object_store import open_object_store
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class LocalLogFiles:
 
     def read(self, version: int) -> LogFile | None:
         try:
-            with self._path(version).open("rb") as file:
+            with open_file(self._path(version)) as file:
                 return LogFile(file.read(), _identity(os.fstat(file.fileno())))
         except FileNotFoundError:
             return None

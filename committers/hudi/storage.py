@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..deletion import DeletionGuard, local_root
 from ..delta.object_store import errors_of_the_system, open_object_store
 from ..errors import ConfigurationError
+from ..regular_files import check_regular
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -73,6 +74,8 @@ class HudiStorage:
         """None if it does not exist."""
         with errors_of_the_system():
             try:
+                if self._root is not None:
+                    check_regular(Path(self._root, path))
                 return bytes(self._store.get(path).bytes())
             except FileNotFoundError:
                 return None

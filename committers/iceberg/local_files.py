@@ -11,6 +11,8 @@ from typing import cast
 
 from pyiceberg.io import InputFile, InputStream, OutputFile, OutputStream
 
+from ..regular_files import open_file
+
 
 def local_path(location: str) -> Path | None:
     """The absolute path of a location; None if it is not on the local disk. Nothing in it is
@@ -38,7 +40,7 @@ class LocalFile(InputFile, OutputFile):
         return self._path.is_file()
 
     def open(self, seekable: bool = True) -> InputStream:
-        return cast(InputStream, self._path.open("rb"))
+        return cast(InputStream, open_file(self._path))
 
     def create(self, overwrite: bool = False) -> OutputStream:
         self._path.parent.mkdir(parents=True, exist_ok=True)

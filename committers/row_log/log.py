@@ -23,6 +23,7 @@ from ..delta.files import delta_files
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, TableChangedError
 from ..file_tables.files import TableFiles
+from ..regular_files import open_input
 from .names import CHECKSUM, RowLogName
 
 ROWS_MAX = 1000
@@ -135,8 +136,8 @@ class RowLog:
         self, batch: Batch, file: LoggedFile, position: int, skipped: int, columns: Sequence[str] | None
     ) -> Iterator[LoggedRows]:
         row = 0
-        opened = self._filesystem().open_input_file
-        with self._reading(batch, file), opened(self._path(file.path)) as on_disk:
+        path = self._path(file.path)
+        with self._reading(batch, file), open_input(self._filesystem(), path) as on_disk:
             messages = Messages(_verified(batch, file, on_disk))
             names = messages.schema.names
             known = None if columns is None else [name for name in columns if name in names]

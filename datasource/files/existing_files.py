@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from ...committers.error_causes import retryable
 from ...committers.errors import ConfigurationError, TableNotSupportedError
 from ...committers.files.committer import place_of
+from ...committers.regular_files import open_input
 from ...writers.delta.filesystem import open_filesystem
 from ...writers.delta.partitions import directory
 from ...writers.files.formats import FORMATS, format_in
@@ -65,7 +66,7 @@ def compare_with_files(
         ]
     try:
         filesystem, root = open_filesystem(folder, dict(storage_options))
-        with filesystem.open_input_file(posixpath.join(root, relative)) as content:
+        with open_input(filesystem, posixpath.join(root, relative)) as content:
             stored = _stored_types(content, found, codec)
     except Exception as error:  # noqa: BLE001  each format has its own errors
         return rows, [f"{path} cannot be read as {found} ({error}). Move it away, or use another folder."]

@@ -24,6 +24,7 @@ from pyarrow.fs import FileSystem
 from ...committers.contract import DataFile
 from ...committers.deletion import DeletionGuard
 from ...committers.errors import PenstockError, RetryableError
+from ...committers.regular_files import open_input
 from .columns import parquet_width
 from .data_files import DataFileWriter
 from .objects import objects_of
@@ -236,7 +237,7 @@ class _Sources:
 
     def _open(self, file: DataFile) -> pa.NativeFile:
         if file.size_bytes > _WHOLE_BYTES:
-            return self._filesystem.open_input_file(posixpath.join(self._root, file.path))
+            return open_input(self._filesystem, posixpath.join(self._root, file.path))
         return pa.BufferReader(objects_of(self._filesystem, self._root).read(file.path))
 
     def _parquet(self, content: pa.NativeFile) -> pq.ParquetFile:

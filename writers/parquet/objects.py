@@ -8,6 +8,8 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 from pyarrow.fs import FileSystem
 
+from ...committers.regular_files import open_input
+
 
 class Parts(Protocol):
     """A new large object, which exists once it is closed."""
@@ -74,7 +76,7 @@ class _ObjectsOfFileSystem:
         return self._filesystem.open_output_stream(full_path, compression=None, buffer_size=_STREAM_BYTES)
 
     def read(self, path: str) -> pa.Buffer:
-        with self._filesystem.open_input_file(posixpath.join(self._root, path)) as content:
+        with open_input(self._filesystem, posixpath.join(self._root, path)) as content:
             return content.read_buffer()
 
     def delete(self, path: str) -> None:
