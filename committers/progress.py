@@ -19,6 +19,8 @@ from .contract import DeadLetter, StreamKey, Token
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from .deliveries.contract import Lease
+
 T = TypeVar("T")
 
 DeadLetters: TypeAlias = "Mapping[int, Sequence[DeadLetter]]"
@@ -86,15 +88,18 @@ class ProgressStore(SharedLogs, Protocol):
         token: Token | None,
         in_delivery: BatchInDelivery | None = None,
         dead_letters: DeadLetters = NO_LETTERS,
+        *,
+        lease: Lease | None = None,
     ) -> Progress:
         """Replace the progress if it is still the expected one (compare-and-set), and return the new one.
 
         Args:
             dead_letters: rows up to this progress that were refused. They are stored in the same transaction;
                 those that are stored already are left as they are.
+            lease: of the delivery process, checked in the same transaction; None: the driver records
 
         Raises:
-            FencedError: another process has changed it. Nothing was written.
+            FencedError: another process has changed it, or holds the lease. Nothing was written.
             RetryableError: nothing was written.
             CommitStateUnknownError: the database failed, and the progress may be recorded.
         """
@@ -119,9 +124,12 @@ class HasProgress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SupervisedProgress:
-    """See `ProgressStore`. Calls `check` after each record, so that a long delivery is supervised."""
+    """See `ProgressStore`. Each record is made under the lease, then `check` is called: a long delivery is
+    supervised.
+    """
 
     store: ProgressStore
+    lease: Lease
     check: Callable[[], None]
 
     def read(self, stream: StreamKey) -> Progress:
@@ -137,9 +145,13 @@ class SupervisedProgress:
         token: Token | None,
         in_delivery: BatchInDelivery | None = None,
         dead_letters: DeadLetters = NO_LETTERS,
+        *,
+        lease: Lease | None = None,
     ) -> Progress:
         """Record it, then raise the error of the check: what is acknowledged is not sent again."""
-        written = self.store.write(stream, expected, token, in_delivery, dead_letters)
+        written = self.store.write(
+            stream, expected, token, in_delivery, dead_letters, lease=lease or self.lease
+        )
         self.check()
         return written
 
@@ -150,13 +162,16 @@ class SupervisedProgress:
         return self.store.settled_by_others(stream, location)
 
 
-def with_store(table: T, store: HasProgress, check: Callable[[], None] | None = None) -> T:
+def with_store(
+    table: T, store: HasProgress, lease: Lease | None = None, check: Callable[[], None] = lambda: None
+) -> T:
     """Give the store's progress to a target or committer that needs it. Called wherever one is opened.
 
     Args:
-        check: called after each record of the progress; an exception stops the delivery
+        lease: of a delivery process. Once another process holds the lease, nothing more is recorded.
+        check: with a lease, called after each record of the progress; an exception stops the delivery
     """
     if not isinstance(table, StoresProgress):
         return table
     progress = store.progress
-    return table.with_progress(progress if check is None else SupervisedProgress(progress, check))
+    return table.with_progress(progress if lease is None else SupervisedProgress(progress, lease, check))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from pyarrow.fs import FileSystem
 
+    from ..committers.deliveries.contract import Lease
     from ..committers.file_tables.compaction import CompactableTable, FileRewriter
     from ..committers.file_tables.manifest import LakeManifest
     from ..committers.maintenance import MaintenancePolicy, Step
@@ -247,14 +248,17 @@ class _Opens(Protocol[TableT_co]):
 
 
 def open_table(
-    sink: _Opens[TableT_co], store: SqlManifestStore, check: Callable[[], None] | None = None
+    sink: _Opens[TableT_co],
+    store: SqlManifestStore,
+    lease: Lease | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> TableT_co:
     """Open the table of a destination. Generic code with a store opens it here.
 
     Args:
-        check: see `with_store`
+        lease, check: see `with_store`
     """
-    return with_store(sink.open_table(), store, check)
+    return with_store(sink.open_table(), store, lease, check)
 
 
 def mode_of(overwrite: bool) -> Mode:

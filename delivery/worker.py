@@ -201,7 +201,7 @@ class StreamWorker:
                 check_running()
 
         self._requests = []
-        table = open_table(sink, store, check_progress)
+        table = open_table(sink, store, held.lease, check_progress)
         if isinstance(table, CountsRequests):
             table = table.watched(self._on_sending, check_running)
         written = store.written_table(self._key)

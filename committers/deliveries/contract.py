@@ -165,7 +165,7 @@ class DeliveryStore(Protocol):
         """
         ...
 
-    def abandon(self, delivery: Delivery, reason: str) -> bool:
+    def abandon(self, lease: Lease, delivery: Delivery, reason: str) -> bool:
         """Free the batches for another delivery. Return False if the delivery was not PREPARED."""
         ...
 

@@ -195,7 +195,7 @@ class StreamDelivery:
         unfinished = self._deliveries.unfinished(self._stream)
         self._check_table(unfinished)
         if unfinished is not None:
-            delivered = self._commit_unfinished(unfinished)
+            delivered = self._commit_unfinished(lease, unfinished)
             if delivered is not None:
                 return delivered
         self._settle()
@@ -210,7 +210,7 @@ class StreamDelivery:
             lease, compacted or merged, why, is_compacted=compacted is not None
         )
         crash_points.reach("deliver.prepared", merged.batch.batch_id)
-        return self._commit_and_finish(delivery, sum(manifest.files for manifest in chosen))
+        return self._commit_and_finish(lease, delivery, sum(manifest.files for manifest in chosen))
 
     def _check_table(self, unfinished: Delivery | None) -> None:
         """
@@ -231,7 +231,7 @@ class StreamDelivery:
 
     # Unfinished work of other processes -------------------------------------------------------------
 
-    def _commit_unfinished(self, delivery: Delivery) -> Delivered | None:
+    def _commit_unfinished(self, lease: Lease, delivery: Delivery) -> Delivered | None:
         """Commit a delivery that another process has prepared; return None if it had to be abandoned."""
         token = self._table.token(self._stream.query_id)
         if token_position(token, delivery.manifest.batch) is TokenPosition.BEHIND:
@@ -240,9 +240,9 @@ class StreamDelivery:
                 reason = (
                     f"{len(missing)} of its {delivery.manifest.files} files are missing, first {missing[0]}"
                 )
-                self._deliveries.abandon(delivery, reason)
+                self._deliveries.abandon(lease, delivery, reason)
                 return None
-        return self._commit_and_finish(delivery, 0)
+        return self._commit_and_finish(lease, delivery, 0)
 
     def _settle(self) -> None:
         """Mark the batches before the table's token as COMMITTED: the table has them, but the store does not
@@ -372,12 +372,16 @@ class StreamDelivery:
 
     # Commit -----------------------------------------------------------------------------------------
 
-    def _commit_and_finish(self, delivery: Delivery, source_files: int) -> Delivered:
-        """Commit and mark."""
+    def _commit_and_finish(self, lease: Lease, delivery: Delivery, source_files: int) -> Delivered:
+        """Commit and mark.
+
+        Raises:
+            FencedError: another process has taken over the lease. It continues with the delivery.
+        """
         try:
             outcome = self._commit(delivery.manifest, delivery)
         except FencedError as error:  # another process has delivered some of its batches
-            self._deliveries.abandon(delivery, str(error))
+            self._deliveries.abandon(lease, delivery, str(error))
             raise RetryableError(str(error)) from error
         self._deliveries.finish(delivery, outcome.table_version)
         crash_points.reach("deliver.done", delivery.manifest.batch.batch_id)
@@ -406,7 +410,7 @@ class StreamDelivery:
         then park.
         """
         if refused.delivery is not None:
-            self._deliveries.abandon(refused.delivery, str(refused.error))
+            self._deliveries.abandon(lease, refused.delivery, str(refused.error))
         last = refused.manifest.batch.batch_id
         if len(refused.manifest.batches) > 1 and last > state.isolate_until:
             self._deliveries.set_state(lease, replace(state, isolate_until=last, error=str(refused.error)))

@@ -51,6 +51,7 @@ data.
 _FAILURES = (exc.DBAPIError, exc.TimeoutError)
 _TRANSIENT_SQLITE_ERRORS = ("database is locked", "disk I/O error", "database or disk is full")
 _UPGRADE_LOCK_KEY = 0x70656E73746F636B  # "penstock" in ASCII: the key of the Postgres advisory lock
+_SERVER_TIME = sa.select(sa.func.clock_timestamp())  # unlike `now`, also behind a lock that it waited for
 _upgrade_lock = threading.Lock()  # Alembic's `op` and `context` are global to the process
 
 
@@ -111,6 +112,16 @@ class Database:
             found = path.stat()
             return found.st_dev, found.st_ino
         return None
+
+    def time(self, connection: Connection, clock: Clock) -> datetime:
+        """Return the time on which all processes agree: that of the server, as the clocks of their hosts may
+        differ. Processes that share a SQLite file run on one machine, and share its clock.
+        """
+        if self._is_sqlite:
+            return clock()
+        time: datetime | None = connection.scalar(_SERVER_TIME)
+        assert time is not None
+        return time
 
     @contextmanager
     def read(self) -> Iterator[Connection]:

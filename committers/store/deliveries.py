@@ -19,6 +19,7 @@ from ..contract import (
 from ..deliveries.contract import BATCHES_READ, Backlog, Delivery, DeliveryState, Lease
 from ..errors import CommitStateUnknownError, ManifestCorruptError
 from . import contents, delivery_queries, pruning, queries
+from .database import Clock, Database
 from .delivery_queries import DeliveryPhase, DeliveryRecord
 from .operator_actions import SqlOperatorActions
 from .tables import IS_PREPARED, IS_UNFINISHED, deliveries, leases, manifests, streams
@@ -31,7 +32,14 @@ class SqlDeliveries(SqlOperatorActions):
     Each method is one short database transaction that locks the stream's row first, unless its docstring says
     otherwise. Methods raise `RetryableError` if the database does not answer or does not know the stream.
     Methods that write raise `CommitStateUnknownError` if the database does not answer the COMMIT.
+
+    Args:
+        lease_clock: measures leases; None: see `Database.time`
     """
+
+    def __init__(self, database: Database, clock: Clock, lease_clock: Clock | None = None) -> None:
+        super().__init__(database, clock)
+        self._lease_clock = lease_clock
 
     # Leases -----------------------------------------------------------------------------------------
 
@@ -40,19 +48,20 @@ class SqlDeliveries(SqlOperatorActions):
 
         A process that already holds the lease keeps its fence, and the lease is extended.
 
-        Expiry is measured with the clock of this process. If the clocks of two processes differ, both may
-        hold the lease for a while. The store then rejects the one with the lower fence, and the table accepts
-        only one of two commits. So wrong clocks cost work, but no rows and no ordering. A lease whose expiry
-        is further away than the longest possible lease counts as expired.
+        Expiry is measured with the clock of the database server: the clocks of the processes may differ. If
+        that clock is changed, two processes may hold the lease for a while. The store then rejects the one
+        with the lower fence, and the table accepts only one of two commits. So a wrong clock costs work, but
+        no rows and no ordering. A lease whose expiry is further away than the longest possible lease counts
+        as expired.
         """
         query = sa.select(leases).join(streams).where(queries.is_stream(stream))
         with self._database.read() as connection:  # the usual case of a standby process: no lock needed
             row = connection.execute(query).one_or_none()
-        if delivery_queries.is_held_by_another(row, holder, self._clock()):
-            return None
+            if delivery_queries.is_held_by_another(row, holder, self._lease_time(connection)):
+                return None
         with self._database.write() as connection:
-            stream_id, now = self._lock(connection, stream), self._clock()
-            row = delivery_queries.find_lease(connection, stream_id)
+            stream_id = self._lock(connection, stream)
+            row, now = delivery_queries.find_lease(connection, stream_id), self._lease_time(connection)
             if delivery_queries.is_held_by_another(row, holder, now):
                 return None
             is_kept = row is not None and row.holder == holder and row.expires_at is not None
@@ -70,7 +79,7 @@ class SqlDeliveries(SqlOperatorActions):
         with self._database.write() as connection:
             stream_id = self._lock(connection, lease.stream)
             delivery_queries.check_lease(connection, stream_id, lease)
-            renewed = replace(lease, expires_at=self._clock() + timedelta(seconds=seconds))
+            renewed = replace(lease, expires_at=self._lease_time(connection) + timedelta(seconds=seconds))
             delivery_queries.put_lease(connection, stream_id, lease.holder, lease.fence, renewed.expires_at)
         return renewed
 
@@ -80,6 +89,11 @@ class SqlDeliveries(SqlOperatorActions):
             stream_id = queries.lock_stream(connection, lease.stream)
             if stream_id is not None:
                 delivery_queries.release_lease(connection, stream_id, lease)
+
+    def _lease_time(self, connection: sa.Connection) -> datetime:
+        if self._lease_clock is not None:
+            return self._lease_clock()
+        return self._database.time(connection, self._clock)
 
     # Deliveries -------------------------------------------------------------------------------------
 
@@ -152,9 +166,14 @@ class SqlDeliveries(SqlOperatorActions):
                 queries.update_stream(connection, ended.stream_id, known)
         return True
 
-    def abandon(self, delivery: Delivery, reason: str) -> bool:
-        """Free the batches for another delivery. Return False if the delivery was not PREPARED."""
+    def abandon(self, lease: Lease, delivery: Delivery, reason: str) -> bool:
+        """Free the batches for another delivery. Return False if the delivery was not PREPARED.
+
+        Raises:
+            FencedError: another process holds the lease, and may be committing the delivery.
+        """
         with self._database.write() as connection:
+            delivery_queries.check_lease(connection, self._lock(connection, lease.stream), lease)
             values = {"state": DeliveryPhase.ABANDONED.value, "reason": queries.storable(reason)}
             ended = self._ended(connection, delivery, values)
             if ended is None:

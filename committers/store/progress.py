@@ -10,10 +10,11 @@ from sqlalchemy.engine import Connection, Row
 
 from ..contract import AbortedBy, StreamKey, Token
 from ..dead_letters import SENDING
+from ..deliveries.contract import Lease
 from ..errors import FencedError
 from ..progress import NO_LETTERS, BatchInDelivery, DeadLetters, Progress
 from ..row_log.sharing import row_log_in, targets_in
-from . import queries
+from . import delivery_queries, queries
 from .database import Clock, Database
 from .dead_letters import count_letters
 from .tables import IS_PREPARED, manifests, progress, streams
@@ -48,19 +49,24 @@ class SqlProgress:
         token: Token | None,
         in_delivery: BatchInDelivery | None = None,
         dead_letters: DeadLetters = NO_LETTERS,
+        *,
+        lease: Lease | None = None,
     ) -> Progress:
         """Replace the progress if it is still the expected one (compare-and-set), and return the new one.
 
         Args:
             dead_letters: by batch id; stored in the same transaction
+            lease: of the delivery process, checked in the same transaction; None: the driver records
 
         Raises:
-            FencedError: another process has changed it. Nothing was written.
+            FencedError: another process has changed it, or holds the lease. Nothing was written.
             RetryableError: the store does not know the stream.
         """
         new = Progress(expected.revision + 1, token, in_delivery)
         with self._database.write() as connection:
             stream_id = queries.lock_known_stream(connection, stream, self._database.name)
+            if lease is not None:
+                delivery_queries.check_lease(connection, stream_id, lease)
             found = _to_progress(_find(connection, stream_id))
             if found != expected:
                 raise FencedError(

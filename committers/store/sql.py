@@ -40,11 +40,17 @@ def sqlite_url(path: str) -> str:
 
 
 def open_store(
-    url: str, clock: Clock = utc_now, *, must_exist: bool = False, wait_s: float = 0.0
+    url: str,
+    clock: Clock = utc_now,
+    *,
+    lease_clock: Clock | None = None,
+    must_exist: bool = False,
+    wait_s: float = 0.0,
 ) -> SqlManifestStore:
     """Open the store at a SQLAlchemy URL. Tables are created or upgraded if needed.
 
     Args:
+        lease_clock: measures leases; None: the clock of the database server. Injected for tests.
         must_exist: raise an error if the database has no store, so that read-only commands do not create one
         wait_s: how long this and each call of the store wait for a database that does not answer
 
@@ -52,7 +58,8 @@ def open_store(
         ConfigurationError: the URL is wrong, the driver is missing, the server is unreachable, permissions
             are missing, or the store was written by a newer version of Penstock.
     """
-    return SqlManifestStore(Database(url, must_exist=must_exist, patience=Patience(wait_s)), clock)
+    database = Database(url, must_exist=must_exist, patience=Patience(wait_s))
+    return SqlManifestStore(database, clock, lease_clock)
 
 
 def open_store_in_memory(clock: Clock = utc_now) -> SqlManifestStore:
@@ -68,12 +75,12 @@ class SqlManifestStore:
     the database does not answer the COMMIT.
     """
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, lease_clock: Clock | None = None) -> None:
         self._database = database
         self._clock = clock
         self.compactions = SqlCompactions(database, clock)
         self.expiries = SqlExpiries(database)
-        self.deliveries = SqlDeliveries(database, clock)
+        self.deliveries = SqlDeliveries(database, clock, lease_clock)
         self.maintenance = SqlMaintenance(database)
         self.progress = SqlProgress(database, clock)
         self.dead_letters = SqlDeadLetters(database)

@@ -141,7 +141,7 @@ class Stream:
 
 @pytest.fixture
 def store(store_url: str, clock: HandClock) -> Iterator[SqlManifestStore]:
-    with open_store(store_url, clock) as opened:
+    with open_store(store_url, clock, lease_clock=clock) as opened:
         yield opened
 
 
@@ -288,7 +288,7 @@ def test_a_request_in_flight_that_is_executed_first_is_found(stream: Stream) -> 
     assert isinstance(stream.deliver(table=Mock(spec=target, wraps=target, commit=lose_response)), Failed)
     unfinished = stream.store.deliveries.unfinished(stream.query.stream)
     assert unfinished is not None
-    stream.store.deliveries.abandon(unfinished, "by the test")
+    stream.store.deliveries.abandon(stream.lease(), unfinished, "by the test")
     stream.prepare(3, [3])
 
     stream.deliver_all()

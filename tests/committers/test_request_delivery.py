@@ -23,6 +23,7 @@ from penstock.committers.contract import (
     Token,
 )
 from penstock.committers.dead_letters import BadRows
+from penstock.committers.deliveries.contract import Lease
 from penstock.committers.errors import (
     CheckpointMismatchError,
     ConfigurationError,
@@ -83,7 +84,12 @@ class Backlog:
         assert MANIFESTS.mergeable(manifests) == manifests
         return MANIFESTS.merge(manifests)
 
-    def committer(self) -> RequestCommitter:
+    def lease(self, holder: str, seconds: float = 10.0) -> Lease:
+        lease = self.store.deliveries.acquire(STREAM, holder, seconds)
+        assert lease is not None
+        return lease
+
+    def committer(self, lease: Lease | None = None) -> RequestCommitter:
         committer = RequestCommitter(
             "test",
             STREAM.table_uri,
@@ -93,7 +99,7 @@ class Backlog:
             self.keys,
             on_bad_rows=self.on_bad_rows,
         )
-        return with_store(committer, self.store)
+        return with_store(committer, self.store, lease)
 
     @property
     def progress(self) -> Progress:
@@ -211,6 +217,35 @@ def test_another_process_that_delivers_the_stream_stops_this_one(backlog: Backlo
     assert backlog.progress.token == Token(0, "d0")
 
 
+def test_a_process_that_has_lost_its_lease_records_nothing_more(backlog: Backlog) -> None:
+    """So it cannot stop the process that has taken over the lease, and has sent rows that it has not recorded
+    yet.
+    """
+    destination, manifest = backlog.destination, backlog.merged(0, 1)
+    acknowledge, seen = destination.open_writer, backlog.progress
+    expired = backlog.lease("one", 0.0)
+
+    def open_writer(on_acknowledged: object) -> object:
+        def on_first() -> None:
+            if len(destination.received) == 4:
+                taken.append(backlog.lease("other"))
+            on_acknowledged()  # type: ignore[operator]
+
+        return acknowledge(on_first)
+
+    taken: list[Lease] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(destination, "open_writer", open_writer)
+        with pytest.raises(FencedError, match=r"one no longer holds the lease .*other holds it"):
+            backlog.committer(expired).commit(manifest)
+    recorded = backlog.progress
+    assert recorded.revision == seen.revision
+    assert len(destination.received) == 4
+    assert isinstance(backlog.committer(taken[0]).commit(manifest), Committed)
+
+    assert destination.ids == ids(0)[:4] + ids(0) + ids(1)
+
+
 def test_a_delivery_that_is_stopped_has_recorded_what_was_acknowledged(backlog: Backlog) -> None:
     """The delivery process is stopped, or has lost its lease, which the check reports."""
 
@@ -220,7 +255,7 @@ def test_a_delivery_that_is_stopped_has_recorded_what_was_acknowledged(backlog: 
     manifest = backlog.merged(0, 1)
     committer = RequestCommitter("test", STREAM.table_uri, backlog.destination, backlog.log, 0.0)
     with pytest.raises(RetryableError, match="stopped"):
-        with_store(committer, backlog.store, check).commit(manifest)
+        with_store(committer, backlog.store, backlog.lease("one"), check).commit(manifest)
     assert len(backlog.destination.received) == 4
     assert backlog.progress.in_delivery is not None
     assert backlog.progress.in_delivery.position == 2, (

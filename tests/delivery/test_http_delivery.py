@@ -6,9 +6,12 @@ import json
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,12 +19,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from servers.http_rows import HttpRows
-from tests.support.backlogs import start_cli, wait_until
+from tests.support.backlogs import context_of, start_cli, wait_until
 from tests.support.cli import Ended
 from tests.support.request_streams import ROWS, Stream, http_stream
 from tests.support.scraped_metrics import metrics_of, metrics_url
 
 from penstock.committers.contract import ManifestState, Token
+from penstock.committers.store.sql import open_store, utc_now
+from penstock.delivery.service import DeliveryService
 from penstock.testing.conformance.query import ids
 
 pytestmark = pytest.mark.slow
@@ -44,16 +49,18 @@ def start() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
         one.communicate()
 
 
+OPTIONS = {
+    "deliverAfterSeconds": "1",
+    "format": "row",
+    "maxInFlightRequests": str(IN_FLIGHT),
+    "progressEverySeconds": "0",
+}
+
+
 @pytest.fixture
 def stream(tmp_path: Path, http_server: HttpRows) -> Iterator[Stream]:
     """One request for each row, its progress recorded after each response."""
-    options = {
-        "deliverAfterSeconds": "1",
-        "format": "row",
-        "maxInFlightRequests": str(IN_FLIGHT),
-        "progressEverySeconds": "0",
-    }
-    with http_stream(tmp_path, http_server, options) as opened:
+    with http_stream(tmp_path, http_server, OPTIONS) as opened:
         yield opened
 
 
@@ -107,6 +114,35 @@ def test_a_delivery_process_that_is_killed_sends_again_only_what_was_in_flight(
         assert {row_id: one.key for one in after for row_id in one.ids if row_id in known} == {
             row_id: known[row_id] for row_id in twice
         }
+
+
+@pytest.mark.parametrize("ahead_h", [-2, 2])
+def test_two_hosts_whose_clocks_differ_by_hours_send_each_row_once(
+    tmp_path: Path, http_server: HttpRows, new_postgres_url: Callable[[], str], ahead_h: int
+) -> None:
+    """The clock of the database decides whether a lease has expired, not those of the hosts."""
+
+    def deliver(clock: Callable[[], datetime]) -> None:
+        context = replace(context_of(stop=stop), clock=clock)
+        with open_store(stream.store_url, clock) as store:
+            DeliveryService(store, context).run()
+
+    stop = threading.Event()
+    clocks = (utc_now, lambda: utc_now() + timedelta(hours=ahead_h))
+    hosts = [threading.Thread(target=deliver, args=(clock,)) for clock in clocks]
+    with http_stream(tmp_path, http_server, OPTIONS, new_postgres_url()) as stream:
+        stream.server.set(latency_s=0.02)
+        stream.prepare()
+        for host in hosts:
+            host.start()
+        try:
+            wait_until(lambda: stream.left == 0, 30)
+        finally:
+            stop.set()
+            for host in hosts:
+                host.join()
+
+    assert Counter(stream.server.ids()) == dict.fromkeys(range(ROWS), 1)
 
 
 @pytest.mark.parametrize(

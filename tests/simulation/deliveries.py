@@ -91,6 +91,7 @@ class DeliveryProcess:
             return BUSY
         if isinstance(result, Failed):
             self._scheduler.log(f"  failed: {type(result.error).__name__}: {str(result.error)[:300]}")
+            self._check_not_overtaken(query, lease, result)
             if result.retry_at is None:
                 self._scheduler.log("  parked")
         store.deliveries.release(lease)
@@ -100,7 +101,7 @@ class DeliveryProcess:
         self, query: Query, store: StoreConnection, lease: Lease, trigger: str | None
     ) -> Delivered | Failed | None:
         world, scheduler = self._world, self._scheduler
-        table = open_table(world.decoupled_sink, cast(SqlManifestStore, store))
+        table = open_table(world.decoupled_sink, cast(SqlManifestStore, store), lease)
 
         def check() -> None:
             self._keep(store, lease)
@@ -144,6 +145,13 @@ class DeliveryProcess:
         if self._plan.options.deliver_after_checkpoint and not query.is_diverged and not query.is_retired:
             newest = max(query.checkpoint.commits, default=-1)
             assert last <= newest or self._world.plan.is_mixed, f"delivered batch {last} before Spark's log"
+
+    def _check_not_overtaken(self, query: Query, lease: Lease, failed: Failed) -> None:
+        """A process that has lost its lease records nothing, so it cannot stop the one that has taken it."""
+        if "Another process delivers" in str(failed.error):
+            self._world.problems.append(
+                f"{lease.holder} was stopped although it has the lease: {failed.error}"
+            )
 
     def remove_sources(self, query: Query, grace_s: float) -> None:
         """Of the deliveries that were committed before the grace period."""

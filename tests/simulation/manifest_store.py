@@ -69,8 +69,8 @@ class RealStore(SqlManifestStore):
     """
 
     def __init__(self, clock: Clock, url: str | None = None) -> None:
-        super().__init__(Database(url) if url else Database("sqlite://", in_memory=True), clock)
-        self.deliveries = CheckedDeliveries(self._database, clock)
+        super().__init__(Database(url) if url else Database("sqlite://", in_memory=True), clock, clock)
+        self.deliveries = CheckedDeliveries(self._database, clock, clock)
         self.lose()
 
     def lose(self) -> None:

@@ -114,7 +114,7 @@ class MemoryDeliveries:
         return lease
 
     def renew(self, lease: Lease, seconds: float) -> Lease:
-        held = self._checked(lease)
+        held = self.check_lease(lease)
         held.expires_at = self._store.now() + timedelta(seconds=seconds)
         return replace(lease, expires_at=held.expires_at)
 
@@ -123,7 +123,7 @@ class MemoryDeliveries:
         if held is not None and (held.holder, held.fence) == (lease.holder, lease.fence):
             held.expires_at = None
 
-    def _checked(self, lease: Lease) -> StoredLease:
+    def check_lease(self, lease: Lease) -> StoredLease:
         held = self._store.known(lease.stream).lease
         if held is None or (held.holder, held.fence) != (lease.holder, lease.fence) or not held.expires_at:
             raise FencedError(f"{lease.holder} no longer holds the lease: it is {held}")
@@ -137,7 +137,7 @@ class MemoryDeliveries:
                 "a delivery consists of batches of the lease's stream, and carries the id of the last batch"
             )
         known = self._store.known(lease.stream)
-        self._checked(lease)
+        self.check_lease(lease)
         sources = _deliverable(known, manifest.batches)
         if known.unfinished() is not None:
             raise RetryableError("the stream has an unfinished delivery")
@@ -192,7 +192,8 @@ class MemoryDeliveries:
             known.table_version, known.table_batch_id = table_version, delivery.manifest.batch.batch_id
         return True
 
-    def abandon(self, delivery: Delivery, reason: str) -> bool:
+    def abandon(self, lease: Lease, delivery: Delivery, reason: str) -> bool:
+        self.check_lease(lease)
         known = self._ended(delivery, phase=DeliveryPhase.ABANDONED, reason=reason)
         if known is None:
             return False
@@ -218,7 +219,7 @@ class MemoryDeliveries:
 
     def set_state(self, lease: Lease, state: DeliveryState) -> None:
         known = self._store.known(lease.stream)
-        self._checked(lease)
+        self.check_lease(lease)
         if state.parked_at is None or known.state.parked_at is not None:
             now = known.state
             parked = {"parked_at": now.parked_at, "parked_by": now.parked_by, "parked_why": now.parked_why}

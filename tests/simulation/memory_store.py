@@ -27,8 +27,9 @@ from penstock.committers.contract import (
     StreamKey,
     Token,
 )
+from penstock.committers.deliveries.contract import Lease
 from penstock.committers.errors import FencedError, RetryableError
-from penstock.committers.progress import BatchInDelivery, Progress
+from penstock.committers.progress import NO_LETTERS, BatchInDelivery, DeadLetters, Progress
 from penstock.committers.store.contract import Prepared
 from penstock.committers.store.delivery_queries import DeliveryPhase
 from penstock.committers.store.expiries import Expiry
@@ -315,10 +316,15 @@ class MemoryProgress:
         expected: Progress,
         token: Token | None,
         in_delivery: BatchInDelivery | None = None,
+        dead_letters: DeadLetters = NO_LETTERS,
+        *,
+        lease: Lease | None = None,
     ) -> Progress:
         known = self._store.known(stream)
+        if lease is not None:
+            self._store.deliveries.check_lease(lease)
         if known.progress != expected:
-            raise FencedError("another process delivers the stream")
+            raise FencedError("Another process delivers the stream")
         known.progress = Progress(expected.revision + 1, token, in_delivery)
         return known.progress
 

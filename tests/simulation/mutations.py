@@ -489,6 +489,10 @@ MUTATIONS: dict[str, Mutation] = {
         without(f"{DELIVERY_QUERIES}::check_lease", "(row.holder, row.fence) == (lease.holder, lease.fence)"),
         without(f"{DELIVERY_QUERIES}::check_lease", "row.expires_at"),
     ),
+    "fence: only the holder of the lease abandons": Mutation(
+        "frees the batches of a delivery that another process is committing",
+        without("committers/store/deliveries.py::SqlDeliveries.abandon", "check_lease("),
+    ),
     "a delivery leaves no batch out": Mutation(
         "takes a delivery of batches that are not pending any more, or omits one that is",
         never(f"{DELIVERY_QUERIES}::check_deliverable", "found != expected"),
@@ -620,6 +624,15 @@ MUTATIONS: dict[str, Mutation] = {
         ),
         test="tests/committers/test_request_delivery.py::"
         "test_a_position_counts_only_for_the_rows_it_was_recorded_for",
+    ),
+    "fence: a record of progress needs the lease": Mutation(
+        "records what a process has sent whose lease another one has",
+        never(f"{PROGRESS}::SqlProgress.write", "lease is not None"),
+    ),
+    "fence: a delivery process records under its lease": Mutation(
+        "lets a process that was paused stop the one that has taken over its lease",
+        instead("committers/progress.py::SupervisedProgress.write", "lease or self.lease", "None"),
+        lakes=("requests",),
     ),
     "compare-and-set of the progress": Mutation(
         "overwrites the progress that another process has recorded",

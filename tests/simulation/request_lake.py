@@ -22,6 +22,7 @@ from tests.simulation.plan import DeliveryPlan, Plan
 from tests.simulation.scheduler import Actor, Scheduler, UnreachableError, as_os_error
 
 from penstock.committers.contract import AttemptId, Batch, DataFile, Manifest, StreamKey, Token
+from penstock.committers.deliveries.contract import Lease
 from penstock.committers.errors import RetryableError
 from penstock.committers.file_tables.files import TableFiles
 from penstock.committers.progress import (
@@ -203,9 +204,11 @@ class WatchedProgress:
         token: Token | None,
         in_delivery: BatchInDelivery | None = None,
         dead_letters: DeadLetters = NO_LETTERS,
+        *,
+        lease: Lease | None = None,
     ) -> Progress:
         assert not dead_letters, "the destination accepts all rows"
-        return self._noted(stream, self._store.write(stream, expected, token, in_delivery))
+        return self._noted(stream, self._store.write(stream, expected, token, in_delivery, lease=lease))
 
     def dead_letters(self, stream: StreamKey, batch_id: int) -> int:
         return 0

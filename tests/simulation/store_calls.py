@@ -117,17 +117,19 @@ class Processes:
     def finish_delivery(self, number: int, version: int | None) -> object:
         return self.store.deliveries.finish(self._deliveries[number], version)
 
-    def abandon(self, number: int) -> object:
-        return self.store.deliveries.abandon(self._deliveries[number], "why")
+    def abandon(self, holder: str, number: int) -> object:
+        return self.store.deliveries.abandon(self._leases[holder], self._deliveries[number], "why")
 
     def read_progress(self, holder: str) -> object:
         self._progress[holder] = self.store.progress.read(STREAM)
         return self._progress[holder]
 
-    def write_progress(self, holder: str, token: Token | None, half: BatchInDelivery | None) -> object:
+    def write_progress(
+        self, holder: str, token: Token | None, half: BatchInDelivery | None, has_lease: bool
+    ) -> object:
         """In place of what the process has last seen."""
-        seen = self._progress.get(holder, Progress())
-        self._progress[holder] = self.store.progress.write(STREAM, seen, token, half)
+        seen, lease = self._progress.get(holder, Progress()), self._leases[holder] if has_lease else None
+        self._progress[holder] = self.store.progress.write(STREAM, seen, token, half, lease=lease)
         return self._progress[holder]
 
     # Operators
@@ -194,9 +196,9 @@ calls_to_one_stream = _weighted(
     (3, _call("plan_delivery")),
     (6, _call("prepare_delivery", holders, st.sampled_from([0, 0, 0, 1]), st.integers(1, 3), st.booleans())),
     (3, _call("finish_delivery", numbers, versions)),
-    (3, _call("abandon", numbers)),
+    (3, _call("abandon", holders, numbers)),
     (1, _call("read_progress", holders)),
-    (2, _call("write_progress", holders, tokens, halves)),
+    (4, _call("write_progress", holders, tokens, halves, st.booleans())),
     (1, _call("sources_removed", st.integers(1, 4))),
     (1, _call("backlog", stream, small)),
     (3, _call("skip", small, st.none() | digests)),

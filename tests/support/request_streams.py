@@ -70,17 +70,18 @@ class Service:
 
 @contextmanager
 def request_stream(
-    folder: Path, service: Service, secrets: Mapping[str, str], **options: str
+    folder: Path, service: Service, secrets: Mapping[str, str], store_url: str | None = None, **options: str
 ) -> Iterator[RequestStream]:
-    """Open a store in the folder, and the stream with these options.
+    """Open the store, and the stream with these options.
 
     Args:
         secrets: options that the delivery process is given again
+        store_url: None: SQLite in the folder
     """
     given = {"delivery": "decoupled", "checkpointLocation": str(folder / "checkpoint"), **service.options}
     place = Service(service.kind, {**given, **options})
     arguments = [part for one in secrets.items() for part in ("--storage", "=".join(one))]
-    url = f"sqlite:///{folder}/store.db"
+    url = store_url or f"sqlite:///{folder}/store.db"
     with open_store(url) as store:
         yield RequestStream(store, url, Query(place, options=dict(secrets), store=store), arguments)
 
@@ -93,10 +94,12 @@ class Stream(RequestStream):
 
 
 @contextmanager
-def http_stream(folder: Path, server: HttpRows, options: Mapping[str, str]) -> Iterator[Stream]:
+def http_stream(
+    folder: Path, server: HttpRows, options: Mapping[str, str], store_url: str | None = None
+) -> Iterator[Stream]:
     """The stream with these options to the empty service."""
     server.set()
     server.clear()
     service = Service("http", {"url": server.url, "deliveryTries": "1"})
-    with request_stream(folder, service, {}, **options) as opened:
+    with request_stream(folder, service, {}, store_url, **options) as opened:
         yield Stream(opened.store, opened.store_url, opened.query, server=server)

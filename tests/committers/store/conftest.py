@@ -16,7 +16,7 @@ from penstock.committers.store.sql import SqlManifestStore, open_store
 @pytest.fixture
 def store(store_url: str, clock: HandClock) -> Iterator[SqlManifestStore]:
     """A store with the stream STREAM, which run "r1" has claimed."""
-    with open_store(store_url, clock) as opened:
+    with open_store(store_url, clock, lease_clock=clock) as opened:
         opened.register_stream(STREAM, "test")
         opened.claim(STREAM, "r1")
         yield opened

@@ -69,7 +69,7 @@ def test_a_delivery_of_unchanged_files_is_named_once(store: SqlManifestStore, le
 
 def test_batches_of_an_abandoned_delivery_need_their_files(store: SqlManifestStore, lease: Lease) -> None:
     fill(store, 2)
-    store.deliveries.abandon(deliver(store, lease, 0, 1, is_compacted=True), "its files are missing")
+    store.deliveries.abandon(lease, deliver(store, lease, 0, 1, is_compacted=True), "its files are missing")
     assert names(store, PREPARED) == SOURCES
     assert names(store, COMMITTED) == names(store, ABORTED) == []
 
@@ -79,7 +79,7 @@ def test_a_batch_committed_on_its_own_needs_its_files(store: SqlManifestStore, l
     delivery = deliver(store, lease, 0, 1, is_compacted=True)
     store.finish(batch(0), COMMITTED)
     assert names(store, COMMITTED) == [b"files of 0"]
-    store.deliveries.abandon(delivery, "overtaken")
+    store.deliveries.abandon(lease, delivery, "overtaken")
     assert names(store, COMMITTED) == [b"files of 0"]
     assert names(store, PREPARED) == [b"files of 1"]
 
@@ -209,7 +209,7 @@ def test_unfinished_deliveries_keep_batches(store: SqlManifestStore, lease: Leas
 def test_abandoned_deliveries_are_pruned(store: SqlManifestStore, lease: Lease, clock: HandClock) -> None:
     fill(store, 1)
     for number in range(2):
-        store.deliveries.abandon(deliver(store, lease, 0, name=b"%d" % number), "why")
+        store.deliveries.abandon(lease, deliver(store, lease, 0, name=b"%d" % number), "why")
         clock.advance(3600)
     unfinished = deliver(store, lease, 0)
     store.deliveries.prune(STREAM, START + HOUR / 2, 0)
@@ -220,7 +220,7 @@ def test_abandoned_deliveries_are_pruned(store: SqlManifestStore, lease: Lease, 
 def test_delivery_ids_are_never_used_again(store: SqlManifestStore, lease: Lease, clock: HandClock) -> None:
     fill(store, 1)
     first = deliver(store, lease, 0)
-    store.deliveries.abandon(first, "why")
+    store.deliveries.abandon(lease, first, "why")
     clock.advance(3600)
     store.deliveries.prune(STREAM, clock.now, 0)
     assert store.deliveries.recent(STREAM, 1) == []

@@ -211,10 +211,10 @@ def test_a_delivery_ends_once(store: SqlManifestStore, lease: Lease) -> None:
     first = deliver(store, lease, 0)
     assert store.deliveries.finish(first, 12)
     assert not store.deliveries.finish(first, 13)
-    assert not store.deliveries.abandon(first, "too late")
+    assert not store.deliveries.abandon(lease, first, "too late")
     second = deliver(store, lease, 1)
-    assert store.deliveries.abandon(second, "files missing")
-    assert not store.deliveries.abandon(second, "again")
+    assert store.deliveries.abandon(lease, second, "files missing")
+    assert not store.deliveries.abandon(lease, second, "again")
     assert not store.deliveries.finish(second, 14)
     assert states(store) == {0: COMMITTED, 1: PREPARED}
     [status] = store.streams()
@@ -229,14 +229,14 @@ def test_a_delivery_of_a_store_that_was_replaced_ends_nothing(store: SqlManifest
     delivery = deliver(store, lease, 0)
     of_before = replace(delivery, manifest=merged(0, content=b"of before"))
     assert not store.deliveries.finish(of_before, 12)
-    assert not store.deliveries.abandon(of_before, "why")
+    assert not store.deliveries.abandon(lease, of_before, "why")
     assert store.deliveries.unfinished(STREAM) == delivery
 
 
 def test_an_abandoned_delivery_frees_its_batches(store: SqlManifestStore, lease: Lease) -> None:
     fill(store, 2)
     first = deliver(store, lease, 0, 1)
-    store.deliveries.abandon(first, "overtaken")
+    store.deliveries.abandon(lease, first, "overtaken")
     assert store.deliveries.unfinished(STREAM) is None
     assert [one.batch.batch_id for one in store.deliveries.deliverable(STREAM)] == [0, 1]
     assert deliver(store, lease, 0).delivery_id > first.delivery_id
@@ -269,7 +269,7 @@ def test_a_batch_in_an_unfinished_delivery_is_not_given_up(store: SqlManifestSto
     delivery = deliver(store, lease, 0)
     assert not store.finish(batch(0), ABORTED, reason="superseded")
     assert states(store) == {0: PREPARED}
-    store.deliveries.abandon(delivery, "overtaken")
+    store.deliveries.abandon(lease, delivery, "overtaken")
     assert store.finish(batch(0), ABORTED, reason="superseded")
 
 
@@ -283,7 +283,7 @@ def test_a_failure_of_the_database_leaves_the_delivery_unfinished(
         with pytest.raises(CommitStateUnknownError):
             other.deliveries.finish(delivery, 12)
         with pytest.raises(RetryableError, match="Nothing was written"):
-            other.deliveries.abandon(delivery, "why")
+            other.deliveries.abandon(lease, delivery, "why")
     assert store.deliveries.unfinished(STREAM) == delivery
     assert store.deliveries.finish(delivery, 12)
 
@@ -403,7 +403,7 @@ def test_a_batch_in_a_delivery_is_neither_skipped_nor_aborted(store: SqlManifest
             attempt()
     assert set(states(store).values()) == {PREPARED}
     assert store.deliveries.operator_actions(STREAM) == []
-    store.deliveries.abandon(delivery, "overtaken")
+    store.deliveries.abandon(lease, delivery, "overtaken")
     assert store.deliveries.skip(STREAM, 1, "ann", "why")
 
 
@@ -458,7 +458,7 @@ def test_no_statement_of_a_delivery_reads_the_whole_history(store: SqlManifestSt
         store.deliveries.deliverable(STREAM)
         delivery = deliver(store, lease, 20_000, 20_001, is_compacted=True)
         store.deliveries.unfinished(STREAM)
-        store.deliveries.abandon(delivery, "why")
+        store.deliveries.abandon(lease, delivery, "why")
         delivery = deliver(store, lease, 20_000, 20_001, is_compacted=True)
         store.deliveries.finish(delivery, 12)
         [record] = store.deliveries.with_sources(STREAM)
