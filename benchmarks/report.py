@@ -110,11 +110,7 @@ class Report:
 
 
 def write_index(folder: Path = PAGES) -> None:
-    """Write README.md: the result of each page, and all missed targets with the reason.
-
-    Raises:
-        KeyError: benchmarks/targets.py has no reason for a missed target.
-    """
+    """Write README.md: the result of each page, and all missed targets with the reason, if one is known."""
     pages: list[tuple[str, str, str]] = []
     missed: dict[tuple[str, str, str], list[str]] = {}
     for page in sorted(folder.glob("*.md")):
