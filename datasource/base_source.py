@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 from abc import abstractmethod
-from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyspark.sql.datasource
@@ -13,7 +11,7 @@ from pyspark.sql.datasource import DataSource
 
 from ..committers.errors import ConfigurationError
 from .pickling import PlansUntilPickled
-from .spark_workers import release_caches
+from .spark_workers import loading_libraries, release_caches
 from .worker_errors import message_first
 
 if TYPE_CHECKING:
@@ -21,21 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from .sink import Sink
-
-
-@contextmanager
-def gc_paused() -> Iterator[None]:
-    """Pause Python's garbage collector while libraries are loaded: it takes a sixth of the loading time.
-
-    Matters in a new process, for the first batch and for each batch after a pause.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class PenstockDataSource(PlansUntilPickled, DataSource):
@@ -74,7 +57,7 @@ class PenstockDataSource(PlansUntilPickled, DataSource):
 
     @message_first()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        with gc_paused():
+        with loading_libraries():
             sink = self.sink()
             from .planning import plan_stream_batch
         plan = None
@@ -93,6 +76,6 @@ class PenstockDataSource(PlansUntilPickled, DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from .batch_writer import BatchWriter
 
-        with gc_paused():
+        with loading_libraries():
             sink = self.sink()
         return BatchWriter(sink, schema, overwrite)

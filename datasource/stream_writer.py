@@ -20,7 +20,7 @@ from ..committers.errors import PenstockError
 from .batch_plan import BatchPlan, CommittableMessage, committables_in
 from .pickling import NotPickled
 from .sink import Sink
-from .spark_workers import release_caches
+from .spark_workers import freeze_loaded, loading_libraries, release_caches
 from .task import current_task
 from .worker_errors import message_first
 
@@ -46,6 +46,7 @@ class StreamWriter:
         Raises:
             SchemaMismatchError: a value does not fit its column. The task's files are deleted.
         """
+        freeze_loaded()  # what the unpickled plan has loaded
         task = current_task()
         if self._plan is None:
             raise PenstockError(
@@ -59,7 +60,8 @@ class StreamWriter:
     @message_first()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Driver, once per batch, when all tasks have succeeded."""
-        from .committing import commit_stream_batch
+        with loading_libraries():
+            from .committing import commit_stream_batch
 
         commit_stream_batch(self._sink.get(), _checked(messages, batchId))
         release_caches()
