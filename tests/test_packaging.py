@@ -20,6 +20,8 @@ from packaging.utils import canonicalize_name
 from tests.support.driver_process import SUBMIT_ARGS
 from tests.support.lakes import DeltaLake, IcebergLake, rows
 
+from penstock.datasource import plug_ins
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("cli", "delivery", "datasource", "writers", "committers", "testing")
 DEPENDENCIES = [need for need in requires("penstock") or [] if "extra ==" not in need]
@@ -225,6 +227,19 @@ def test_the_lock_has_every_declared_dependency_in_a_fitting_version(lock: str) 
     locked = dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", text, re.MULTILINE))
     for requirement in map(Requirement, DEPENDENCIES):
         assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)])
+
+
+def test_releases_that_nobody_has_tried_are_not_installed() -> None:
+    """Of the libraries that Penstock uses beyond what their releases promise to keep."""
+    capped = {"alembic", "deltalake", "obstore", "pyarrow", "pyiceberg", "sqlalchemy"}
+    needs = {need.name: need.specifier for need in map(Requirement, DEPENDENCIES)}
+    assert {name for name in capped if needs[name].contains("1000")} == set()
+
+
+def test_the_package_can_be_found_by_each_destination() -> None:
+    project = (ROOT / "pyproject.toml").read_text().partition("classifiers")[0]
+    names = (set(plug_ins.BUILT_IN) - {"files", "delta"}) | {"delta lake", "parquet"}
+    assert {name for name in names if f'"{name}"' not in project} == set()
 
 
 @pytest.mark.parametrize("lock", LOCKS)

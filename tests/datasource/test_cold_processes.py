@@ -58,9 +58,10 @@ writer.commit(messages, 0)
 WATCHED = """
 import gc
 searched = [0]
-gc.callbacks.append(
-    lambda phase, info: phase == "start" and info["generation"] == 2 and searched.append(len(gc.get_objects()))
-)
+def note(phase, info):
+    if (phase, info["generation"]) == ("start", 2):
+        searched.append(len(gc.get_objects()))
+gc.callbacks.append(note)
 """
 SEARCHED_MAX = 70_000
 """Objects: those of Spark. With the table libraries, there are 110,000 to 160,000."""
