@@ -37,7 +37,8 @@ def address_of(url: str) -> str:
     Raises:
         ValueError: it is not a URL of HTTP. The message does not contain it.
     """
-    return http_url(url, example="https://api.example.com/rows", credentials="username and password")
+    credentials = "username and password, bearerToken, or header.*"
+    return http_url(url, example="https://api.example.com/rows", credentials=credentials)
 
 
 def _url(given: str) -> str:

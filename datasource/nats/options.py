@@ -12,6 +12,7 @@ from ...writers.nats.target import NatsTarget
 from ...writers.requests.template import Template
 from ..options.declaring import declared, option, optional
 from ..options.parsing import flag, properties, text
+from ..options.urls import refuse_credentials
 from ..requests.options import RequestOptions, batch_entries
 
 _NO_URL = "must be a URL such as nats://nats.example.com:4222, or tls:// with TLS; several with commas"
@@ -42,10 +43,7 @@ def _one_address(url: str) -> str:
         host, port = (parts.hostname or "").lower(), parts.port or 4222
     except ValueError:
         raise ValueError(_NO_URL) from None
-    if "@" in parts.netloc:
-        raise ValueError(
-            "must not contain a user, a password or a token: give them as username, password and token"
-        )
+    refuse_credentials(url, "username and password, token, nkeySeed or credentials")
     scheme = parts.scheme.lower()
     is_more = parts.path.strip("/") or parts.query or parts.fragment
     if scheme not in ("nats", "tls") or not host or is_more or re.search(r"[\x00-\x20\x7f]", url):

@@ -152,7 +152,9 @@ def parse_as(
         if option.field in required and option.name.lower() not in keys
     ]
     stored = storable(options, kept)
-    problems += problems_of(values, stored, prefixes)
+    refused_values = {option.name for option in options if option.field not in values}
+    accepted = {name: value for name, value in stored.items() if name not in refused_values}
+    problems += problems_of(values, accepted, prefixes)
     if are_valid:
         problems += problems_of_values(values)
     check(name, problems)

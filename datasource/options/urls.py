@@ -5,9 +5,16 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from ...committers.safe_text import has_credentials
 from .parsing import text
 
 _PORTS = {"http": 80, "https": 443}
+
+
+def refuse_credentials(url: str, options: str) -> None:
+    """Raise ValueError if the URL of a service has credentials. Its message names their options instead."""
+    if "@" in urlsplit(url).netloc or has_credentials(url):
+        raise ValueError(f"must not contain a user, a password or a token: give them as {options}")
 
 
 def http_url(url: str, *, example: str, credentials: str) -> str:
@@ -29,8 +36,7 @@ def http_url(url: str, *, example: str, credentials: str) -> str:
     scheme = parts.scheme.lower()
     if scheme not in _PORTS or not host or re.search(r"[\x00-\x20\x7f]", url.strip()):
         raise ValueError(no_url)
-    if "@" in parts.netloc:
-        raise ValueError(f"must not contain a user or a password: give them as {credentials}")
+    refuse_credentials(url.strip(), credentials)
     if parts.fragment:
         raise ValueError("must not have a fragment (#...), which is never sent")
     if {".", ".."} & set(map(unquote, parts.path.split("/"))):  # clients would send to another path

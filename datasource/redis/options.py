@@ -12,6 +12,7 @@ from ...writers.redis.target import RedisTarget, Structure
 from ...writers.requests.template import Template
 from ..options.declaring import declared, option, optional
 from ..options.parsing import count, flag, one_of, text
+from ..options.urls import refuse_credentials
 from ..requests.options import RequestOptions, batch_entries
 
 _STRUCTURES: Mapping[str, Structure] = {"set": "set", "hash": "hash", "stream": "stream", "list": "list"}
@@ -29,8 +30,7 @@ def address_of(url: str) -> str:
         host, port = (parts.hostname or "").lower(), parts.port or 6379
     except ValueError:
         raise ValueError(_NO_URL) from None
-    if "@" in parts.netloc:
-        raise ValueError("must not contain a user or a password: give them as username and password")
+    refuse_credentials(url.strip(), "username and password")
     database = re.fullmatch(r"/?([0-9]{0,5})", parts.path)
     if (
         parts.scheme.lower() not in ("redis", "rediss")

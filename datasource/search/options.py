@@ -20,7 +20,7 @@ _OPERATIONS: Mapping[str, Operation] = {"index": "index", "create": "create"}
 
 
 def _url(url: str) -> str:
-    normalized = http_url(url, example=URL, credentials="separate options")
+    normalized = http_url(url, example=URL, credentials="username and password")
     if "?" in normalized:
         raise ValueError(f"must have no query: {URL}")
     return normalized.rstrip("/")
