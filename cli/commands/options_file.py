@@ -98,8 +98,8 @@ def _are_strings(objects: Mapping[str, Any]) -> bool:
 
 
 def _warn_of_secrets(params: dict[str, Any]) -> None:
-    from ...committers.iceberg.redaction import names_a_secret
     from ...committers.safe_text import has_credentials
+    from ...committers.secrets import names_a_secret
 
     shown = ["--store"] if has_credentials(params["store"] or "") else []
     for name in _VARIABLES:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...committers.dead_letters import BadRows
 from ...committers.errors import ConfigurationError
+from ...committers.secrets import Secrets, names_a_secret
 from ...writers.local_path import local_path
 from ...writers.requests.keyed import KeyedRequests
 from ...writers.requests.limits import Limits
 from ...writers.requests.opening import WriterSettings
 from ...writers.requests.retry_budget import RetryBudget
-from ..options.declaring import option, optional, options_of, passed_on
+from ..options.declaring import option, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import MANY_BATCHES, DeliveryOptions, backlog_batches, backlog_seconds
 from ..options.file_tables import refused_file_options
 from ..options.parsing import (
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ...committers.requests.contract import Requests
+
+_PLAIN_HEADERS = frozenset(("accept", "accept-language", "content-type", "user-agent"))
+"""Headers whose values are no secrets, and which messages of services quote."""
 
 ROW_LOG = "row-log"
 """Directory of the row log in a local checkpoint."""
@@ -225,7 +229,23 @@ class RequestOptions(DeliveryOptions):
             order_by_key=bool(self.order_columns or self.keys),
             tasks=1 if self.is_decoupled else self.parallel_tasks,
             rows_s_max=math.inf if self.rows_s_max is None else self.rows_s_max,
+            secrets=self.secrets,
         )
+
+    @property
+    def secrets(self) -> Secrets:
+        """What no message of the service may show: the secret options, and those that are passed on."""
+        given = [getattr(self, one.field) for one in options_of(type(self)) if one.is_secret]
+        of_all = {prefix.name for prefix in prefixes_of(RequestOptions)}
+        passed = [
+            value
+            for prefix in prefixes_of(type(self))
+            for name, value in getattr(self, prefix.field).items()
+            if (names_a_secret(name) if prefix.name in of_all else name.lower() not in _PLAIN_HEADERS)
+        ]
+        values = [str(value) for value in (*given, *passed) if value is not None]
+        user, password = getattr(self, "username", None), getattr(self, "password", None)
+        return Secrets.of([*values, *([f"{user}:{password}"] if user and password else ())])
 
     def with_keys(self, requests: Requests) -> Requests:
         """Return the requests of the destination, with the keys of the options."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import pyarrow as pa
 
 from ...committers.contract import Batch, DataFiles, Manifest, Mode, PlannedBatch, TaskWriterFactory
-from ...committers.errors import ConfigurationError, RetryableError
+from ...committers.errors import ConfigurationError, PenstockError, RetryableError
 from ...committers.requests.committer import RequestCommitter
 from ...committers.requests.content import RequestPayload
 from ...committers.requests.contract import ChecksDestination, Requests, Sent
@@ -107,16 +107,24 @@ class RequestTarget(RequestCommitter):
         may be down, and is not needed before the delivery.
         """
         if not self._options.is_decoupled:
-            requests.check_destination(rows)
+            self._ask(requests, rows)
             return
         checked = (requests, rows)
         if checked in _CHECKED:
             return
         try:
-            requests.check_destination(rows)
+            self._ask(requests, rows)
         except RetryableError as error:
             logger.warning("Batches are written to the row log, but %s", error)
         _CHECKED.append(checked)
+
+    def _ask(self, requests: ChecksDestination, rows: pa.Schema) -> None:
+        """Make the check. Its error has no cause: that would show what the service said as it is."""
+        try:
+            requests.check_destination(rows)
+        except Exception as error:  # noqa: BLE001  of any type
+            kind = type(error) if isinstance(error, PenstockError) else RetryableError
+            raise kind(self._options.secrets.message(str(error))) from None
 
     def manifest(self, batch: Batch, content: Route, payloads: Sequence[RequestPayload]) -> Manifest:
         if content == "direct":

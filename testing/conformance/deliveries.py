@@ -16,6 +16,7 @@ from ...committers.errors import CheckpointMismatchError
 from ...committers.store.sql import SqlManifestStore
 from ...committers.store.status import StreamStatus
 from ...datasource.file_table import Compactable
+from ...datasource.table_access import TableAccess
 from ...delivery.attempts import DeliveryListener, ServiceSettings
 from ...delivery.context import DeliveryContext
 from ...delivery.drain import Drained, drain
@@ -190,12 +191,12 @@ class _FirstFailure(DeliveryListener):
         self._stop.set()
 
 
-def deliver(store: SqlManifestStore) -> Drained | None:
+def deliver(store: SqlManifestStore, access: TableAccess = NO_ACCESS) -> Drained | None:
     """Deliver the prepared batches of the decoupled query; None if there is none."""
     stop = threading.Event()
     settings = ServiceSettings(maintains=False, lease_wait_s=5)
     listeners = [_FirstFailure(stop)]
-    context = DeliveryContext(access=NO_ACCESS, settings=settings, listeners=listeners, stop=stop)
+    context = DeliveryContext(access=access, settings=settings, listeners=listeners, stop=stop)
     drained = drain(store, context)
     assert [one.error for one in drained if one.error is not None] == []
     return drained[0] if drained else None

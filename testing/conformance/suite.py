@@ -9,6 +9,7 @@ from .concurrency import ConcurrencyClaims
 from .crashes import CrashClaims
 from .data import DataClaims
 from .deliveries import DeliveryClaims
+from .echoes import EchoClaims
 from .manifests import ManifestClaims
 from .responses import ResponseClaims
 from .secrecy import SecrecyClaims
@@ -23,6 +24,7 @@ class DestinationConformance(
     DataClaims,
     ManifestClaims,
     SecrecyClaims,
+    EchoClaims,
     DeliveryClaims,
     CleaningClaims,
 ):

@@ -38,6 +38,7 @@ from penstock.datasource.nats import sink as nats_sink
 from penstock.datasource.redis import sink as redis_sink
 from penstock.datasource.search import elasticsearch, opensearch
 from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promises, RequestHarness
+from penstock.testing.conformance.request_harness import quoted
 from penstock.testing.faults import lossy
 
 if TYPE_CHECKING:
@@ -341,7 +342,7 @@ class DeduplicatingHttpHarness(HttpHarness):
 class AwsHarness(ServiceHarness):
     """A stream, table or queue of its own, read by boto3. Credentials come from the environment."""
 
-    secrets: ClassVar = {"accessKeyId": "key", "secretAccessKey": SECRET}
+    secrets: ClassVar = {"accessKeyId": "key", "secretAccessKey": SECRET, "sessionToken": SECRET}
     url_option = "endpointUrl"
     kind: str
     named_by = "stream"
@@ -506,6 +507,9 @@ class RedisHarness(ServiceHarness):
         self.server.add_user("writer", SECRET)
         return {**self.options, "username": "writer", "password": SECRET}
 
+    def echo(self, request: bytes, *, is_of_row: bool) -> bytes:
+        return b"-NOPERM %s\r\n" % quoted(request).encode()
+
     def rows(self) -> list[dict[str, Any]]:
         return self.server.rows("rows*")
 
@@ -552,6 +556,10 @@ class NatsHarness(ServiceHarness):
     row_bytes = 256 * 1024  # a message has at most 1 MiB
     url = "nats://127.0.0.1:{}"
     rows_in = b"HPUB rows."
+    greeting = b'INFO {"server_id": "", "headers": true, "max_payload": 1048576, "auth_required": true}\r\n'
+
+    def echo(self, request: bytes, *, is_of_row: bool) -> bytes:
+        return b"-ERR 'Authorization Violation: %s'\r\n" % quoted(request).encode()
 
     def __init__(self, folder: Path, server: NatsServer, proxy: LossyTcp | None = None) -> None:
         super().__init__(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import pickle
 import re
 import sys
@@ -252,6 +253,22 @@ def test_secrets_are_not_shown_and_not_stored(kind: str, secrets: dict[str, str]
     assert "geheim" in str(sink.options.storage_options)
     assert "geheim" not in repr(sink) + repr(sink.options) + repr(sink.open_table()) + repr(sink.requests)
     assert sink.options.given == {**GIVEN[kind], **more, "rowLog": "/c/row-log"}
+
+
+@pytest.mark.parametrize(("kind", "secrets"), SECRETS)
+def test_what_a_service_says_is_shown_without_the_secrets_of_the_options(
+    kind: str, secrets: dict[str, str]
+) -> None:
+    """Short values are masked as whole words: a service quotes headers that are no secrets."""
+    more = {"storage.secret_key": "geheim-4", "storage.region": "eu-west-1"}
+    if kind == "http":
+        more |= {"header.content-type": "application/cloudevents+json", "header.x-version": "17"}
+    known = sink_of(kind, **secrets, **more).options.secrets
+    pair = base64.b64encode(":".join(USER.values()).encode()).decode() if secrets == USER else ""
+    said = known.mask(f"eu-west-1 cloudevents Basic {pair} {' '.join(secrets.values())} geheim-4")
+    assert "geheim" not in said
+    assert pair == "" or pair not in said
+    assert said.startswith("eu-west-1 cloudevents Basic ")
 
 
 @pytest.mark.parametrize(("kind", "secrets"), SECRETS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Generic, TypeVar
 
@@ -12,6 +12,7 @@ from ..requests.entry import Entry
 from ..requests.limits import Limits
 from ..requests.results import Result
 from .errors import classify
+from .signed import SentSecrets
 from .target import CONNECT_S, AwsTarget, data_loader
 
 PayloadT = TypeVar("PayloadT")
@@ -33,6 +34,12 @@ class AwsClient(ABC, Generic[PayloadT]):
         self._stack = AsyncExitStack()
         self._opening = asyncio.Lock()
         self._client: Any = None
+        self._sent = SentSecrets()
+
+    @property
+    def sent_secrets(self) -> Collection[str]:
+        """See `SendsSecrets`."""
+        return self._sent.values
 
     @abstractmethod
     async def send(self, client: Any, entries: Sequence[Entry[PayloadT]]) -> Result | Sequence[Result]:
@@ -70,6 +77,7 @@ class AwsClient(ABC, Generic[PayloadT]):
             client = await stack.enter_async_context(
                 session.create_client(**self._target.arguments, config=config)
             )
+            self._sent.watch(client)
             await self.prepare(client)
             self._stack = stack.pop_all()
         return client

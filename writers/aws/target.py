@@ -7,8 +7,10 @@ from functools import cache
 from typing import Any
 
 from ...committers.errors import ConfigurationError, PenstockError, RetryableError
+from ...committers.secrets import Secrets
 from ..requests.results import Fatal, Retry
 from .errors import MISSING, classify
+from .signed import SentSecrets
 
 CONNECT_S = 10.0
 CHECK_S = 20.0
@@ -53,15 +55,17 @@ class AwsTarget:
         from botocore.config import Config
         from botocore.session import get_session
 
-        session = get_session()
+        sent, session = SentSecrets(), get_session()
         session.register_component("data_loader", data_loader())
         retries = {"mode": "standard", "total_max_attempts": CHECK_TRIES}
         config = Config(connect_timeout=CONNECT_S, read_timeout=CHECK_S, retries=retries)
         try:
             client = session.create_client(**self.arguments, config=config)
+            sent.watch(client)
             response: dict[str, Any] = getattr(client, operation)(**parameters)
-        except Exception as error:
-            raise self._refused(operation, error) from error
+        except Exception as error:  # noqa: BLE001  of any type
+            refused = self._refused(operation, error)
+            raise type(refused)(Secrets(sent.values).mask(str(refused))) from None
         return response
 
     def _refused(self, operation: str, error: Exception) -> PenstockError:

@@ -13,6 +13,7 @@ import aiohttp
 from yarl import URL
 
 from ...committers.errors import AccessRefusedError, ConfigurationError
+from ...committers.secrets import without_last_word
 from .client import classify_error
 from .entry import Entry
 from .results import DELIVERED, Fatal, Result, Retry, Split
@@ -25,8 +26,8 @@ _CONTENT_TYPES: dict[Body, str] = {
     "ndjson": "application/x-ndjson",
     "row": "application/json",
 }
-_SHOWN_BYTES = 1000
-"""Of an error's body, for the message."""
+_SHOWN_BYTES = 1 << 16
+"""What is read of an error's body, for the message."""
 _RETRIED = frozenset((408, 425, 429))
 _THROTTLED = frozenset((429, 503))
 _FATAL = {
@@ -108,8 +109,7 @@ class HttpClient:
                 async for _ in response.content.iter_chunked(1 << 16):
                     pass  # the connection is used again
                 return DELIVERED
-            text = (await response.content.read(_SHOWN_BYTES)).decode(errors="replace")
-            return _refusal(response, text)
+            return _refusal(response, await _text_of(response))
 
     async def close(self) -> None:
         if self._session is not None:
@@ -156,6 +156,15 @@ async def _send_once(
         raise
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
         raise aiohttp.ClientConnectionError(str(error)) from error
+
+
+async def _text_of(response: aiohttp.ClientResponse) -> str:
+    """Return the beginning of the body. It may echo the request, and must not end within a secret."""
+    body = b""
+    while len(body) < _SHOWN_BYTES and (chunk := await response.content.read(_SHOWN_BYTES - len(body))):
+        body += chunk
+    text = body.decode(errors="replace")
+    return text if len(body) < _SHOWN_BYTES else without_last_word(text)
 
 
 def _body(body: Body, entries: Sequence[Entry[bytes | AddressedRow]]) -> bytes:

@@ -11,12 +11,14 @@ from typing import TypeVar
 from ...committers.dead_letters import BadRows
 from ...committers.errors import SchemaMismatchError
 from ...committers.requests.contract import RefusedEntry
+from ...committers.secrets import Secrets
 from .async_sink_writer import AsyncSinkWriter
 from .client import Client
 from .entry import Entry
 from .limits import Limits
 from .results import Acknowledged, DeadLetter
 from .retry_budget import RetryBudget
+from .safe_client import SafeClient
 from .sender import RequestSender
 
 PayloadT = TypeVar("PayloadT")
@@ -37,6 +39,8 @@ class WriterSettings:
     """Writers that send at the same time, this one included."""
     rows_s_max: float = math.inf
     """Rows that all of them send a second, each the same part."""
+    secrets: Secrets = field(default_factory=Secrets)
+    """What no message may show."""
 
 
 class RowWriter(AsyncSinkWriter[PayloadT]):
@@ -78,7 +82,7 @@ def open_writer(
         on_acknowledged()
 
     sender = RequestSender(
-        client,
+        SafeClient(client, settings.secrets),
         settings.limits,
         retries=settings.retries,
         order_by_key=settings.order_by_key,

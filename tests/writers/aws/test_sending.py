@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import traceback
 from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
@@ -11,11 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from servers.aws import AwsServer
+from servers.aws import SECRET, AwsServer
 from servers.lossy_proxy import Fault, LossyProxy
-from tests.support.aws import NAMED_BY, AwsPlace
+from tests.support.aws import NAMED_BY, AwsPlace, given
 from tests.support.lossy_requests import ProxyOf
-from tests.support.service_places import PLACE, result_of_failure, rows_of, send_rows
+from tests.support.service_places import PLACE, result_of_failure, rows_of, send_rows, service_of
 
 from penstock.committers.errors import (
     AccessRefusedError,
@@ -24,6 +25,8 @@ from penstock.committers.errors import (
     RetryableError,
     SchemaMismatchError,
 )
+from penstock.testing.conformance.echoes import echoing
+from penstock.testing.conformance.request_harness import http_echo
 from penstock.writers.aws.client import AwsClient
 from penstock.writers.aws.dynamodb import DynamoDbClient
 from penstock.writers.aws.sqs import SqsClient
@@ -344,3 +347,33 @@ def test_a_row_that_is_too_large_is_refused_or_dropped(server: AwsServer) -> Non
         place.write(rows, maxRecordBytes="1kb")
     place.write(rows, maxRecordBytes="1kb", badRows="drop")
     assert set(place.ids()) == {2}
+
+
+# Secrets ----------------------------------------------------------------------------------------------
+
+
+class Echo:
+    greeting = b""
+
+    def echo(self, request: bytes, *, is_of_row: bool) -> bytes:
+        return http_echo(request, 403)
+
+
+def test_credentials_of_the_default_chain_are_in_no_message_that_echoes_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither in that of a check nor in that of a request with rows."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "geheim-key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "geheim-token+/==")
+    with echoing(Echo()) as (port, service):
+        options = {**given("kinesis"), "endpointUrl": f"http://127.0.0.1:{port}"}
+        sink = service_of("kinesis").sink(options)
+        for step in (
+            lambda: sink.open_table().plan_batch(rows_of(1).schema, "append", 0),
+            lambda: send_rows(sink.requests, rows_of(1)),
+        ):
+            with pytest.raises(AccessRefusedError, match=r"\*\*\*") as failure:
+                step()
+            assert "geheim" not in "".join(traceback.format_exception(failure.value)).lower()
+        assert "geheim-token" in service.echoed
