@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     )
     from .datasource.table_access import TableAccess
     from .writers.factory import TaskWriters
+    from .writers.requests.acknowledgements import UNACKNOWLEDGED
     from .writers.requests.client import Client, classify_error
     from .writers.requests.entry import Entry
     from .writers.requests.http import HttpClient, HttpTarget
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         DeadLetter,
         Delivered,
         Dropped,
+        Failure,
         Fatal,
         Result,
         Retry,
@@ -132,6 +134,7 @@ _HOME = {
     ),
     "datasource.requests.service": ("RequestService",),
     "datasource.requests.source": ("RequestDataSource",),
+    "writers.requests.acknowledgements": ("UNACKNOWLEDGED",),
     "writers.requests.client": (
         "Client",
         "classify_error",
@@ -147,6 +150,7 @@ _HOME = {
         "DeadLetter",
         "Delivered",
         "Dropped",
+        "Failure",
         "Fatal",
         "Result",
         "Retry",
@@ -159,6 +163,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "DELIVERED",
+    "UNACKNOWLEDGED",
     "AlreadyCommitted",
     "AttemptId",
     "Batch",
@@ -178,6 +183,7 @@ __all__ = [
     "DestinationType",
     "Dropped",
     "Entry",
+    "Failure",
     "Fatal",
     "FileManifests",
     "HttpClient",

@@ -36,7 +36,17 @@ Fault = Literal[
     "sent twice",  # as gateways do; the client receives the second response
     "echoed",  # an error that contains the request's headers
     "denied",
+    "answered a page",
+    "answered nothing",
+    "answered {}",
 ]
+
+_SUCCESSES: dict[str, tuple[str, bytes]] = {
+    "answered a page": ("text/html", b"<!DOCTYPE html><html><title>Log in</title></html>"),
+    "answered nothing": ("text/plain", b""),
+    "answered {}": ("application/json", b"{}"),
+}
+"""With status 200 instead of the server, which does not receive the request."""
 
 _CONTROL = "/--faults--"
 _LATE = "/--late--"
@@ -190,6 +200,9 @@ def _handler(backend: str, faults: _Faults, delay_s: float) -> type[BaseHTTPRequ
                 self._answer(403, {}, b"<Error><Code>AccessDenied</Code></Error>")
             elif fault == "asked to wait":
                 self._answer(503, {"Retry-After": "2"}, b"<Error><Code>SlowDown</Code></Error>")
+            elif fault in _SUCCESSES:
+                kind, answer = _SUCCESSES[fault]
+                self._answer(200, {"Content-Type": kind}, answer)
             elif fault is not None and fault.startswith("answered"):
                 self._fail(fault)
             elif fault == "sent twice":

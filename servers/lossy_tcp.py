@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Literal
 
@@ -30,6 +30,23 @@ class LossyTcp:
         self._word = b""
         self._faults: list[Fault] = []
         self._hit = 0
+        self._reply: Callable[[bytes], bytes] | None = None
+
+    @contextmanager
+    def answering(self, word: bytes, reply: Callable[[bytes], bytes]) -> Iterator[None]:
+        """Answer requests that contain the word within the block, instead of the server."""
+        self.spend(on=word)
+        self._reply = reply
+        try:
+            yield
+            assert self.requests, "there was a request with the word"
+        finally:
+            self._reply = None
+            self.spend()
+
+    def _answer(self, request: bytes) -> bytes | None:
+        reply = self._reply
+        return None if reply is None or self._word not in request else reply(request)
 
     def spend(self, *faults: Fault, on: bytes = b"") -> None:
         """Inject these faults, one for each request that contains the word; empty: any request."""
@@ -75,6 +92,9 @@ class LossyTcp:
                     fault = fault or self._take(request)
                     if fault == "request lost":
                         break
+                    if (answer := self._answer(request)) is not None:
+                        writer.write(answer)
+                        continue
                     if self._delay_s:
                         await asyncio.sleep(self._delay_s)
                     server_writer.write(request)

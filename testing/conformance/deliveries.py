@@ -122,6 +122,24 @@ class DeliveryClaims(Claims):
         check_repeated(harness, *range(6), lost=lost)
         assert not store.pending(decoupled.stream)
 
+    def test_an_answer_that_acknowledges_nothing_delivers_nothing(
+        self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness
+    ) -> None:
+        """If rows are sent in requests. After the retries it is an error, and the rows wait."""
+        answering = harness.without_acknowledgements()
+        if answering is None:
+            return
+        _prepare(decoupled.with_options(retryFor="1s"), store, 2)
+        with answering:
+            delivered = _delivered(store)
+
+        assert (delivered.batches, delivered.left) == (0, 2)
+        assert delivered.failure is not None
+        check_rows(harness)
+        deliver(store)
+        check_rows(harness, *range(4))
+        assert not store.pending(decoupled.stream)
+
     def test_a_delivery_process_that_resumes_late_adds_nothing(
         self, decoupled: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:

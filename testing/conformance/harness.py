@@ -121,6 +121,14 @@ class DestinationHarness(ABC):
         """
         return None
 
+    def without_acknowledgements(self) -> AbstractContextManager[None] | None:
+        """Answer all requests with rows within the block with a success that acknowledges no row, such as an
+        empty answer or the log-in page of a proxy. The server does not receive them.
+
+        None: the destination does not receive rows in requests, or nothing can answer in its place.
+        """
+        return None
+
     @abstractmethod
     def delete_uncommitted(self) -> None:
         """Delete everything in `uncommitted`, as a vacuum or an operator would."""

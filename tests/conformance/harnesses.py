@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -299,6 +300,7 @@ class HttpHarness(ServiceHarness):
     destination = DESTINATION
     secrets: ClassVar = {"header.x-api-key": SECRET}
     rows_in = "POST /rows"
+    unacknowledging = ("answered a page",)
 
     def __init__(self, folder: Path, server: HttpRows, proxy: LossyProxy | None = None) -> None:
         super().__init__(folder)
@@ -482,6 +484,9 @@ class ElasticsearchHarness(OpenSearchHarness):
     destination = elasticsearch.DESTINATION
 
 
+_WRITES = re.compile(rb"\*\d+\r\n\$\d+\r\n(?:SET|HSET|RPUSH|XADD|EVAL)\r\n")
+
+
 class RedisHarness(ServiceHarness):
     """A database, read by the library's other client."""
 
@@ -501,6 +506,9 @@ class RedisHarness(ServiceHarness):
     @property
     def options(self) -> dict[str, str]:
         return {"url": self._url, **self.place, **self.row_log_options}
+
+    def reply_without_acknowledgements(self, request: bytes) -> bytes:
+        return b"$-1\r\n" * len(_WRITES.findall(request))
 
     @property
     def secret_options(self) -> dict[str, str]:
@@ -565,6 +573,10 @@ class NatsHarness(ServiceHarness):
         super().__init__(folder)
         self.server, self._proxy = server, proxy
         self._url = self.url.format((proxy or server).port)
+
+    def reply_without_acknowledgements(self, request: bytes) -> bytes:
+        inboxes = re.findall(rb"HPUB \S+ (\S+) ", request)
+        return b"".join(b"MSG %s 1 2\r\n{}\r\n" % inbox for inbox in inboxes)
 
     def create(self) -> None:
         self.server.create(self.stream, "rows.*")

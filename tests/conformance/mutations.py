@@ -48,8 +48,7 @@ from penstock.testing.conformance import query
 from penstock.testing.conformance.data import NESTED
 from penstock.testing.conformance.harness import DestinationHarness
 from penstock.writers.parquet import schema_projection
-from penstock.writers.requests import http
-from penstock.writers.requests.http import HttpClient
+from penstock.writers.requests import http, settlement
 from penstock.writers.requests.results import DELIVERED
 
 Patch = Callable[[], AbstractContextManager[Any]]
@@ -442,8 +441,9 @@ MUTATIONS = {
         harness=lambda _: PostgresHarness(lambda: "postgresql+psycopg://u@h/d?options=-csearch_path%3Ds"),
         an_unreachable_server_is_reported_without_secrets={"delivery": "coupled"},
     ),
-    "a request without a response counts as delivered": Mutation(
-        returning(HttpClient, "classify", DELIVERED),
+    "a request counts as delivered, whatever the answer is": Mutation(
+        method(settlement, "result_of_each", lambda _real, _results, entries: [DELIVERED] * entries),
+        "an_answer_that_acknowledges_nothing_delivers_nothing",
         harness=HttpHarness,
         a_task_whose_requests_or_responses_are_lost_repeats_only_these={"lost": "request"},
     ),

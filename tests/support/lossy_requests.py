@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -20,6 +20,7 @@ ProxyOf: TypeAlias = Callable[[str], LossyProxy]
 """See the fixture `proxy_of`."""
 
 Fault: TypeAlias = Literal["request lost", "response lost"]
+Answer: TypeAlias = Literal["answered a page", "answered nothing", "answered {}"]
 FAULTS: tuple[Fault, ...] = ("response lost", "request lost", "response lost")
 
 
@@ -38,6 +39,8 @@ class ProxiedHarness(RequestHarness):
     url = "http://127.0.0.1:{}"
     """A URL of such a server, without its port."""
     url_option = "url"
+    unacknowledging: tuple[Answer, ...] = ("answered a page", "answered nothing", "answered {}")
+    """Answers over HTTP that acknowledge nothing."""
     _proxy: LossyProxy | LossyTcp | None
 
     @property
@@ -53,6 +56,27 @@ class ProxiedHarness(RequestHarness):
 
     def losing_requests(self, lost: Lost, times: int) -> AbstractContextManager[None] | None:
         return None if self._proxy is None else _losing(self._proxy, lost, times, self.rows_in)
+
+    def without_acknowledgements(self) -> AbstractContextManager[None] | None:
+        if self._proxy is None:
+            return None
+        if isinstance(self._proxy, LossyTcp):
+            return self._proxy.answering(self.rows_in, self.reply_without_acknowledgements)
+        return _answering(self._proxy, self.unacknowledging * 100, self.rows_in)
+
+    def reply_without_acknowledgements(self, request: bytes) -> bytes:
+        """Return the answer to a request that does not go over HTTP."""
+        raise NotImplementedError
+
+
+@contextmanager
+def _answering(proxy: LossyProxy, answers: Sequence[Answer], rows_in: str) -> Iterator[None]:
+    proxy.spend(*answers, on=rows_in)
+    try:
+        yield
+        assert proxy.hit(), "there was a request with rows"
+    finally:
+        proxy.spend()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from penstock.writers.requests.entry import Entry
 from penstock.writers.requests.limits import Limits
-from penstock.writers.requests.results import DELIVERED, Acknowledged, Result
+from penstock.writers.requests.results import DELIVERED, Acknowledged, Failure, Result
 from penstock.writers.requests.sender import RequestSender
 
 NEVER: Final = "never"
@@ -30,7 +30,10 @@ class Seen:
 
 
 class ScriptedService:
-    """The client of a service that answers its requests in turn, and delivers all after the last answer."""
+    """The client of a service that answers its requests in turn, and delivers all after the last answer.
+
+    An answer that acknowledges does so for each entry.
+    """
 
     def __init__(self, *answers: Answer, latency_s: float | Callable[[int], float] = LATENCY_S) -> None:
         """
@@ -45,7 +48,7 @@ class ScriptedService:
         self.cancelled = 0
         self.closed = 0
 
-    async def submit(self, entries: Sequence[Entry[Any]]) -> Result | Sequence[Result]:
+    async def submit(self, entries: Sequence[Entry[Any]]) -> Failure | Sequence[Result]:
         number = len(self.requests)
         seen = Seen(now(), tuple(one.position for one in entries), tuple(one.id for one in entries))
         self.requests.append(seen)
@@ -65,7 +68,7 @@ class ScriptedService:
         if isinstance(answer, Exception):
             raise answer
         assert not isinstance(answer, str)
-        return answer
+        return [answer] * len(entries) if isinstance(answer, Acknowledged) else answer
 
     async def close(self) -> None:
         self.closed += 1

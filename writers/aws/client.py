@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 from ..requests.entry import Entry
 from ..requests.limits import Limits
-from ..requests.results import Result
-from .errors import classify
+from ..requests.results import Failure, Result
+from .errors import classify, reading_an_answer
 from .signed import SentSecrets
 from .target import CONNECT_S, AwsTarget, data_loader
 
@@ -42,22 +42,23 @@ class AwsClient(ABC, Generic[PayloadT]):
         return self._sent.values
 
     @abstractmethod
-    async def send(self, client: Any, entries: Sequence[Entry[PayloadT]]) -> Result | Sequence[Result]:
+    async def send(self, client: Any, entries: Sequence[Entry[PayloadT]]) -> Failure | Sequence[Result]:
         """Make one request. See `Client.submit`."""
 
     async def prepare(self, client: Any) -> None:
         """Called once, before the first request."""
 
-    async def submit(self, entries: Sequence[Entry[PayloadT]]) -> Result | Sequence[Result]:
+    async def submit(self, entries: Sequence[Entry[PayloadT]]) -> Failure | Sequence[Result]:
         async with self._opening:
             if self._client is None:
                 self._client = await self._open()
-        return await self.send(self._client, entries)
+        with reading_an_answer():
+            return await self.send(self._client, entries)
 
     async def close(self) -> None:
         await self._stack.aclose()
 
-    def classify(self, error: Exception) -> Result:
+    def classify(self, error: Exception) -> Failure:
         return classify(error)
 
     async def _open(self) -> Any:
@@ -78,6 +79,7 @@ class AwsClient(ABC, Generic[PayloadT]):
                 session.create_client(**self._target.arguments, config=config)
             )
             self._sent.watch(client)
-            await self.prepare(client)
+            with reading_an_answer():
+                await self.prepare(client)
             self._stack = stack.pop_all()
         return client

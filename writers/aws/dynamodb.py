@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from ...committers.errors import ConfigurationError, SchemaMismatchError
 from ...committers.requests.contract import NOWHERE, RowPlace
+from ..requests.acknowledgements import UNACKNOWLEDGED, object_of, objects_in
 from ..requests.entry import Entry
 from ..requests.json_rows import check_json_schema
 from ..requests.limits import Limits
-from ..requests.results import DELIVERED, Result, Retry
+from ..requests.results import DELIVERED, Failure, Result, Retry
 from ..requests.row_ids import check_id_column, row_ids
 from ..requests.row_requests import RowRequests
 from .client import AwsClient
@@ -52,7 +53,7 @@ class DynamoDbRequests(RowRequests):
                 )
 
     def check_destination(self, rows: pa.Schema) -> None:
-        table = self.target.ask("describe_table", TableName=self.target.resource)["Table"]
+        table = self.target.ask("describe_table", "Table", TableName=self.target.resource)
         types = {one["AttributeName"]: one["AttributeType"] for one in table["AttributeDefinitions"]}
         named = [one["AttributeName"] for one in sorted(table["KeySchema"], key=lambda one: one["KeyType"])]
         if sorted(named) != sorted(self.keys):
@@ -90,20 +91,24 @@ class DynamoDbClient(AwsClient[Item]):
         super().__init__(target, limits)
         self._keys = keys
 
-    async def send(self, client: Any, entries: Sequence[Entry[Item]]) -> Result | Sequence[Result]:
+    async def send(self, client: Any, entries: Sequence[Entry[Item]]) -> Failure | Sequence[Result]:
         requests = [{"PutRequest": {"Item": one.payload}} for one in entries]
         response = await client.batch_write_item(RequestItems={self._target.resource: requests})
-        left = [
-            key_of(one["PutRequest"]["Item"], self._keys)
-            for of_table in response.get("UnprocessedItems", {}).values()
-            for one in of_table
-        ]
-        if not left:
-            return DELIVERED
+        left = response.get("UnprocessedItems") if isinstance(response, dict) else None
+        if not isinstance(left, dict):
+            return UNACKNOWLEDGED  # it is empty if all items are written
         again = Retry("UnprocessedItems", "The table is throttled.", is_throttled=True)
-        if not set(left) <= {one.key for one in entries}:
+        keys = [self._key_of(request) for table in left for request in objects_in(left, table)]
+        if not set(keys) <= {one.key for one in entries} or len(keys) < len(left):
             return again  # items are the same however often they are written
-        return [again if one.key in left else DELIVERED for one in entries]
+        return [again if one.key in keys else DELIVERED for one in entries]
+
+    def _key_of(self, request: Mapping[str, Any]) -> Hashable:
+        """Return the key of a request that is left; None if it is none of ours."""
+        try:
+            return key_of(object_of(request.get("PutRequest")).get("Item", {}), self._keys)
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
+            return None
 
 
 def _check(id_column: str | None, keys: Sequence[str], rows: pa.RecordBatch) -> None:

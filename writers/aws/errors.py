@@ -6,9 +6,14 @@ and SendMessageBatch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
 from ...committers.errors import AccessRefusedError, ConfigurationError
+from ..requests.acknowledgements import acknowledged_by, text_of, unreadable
 from ..requests.client import classify_error
-from ..requests.results import DeadLetter, Fatal, Result, Retry, Split
+from ..requests.results import DeadLetter, Failure, Fatal, Result, Retry, Split
 from ..requests.retry_after import retry_after_of
 
 _THROTTLED = frozenset(
@@ -103,7 +108,20 @@ _MISCONFIGURED = frozenset(
 )
 
 
-def result_of(code: str, message: str, status: int = 400, retry_after_s: float | None = None) -> Result:
+class AnswerError(Exception):
+    """An answer that is not one of the service: the library assumes its form."""
+
+
+@contextmanager
+def reading_an_answer() -> Iterator[None]:
+    """Raise `AnswerError` for what botocore, or its caller, raises while it reads another answer."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise AnswerError(f"{type(error).__name__}: {error}") from error
+
+
+def result_of(code: str, message: str, status: int = 400, retry_after_s: float | None = None) -> Failure:
     """Return the result of a request that failed with this error."""
     code = code.rpartition("#")[2].rpartition(".")[2]  # AWS.SimpleQueueService.NonExistentQueue
     if code == "NonExistentQueue":
@@ -129,12 +147,25 @@ def result_of_entry(code: str, message: str) -> Result:
     return DeadLetter(result.code, result.message) if isinstance(result, Split) else result
 
 
-def classify(error: Exception) -> Result:
+def result_of_record(record: Mapping[str, Any], acknowledgement: str) -> Result:
+    """Return the result of one record of Kinesis or Firehose.
+
+    Args:
+        acknowledgement: the field that only a record has which was taken
+    """
+    if code := text_of(record, "ErrorCode"):
+        return result_of_entry(code, text_of(record, "ErrorMessage"))
+    return acknowledged_by(record, acknowledgement)
+
+
+def classify(error: Exception) -> Failure:
     """Return the result of a request that raised this error. A response that was cut off is retried."""
     import aiohttp
     from botocore import exceptions as aws
 
     code, message = type(error).__name__, str(error)
+    if isinstance(error, AnswerError):
+        return unreadable(message)
     if isinstance(error, aws.ClientError):
         described, metadata = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
         return result_of(

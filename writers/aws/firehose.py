@@ -9,11 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from ...committers.requests.contract import RowPlace
+from ..requests.acknowledgements import results_of_items
 from ..requests.entry import Entry
 from ..requests.json_requests import JsonRequests
-from ..requests.results import DELIVERED, Result
+from ..requests.results import Failure, Result
 from .client import AwsClient
-from .errors import result_of_entry
+from .errors import result_of_record
 from .target import AwsTarget
 
 
@@ -27,7 +28,11 @@ class FirehoseRequests(JsonRequests):
         return FirehoseClient(self.target, self.settings.limits)
 
     def check_destination(self, rows: pa.Schema) -> None:
-        self.target.ask("describe_delivery_stream", DeliveryStreamName=self.target.resource)
+        self.target.ask(
+            "describe_delivery_stream",
+            "DeliveryStreamDescription",
+            DeliveryStreamName=self.target.resource,
+        )
 
     def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[bytes]]:
         entries = JsonRequests.entries(self, rows, place)
@@ -37,15 +42,10 @@ class FirehoseRequests(JsonRequests):
 class FirehoseClient(AwsClient[bytes]):
     """Sends PutRecordBatch, in which some records can fail."""
 
-    async def send(self, client: Any, entries: Sequence[Entry[bytes]]) -> Result | Sequence[Result]:
+    async def send(self, client: Any, entries: Sequence[Entry[bytes]]) -> Failure | Sequence[Result]:
         response = await client.put_record_batch(
             DeliveryStreamName=self._target.resource, Records=[{"Data": one.payload} for one in entries]
         )
-        if not response.get("FailedPutCount"):
-            return DELIVERED
-        return [
-            result_of_entry(record["ErrorCode"], record.get("ErrorMessage", ""))
-            if record.get("ErrorCode")
-            else DELIVERED
-            for record in response["RequestResponses"]
-        ]
+        return results_of_items(
+            response, "RequestResponses", lambda record: result_of_record(record, "RecordId")
+        )

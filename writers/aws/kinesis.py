@@ -12,13 +12,14 @@ import pyarrow as pa
 
 from ...committers.errors import SchemaMismatchError
 from ...committers.requests.contract import NOWHERE, RowPlace
+from ..requests.acknowledgements import results_of_items
 from ..requests.entry import Entry
 from ..requests.json_requests import JsonRequests, check_rows
 from ..requests.json_rows import json_objects
-from ..requests.results import DELIVERED, Result
+from ..requests.results import Failure, Result
 from ..requests.row_ids import check_text_column, row_ids, texts_of
 from .client import AwsClient
-from .errors import result_of_entry
+from .errors import result_of_record
 from .target import AwsTarget
 
 PARTITION_KEY_MAX = 256
@@ -47,7 +48,9 @@ class KinesisRequests(JsonRequests):
         check_text_column(rows, "partitionKey", self.partition_key)
 
     def check_destination(self, rows: pa.Schema) -> None:
-        self.target.ask("describe_stream_summary", StreamName=self.target.resource)
+        self.target.ask(
+            "describe_stream_summary", "StreamDescriptionSummary", StreamName=self.target.resource
+        )
 
     def checker(self) -> Callable[[pa.RecordBatch], None]:
         return partial(_check, self.id_column, self.partition_key)
@@ -66,21 +69,16 @@ class KinesisRequests(JsonRequests):
 class KinesisClient(AwsClient[Record]):
     """Sends PutRecords, in which some records can fail."""
 
-    async def send(self, client: Any, entries: Sequence[Entry[Record]]) -> Result | Sequence[Result]:
+    async def send(self, client: Any, entries: Sequence[Entry[Record]]) -> Failure | Sequence[Result]:
         response = await client.put_records(
             StreamName=self._target.resource,
             Records=[
                 {"Data": one.payload.data, "PartitionKey": one.payload.partition_key} for one in entries
             ],
         )
-        if not response.get("FailedRecordCount"):
-            return DELIVERED
-        return [
-            result_of_entry(record["ErrorCode"], record.get("ErrorMessage", ""))
-            if record.get("ErrorCode")
-            else DELIVERED
-            for record in response["Records"]
-        ]
+        return results_of_items(
+            response, "Records", lambda record: result_of_record(record, "SequenceNumber")
+        )
 
 
 def _keys(

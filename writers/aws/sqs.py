@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from ...committers.errors import SchemaMismatchError
 from ...committers.requests.contract import RowPlace
+from ..requests.acknowledgements import UNACKNOWLEDGED, acknowledged_by, objects_in, text_of
 from ..requests.entry import Entry
 from ..requests.json_requests import JsonRequests, check_rows
 from ..requests.json_rows import json_objects
-from ..requests.results import DELIVERED, Result, Retry
+from ..requests.results import Failure, Result
 from ..requests.row_ids import check_text_column, id_with_content, row_ids, texts_of
 from .client import AwsClient
 from .errors import result_of_entry
@@ -55,7 +56,7 @@ class SqsRequests(JsonRequests):
         check_text_column(rows, "messageGroupId", self.group)
 
     def check_destination(self, rows: pa.Schema) -> None:
-        self.target.ask("get_queue_url", QueueName=self.target.resource)
+        self.target.ask("get_queue_url", "QueueUrl", QueueName=self.target.resource)
 
     def checker(self) -> Callable[[pa.RecordBatch], None]:
         return partial(_check, self.id_column, self.group)
@@ -88,16 +89,23 @@ class SqsClient(AwsClient[Message]):
     async def prepare(self, client: Any) -> None:
         self._queue_url = (await client.get_queue_url(QueueName=self._target.resource))["QueueUrl"]
 
-    async def send(self, client: Any, entries: Sequence[Entry[Message]]) -> Result | Sequence[Result]:
+    async def send(self, client: Any, entries: Sequence[Entry[Message]]) -> Failure | Sequence[Result]:
         response = await client.send_message_batch(
             QueueUrl=self._queue_url,
             Entries=[_request(number, entry.payload) for number, entry in enumerate(entries)],
         )
-        results: dict[str, Result] = {one["Id"]: DELIVERED for one in response.get("Successful", ())}
-        for one in response.get("Failed", ()):
-            results[one["Id"]] = result_of_entry(one["Code"], one.get("Message", ""))
-        missing = Retry("missing", "The response says nothing about this message.")
-        return [results.get(str(number), missing) for number in range(len(entries))]
+        results = {
+            text_of(one, "Id"): acknowledged_by(one, "MessageId")
+            for one in objects_in(response, "Successful")
+        }
+        for one in objects_in(response, "Failed"):
+            results[text_of(one, "Id")] = _result_of_failed(one)
+        return [results.get(str(number), UNACKNOWLEDGED) for number in range(len(entries))]
+
+
+def _result_of_failed(message: Mapping[str, Any]) -> Result:
+    code = text_of(message, "Code")
+    return result_of_entry(code, text_of(message, "Message")) if code else UNACKNOWLEDGED
 
 
 def _request(number: int, message: Message) -> dict[str, str]:

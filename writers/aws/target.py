@@ -9,7 +9,7 @@ from typing import Any
 from ...committers.errors import ConfigurationError, PenstockError, RetryableError
 from ...committers.secrets import Secrets
 from ..requests.results import Fatal, Retry
-from .errors import MISSING, classify
+from .errors import MISSING, classify, reading_an_answer
 from .signed import SentSecrets
 
 CONNECT_S = 10.0
@@ -44,13 +44,13 @@ class AwsTarget:
             "aws_session_token": self.session_token,
         }
 
-    def ask(self, operation: str, **parameters: str) -> dict[str, Any]:
-        """Make one call and wait for its response. For checks, not for rows.
+    def ask(self, operation: str, answer: str, **parameters: str) -> Any:
+        """Make one call and return the field `answer` of its response. For checks, not for rows.
 
         Raises:
             ConfigurationError: the resource does not exist.
             AccessRefusedError: the credentials do not allow the call.
-            RetryableError: the service does not answer.
+            RetryableError: the service does not answer, or something else does.
         """
         from botocore.config import Config
         from botocore.session import get_session
@@ -62,11 +62,11 @@ class AwsTarget:
         try:
             client = session.create_client(**self.arguments, config=config)
             sent.watch(client)
-            response: dict[str, Any] = getattr(client, operation)(**parameters)
+            with reading_an_answer():
+                return getattr(client, operation)(**parameters)[answer]
         except Exception as error:  # noqa: BLE001  of any type
             refused = self._refused(operation, error)
             raise type(refused)(Secrets(sent.values).mask(str(refused))) from None
-        return response
 
     def _refused(self, operation: str, error: Exception) -> PenstockError:
         result = classify(error)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..requests.entry import Entry
-from ..requests.results import DeadLetter, Result
+from ..requests.results import DeadLetter, Failure, Result
 from .errors import classify, result_of
 from .message import Message
 from .target import NatsTarget, close
@@ -40,7 +40,7 @@ class NatsClient:
             self._leave(self._connection)
         await asyncio.gather(*self._closing)
 
-    def classify(self, error: Exception) -> Result:
+    def classify(self, error: Exception) -> Failure:
         return classify(error)
 
     async def _connect(self) -> _Connection:

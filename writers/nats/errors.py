@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import ssl
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ...committers.errors import AccessRefusedError, ConfigurationError, PenstockError
+from ..requests.acknowledgements import object_of
 from ..requests.client import classify_error
-from ..requests.results import DELIVERED, DeadLetter, Fatal, Result, Retry
+from ..requests.results import DELIVERED, DeadLetter, Failure, Fatal, Result, Retry
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -42,25 +45,30 @@ def result_of(ack: Msg, subject: str) -> Result:
             f"no stream takes the subject {subject}, or JetStream is not available. Check the subjects of "
             "the stream.",
         )
-    try:
-        response: Any = json.loads(ack.data)
-        if "error" in response:
-            return result_of_error(response["error"])
-        if isinstance(response["seq"], int) and response["stream"]:
-            return DELIVERED  # also if it is a duplicate: the stream has the message
-    except (ValueError, TypeError, KeyError):
-        pass
-    return Fatal(
+    response: object = None
+    with suppress(ValueError, RecursionError):
+        response = json.loads(ack.data)
+    error = object_of(object_of(response).get("error"))
+    if _number(error, "code"):
+        return result_of_error(error)
+    if not error and _is_puback(object_of(response)):
+        return DELIVERED  # also if it is a duplicate: the stream has the message
+    return Retry(
         "NO_PUBACK",
-        f"A service other than JetStream responds to the subject {subject}. Remove it, or choose "
-        "another subject.",
-        ConfigurationError,
+        f"A service other than JetStream responds to the subject {subject}. If this lasts, remove it, or "
+        "choose another subject.",
     )
 
 
-def result_of_error(error: dict[str, Any]) -> Result:
+def _is_puback(response: Mapping[str, Any]) -> bool:
+    """The name of the stream, and the place of the message in it."""
+    number, stream = response.get("seq"), response.get("stream")
+    return isinstance(number, int) and number > 0 and isinstance(stream, str) and bool(stream)
+
+
+def result_of_error(error: Mapping[str, Any]) -> Result:
     """Return what an error of JetStream means, by the number in its list of errors."""
-    number, status = error.get("err_code", 0), error.get("code", 0)
+    number, status = (_number(error, name) for name in ("err_code", "code"))
     code, message = str(number or status), str(error.get("description", ""))
     if number in _FATAL:
         return Fatal(code, f"{message}. {_FATAL[number]}", ConfigurationError)
@@ -73,7 +81,12 @@ def result_of_error(error: dict[str, Any]) -> Result:
     return Fatal(code, message, ConfigurationError)
 
 
-def classify(error: Exception) -> Result:
+def _number(error: Mapping[str, Any], name: str) -> int:
+    value = error.get(name)
+    return value if isinstance(value, int) else 0
+
+
+def classify(error: Exception) -> Failure:
     """See `ErrorClassifier`."""
     from nats import errors
     from nats.js.errors import APIError
@@ -84,9 +97,10 @@ def classify(error: Exception) -> Result:
     if isinstance(error, ssl.SSLError):
         return Fatal(code, f"{message}. Check url and caFile.", ConfigurationError)
     if isinstance(error, APIError):
-        return result_of_error(
+        result = result_of_error(
             {"code": error.code, "err_code": error.err_code, "description": error.description}
         )
+        return result if isinstance(result, (Retry, Fatal)) else Fatal(code, message, ConfigurationError)
     if isinstance(error, errors.AuthorizationError) or (
         isinstance(error, errors.Error) and any(word in message.lower() for word in _ACCESS_WORDS)
     ):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry as Retries
 from redis.backoff import NoBackoff
 
+from ..requests.acknowledgements import UNACKNOWLEDGED
 from ..requests.entry import Entry
-from ..requests.results import DELIVERED, Result
+from ..requests.results import DELIVERED, Failure, Result
 from .errors import classify
 from .fence import SCRIPT, Fenced, results_of, script_arguments
 from .target import RedisTarget
@@ -32,36 +34,38 @@ class RedisClient:
         self._is_between = False
         """See `script_arguments`."""
 
-    async def submit(self, entries: Sequence[Entry[Command | Fenced]]) -> Result | Sequence[Result]:
+    async def submit(self, entries: Sequence[Entry[Command | Fenced]]) -> Failure | Sequence[Result]:
         if self._redis is None:
             self._redis = self._open()
         fenced: list[Fenced] = []
+        commands: list[Command] = []
         pipeline = self._redis.pipeline(transaction=False)
         for entry in entries:
             if isinstance(entry.payload, Fenced):
                 fenced.append(entry.payload)
             else:
+                commands.append(entry.payload)
                 pipeline.execute_command(*entry.payload)
         if fenced:
             return await self._send_fenced(self._redis, fenced)
         replies = await pipeline.execute(raise_on_error=False)
-        return [classify(reply) if isinstance(reply, Exception) else DELIVERED for reply in replies]
+        return [_result_of(reply, command[0]) for reply, command in zip(replies, commands, strict=True)]
 
     async def close(self) -> None:
         if self._redis is not None:
             await self._redis.aclose()
 
-    def classify(self, error: Exception) -> Result:
+    def classify(self, error: Exception) -> Failure:
         return classify(error)
 
-    async def _send_fenced(self, redis: Any, entries: Sequence[Fenced]) -> Sequence[Result]:
+    async def _send_fenced(self, redis: Any, entries: Sequence[Fenced]) -> Failure | Sequence[Result]:
         target = self._target
         arguments = script_arguments(
             entries, target.structure, target.length_max, is_between=self._is_between
         )
-        done, is_between, failure = await redis.execute_command("EVAL", SCRIPT, *arguments)
-        self._is_between = bool(is_between)
-        return results_of(entries, done, failure.decode(errors="replace"))
+        reply = await redis.execute_command("EVAL", SCRIPT, *arguments)
+        results, self._is_between = results_of(entries, reply, is_between=self._is_between)
+        return results
 
     def _open(self) -> Redis:
         return Redis(
@@ -70,3 +74,24 @@ class RedisClient:
             max_connections=self._connections,
             retry=Retries(NoBackoff(), 0),
         )
+
+
+def _result_of(reply: object, command: str | bytes | int) -> Result:
+    """Return the result of an entry, whose command has the reply that its documentation gives."""
+    if isinstance(reply, Exception):
+        return classify(reply)
+    return DELIVERED if _REPLIES[command](reply) else UNACKNOWLEDGED
+
+
+def _is_number(reply: object, smallest: int) -> bool:
+    return isinstance(reply, int) and not isinstance(reply, bool) and reply >= smallest
+
+
+_ENTRY_ID = re.compile(rb"\d+-\d+")
+_REPLIES: Mapping[str | bytes | int, Callable[[object], bool]] = {
+    "SET": lambda reply: reply is True,  # what the library makes of OK
+    "HSET": lambda reply: _is_number(reply, 0),  # fields that were added; 0 if it was there
+    "RPUSH": lambda reply: _is_number(reply, 1),  # the length of the list
+    "XADD": lambda reply: isinstance(reply, bytes) and _ENTRY_ID.fullmatch(reply) is not None,
+}
+"""Whether a reply acknowledges the command."""

@@ -6,8 +6,9 @@ import asyncio
 from functools import cache
 
 from ...committers.errors import AccessRefusedError, ConfigurationError
+from ..requests.acknowledgements import unreadable
 from ..requests.client import classify_error
-from ..requests.results import Fatal, Result, Retry
+from ..requests.results import Failure, Fatal, Retry
 
 _RETRIED = frozenset(
     ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "READONLY", "TRYAGAIN")
@@ -52,7 +53,7 @@ def _codes() -> tuple[tuple[type[Exception], str], ...]:
     )
 
 
-def classify(error: Exception) -> Result:
+def classify(error: Exception) -> Failure:
     """See `ErrorClassifier`."""
     from redis import exceptions
 
@@ -64,10 +65,12 @@ def classify(error: Exception) -> Result:
     if isinstance(error, exceptions.ResponseError):
         code, _, message = str(error).partition(" ")
         return result_of(code, message)
+    if isinstance(error, (exceptions.InvalidResponse, ValueError)):  # something else than Redis replies
+        return unreadable(str(error))
     return classify_error(error)
 
 
-def result_of(code: str, message: str) -> Result:
+def result_of(code: str, message: str) -> Failure:
     """Return the result of a response with an error."""
     if code == "OOM":
         return Retry(code, message, is_throttled=True)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...committers.errors import ConfigurationError
-from ..requests.results import DELIVERED, Fatal, Result
+from ..requests.acknowledgements import UNACKNOWLEDGED
+from ..requests.results import DELIVERED, Failure, Fatal, Result
 from .errors import result_of
 
 SCRIPT = """
@@ -89,20 +90,34 @@ def script_arguments(
     return (len(keys), *keys, *settings, *(part for entry in entries for part in entry.arguments))
 
 
-def results_of(entries: Sequence[Fenced], done: int, failure: str) -> Sequence[Result]:
-    """Return the result of each entry."""
-    if not failure:
-        return [DELIVERED] * len(entries)
-    result: Result
+def results_of(
+    entries: Sequence[Fenced], reply: object, *, is_between: bool
+) -> tuple[Failure | Sequence[Result], bool]:
+    """Return the results, and whether the next entries are between two that were delivered before.
+
+    Args:
+        reply: of the script
+        is_between: before these entries
+    """
+    if not (isinstance(reply, list) and len(reply) == 3):
+        return UNACKNOWLEDGED, is_between
+    done, is_between_now, failure = reply
+    if not (isinstance(done, int) and is_between_now in (0, 1) and isinstance(failure, bytes)):
+        return UNACKNOWLEDGED, is_between
+    if not (0 <= done < len(entries) if failure else done == len(entries)):
+        return UNACKNOWLEDGED, is_between
+    failed = [] if not failure else [_failed(entries, failure.decode(errors="replace"))]
+    return [DELIVERED] * done + failed * (len(entries) - done), is_between_now == 1
+
+
+def _failed(entries: Sequence[Fenced], failure: str) -> Failure:
     if failure == "REWRITTEN":
-        result = Fatal(
+        return Fatal(
             failure,
             "A part of this batch was delivered before, and its row log then written again with other rows. "
             "Remove what the batch has written, or accept that it arrives twice; then delete the key "
             f"{entries[0].fence}.",
             ConfigurationError,
         )
-    else:
-        code, _, message = failure.partition(" ")
-        result = result_of(code, message)
-    return [DELIVERED] * done + [result] * (len(entries) - done)
+    code, _, message = failure.partition(" ")
+    return result_of(code, message)

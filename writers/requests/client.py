@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from ...committers.errors import PenstockError, RetryableError
 from .entry import Entry
-from .results import Acknowledged, Fatal, Result, Retry
+from .results import Acknowledged, Failure, Fatal, Result, Retry
 
 PayloadT_contra = TypeVar("PayloadT_contra", contravariant=True)
 
@@ -21,8 +21,12 @@ class Client(Protocol[PayloadT_contra]):
     Create the client anywhere; it opens its connections in the first `submit`.
     """
 
-    async def submit(self, entries: Sequence[Entry[PayloadT_contra]]) -> Result | Sequence[Result]:
-        """Send one request and return a result for each entry, in their order, or one result for all.
+    async def submit(self, entries: Sequence[Entry[PayloadT_contra]]) -> Failure | Sequence[Result]:
+        """Send one request and return a result for each entry, in their order; or one failure for all.
+
+        `Delivered` is the result of an entry that the answer acknowledges. If it says nothing about an entry,
+        its result is `UNACKNOWLEDGED`. If there are more or fewer results than entries, or one success for
+        all of them, the writer takes none of them for delivered and sends all again.
 
         A cancelled call ends soon: the writer waits for it. The writer cancels it after the request time-out,
         and when it is aborted.
@@ -38,7 +42,7 @@ class Client(Protocol[PayloadT_contra]):
 class ErrorClassifier(Protocol):
     """Capability of a client: it knows what the exceptions of its library mean."""
 
-    def classify(self, error: Exception) -> Result:
+    def classify(self, error: Exception) -> Failure:
         """Return the result of all entries of the request that raised `error`."""
         ...
 
@@ -65,7 +69,7 @@ _UNREACHABLE = frozenset(
 )
 
 
-def classify_error(error: Exception) -> Result:
+def classify_error(error: Exception) -> Failure:
     """Connection errors and time-outs are retried, everything else is fatal."""
     code = type(error).__name__
     if isinstance(error, _RETRIED) or (isinstance(error, OSError) and error.errno in _UNREACHABLE):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -14,9 +15,10 @@ from yarl import URL
 
 from ...committers.errors import AccessRefusedError, ConfigurationError
 from ...committers.secrets import without_last_word
+from .acknowledgements import CODE
 from .client import classify_error
 from .entry import Entry
-from .results import DELIVERED, Fatal, Result, Retry, Split
+from .results import DELIVERED, Delivered, Failure, Fatal, Retry, Split
 from .retry_after import retry_after_of
 
 Body: TypeAlias = Literal["json_array", "ndjson", "row"]
@@ -28,6 +30,9 @@ _CONTENT_TYPES: dict[Body, str] = {
 }
 _SHOWN_BYTES = 1 << 16
 """What is read of an error's body, for the message."""
+_ACKNOWLEDGED = frozenset(range(200, 206))
+"""All rows are taken. Others below 300 speak of a part of them (206, 207, 208), or of another protocol."""
+_PAGE = re.compile(rb"\s*(<!doctype\s+html|<html)\b", re.IGNORECASE)
 _RETRIED = frozenset((408, 425, 429))
 _THROTTLED = frozenset((429, 503))
 _FATAL = {
@@ -94,7 +99,8 @@ class HttpClient:
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
 
-    async def submit(self, entries: Sequence[Entry[bytes | AddressedRow]]) -> Result:
+    async def submit(self, entries: Sequence[Entry[bytes | AddressedRow]]) -> Failure | Sequence[Delivered]:
+        """The service takes all rows of a request or none: its status is the acknowledgement of each one."""
         target, first = self._target, entries[0].payload
         if self._session is None:
             self._session = self._open()
@@ -105,17 +111,18 @@ class HttpClient:
             headers={target.idempotency_header: _idempotency_key(entries)},
             allow_redirects=False,  # redirects may turn a POST into a GET
         ) as response:
-            if response.status < 300:
-                async for _ in response.content.iter_chunked(1 << 16):
-                    pass  # the connection is used again
-                return DELIVERED
+            if response.status in _ACKNOWLEDGED:
+                start = b""
+                async for chunk in response.content.iter_chunked(1 << 16):  # the connection is used again
+                    start = start or chunk
+                return _unacknowledged(response.status, start) or [DELIVERED] * len(entries)
             return _refusal(response, await _text_of(response))
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
 
-    def classify(self, error: Exception) -> Result:
+    def classify(self, error: Exception) -> Failure:
         """A request that was cut off, also in the middle of its response, is retried."""
         code, message = type(error).__name__, str(error)
         if isinstance(error, (aiohttp.ClientSSLError, aiohttp.InvalidURL)):
@@ -185,9 +192,24 @@ def _idempotency_key(entries: Sequence[Entry[bytes | AddressedRow]]) -> str:
     return hashlib.sha256("\n".join(entry.id for entry in entries).encode()).hexdigest()
 
 
-def _refusal(response: aiohttp.ClientResponse, text: str) -> Result:
+def _unacknowledged(status: int, body: bytes) -> Retry | None:
+    """The result of a success that is a page for people; None if it is not."""
+    if _PAGE.match(body) is None:
+        return None
+    return Retry(
+        CODE,
+        f"The url answers {status} with an HTML page. If this lasts, check the url: a proxy or a log-in page "
+        "may answer there.",
+    )
+
+
+def _refusal(response: aiohttp.ClientResponse, text: str) -> Failure:
     """The result of a response that is not a success."""
     status = response.status
+    if status < 300:
+        return Retry(
+            str(status), f"{response.reason or ''}. The status does not say that all rows are taken."
+        )
     code, message = str(status), f"{response.reason or ''}: {text}" if text else response.reason or ""
     if status in _RETRIED or status >= 500:
         retry_after_s = retry_after_of(response.headers)

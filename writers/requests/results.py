@@ -10,7 +10,7 @@ from ...committers.errors import PenstockError, RetryableError
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The destination has the entry."""
+    """The destination has acknowledged this entry, in the form that its documentation gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,5 +64,8 @@ Acknowledged: TypeAlias = Delivered | Dropped | DeadLetter
 """Results after which an entry is done."""
 
 Result: TypeAlias = Delivered | Dropped | DeadLetter | Retry | Split | Fatal
+
+Failure: TypeAlias = Retry | Split | Fatal
+"""Results that all entries of a request can have together."""
 
 DELIVERED = Delivered()

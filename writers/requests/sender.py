@@ -19,7 +19,7 @@ from .entry import Entry
 from .limits import Limits
 from .progress import Progress
 from .rate_limit import Aimd, Permit, RateLimit
-from .results import Acknowledged, DeadLetter, Delivered, Dropped, Fatal, Result, Retry
+from .results import Acknowledged, DeadLetter, Delivered, Dropped, Failure, Fatal, Result, Retry
 from .retry_budget import RetryBudget
 from .settlement import settle
 
@@ -98,7 +98,7 @@ class RequestSender(Generic[PayloadT]):
         self._observer = observer
         self._draw = draw
         self._buffer: EntryBuffer[PayloadT] = EntryBuffer(order_by_key=order_by_key, in_order=in_order)
-        self._in_flight: dict[asyncio.Task[Result | Sequence[Result]], _Request[PayloadT]] = {}
+        self._in_flight: dict[asyncio.Task[Failure | Sequence[Result]], _Request[PayloadT]] = {}
         self._progress = Progress()
         self._counters = Counters(in_flight_max=self._rate.limit_entries)
         self._timer: asyncio.TimerHandle | None = None
@@ -325,7 +325,7 @@ class RequestSender(Generic[PayloadT]):
         counters.bytes += sum(entry.size_bytes for entry in entries)
         counters.in_flight += len(entries)
 
-    def _time_out(self, task: asyncio.Task[Result | Sequence[Result]]) -> None:
+    def _time_out(self, task: asyncio.Task[Failure | Sequence[Result]]) -> None:
         request, loop = self._in_flight[task], asyncio.get_running_loop()
         if loop.time() > request.timer.when() + LATE_S:
             request.timer = loop.call_later(LATE_S, self._time_out, task)
@@ -333,7 +333,7 @@ class RequestSender(Generic[PayloadT]):
         request.is_timed_out = True
         task.cancel()
 
-    def _finish_request(self, task: asyncio.Task[Result | Sequence[Result]]) -> None:
+    def _finish_request(self, task: asyncio.Task[Failure | Sequence[Result]]) -> None:
         request = self._in_flight.pop(task)
         request.timer.cancel()
         self._counters.in_flight -= len(request.queued)
@@ -350,8 +350,8 @@ class RequestSender(Generic[PayloadT]):
         self._notify()
 
     def _results(
-        self, task: asyncio.Task[Result | Sequence[Result]], request: _Request[PayloadT]
-    ) -> Result | Sequence[Result]:
+        self, task: asyncio.Task[Failure | Sequence[Result]], request: _Request[PayloadT]
+    ) -> Failure | Sequence[Result]:
         """The results of a request, whatever became of it."""
         if not task.cancelled() and (error := task.exception()) is None:
             return task.result()
@@ -365,7 +365,7 @@ class RequestSender(Generic[PayloadT]):
         classify = self._client.classify if isinstance(self._client, ErrorClassifier) else classify_error
         return classify(error)
 
-    def _settle(self, request: _Request[PayloadT], results: Result | Sequence[Result]) -> None:
+    def _settle(self, request: _Request[PayloadT], results: Failure | Sequence[Result]) -> None:
         """Acknowledge, put back, or stop."""
         now = asyncio.get_running_loop().time()
         settlement = settle(

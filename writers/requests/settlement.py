@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from ...committers.errors import PenstockError
+from .acknowledgements import result_of_each
 from .buffer import Queued
 from .entry import Entry
-from .results import Acknowledged, DeadLetter, Delivered, Fatal, Result, Retry, Split
+from .results import DELIVERED, Acknowledged, DeadLetter, Failure, Fatal, Result, Retry, Split
 from .retry_budget import RetryBudget
 
 PayloadT = TypeVar("PayloadT")
@@ -34,7 +34,7 @@ class Settlement(Generic[PayloadT]):
 
 def settle(
     request: Sequence[Queued[PayloadT]],
-    results: Result | Sequence[Result],
+    results: Failure | Sequence[Result],
     *,
     started_at: float,
     now: float,
@@ -44,21 +44,15 @@ def settle(
     """Decide on all entries of a request.
 
     Args:
+        results: of the client, see `result_of_each`
         started_at: when the request was sent
         draw: random number in [0, 1) for the back-off of all of them: they can be sent together again
-
-    Raises:
-        PenstockError: there is not one result for each entry.
     """
-    if isinstance(results, Delivered):
-        done = list(request)
-        return Settlement(done, acknowledged=[(queued.entry, results) for queued in done])
-    if not isinstance(results, Sequence):
-        results = [results] * len(request)
-    if len(results) != len(request):
-        raise PenstockError(f"The client returned {len(results)} results for {len(request)} entries.")
+    of_each = result_of_each(results, len(request))
+    if all(result is DELIVERED for result in of_each):
+        return Settlement(list(request), acknowledged=[(queued.entry, DELIVERED) for queued in request])
     settlement: Settlement[PayloadT] = Settlement()
-    for queued, result in zip(request, results, strict=True):
+    for queued, result in zip(request, of_each, strict=True):
         ending: Acknowledged | Fatal | float
         if isinstance(result, Retry):
             settlement.throttled += result.is_throttled

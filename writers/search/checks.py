@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...committers.errors import ConfigurationError, PenstockError, RetryableError
-from ..requests.results import Fatal, Result, Retry
+from ..requests.results import Failure, Fatal, Retry
 from .client import SearchTarget
 
 CHECK_S = 20.0
@@ -41,7 +41,7 @@ def check_index(client: Any, target: SearchTarget) -> None:
         )
 
 
-def refused(target: SearchTarget, result: Result) -> PenstockError:
+def refused(target: SearchTarget, result: Failure) -> PenstockError:
     """Return the error of a check that failed with this result."""
     message = f"The index {target.index} at {target.url} cannot be checked: "
     if isinstance(result, Fatal):

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..requests.acknowledgements import results_of_items
 from ..requests.entry import Entry
 from ..requests.limits import Limits
-from ..requests.results import DELIVERED, Result
+from ..requests.results import Failure, Result
 from .results import Operation, result_of_item
 
 READ_S_MORE = 5.0
@@ -69,20 +70,18 @@ class SearchClient(ABC):
 
     @abstractmethod
     async def send(self, client: Any, body: bytes) -> Any:
-        """Make one bulk request, and return the response with the fields `SHOWN`."""
+        """Make one bulk request, and return the body of the response, with the fields `SHOWN`."""
 
     @abstractmethod
-    def classify(self, error: Exception) -> Result:
+    def classify(self, error: Exception) -> Failure:
         """See `ErrorClassifier`."""
 
-    async def submit(self, entries: Sequence[Entry[bytes]]) -> Result | Sequence[Result]:
+    async def submit(self, entries: Sequence[Entry[bytes]]) -> Failure | Sequence[Result]:
         if self._client is None:
             self._client = self.open(self._limits.request_timeout_s + READ_S_MORE)
         response = await self.send(self._client, b"".join([one.payload for one in entries]))
-        if not response["errors"]:
-            return DELIVERED
         operation = self._target.operation
-        return [result_of_item(item, operation) for item in response["items"]]
+        return results_of_items(response, "items", lambda item: result_of_item(item, operation))
 
     async def close(self) -> None:
         if self._client is not None:

@@ -7,8 +7,9 @@ from typing import Any
 from urllib.parse import quote
 
 from ...committers.errors import ConfigurationError
+from ..requests.acknowledgements import unreadable
 from ..requests.client import classify_error
-from ..requests.results import Fatal, Result, Retry
+from ..requests.results import Failure, Fatal, Retry
 from .checks import CHECK_S
 from .client import SHOWN, SearchClient, SearchTarget
 from .requests import SearchRequests
@@ -27,7 +28,7 @@ class ElasticsearchRequests(SearchRequests):
 
         return Elasticsearch(**_arguments(self.target, CHECK_S))
 
-    def classify(self, error: Exception) -> Result:
+    def classify(self, error: Exception) -> Failure:
         return classify(error)
 
 
@@ -46,19 +47,25 @@ class ElasticsearchClient(SearchClient):
         parameters = {"filter_path": ",".join(SHOWN)}
         if target.pipeline is not None:
             parameters["pipeline"] = target.pipeline
-        return await client.perform_request(
+        response = await client.perform_request(
             "POST",
             f"/{quote(target.index, safe='')}/_bulk",
             params=parameters,
             headers={"accept": "application/json", "content-type": "application/x-ndjson"},
             body=body,
         )
+        return response.body
 
-    def classify(self, error: Exception) -> Result:
+    def classify(self, error: Exception) -> Failure:
+        """Before rows moved, the service was Elasticsearch: something between answers now."""
+        from elasticsearch import UnsupportedProductError
+
+        if isinstance(error, UnsupportedProductError):
+            return unreadable(str(error))
         return classify(error)
 
 
-def classify(error: Exception) -> Result:
+def classify(error: Exception) -> Failure:
     """Return the result of a request that raised this error. A response that was cut off is retried."""
     import elastic_transport as transport
     import elasticsearch as library

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...committers.errors import ConfigurationError
 from ..requests.client import classify_error
-from ..requests.results import Fatal, Result, Retry
+from ..requests.results import Failure, Fatal, Retry
 from .checks import CHECK_S
 from .client import SHOWN, SearchClient, SearchTarget
 from .requests import SearchRequests
@@ -26,7 +26,7 @@ class OpenSearchRequests(SearchRequests):
 
         return OpenSearch(**_arguments(self.target, CHECK_S))
 
-    def classify(self, error: Exception) -> Result:
+    def classify(self, error: Exception) -> Failure:
         return classify(error)
 
 
@@ -49,11 +49,11 @@ class OpenSearchClient(SearchClient):
             parameters["pipeline"] = target.pipeline
         return await client.bulk(body=body, index=target.index, params=parameters)
 
-    def classify(self, error: Exception) -> Result:
+    def classify(self, error: Exception) -> Failure:
         return classify(error)
 
 
-def classify(error: Exception) -> Result:
+def classify(error: Exception) -> Failure:
     """Return the result of a request that raised this error. A response that was cut off is retried."""
     from opensearchpy import exceptions as library
 

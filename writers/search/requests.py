@@ -19,7 +19,7 @@ from ...committers.errors import PenstockError, SchemaMismatchError
 from ...committers.requests.contract import NOWHERE, RowPlace
 from ..requests.entry import Entry
 from ..requests.json_requests import JsonRequests, check_rows
-from ..requests.results import Result
+from ..requests.results import Failure
 from ..requests.row_ids import check_text_column, id_with_content, row_ids, texts_of
 from .checks import check_index, refused
 from .client import SearchTarget
@@ -57,7 +57,7 @@ class SearchRequests(JsonRequests):
         """Return the client of the library without asyncio."""
 
     @abstractmethod
-    def classify(self, error: Exception) -> Result:
+    def classify(self, error: Exception) -> Failure:
         """Return what an exception of the library means."""
 
     def check_schema(self, rows: pa.Schema) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ...committers.errors import AccessRefusedError, ConfigurationError
-from ..requests.results import DELIVERED, DeadLetter, Fatal, Result, Retry, Split
+from ..requests.acknowledgements import UNACKNOWLEDGED, object_of
+from ..requests.results import DELIVERED, DeadLetter, Failure, Fatal, Result, Retry, Split
 from ..requests.retry_after import retry_after_of
 
 Operation = Literal["index", "create"]
@@ -39,7 +40,7 @@ _OF_ALL_ROWS = {
 """The same, by their message. Their type is that of bad rows."""
 
 
-def result_of_request(status: int, body: object, headers: Mapping[str, str]) -> Result:
+def result_of_request(status: int, body: object, headers: Mapping[str, str]) -> Failure:
     """Return the result of a request that failed with this response."""
     code, reason = described(status, body)
     if status in _RETRIED or status >= 500:
@@ -57,8 +58,10 @@ def result_of_item(item: Mapping[str, Any], operation: Operation) -> Result:
     Args:
         item: of the response, such as `{"index": {"status": 201}}`
     """
-    outcome = item[operation]
-    status = int(outcome["status"])
+    outcome = object_of(item.get(operation))
+    status = outcome.get("status")
+    if not isinstance(status, int) or not (200 <= status < 300 or 400 <= status < 600):
+        return UNACKNOWLEDGED
     if status < 300:
         return DELIVERED
     code, reason = described(status, outcome)

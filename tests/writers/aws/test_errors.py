@@ -128,4 +128,4 @@ def test_errors_of_the_configuration_stop_the_writer(error: Exception, kind: typ
 
 
 def test_a_code_is_shown_without_its_namespace() -> None:
-    assert result_of("com.amazonaws.kinesis#ThrottlingException", "").code == "ThrottlingException"  # type: ignore[union-attr]
+    assert result_of("com.amazonaws.kinesis#ThrottlingException", "").code == "ThrottlingException"

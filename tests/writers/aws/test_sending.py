@@ -239,7 +239,7 @@ def test_a_message_without_a_result_is_sent_again(server: AwsServer) -> None:
             return {"QueueUrl": "q"}
 
         async def send_message_batch(self, **_: Any) -> Any:
-            return {"Successful": [{"Id": "1"}]}
+            return {"Successful": [{"Id": "1", "MessageId": "m"}]}
 
     async def send() -> Any:
         await client.prepare(Answers())

@@ -221,7 +221,9 @@ def test_the_results_of_a_pipeline_are_those_of_its_entries(redis_service: Redis
         (exceptions.ClusterCrossSlotError("x"), "CROSSSLOT", ConfigurationError),
         (exceptions.ResponseError("WRONGTYPE x"), "WRONGTYPE", ConfigurationError),
         (exceptions.ResponseError("ERR x"), "ERR", ConfigurationError),
-        (ValueError("x"), "ValueError", RetryableError),
+        (ValueError("x"), "UNACKNOWLEDGED", Retry),
+        (exceptions.InvalidResponse("x"), "UNACKNOWLEDGED", Retry),
+        (KeyError("x"), "KeyError", RetryableError),
     ],
 )
 def test_errors_are_classified(error: Exception, code: str, kind: type[Any]) -> None:

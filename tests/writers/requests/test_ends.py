@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from tests.support.request_service import (
@@ -19,7 +20,7 @@ from tests.support.request_service import (
 from tests.support.virtual_loop import in_virtual_time
 
 from penstock.committers.errors import AccessRefusedError, SchemaMismatchError
-from penstock.writers.requests.results import DELIVERED, Fatal, Retry
+from penstock.writers.requests.results import DELIVERED, Fatal, Result, Retry
 from penstock.writers.requests.sender import RequestSender
 
 HOURS_S = 3600 * 24
@@ -77,10 +78,10 @@ async def test_abort_waits_for_a_client_that_takes_time_to_stop() -> None:
 @in_virtual_time
 async def test_a_result_that_comes_while_aborting_is_not_acknowledged() -> None:
     class LastMoment(ScriptedService):
-        async def submit(self, entries: object) -> object:  # type: ignore[override]
+        async def submit(self, entries: Sequence[Any]) -> Sequence[Result]:
             with suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
-            return DELIVERED
+            return [DELIVERED] * len(entries)
 
     observed = Observed()
     writer = sender(LastMoment(), observer=observed)

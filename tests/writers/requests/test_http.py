@@ -18,6 +18,7 @@ from aiohttp.test_utils import RawTestServer
 from tests.support.request_service import Observed
 
 from penstock.committers.errors import AccessRefusedError, ConfigurationError, PenstockError, RetryableError
+from penstock.writers.requests.acknowledgements import result_of_each
 from penstock.writers.requests.client import Client, ErrorClassifier
 from penstock.writers.requests.entry import Entry
 from penstock.writers.requests.http import HttpClient, HttpTarget
@@ -124,16 +125,20 @@ def sent(
 
 
 def results_of(server: Server, requests: int, url: Callable[[str], str] = str, **target: Any) -> list[Result]:
-    """The client's results of requests to the server, or to another URL. They have one connection."""
+    """The client's results of requests with three rows to the server, or to another URL. They have one
+    connection. `DELIVERED`: each row is.
+    """
 
     async def main() -> list[Result]:
         async with server.running():
             client = HttpClient(HttpTarget(url(server.url), **target), 1)
-            results = []
+            results: list[Result] = []
             try:
                 for _ in range(requests):
                     try:
-                        results.append(await client.submit(entries()))
+                        of_each = result_of_each(await client.submit(entries()), 3)
+                        assert of_each == [of_each[0]] * 3
+                        results.append(of_each[0])
                     except Exception as error:  # noqa: BLE001  whatever the library raises
                         results.append(client.classify(error))
             finally:

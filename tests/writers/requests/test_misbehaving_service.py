@@ -22,6 +22,7 @@ from penstock.writers.requests.results import (
     Acknowledged,
     DeadLetter,
     Delivered,
+    Failure,
     Fatal,
     Result,
     Retry,
@@ -60,7 +61,7 @@ class MisbehavingService:
         self.is_ended = False
         self.violations: list[AssertionError] = []
 
-    async def submit(self, entries: Sequence[Entry[int]]) -> Result | Sequence[Result]:
+    async def submit(self, entries: Sequence[Entry[int]]) -> Failure | Sequence[Result]:
         with self.noted():
             self._check(entries)
         step = self._steps.pop(0) if self._steps else Step("ok", 0.01, 0)
@@ -98,7 +99,7 @@ class MisbehavingService:
                 waiting = [one for one in earlier if one.key == entry.key and one.position not in self.done]
                 assert not waiting, "sent before an earlier one was done"
 
-    async def _answer(self, step: Step, entries: Sequence[Entry[int]]) -> Result | Sequence[Result]:
+    async def _answer(self, step: Step, entries: Sequence[Entry[int]]) -> Failure | Sequence[Result]:
         await asyncio.sleep(step.latency_s)
         if step.kind == "throttle":
             return Retry("429", retry_after_s=step.seed % 3 or None, is_throttled=True)

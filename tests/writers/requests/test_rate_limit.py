@@ -17,7 +17,7 @@ from penstock.committers.errors import ConfigurationError
 from penstock.writers.requests.entry import Entry
 from penstock.writers.requests.limits import Limits
 from penstock.writers.requests.rate_limit import Aimd, RateLimit
-from penstock.writers.requests.results import DELIVERED, Result, Retry
+from penstock.writers.requests.results import DELIVERED, Failure, Result, Retry
 from penstock.writers.requests.sender import RequestSender
 
 BATCH = 100
@@ -260,7 +260,7 @@ class ThrottledService:
         self._tokens, self._filled_at = burst, 0.0
         self.answers: list[tuple[float, bool]] = []
 
-    async def submit(self, entries: Sequence[Entry[Any]]) -> Result:
+    async def submit(self, entries: Sequence[Entry[Any]]) -> Failure | Sequence[Result]:
         self._tokens = min(self._burst, self._tokens + (now() - self._filled_at) * self._rate)
         self._filled_at = now()
         cost = 1 if self._counts_requests else len(entries)
@@ -271,7 +271,7 @@ class ThrottledService:
             return Retry("429", is_throttled=True)
         self._tokens -= cost
         await asyncio.sleep(LATENCY_S)
-        return DELIVERED
+        return [DELIVERED] * len(entries)
 
     async def close(self) -> None:
         pass

@@ -40,6 +40,7 @@ from penstock.writers.requests.results import (
     DeadLetter,
     Delivered,
     Dropped,
+    Failure,
     Fatal,
     Result,
     Retry,
@@ -217,21 +218,31 @@ def test_an_error_of_ours_keeps_its_class() -> None:
 
 
 class ClassifyingService(ScriptedService):
-    def classify(self, error: Exception) -> Result:
-        return DELIVERED if "already there" in str(error) else Fatal("E7", "Broken.", SchemaMismatchError)
+    def classify(self, error: Exception) -> Failure:
+        return BUSY if "later" in str(error) else Fatal("E7", "Broken.", SchemaMismatchError)
 
 
 def test_a_client_can_classify_its_own_errors() -> None:
-    service = ClassifyingService(ValueError("already there"))
+    service = ClassifyingService(ValueError("later"))
     written(service)
-    assert len(service.requests) == 1
+    assert len(service.requests) == 2
     with pytest.raises(SchemaMismatchError, match=r"did not accept entry id-0: E7\. Broken\."):
         written(ClassifyingService(ConnectionResetError()))
 
 
+def test_an_error_acknowledges_nothing() -> None:
+    class Lenient(ScriptedService):
+        def classify(self, error: Exception) -> Any:
+            return DELIVERED
+
+    service = Lenient(ValueError())
+    written(service)
+    assert service.positions == [(0, 1, 2)] * 2
+
+
 def test_an_error_while_classifying_stops_the_writer() -> None:
     class Confused(ScriptedService):
-        def classify(self, error: Exception) -> Result:
+        def classify(self, error: Exception) -> Failure:
             raise ZeroDivisionError("confused")
 
     with pytest.raises(PenstockError, match="ZeroDivisionError: confused"):
@@ -249,9 +260,13 @@ def test_a_fatal_result_stops_the_writer_after_the_others_of_the_request_are_ack
 
 
 @pytest.mark.parametrize("answer", [[DELIVERED], [DELIVERED] * 4, []])
-def test_a_result_for_each_entry_is_demanded(answer: Sequence[Result]) -> None:
-    with pytest.raises(PenstockError, match=f"returned {len(answer)} results for 3 entries"):
-        written(ScriptedService(answer))
+def test_without_one_result_for_each_entry_all_are_sent_again(answer: Sequence[Result]) -> None:
+    observed, service = Observed(), ScriptedService(answer)
+    written(service, observer=observed)
+    assert service.positions == [(0, 1, 2)] * 2
+    assert observed.positions == [0, 1, 2]
+    with pytest.raises(RetryableError, match=rf"Not delivered in 2 .* has {len(answer)} results for 3 rows"):
+        written(ScriptedService(answer, answer), retries=RetryBudget(attempts_max=2))
 
 
 # Requests refused as a whole --------------------------------------------------------------------------
@@ -267,8 +282,8 @@ class Strict(ScriptedService):
         self._bad = set(bad)
 
     async def submit(self, entries: Any) -> Any:
-        await super().submit(entries)
-        return BAD if self._bad & {entry.position for entry in entries} else DELIVERED
+        results = await super().submit(entries)
+        return BAD if self._bad & {entry.position for entry in entries} else results
 
 
 def test_only_the_bad_entries_of_a_refused_request_are_dead_letters() -> None:
@@ -315,11 +330,11 @@ def test_time_outs_use_up_the_retry_budget() -> None:
 
 def test_a_response_that_comes_with_the_cancellation_counts() -> None:
     class LastMoment(ScriptedService):
-        async def submit(self, entries: Any) -> Result:
+        async def submit(self, entries: Any) -> Sequence[Result]:
             self.requests.append(None)  # type: ignore[arg-type]
             with suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
-            return DELIVERED
+            return [DELIVERED] * len(entries)
 
     service = LastMoment()
     written(service)
