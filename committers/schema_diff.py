@@ -259,8 +259,8 @@ def files_mismatch(
         "  The table has:\n"
         f"{described(current)}\n"
         f"The batch was not committed. {remedy}{' ' if remedy else ''}A coupled query can be started again: "
-        "it writes the batch for the new schema. For a decoupled query, penstock skip gives up the batch with "
-        "its rows."
+        "it writes the batch for the new schema. For a decoupled query, penstock skip gives up the batch "
+        "with its rows."
     )
 
 

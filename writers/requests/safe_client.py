@@ -9,9 +9,10 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 from ...committers.secrets import Secrets
 from .client import Client, ErrorClassifier, classify_error
 from .entry import Entry
-from .results import Delivered, Dropped, Fatal, Result
+from .results import Delivered, Dropped, Failure, Fatal, Result
 
 PayloadT = TypeVar("PayloadT")
+ResultT = TypeVar("ResultT", bound=Result)
 
 
 @runtime_checkable
@@ -33,14 +34,14 @@ class SafeClient(Generic[PayloadT]):
         self._client = client
         self._secrets = secrets
 
-    async def submit(self, entries: Sequence[Entry[PayloadT]]) -> Result | Sequence[Result]:
+    async def submit(self, entries: Sequence[Entry[PayloadT]]) -> Failure | Sequence[Result]:
         results = await self._client.submit(entries)
         return [self._safe(one) for one in results] if isinstance(results, Sequence) else self._safe(results)
 
     async def close(self) -> None:
         await self._client.close()
 
-    def classify(self, error: Exception) -> Result:
+    def classify(self, error: Exception) -> Failure:
         classify = self._client.classify if isinstance(self._client, ErrorClassifier) else classify_error
         try:
             result = classify(error)
@@ -48,7 +49,7 @@ class SafeClient(Generic[PayloadT]):
             result = Fatal(type(wrong).__name__, str(wrong))
         return self._safe(result)
 
-    def _safe(self, result: Result) -> Result:
+    def _safe(self, result: ResultT) -> ResultT:
         if isinstance(result, Delivered):
             return result
         secrets = self._secrets

@@ -96,6 +96,7 @@ def test_fences_only_go_up_also_after_a_release(deliveries: SqlDeliveries, clock
     assert [*fences, held.fence, taken.fence] == [1, 2, 3, 4, 5, 6]
 
 
+UNFINISHED = Delivery(1, merged(0), "age", is_compacted=False, prepared_at=START)
 USES: dict[str, Callable[[SqlManifestStore, Lease], object]] = {
     "renew": lambda store, lease: store.deliveries.renew(lease, 10),
     "prepare": lambda store, lease: store.deliveries.prepare(lease, merged(0), "age", is_compacted=False),
@@ -103,7 +104,6 @@ USES: dict[str, Callable[[SqlManifestStore, Lease], object]] = {
     "set_state": lambda store, lease: store.deliveries.set_state(lease, DeliveryState(tries=7)),
     "progress": lambda store, lease: store.progress.write(STREAM, Progress(), Token(0, "d0"), lease=lease),
 }
-UNFINISHED = Delivery(1, merged(0), "age", is_compacted=False, prepared_at=START)
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=list(USES))
