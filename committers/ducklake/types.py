@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import cast
 
 import duckdb
 import pyarrow as pa
@@ -89,8 +90,12 @@ def _files_hold(given: DuckDBPyType, table: DuckDBPyType) -> bool:
         return True
     if given.id != table.id or given.id not in ("list", "struct", "map"):
         return False
-    inside = dict(table.children)
-    return all(name in inside and _files_hold(kind, inside[name]) for name, kind in given.children)
+    inside = _children(table)
+    return all(name in inside and _files_hold(kind, inside[name]) for name, kind in _children(given).items())
+
+
+def _children(nested: DuckDBPyType) -> dict[str, DuckDBPyType]:
+    return dict(cast("list[tuple[str, DuckDBPyType]]", nested.children))
 
 
 def may_hold(given: str, table: str) -> bool:

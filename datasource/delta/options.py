@@ -32,7 +32,10 @@ class DeltaOptions(FileTableOptions):
         )
     )
     partition_by: tuple[str, ...] | None = optional(
-        "partitionBy", columns, "Partition columns of a new table: `a, b`, or a JSON array."
+        "partitionBy",
+        columns,
+        "Partition columns of a new table: `a, b`, or a JSON array. "
+        "Spark ignores `partitionBy()` of a stream writer for this sink.",
     )
     storage_options: Mapping[str, str] = passed_on(
         "storage.",

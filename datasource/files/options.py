@@ -78,7 +78,8 @@ class FilesOptions(DeliveryOptions):
     partition_by: tuple[str, ...] | None = optional(
         "partitionBy",
         columns,
-        "Partition columns, for folders `column=value`: `a, b`, or a JSON array. Each query needs it.",
+        "Partition columns, for folders `column=value`: `a, b`, or a JSON array. Each query needs it. "
+        "Spark ignores `partitionBy()` of a stream writer for this sink.",
     )
     target_file_bytes: int = option(
         "targetFileSize",

@@ -53,7 +53,10 @@ class HudiOptions(FileTableOptions):
         default="generated keys",
     )
     partition_by: tuple[str, ...] | None = optional(
-        "partitionBy", columns, "Partition columns of a new table: `a, b`, or a JSON array."
+        "partitionBy",
+        columns,
+        "Partition columns of a new table: `a, b`, or a JSON array. "
+        "Spark ignores `partitionBy()` of a stream writer for this sink.",
     )
     is_hive_style: bool | None = optional(
         "hiveStylePartitions",

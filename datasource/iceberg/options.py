@@ -50,7 +50,8 @@ class IcebergOptions(FileTableOptions):
     partition_spec: tuple[PartitionField, ...] | None = optional(
         "partitionSpec",
         parse_partition_spec,
-        "Partitioning of a new table: `day(ts), bucket(16, id), truncate(4, s), column`.",
+        "Partitioning of a new table: `day(ts), bucket(16, id), truncate(4, s), column`. "
+        "Spark ignores `partitionBy()` of a stream writer for this sink.",
     )
     sort_order: tuple[SortField, ...] | None = optional(
         "sortOrder",

@@ -77,7 +77,10 @@ class LakeOptions(FileTableOptions):
     catalog: str | None = optional("catalog", text, "As in `penstock.iceberg`.")
     warehouse: str | None = optional("warehouse", text, "As in `penstock.iceberg`.")
     partition_by: tuple[str, ...] | None = optional(
-        "partitionBy", columns, "Partition columns of both new tables: `a, b`, or a JSON array."
+        "partitionBy",
+        columns,
+        "Partition columns of both new tables: `a, b`, or a JSON array. "
+        "Spark ignores `partitionBy()` of a stream writer for this sink.",
     )
     target_options: Mapping[str, str] = passed_on(
         PREFIX,

@@ -49,7 +49,10 @@ class PaimonOptions(DeliveryOptions):
         "With a REST catalog, in place of the path: the name of the table, `database.table`.",
     )
     partition_by: tuple[str, ...] | None = optional(
-        "partitionBy", columns, "Partition columns of a new table: `a, b`, or a JSON array."
+        "partitionBy",
+        columns,
+        "Partition columns of a new table: `a, b`, or a JSON array. "
+        "Spark ignores `partitionBy()` of a stream writer for this sink.",
     )
     table_properties: Mapping[str, str] = option_of(FileTableOptions, "table_properties")
     target_file_bytes: int | None = option_of(FileTableOptions, "target_file_bytes")
