@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, ConfigurationError
+from ..redirects import is_redirect, redirect_message
 from .object_store import ConditionError, StoredObject
 from .staged import UPLOADS_MAX, Upload
 
@@ -164,15 +165,24 @@ class Bucket:
         try:
             yield
         except (BotoCoreError, ClientError) as error:
-            if _status(error) in (409, 412):
+            if (status := _status(error)) in (409, 412):
                 raise ConditionError(f"{self.address(path)} {what}: {error}") from None
+            if is_redirect(status):
+                headers = _metadata(error).get("HTTPHeaders", {})
+                message = f"{self.address(path)} {what}: {error}. {redirect_message(headers)}"
+                raise ConfigurationError(message) from None
             raise retryable(error)(f"{self.address(path)} {what}: {error}. {NEXT_TRY}") from None
 
 
 def _status(error: Any) -> int:
     """The HTTP status of an error; 0 if there was no response."""
+    return int(_metadata(error).get("HTTPStatusCode", 0))
+
+
+def _metadata(error: Any) -> Mapping[str, Any]:
     response = getattr(error, "response", None) or {}
-    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    metadata: Mapping[str, Any] = response.get("ResponseMetadata", {})
+    return metadata
 
 
 def open_bucket(uri: str, storage_options: Mapping[str, str]) -> Bucket:
@@ -212,6 +222,21 @@ def _client(options: tuple[tuple[str, str], ...], _process: int) -> Any:
         s3={} if is_virtual_hosted or "endpoint_url" not in arguments else {"addressing_style": "path"},
     )
     try:
-        return get_session().create_client("s3", config=config, **arguments)
+        client = get_session().create_client("s3", config=config, **arguments)
     except ValueError as error:  # an invalid endpoint
         raise ConfigurationError(f"The client of S3 cannot be opened: {error}.") from None
+    client.meta.events.register_first("needs-retry.s3", _refuse_redirect)
+    return client
+
+
+def _refuse_redirect(response: Any, operation: Any, **_: Any) -> None:
+    """Stop botocore, which looks for the region of the bucket after a redirect, in requests that are
+    redirected again, without an end. A response of S3 names the region, and botocore asks its endpoint.
+    """
+    from botocore.exceptions import ClientError
+
+    if response is None:
+        return
+    answer, parsed = response
+    if is_redirect(answer.status_code) and "x-amz-bucket-region" not in answer.headers:
+        raise ClientError(parsed, operation.name)

@@ -31,6 +31,7 @@ from requests.adapters import HTTPAdapter
 
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, ConfigurationError
+from ..redirects import is_redirect, redirect_message
 from ..safe_text import one_line
 from .azure_account import AzureAccount, azure_account
 from .object_store import ConditionError, StoredObject
@@ -152,8 +153,12 @@ class Container:
             yield
         except AzureError as error:
             message = f"{self.address(path)} {what}: {one_line(error)}"
-            if getattr(error, "status_code", None) in (409, 412):
+            status = getattr(error, "status_code", None) or 0
+            if status in (409, 412):
                 raise ConditionError(message) from None
+            if is_redirect(status):
+                headers = getattr(getattr(error, "response", None), "headers", {})
+                raise ConfigurationError(f"{message}. {redirect_message(headers)}") from None
             raise retryable(error)(f"{message}. {NEXT_TRY}") from None
 
 
@@ -184,6 +189,7 @@ def _client(account: AzureAccount, _process: int) -> BlobServiceClient:
             transport=RequestsTransport(session=session, connection_timeout=10, read_timeout=60),
             retry_policy=ExponentialRetry(initial_backoff=0, increment_base=2, random_jitter_range=1),
             max_single_put_size=_BLOB_BYTES_MAX,
+            permit_redirects=False,
         )
     except ValueError as error:  # an invalid endpoint
         raise ConfigurationError(f"The client of Azure cannot be opened: {error}.") from None

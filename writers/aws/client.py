@@ -65,13 +65,18 @@ class AwsClient(ABC, Generic[PayloadT]):
         from aiobotocore.config import AioConfig
         from aiobotocore.session import get_session
 
+        from .http_session import HttpSession
+
         limits, session = self._limits, get_session()
         session.register_component("data_loader", data_loader())
+        # Of the clients that get credentials, for example of STS.
+        session.set_default_client_config(AioConfig(http_session_cls=HttpSession))
         config = AioConfig(
             connect_timeout=CONNECT_S,
             read_timeout=limits.request_timeout_s + READ_S_MORE,
             max_pool_connections=limits.in_flight_requests_max,
             retries={"total_max_attempts": 1},
+            http_session_cls=HttpSession,
             parameter_validation=False,  # by the service, too; it takes as long as to send the rows
         )
         async with AsyncExitStack() as stack:

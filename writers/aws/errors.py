@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...committers.errors import AccessRefusedError, ConfigurationError
+from ...committers.redirects import is_redirect
 from ..requests.acknowledgements import acknowledged_by, text_of, unreadable
 from ..requests.client import classify_error
+from ..requests.redirects import redirected
 from ..requests.results import DeadLetter, Failure, Fatal, Result, Retry, Split
 from ..requests.retry_after import retry_after_of
 
@@ -168,11 +170,14 @@ def classify(error: Exception) -> Failure:
         return unreadable(message)
     if isinstance(error, aws.ClientError):
         described, metadata = error.response.get("Error", {}), error.response.get("ResponseMetadata", {})
+        headers = metadata.get("HTTPHeaders", {})
+        if is_redirect(metadata.get("HTTPStatusCode", 400)):
+            return redirected(metadata["HTTPStatusCode"], headers)
         return result_of(
             str(described.get("Code", "")),
             str(described.get("Message") or message),
             metadata.get("HTTPStatusCode", 400),
-            retry_after_of(metadata.get("HTTPHeaders", {})),
+            retry_after_of(headers),
         )
     if isinstance(
         error,

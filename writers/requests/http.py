@@ -15,9 +15,11 @@ from yarl import URL
 
 from ...committers.errors import AccessRefusedError, ConfigurationError
 from ...committers.secrets import without_last_word
+from ...committers.redirects import is_redirect
 from .acknowledgements import CODE
 from .client import classify_error
 from .entry import Entry
+from .redirects import redirected
 from .results import DELIVERED, Delivered, Failure, Fatal, Retry, Split
 from .retry_after import retry_after_of
 
@@ -216,6 +218,6 @@ def _refusal(response: aiohttp.ClientResponse, text: str) -> Failure:
         return Retry(code, message, retry_after_s, is_throttled=status in _THROTTLED)
     if status in _FATAL:
         return Fatal(code, f"{message} {_FATAL[status]}", AccessRefusedError)
-    if status < 400:
-        return Fatal(code, f"The url redirects to {response.headers.get('Location')}.", ConfigurationError)
+    if is_redirect(status):
+        return redirected(status, response.headers)
     return Split(code, message)

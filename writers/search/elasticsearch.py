@@ -38,8 +38,11 @@ class ElasticsearchClient(SearchClient):
     def open(self, timeout_s: float) -> Any:
         from elasticsearch import AsyncElasticsearch
 
+        from .elasticsearch_node import Node
+
         connections = self._limits.in_flight_requests_max
-        return AsyncElasticsearch(**_arguments(self._target, timeout_s), connections_per_node=connections)
+        arguments = _arguments(self._target, timeout_s)
+        return AsyncElasticsearch(**arguments, connections_per_node=connections, node_class=Node)
 
     async def send(self, client: Any, body: bytes) -> Any:
         """With POST: aiohttp sends a PUT, which the library would make, a second time itself."""

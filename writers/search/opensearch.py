@@ -24,7 +24,9 @@ class OpenSearchRequests(SearchRequests):
     def new_checking_client(self) -> Any:
         from opensearchpy import OpenSearch
 
-        return OpenSearch(**_arguments(self.target, CHECK_S))
+        from .opensearch_connection import CheckingConnection
+
+        return OpenSearch(**_arguments(self.target, CHECK_S), connection_class=CheckingConnection)
 
     def classify(self, error: Exception) -> Failure:
         return classify(error)

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ...committers.errors import AccessRefusedError, ConfigurationError
+from ...committers.redirects import is_redirect
 from ..requests.acknowledgements import UNACKNOWLEDGED, object_of
+from ..requests.redirects import redirected
 from ..requests.results import DELIVERED, DeadLetter, Failure, Fatal, Result, Retry, Split
 from ..requests.retry_after import retry_after_of
 
@@ -42,6 +44,8 @@ _OF_ALL_ROWS = {
 
 def result_of_request(status: int, body: object, headers: Mapping[str, str]) -> Failure:
     """Return the result of a request that failed with this response."""
+    if is_redirect(status):
+        return redirected(status, headers)
     code, reason = described(status, body)
     if status in _RETRIED or status >= 500:
         return Retry(code, reason, retry_after_of(headers), is_throttled=status in _THROTTLED)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.table import Table
-from requests import Session
+from requests import Response, Session
 
+from ...errors import ConfigurationError
 from ...file_tables.library_hooks import changed_library, check_hooks, hook
+from ...redirects import is_redirect, redirect_message
 from .catalogs import Timeouts
 from .table_file_io import refuse_location_provider
 
 
 class RestCatalogWithTimeouts(RestCatalog):
-    """pyiceberg's client with a timeout for each request.
+    """pyiceberg's client with a timeout for each request. Redirects are not followed.
 
     Raises:
         ConfigurationError: the library no longer calls the hook that sets the timeout.
@@ -37,9 +40,22 @@ class RestCatalogWithTimeouts(RestCatalog):
         super()._config_headers(session)
         assert self._timeouts is not None, "set before the library creates a session"
         timeout = (self._timeouts.connect_s, self._timeouts.request_s)
-        request: Any = partial(session.request, timeout=timeout)
+        request: Any = partial(_request, session.request, timeout)
         session.request = request  # type: ignore[method-assign]
         self._has_timeout = True
+
+
+def _request(
+    send: Callable[..., Response], timeout: tuple[float, float], method: str, url: str, **arguments: Any
+) -> Response:
+    """
+    Raises:
+        ConfigurationError: the catalog redirects. Tokens and tables are for the configured address alone.
+    """
+    response = send(method, url, **{"timeout": timeout, **arguments, "allow_redirects": False})
+    if is_redirect(response.status_code):
+        raise ConfigurationError(f"{method} {url}: {redirect_message(response.headers)}")
+    return response
 
 
 class RestFileIO(RestCatalog):
