@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from ..error_causes import retryable
-from ..errors import NEXT_TRY, ConfigurationError
+from ..errors import NEXT_TRY, AccessRefusedError, ConfigurationError
 from ..redirects import is_redirect, redirect_message
 from .object_store import ConditionError, StoredObject
 from .staged import UPLOADS_MAX, Upload
@@ -170,7 +170,7 @@ class Bucket:
             if is_redirect(status):
                 headers = _metadata(error).get("HTTPHeaders", {})
                 message = f"{self.address(path)} {what}: {error}. {redirect_message(headers)}"
-                raise ConfigurationError(message) from None
+                raise AccessRefusedError(message) from None
             raise retryable(error)(f"{self.address(path)} {what}: {error}. {NEXT_TRY}") from None
 
 

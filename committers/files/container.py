@@ -30,7 +30,7 @@ from azure.storage.blob import (
 from requests.adapters import HTTPAdapter
 
 from ..error_causes import retryable
-from ..errors import NEXT_TRY, ConfigurationError
+from ..errors import NEXT_TRY, AccessRefusedError, ConfigurationError
 from ..redirects import is_redirect, redirect_message
 from ..safe_text import one_line
 from .azure_account import AzureAccount, azure_account
@@ -158,7 +158,7 @@ class Container:
                 raise ConditionError(message) from None
             if is_redirect(status):
                 headers = getattr(getattr(error, "response", None), "headers", {})
-                raise ConfigurationError(f"{message}. {redirect_message(headers)}") from None
+                raise AccessRefusedError(f"{message}. {redirect_message(headers)}") from None
             raise retryable(error)(f"{message}. {NEXT_TRY}") from None
 
 

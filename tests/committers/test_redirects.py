@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.support.answering import Answer, AnsweringServer, answering
 
-from penstock.committers.errors import PenstockError
+from penstock.committers.errors import AccessRefusedError
 from penstock.committers.files.bucket import open_bucket
 from penstock.committers.files.container import open_container
 from penstock.committers.iceberg.library.catalogs import open_library_catalog
@@ -56,6 +56,6 @@ def open_catalog(url: str) -> object:
 def test_a_redirect_is_refused_and_not_followed(
     server: AnsweringServer, elsewhere: AnsweringServer, send: Callable[[str], object]
 ) -> None:
-    with pytest.raises(PenstockError, match=re.escape(f"redirects to {elsewhere.url}/other")):
+    with pytest.raises(AccessRefusedError, match=re.escape(f"redirects to {elsewhere.url}/other")):
         send(server.url)
     assert elsewhere.requests == []

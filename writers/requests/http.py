@@ -32,9 +32,12 @@ _CONTENT_TYPES: dict[Body, str] = {
 }
 _SHOWN_BYTES = 1 << 16
 """What is read of an error's body, for the message."""
+_BODY_BYTES_MAX = 1 << 20
+_BODY_S = 5.0
+"""Of a longer body, and of one that takes longer, the rest is not read, and the connection is closed."""
 _ACKNOWLEDGED = frozenset(range(200, 206))
 """All rows are taken. Others below 300 speak of a part of them (206, 207, 208), or of another protocol."""
-_PAGE = re.compile(rb"\s*(<!doctype\s+html|<html)\b", re.IGNORECASE)
+_PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*(<!doctype\s+html|<html)\b", re.IGNORECASE)
 _RETRIED = frozenset((408, 425, 429))
 _THROTTLED = frozenset((429, 503))
 _FATAL = {
@@ -113,12 +116,10 @@ class HttpClient:
             headers={target.idempotency_header: _idempotency_key(entries)},
             allow_redirects=False,  # redirects may turn a POST into a GET
         ) as response:
+            start = await _start_of_body(response)
             if response.status in _ACKNOWLEDGED:
-                start = b""
-                async for chunk in response.content.iter_chunked(1 << 16):  # the connection is used again
-                    start = start or chunk
                 return _unacknowledged(response.status, start) or [DELIVERED] * len(entries)
-            return _refusal(response, await _text_of(response))
+            return _refusal(response, _text_of(start))
 
     async def close(self) -> None:
         if self._session is not None:
@@ -167,13 +168,35 @@ async def _send_once(
         raise aiohttp.ClientConnectionError(str(error)) from error
 
 
-async def _text_of(response: aiohttp.ClientResponse) -> str:
-    """Return the beginning of the body. It may echo the request, and must not end within a secret."""
-    body = b""
-    while len(body) < _SHOWN_BYTES and (chunk := await response.content.read(_SHOWN_BYTES - len(body))):
-        body += chunk
-    text = body.decode(errors="replace")
-    return text if len(body) < _SHOWN_BYTES else without_last_word(text)
+async def _start_of_body(response: aiohttp.ClientResponse) -> bytes:
+    """Read the body to its end, so that the connection is used again, and return its first bytes.
+
+    The status has told what becomes of the rows. So a body that does not end is not waited for, and neither
+    is it the reason to send them again if the writer's time-out ends the request meanwhile.
+    """
+    start = b""
+
+    async def read() -> None:
+        nonlocal start
+        size_bytes = 0
+        async for chunk in response.content.iter_chunked(1 << 16):
+            size_bytes += len(chunk)
+            start += chunk[: _SHOWN_BYTES - len(start)]
+            if size_bytes > _BODY_BYTES_MAX:
+                response.close()
+                return
+
+    try:
+        await asyncio.wait_for(read(), _BODY_S)
+    except (asyncio.TimeoutError, asyncio.CancelledError):
+        response.close()
+    return start
+
+
+def _text_of(start: bytes) -> str:
+    """Return the text of a body's first bytes. It may echo the request, and must not end within a secret."""
+    text = start.decode(errors="replace")
+    return text if len(start) < _SHOWN_BYTES else without_last_word(text)
 
 
 def _body(body: Body, entries: Sequence[Entry[bytes | AddressedRow]]) -> bytes:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...committers.errors import ConfigurationError
+from ...committers.errors import AccessRefusedError
 from ...committers.redirects import redirect_message
 from .results import Fatal
 
 
 def redirected(status: int, headers: Mapping[str, str]) -> Fatal:
-    """Return the result of a request that was redirected."""
-    return Fatal(str(status), redirect_message(headers), ConfigurationError)
+    """Return the result of a request that was redirected. Deliveries continue once it is corrected."""
+    return Fatal(str(status), redirect_message(headers), AccessRefusedError)
 
 
 class WithoutRedirects:

@@ -10,7 +10,7 @@ from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.table import Table
 from requests import Response, Session
 
-from ...errors import ConfigurationError
+from ...errors import AccessRefusedError
 from ...file_tables.library_hooks import changed_library, check_hooks, hook
 from ...redirects import is_redirect, redirect_message
 from .catalogs import Timeouts
@@ -50,11 +50,11 @@ def _request(
 ) -> Response:
     """
     Raises:
-        ConfigurationError: the catalog redirects. Tokens and tables are for the configured address alone.
+        AccessRefusedError: the catalog redirects. Tokens and tables are for the configured address alone.
     """
     response = send(method, url, **{"timeout": timeout, **arguments, "allow_redirects": False})
     if is_redirect(response.status_code):
-        raise ConfigurationError(f"{method} {url}: {redirect_message(response.headers)}")
+        raise AccessRefusedError(f"{method} {url}: {redirect_message(response.headers)}")
     return response
 
 

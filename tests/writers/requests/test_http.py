@@ -7,7 +7,7 @@ import json
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from typing import Any, TypeAlias
@@ -18,6 +18,7 @@ from aiohttp.test_utils import RawTestServer
 from tests.support.request_service import Observed
 
 from penstock.committers.errors import AccessRefusedError, ConfigurationError, PenstockError, RetryableError
+from penstock.writers.requests import http
 from penstock.writers.requests.acknowledgements import result_of_each
 from penstock.writers.requests.client import Client, ErrorClassifier
 from penstock.writers.requests.entry import Entry
@@ -321,11 +322,44 @@ def test_a_request_that_is_cut_off_is_sent_again(failure: Answer) -> None:
     assert [result for _, result in observed.done] == [DELIVERED] * 3
 
 
-@pytest.mark.parametrize("sent_before", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf of it"])
-def test_a_request_without_a_whole_response_times_out_and_is_sent_again(sent_before: bytes) -> None:
+@pytest.mark.parametrize("sent_before", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n"])
+def test_a_request_without_a_status_times_out_and_is_sent_again(sent_before: bytes) -> None:
     server = Server(cut(sent_before, after_s=PATIENCE_S))
     sent(server)
     assert server.bodies[0] == server.bodies[1]
+
+
+async def endless(request: web.BaseRequest) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    with suppress(ConnectionError):
+        while True:
+            await response.write(b"x" * 100_000)
+    return response
+
+
+@pytest.mark.parametrize("body_s", [0.05, PATIENCE_S], ids=["after its own time", "with the time-out"])
+@pytest.mark.parametrize(
+    "body", [cut(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf of it", PATIENCE_S), endless]
+)
+def test_a_success_whose_body_does_not_end_is_delivered_once(
+    body: Answer, body_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status has acknowledged the rows: to send them again would double them."""
+    monkeypatch.setattr(http, "_BODY_S", body_s)
+    server, observed = Server(body), Observed()
+    sent(server, observer=observed)
+    assert len(server.requests) == 1
+    assert [result for _, result in observed.done] == [DELIVERED] * 3
+
+
+def test_an_error_whose_body_does_not_begin_stops_the_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_BODY_S", 0.05)
+    head = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 100\r\n\r\n"
+    server = Server(cut(head, PATIENCE_S))
+    with pytest.raises(AccessRefusedError, match="401"):
+        sent(server)
+    assert len(server.requests) == 1
 
 
 def test_a_service_that_is_down_is_tried_again_until_the_budget_is_used_up() -> None:

@@ -11,7 +11,7 @@ from tests.support.answering import Answer, AnsweringServer, answering
 from tests.support.service_places import PLACE, rows_of
 from tests.writers.requests.test_acknowledgements import DOCUMENTED, QUEUE, by, requests_of
 
-from penstock.committers.errors import ConfigurationError
+from penstock.committers.errors import AccessRefusedError
 from penstock.writers.requests.results import Fatal, Result
 
 STATUSES = (301, 302, 303, 307, 308)
@@ -58,7 +58,7 @@ def test_a_redirect_of_rows_is_fatal_and_names_its_place(
 
     for status, result in zip(STATUSES, asyncio.run(send()), strict=True):
         assert isinstance(result, Fatal), status
-        assert result.error is ConfigurationError
+        assert result.error is AccessRefusedError, "a stream is not parked because of a proxy"
         assert f"redirects to {elsewhere.url}/other" in result.message
     assert elsewhere.requests == []
 
@@ -68,6 +68,6 @@ def test_a_redirect_of_the_check_is_refused_and_not_followed(
     server: AnsweringServer, elsewhere: AnsweringServer, kind: str
 ) -> None:
     server.exceptions = {}
-    with pytest.raises(ConfigurationError, match=rf"cannot be checked.*redirects to {elsewhere.url}/other"):
+    with pytest.raises(AccessRefusedError, match=rf"cannot be checked.*redirects to {elsewhere.url}/other"):
         requests_of(kind, server.url).check_destination(rows_of(1).schema)
     assert elsewhere.requests == []
