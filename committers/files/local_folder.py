@@ -73,7 +73,7 @@ class LocalFolder:
                     raise JournalChangedError(f"{path} was replaced by another process.")
                 _write(new, content)
                 new.replace(path)
-                _sync(path.parent)
+                sync(path.parent)
         except OSError as error:
             raise RetryableError(f"{path} could not be written: {error}.") from error
         return StoredJournal(content, content.decode())
@@ -99,7 +99,7 @@ class LocalFolder:
                 new = self._staged(f"{uuid.uuid4()}.marker")
                 _write(new, content.encode())
                 new.replace(final)
-                _sync(final.parent)
+                sync(final.parent)
         except OSError as error:
             raise RetryableError(str(error)) from error
 
@@ -165,7 +165,7 @@ class LocalFolder:
             final.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):  # another process was faster
                 staged.rename(final)
-            _sync(final.parent)
+            sync(final.parent)
             state = self._state(path)
         if state is not FileState.PUBLISHED:
             what = (
@@ -184,7 +184,7 @@ def _write(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _sync(folder: Path) -> None:
+def sync(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

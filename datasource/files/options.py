@@ -128,6 +128,14 @@ class FilesOptions(DeliveryOptions):
         "Write a file to `_manifest` for each batch, which lists the batch's files.",
         default="false",
     )
+    takes_over: bool = option(
+        "sparkMetadata",
+        one_of({"refuse": False, "takeOver": True}),
+        "A folder that Spark's own file sink has written: `refuse` it, or `takeOver`: move `_spark_metadata` "
+        "and the files that it does not list to the staging folder. Only on the local disk, once the query "
+        "of Spark's sink has ended for good.",
+        default="refuse",
+    )
     catalog_table_name: str | None = optional(
         "catalogTable",
         _table_name,
@@ -186,6 +194,11 @@ class FilesOptions(DeliveryOptions):
                 f"codecs: {', '.join(codecs)}."
             )
         problems += _of_compaction(values)
+        if values.get("takes_over") and is_remote(values.get("path", "")):
+            problems.append(
+                "sparkMetadata=takeOver is only possible on the local disk. Write another folder, and copy "
+                "the rows of the old one into it with Spark."
+            )
         problems += _of_catalog(values, options)
         stored = storable(OPTIONS, options)
         problems += problems_of(values, stored, PREFIXES)

@@ -21,6 +21,7 @@ from ...committers.files.local_folder import staging_of
 from ...committers.files.manifests import MANIFESTS, BatchOptions
 from ...committers.files.markers import Markers
 from ...committers.files.object_folder import is_remote
+from ...committers.files.spark_metadata import LOG, take_over
 from ...writers.delta.partitions import check_partition_columns
 from ...writers.files.table_format import FolderFormat, RowFilesFormat
 from ...writers.files.uploading import UploadingWriters
@@ -74,6 +75,8 @@ class FilesTarget(FilesCommitter):
                 narrows=self._narrows,
             )
         place.open(create=self.options.create_table)
+        if self.options.takes_over:
+            take_over(self.folder)
         schema = pa.schema([field.with_nullable(True) for field in rows])
         config = self.write_config(schema, partition_by)
         writers = UploadingWriters(config) if is_remote(self.folder) else config
@@ -108,6 +111,17 @@ class FilesTarget(FilesCommitter):
                     f"{self.folder} is a table of {table}: it has {name}. Files that its metadata does not "
                     f"list are not part of it. Use a sink for {table} tables, or another folder."
                 )
+        if not self.options.takes_over and self.place.has(LOG):
+            takes_over = (
+                "Write another folder, and copy the rows of this one into it with Spark"
+                if is_remote(self.folder)
+                else "Write another folder; or end the query of Spark's sink for good, and set "
+                "sparkMetadata=takeOver"
+            )
+            raise TableNotSupportedError(
+                f"Spark's own file sink has written {self.folder}: it has {LOG}. Spark's readers see only "
+                f"the files that this log lists, and none of Penstock. Nothing was written. {takes_over}."
+            )
 
     def _file_columns(self, rows: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
         """Return the columns of the files to write, which are those of the rows and of the folder's files."""

@@ -8,6 +8,7 @@ from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from unittest.mock import Mock
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,6 +28,7 @@ from penstock.committers.errors import (
 from penstock.committers.files.cleanup import CleanableFolder
 from penstock.committers.files.committer import FilesCommitter
 from penstock.committers.files.local_folder import LocalFolder
+from penstock.committers.files.spark_metadata import take_over
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.files.options import FilesOptions
 from penstock.datasource.files.sink import StoredFolder
@@ -229,6 +231,113 @@ def test_tables_of_other_formats_are_refused(harness: FilesHarness, path: str) -
     (harness.folder / path).mkdir(parents=True)
     with pytest.raises(TableNotSupportedError, match="is a table of"):
         target_of(harness).plan_batch(ROWS, "append", 0)
+
+
+# A folder of Spark's own file sink ---------------------------------------------------------------------
+
+
+def spark_sink(harness: FilesHarness, *batches: list[int]) -> None:
+    """Write batches as Spark's file sink does: a file and an entry of the log for each.
+
+    Each third batch has a compact file; before the last batch, the folder gets the file of a failed attempt.
+    """
+    log = harness.folder / "_spark_metadata"
+    log.mkdir(parents=True)
+    lines: list[str] = []
+    for batch_id, row_ids in enumerate(batches):
+        path = harness.folder / "k=a%3A ä" / f"part-{batch_id}.snappy.parquet"
+        path.parent.mkdir(exist_ok=True)
+        pq.write_table(ids(*row_ids), path)
+        entry = {"path": f"file://{quote(str(path))}", "size": path.stat().st_size, "action": "add"}
+        lines.append(json.dumps(entry))
+        is_compact = batch_id % 3 == 2
+        content = "\n".join(["v1", *(lines if is_compact else lines[-1:])])
+        (log / f"{batch_id}{'.compact' if is_compact else ''}").write_text(content)
+    pq.write_table(ids(*batches[-1]), harness.folder / "k=a%3A ä" / "part-failed.snappy.parquet")
+
+
+KEYED = ids(100).append_column("k", pa.array(["b"]))
+
+
+def test_a_folder_of_spark_s_file_sink_is_refused(harness: FilesHarness, store: SqlManifestStore) -> None:
+    """Its readers would not see the rows."""
+    spark_sink(harness, [1], [2])
+    query = Query(harness, options={"partitionBy": "k"})
+    with pytest.raises(TableNotSupportedError, match=r"_spark_metadata.* sparkMetadata=takeOver"):
+        query.run(store, query.batch(0), KEYED)
+    assert (harness.folder / "_spark_metadata" / "1").exists()
+    with pytest.raises(ConfigurationError, match="only possible on the local disk"):
+        FilesOptions.parse({"path": "s3://bucket/folder", "sparkMetadata": "takeOver"})
+
+
+def test_a_folder_of_spark_s_file_sink_is_taken_over_with_the_files_that_its_readers_saw(
+    harness: FilesHarness, store: SqlManifestStore
+) -> None:
+    spark_sink(harness, *([number] for number in range(5)))
+    own = harness.folder / "k=b" / "penstock-of-an-earlier-version.parquet"
+    own.parent.mkdir()
+    pq.write_table(ids(99), own)
+    query = Query(harness, options={"partitionBy": "k", "sparkMetadata": "takeOver"})
+    for batch_id in range(2):
+        query.run(store, query.batch(batch_id), KEYED)
+    assert sorted(harness.ids()) == [0, 1, 2, 3, 4, 99, 100, 100]
+    assert not (harness.folder / "_spark_metadata").exists()
+    aside = harness.staging / "spark-file-sink"
+    assert [path.name for path in aside.rglob("*.parquet")] == ["part-failed.snappy.parquet"]
+    assert len(list((aside / "_spark_metadata").iterdir())) == 5
+
+    (harness.folder / "_spark_metadata").mkdir()  # the other query was started again
+    for options in ({}, {"sparkMetadata": "refuse"}):
+        again = query.with_options(**options)
+        with pytest.raises(TableNotSupportedError, match=r"again|has written"):
+            again.run(store, again.batch(2), KEYED)
+    assert len(harness.ids()) == 8
+
+
+def test_a_take_over_that_was_interrupted_is_continued(
+    harness: FilesHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark_sink(harness, [1], [2])
+    with monkeypatch.context() as patch:
+        patch.setattr("penstock.committers.files.spark_metadata.sync", Mock(side_effect=OSError("disk")))
+        with pytest.raises(RetryableError, match="disk"):
+            take_over(str(harness.folder))
+    assert (harness.folder / "_spark_metadata").exists()
+    for _ in range(2):
+        take_over(str(harness.folder))
+    assert sorted(harness.ids()) == [1, 2]
+    assert not (harness.folder / "_spark_metadata").exists()
+
+
+def test_a_folder_of_spark_s_file_sink_behind_a_link_is_taken_over(
+    harness: FilesHarness, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
+    spark_sink(FilesHarness(tmp_path / "link"), [1], [2])
+    take_over(str(harness.folder))
+    assert sorted(harness.ids()) == [1, 2]
+
+
+@pytest.mark.parametrize("damage", ["missing", "torn", "elsewhere", "empty"])
+def test_a_damaged_log_of_spark_s_file_sink_moves_nothing(harness: FilesHarness, damage: str) -> None:
+    spark_sink(harness, *([number] for number in range(5)))
+    log = harness.folder / "_spark_metadata"
+    if damage == "missing":
+        (log / "3").unlink()
+    elif damage == "torn":
+        (log / "4").write_text('v1\n{"path":')
+    elif damage == "elsewhere":
+        (log / "4").write_text('v1\n{"path": "file:///elsewhere/part-4.parquet", "action": "add"}')
+    else:
+        for path in log.iterdir():
+            path.unlink()
+    before = sorted(harness.folder.rglob("*"))
+    with pytest.raises(TableNotSupportedError, match="Nothing was written"):
+        take_over(str(harness.folder))
+    assert sorted(harness.folder.rglob("*")) == before
+
+
+# What is refused ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

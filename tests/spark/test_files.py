@@ -42,6 +42,34 @@ def test_readers_of_folders_find_the_rows_and_their_partitions(spark: SparkSessi
     assert (frames.height, frames["id"].sum(), frames["odd"].sum()) == tuple(found)
 
 
+def test_readers_see_the_rows_of_spark_s_file_sink_and_of_the_query_that_takes_it_over(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    harness, source = FilesHarness(tmp_path), tmp_path / "source"
+    source.mkdir()
+    write_ids(source / "0.parquet", range(10), 0)
+    rows = (
+        spark.readStream.schema("id LONG").parquet(str(source)).selectExpr("id", "concat('a:', id % 2) AS k")
+    )
+
+    def write(sink: str, checkpoint: str, **options: str) -> None:
+        writer = rows.writeStream.format(sink).partitionBy("k").trigger(availableNow=True)
+        options = {"path": str(harness.folder), "checkpointLocation": str(tmp_path / checkpoint), **options}
+        writer.options(**options).start().awaitTermination()
+
+    write("parquet", "spark")
+    left = next(harness.folder.rglob("*.parquet"))
+    left.with_name("part-of-a-failed-attempt.parquet").write_bytes(left.read_bytes())
+    write("penstock.files", "penstock", partitionBy="k", sparkMetadata="takeOver")
+
+    expected = sorted([*range(10), *range(10)])
+    found = spark.read.parquet(str(harness.folder)).collect()
+    assert sorted(row.id for row in found) == expected
+    assert {row.k for row in found} == {"a:0", "a:1"}
+    files = f"read_parquet('{harness.folder}/**/*.parquet', hive_partitioning = true)"
+    assert duckdb.sql(f"SELECT id FROM {files} ORDER BY id").fetchall() == [(one,) for one in expected]
+
+
 # Spark 4.0 cannot parse the type of ORC timestamps.
 READABLE = ["json", "csv"] if pyspark.__version__.startswith("4.0") else ["json", "csv", "orc"]
 
