@@ -69,7 +69,7 @@ class DeltaTable:
         pattern = quoted(f"{glob.escape(self.uri)}/_delta_log/*.json")
         commits = rows(connection, f"SELECT filename, content FROM read_text({pattern}) ORDER BY filename")
         return [
-            (int(version), [json.loads(line) for line in content.splitlines()])
+            (int(version), [json.loads(line) for line in content.split("\n") if line])
             for name, content in commits
             if (version := basename(name).removesuffix(".json")).isdecimal()
         ]

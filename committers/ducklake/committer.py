@@ -26,6 +26,7 @@ from ..contract import (
 from ..errors import (
     PenstockError,
     RetryableError,
+    SchemaMismatchError,
     TableChangedError,
 )
 from ..failed_commit import failed_batch
@@ -36,7 +37,7 @@ from ..safe_text import get_logger
 from ..table_changes import check_not_behind
 from ..token_check import is_committed
 from . import connection, fence
-from .connection import DatabaseError, Lake, LakeServer, is_conflict, literal
+from .connection import ConversionError, DatabaseError, Lake, LakeServer, is_conflict, literal
 from .fence import FenceRow
 from .files import files_of
 from .storage import files_below
@@ -49,6 +50,7 @@ from .table import (
     files_location,
     load_if_there,
 )
+from .values import WRITE_AGAIN, check_partition_values
 
 logger = get_logger(__name__)
 
@@ -182,6 +184,8 @@ class DuckLakeCommitter:
             except DatabaseError as error:
                 if is_conflict(error):
                     return Conflict(self._server.in_short(error))
+                if isinstance(error, ConversionError):
+                    raise self._bad_value(error, manifest) from None
                 raise self._server.failed(error, _NOT_COMMITTED) from None
             if done is not None:
                 return done
@@ -208,8 +212,9 @@ class DuckLakeCommitter:
         table = check_same_table(load_if_there(lake, address), content.table_id, address)
         check_supported(table, address)
         location = files_location(table.data_path, address)
-        self._check_files(manifest, content, location)
         what = f"batch {batch.batch_id} of query {batch.stream.query_id}"
+        check_partition_values(content.files, what)
+        self._check_files(manifest, content, location)
         for column in columns_to_add(lake, content, table, address, what):
             lake.rows(f"ALTER TABLE {self._table(lake)} ADD COLUMN {quoted(column.name)} {column.type}")
         if content.mode == "overwrite":
@@ -231,6 +236,12 @@ class DuckLakeCommitter:
             json.dumps({"penstock": written}),
         )
         return None
+
+    def _bad_value(self, error: DatabaseError, manifest: Manifest) -> SchemaMismatchError:
+        return SchemaMismatchError(
+            f"duckdb cannot read a value in the files of batch {manifest.batch.batch_id} of "
+            f"{manifest.batch.stream}: {self._server.in_short(error)}. {_NOT_COMMITTED}. {WRITE_AGAIN}"
+        )
 
     def _no_fence(self, what: str) -> TableChangedError:
         return TableChangedError(

@@ -31,6 +31,7 @@ LOCK_WAIT_S = 10.0
 _POLL_S = 0.05
 
 DatabaseError = duckdb.Error
+ConversionError = duckdb.ConversionException
 
 _BUSY = re.compile(r"Could not set lock|Conflicting lock|[Uu]nique file handle|database is locked")
 _CONFLICT = re.compile(

@@ -1,4 +1,4 @@
-"""Columns that readers take from the folders `name=value` of a path."""
+"""Columns and values that readers take from the folders `name=value` of a path."""
 
 from __future__ import annotations
 
@@ -19,3 +19,10 @@ def columns_in_path(path: str, columns: Iterable[str]) -> str:
                 f"{names[name.lower()]!r}: rename the column, or use another path"
             )
     return ""
+
+
+def folder_value_problem(value: str | None) -> str | None:
+    """Return why readers would take another value from the folder `name=value`; None if they would not."""
+    if value is not None and value.upper() == "NULL":
+        return f"is '{value}', which duckdb reads as NULL"
+    return None

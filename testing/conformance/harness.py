@@ -158,6 +158,12 @@ class DestinationHarness(ABC):
         """Return options with which a task buffers few rows in memory."""
         return {}
 
+    def options_by(self, column: str) -> Mapping[str, str]:
+        """Return options with which the values of a column decide the place of a row: its partition, key or
+        subject. Empty if no column can.
+        """
+        return {}
+
     @property
     def row_bytes(self) -> int:
         """Return the size of large rows, if the destination does not accept 1 MiB."""

@@ -13,6 +13,7 @@ from .echoes import EchoClaims
 from .manifests import ManifestClaims
 from .responses import ResponseClaims
 from .secrecy import SecrecyClaims
+from .values import ValueClaims
 
 
 class DestinationConformance(
@@ -22,6 +23,7 @@ class DestinationConformance(
     ConcurrencyClaims,
     ChangeClaims,
     DataClaims,
+    ValueClaims,
     ManifestClaims,
     SecrecyClaims,
     EchoClaims,

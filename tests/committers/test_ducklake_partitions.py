@@ -21,6 +21,7 @@ from penstock.committers.file_tables.manifest import decode
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.ducklake.target import DuckLakeTarget
 from penstock.testing.conformance import Query
+from penstock.writers.ducklake import table_format
 from penstock.writers.parquet.compaction import choose_groups, rewrite_group
 from penstock.writers.parquet.write_config import FileNames
 
@@ -95,9 +96,42 @@ def test_a_filter_reads_the_files_of_its_partition_only(lake: DuckLake, store: S
 
 def test_a_value_that_duckdb_would_read_as_null_is_refused(lake: DuckLake, store: SqlManifestStore) -> None:
     query = by(lake, "key")
-    for value, names in (("Null", "reads as NULL"), ("__HIVE_DEFAULT_PARTITION__", "interpret as NULL")):
+    for value, names in (
+        ("Null", "reads as NULL"),
+        ("__HIVE_DEFAULT_PARTITION__", "interpret as NULL"),
+        ("a\0b", "NUL character"),
+    ):
         with pytest.raises(SchemaMismatchError, match=names):
             query.run(store, query.batch(0), rows(value))
+
+
+BEFORE_DUCKDB = pa.array([None, -9223372022400000001], pa.int64()).cast(pa.timestamp("us", "UTC"))
+
+
+@pytest.mark.parametrize("column", ["key", "instants"])
+def test_a_value_that_an_earlier_release_let_pass_is_refused_in_the_commit(
+    lake: DuckLake, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch, column: str
+) -> None:
+    """It is not retried. A coupled query writes the batch again, with the value in its dead letters."""
+    query = by(lake, "key")
+    good, bad = rows("a", "a"), rows("a", "a\0b" if column == "key" else "b")
+    instants = pa.ListArray.from_arrays([0, 1, 2], BEFORE_DUCKDB)
+    good = good.append_column("instants", pa.nulls(2, instants.type))
+    bad = bad.append_column("instants", pa.nulls(2, instants.type) if column == "key" else instants)
+    query.run(store, query.batch(0), good)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(table_format, "partition_value_problem", lambda _: None)
+        earlier.setattr(table_format.DuckLakeFormat, "check_values", lambda *_: None)
+        manifest = query.prepare(store, query.batch(1), bad)
+    with pytest.raises(
+        SchemaMismatchError, match="NUL character" if column == "key" else "duckdb cannot read"
+    ):
+        query.target().commit(manifest)
+
+    with pytest.raises(SchemaMismatchError, match=column):
+        query.run(store, query.batch(1), bad, run_id="r2")
+    query.with_options(badRows="drop").run(store, query.batch(1), bad, run_id="r3")
+    assert lake.sql("SELECT count(*) FROM events") == [(3,)]
 
 
 def test_tables_of_others_keep_their_partitioning(lake: DuckLake, store: SqlManifestStore) -> None:

@@ -82,6 +82,9 @@ class DeltaHarness(DeltaLake, LakeHarness):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "table")
 
+    def options_by(self, column: str) -> Mapping[str, str]:
+        return {"partitionBy": column}
+
     def losing(self, lost: Lost) -> AbstractContextManager[None]:
         return lossy(LocalLogFiles, "put", lost, OSError("the connection was lost"))
 
@@ -129,6 +132,9 @@ class IcebergHarness(IcebergLake, LakeHarness):
         catalog = {"catalog.type": "rest", "catalog.uri": url, "catalog.token": SECRET}
         return {"table": self.table, "catalog": "far", **catalog}
 
+    def options_by(self, column: str) -> Mapping[str, str]:
+        return {"partitionSpec": column}
+
     def losing(self, lost: Lost) -> AbstractContextManager[None]:
         return lossy(SqlCatalog, "commit_table", lost, ConnectionError("the connection was lost"))
 
@@ -148,6 +154,9 @@ class HudiHarness(HudiLake, FileTableHarness):
         crash_points=CRASH_POINTS,
     )
     secrets: ClassVar = {"storage.AWS_SECRET_ACCESS_KEY": SECRET}
+
+    def options_by(self, column: str) -> Mapping[str, str]:
+        return {"partitionBy": column, "hiveStylePartitions": "false"}
 
     def losing(self, lost: Lost) -> AbstractContextManager[None]:
         return lossy(Publishing, "complete", lost, OSError("the connection was lost"))
@@ -244,11 +253,14 @@ class DuckLakeHarness(DuckLake, FileTableHarness):
         catalog = f"postgresql://me:{SECRET}@127.0.0.1:{self.unreachable_port}/db"
         return {**self.options, "catalog": catalog}
 
+    def options_by(self, column: str) -> Mapping[str, str]:
+        return {"partitionBy": column}
+
     def ids(self) -> list[int]:
         return [row[0] for row in self.sql("SELECT id FROM events")] if self.exists else []
 
     def uncommitted(self) -> Collection[str]:
-        written = {path.name for path in self.files.glob("*.parquet")}
+        written = {path.name for path in self.files.rglob("*.parquet")}
         return written - self.named()
 
     def losing(self, lost: Lost) -> AbstractContextManager[None]:
@@ -396,6 +408,9 @@ class KinesisHarness(AwsHarness):
     kind = "kinesis"
     rows_in = "PutRecords"
 
+    def options_by(self, column: str) -> Mapping[str, str]:
+        return {"partitionKey": column}
+
 
 class FirehoseHarness(AwsHarness):
     promises = replace(RequestHarness.promises, name="Firehose streams")
@@ -436,6 +451,9 @@ class SqsFifoHarness(SqsHarness):
     def options(self) -> dict[str, str]:
         return {**super().options, "messageGroupId": "id", "idColumn": "id"}
 
+    def options_by(self, column: str) -> Mapping[str, str]:
+        return {"messageGroupId": column}
+
 
 AWS = (KinesisHarness, FirehoseHarness, DynamoDbHarness, SqsHarness, SqsFifoHarness)
 
@@ -468,6 +486,9 @@ class OpenSearchHarness(ServiceHarness):
     def options(self) -> dict[str, str]:
         place = {"url": self._url, "index": self._index, "createIndex": "true"}
         return {**place, "idColumn": "id", **self.row_log_options}
+
+    def options_by(self, column: str) -> Mapping[str, str]:
+        return {"routing": column}
 
     def rows(self) -> list[dict[str, Any]]:
         return self._server.rows(self._index)
@@ -517,6 +538,9 @@ class RedisHarness(ServiceHarness):
 
     def echo(self, request: bytes, *, is_of_row: bool) -> bytes:
         return b"-NOPERM %s\r\n" % quoted(request).encode()
+
+    def options_by(self, column: str) -> Mapping[str, str]:
+        return {"key": f"rows:{{{column}}}"} if self.promises.is_exactly_once else {}
 
     def rows(self) -> list[dict[str, Any]]:
         return self.server.rows("rows*")
@@ -584,6 +608,9 @@ class NatsHarness(ServiceHarness):
     @property
     def options(self) -> dict[str, str]:
         return {"url": self._url, "subject": "rows.{id}", **self.row_log_options}
+
+    def options_by(self, column: str) -> Mapping[str, str]:
+        return {"subject": f"rows.{{{column}}}"}
 
     def rows(self) -> list[dict[str, Any]]:
         try:

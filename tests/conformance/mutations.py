@@ -21,6 +21,7 @@ from tests.conformance.harnesses import (
     DeduplicatingHttpHarness,
     DeltaHarness,
     HttpHarness,
+    HudiHarness,
     PostgresHarness,
 )
 from tests.plug_in.harness import JsonLinesHarness
@@ -47,7 +48,7 @@ from penstock.datasource.options import stream as stream_options
 from penstock.testing.conformance import query
 from penstock.testing.conformance.data import NESTED
 from penstock.testing.conformance.harness import DestinationHarness
-from penstock.writers.parquet import schema_projection
+from penstock.writers.parquet import partition_check, schema_projection
 from penstock.writers.requests import http, settlement
 from penstock.writers.requests.results import DELIVERED
 
@@ -394,6 +395,11 @@ MUTATIONS = {
         method(schema_projection, "_cast", lambda _, array, target, __: array.cast(target, safe=False)),
         a_number_that_overflows_its_column_is_a_bad_row={"bad_rows": "drop"},
         harness=DeltaHarness,
+    ),
+    "partition values that lead out of the table once decoded": Mutation(
+        returning(partition_check, "is_relative", True),
+        a_value_that_the_tasks_let_pass_is_committed={"column": "text"},
+        harness=HudiHarness,
     ),
     "a writer that keeps its rows": Mutation(
         method(PartWriter, "write", _keep_batches),

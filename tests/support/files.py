@@ -27,9 +27,8 @@ CSV = r"""header = true, quote = '"', escape = '"', nullstr = '\N', union_by_nam
 
 
 def _by_duckdb(function: str, options: str = "union_by_name = true") -> Callable[[list[str]], list[int]]:
-    return lambda paths: [
-        row[0] for row in duckdb.sql(f"SELECT id FROM {function}({paths}, {options})").fetchall()
-    ]
+    query = f"SELECT id FROM {function}(?, {options})"
+    return lambda paths: [row[0] for row in duckdb.execute(query, [paths]).fetchall()]
 
 
 def _ids_of_avro(paths: list[str]) -> list[int]:
@@ -88,6 +87,9 @@ class FilesHarness(FileTableHarness):
     @property
     def options(self) -> dict[str, str]:
         return {"path": str(self.folder), "fileFormat": self.file_format}
+
+    def options_by(self, column: str) -> Mapping[str, str]:
+        return {"partitionBy": column}
 
     def ids(self) -> list[int]:
         paths = [str(path) for path in self.folder.rglob(f"*.{self.file_format}")]

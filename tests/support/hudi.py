@@ -72,7 +72,8 @@ class HudiLake:
         return list(self.read(**options).to_pylist())
 
     def ids(self) -> list[int]:
-        return sorted(row["id"] for row in self.rows()) if self.exists else []
+        rows = self.read() if self.exists else pa.table({})
+        return sorted(rows["id"].to_pylist()) if rows.num_rows else []
 
     # The timeline -----------------------------------------------------------------------------------
 

@@ -100,6 +100,9 @@ class PaimonHarness(FileTableHarness):
         relation = f"read_parquet({paths}, union_by_name = true, hive_partitioning = false)"
         return duckdb.sql(f"SELECT {columns} FROM {relation}").fetchall()
 
+    def options_by(self, column: str) -> Mapping[str, str]:
+        return {"partitionBy": column}
+
     def ids(self) -> list[int]:
         return [row[0] for row in self.rows("id")]
 

@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 
 from ...committers.arrow_values import null_scalar, string_array
 from ...committers.errors import SchemaMismatchError
+from ...committers.file_tables.folder_columns import folder_value_problem
+from ..parquet.partition_check import bad_partition_value
 from ..parquet.splitting import split_by
 from ..parquet.table_format import PartitionSlice, PartitionValues
 
@@ -104,12 +106,12 @@ def _format_value(name: str, key: pa.Array, row: int, where: str) -> str | None:
     try:
         text = serialize(key[row].as_py(), key.type)
     except (ValueError, OverflowError) as error:
-        raise _unspeakable(name, "is outside the years 1 to 9999", where) from error
+        raise bad_partition_value(name, "is outside the years 1 to 9999", where) from error
     if text == NULL_DIRECTORY:
-        raise _unspeakable(name, f"is '{NULL_DIRECTORY}', which readers interpret as NULL", where)
+        raise bad_partition_value(name, f"is '{NULL_DIRECTORY}', which readers interpret as NULL", where)
     if _is_too_long(directory(((name, text),))):
         limit = f"is longer than a directory name can be ({DIRECTORY_NAME_BYTES_MAX} bytes, escaped)"
-        raise _unspeakable(name, limit, where)
+        raise bad_partition_value(name, limit, where)
     return text
 
 
@@ -120,19 +122,12 @@ def check_folder_values(values: PartitionValues, where: str) -> None:
         SchemaMismatchError: duckdb would read another value.
     """
     for name, value in values:
-        if value is not None and value.upper() == "NULL":
-            raise _unspeakable(name, f"is '{value}', which duckdb reads as NULL", where)
+        if problem := folder_value_problem(value):
+            raise bad_partition_value(name, problem, where)
 
 
 def _is_too_long(directory_name: str) -> bool:
     return len(directory_name.encode()) > DIRECTORY_NAME_BYTES_MAX
-
-
-def _unspeakable(name: str, what: str, where: str) -> SchemaMismatchError:
-    return SchemaMismatchError(
-        f"A value of the partition column '{name}' {what} ({where}). Filter these rows, or partition by"
-        " another column."
-    )
 
 
 def serialize(value: Any, data_type: pa.DataType) -> str | None:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from ...committers.arrow_values import numeric_scalar
 from ...committers.errors import SchemaMismatchError
-from ..parquet.columns import is_list
+from ..parquet.columns import leaf_arrays
 from .counted import Counted
 
 _GREGORIAN = (date(1582, 10, 15) - date(1970, 1, 1)).days
@@ -59,27 +59,18 @@ def check_values(rows: pa.RecordBatch) -> None:
             other readers refuse. Or a date is before 1582-10-15: Spark takes it for one of another calendar.
     """
     for array, field in zip(rows.columns, rows.schema, strict=True):
-        for times, least, name in _times_in(array):
+        for leaf in leaf_arrays(array):
+            if pa.types.is_timestamp(leaf.type):
+                times, least, name = leaf.cast(pa.int64()), 0, "timestamp before 1970"
+            elif pa.types.is_date32(leaf.type):
+                times, least, name = leaf.cast(pa.int32()), _GREGORIAN, "date before 1582-10-15"
+            else:
+                continue
             if pc.any(pc.less(times, numeric_scalar(least))).as_py():
                 raise SchemaMismatchError(
                     f"{field.name} has a {name}, which readers of ORC do not read back. Filter these "
                     "rows, or write another fileFormat."
                 )
-
-
-def _times_in(array: pa.Array) -> Iterator[tuple[pa.Array, int, str]]:
-    if pa.types.is_timestamp(array.type):
-        yield array.cast(pa.int64()), 0, "timestamp before 1970"
-    elif pa.types.is_date32(array.type):
-        yield array.cast(pa.int32()).cast(pa.int64()), _GREGORIAN, "date before 1582-10-15"
-    elif pa.types.is_struct(array.type):
-        for child in array.flatten():
-            yield from _times_in(child)
-    elif pa.types.is_map(array.type):
-        yield from _times_in(array.keys)
-        yield from _times_in(array.items)
-    elif is_list(array.type):
-        yield from _times_in(array.flatten())
 
 
 def stored_types(content: BinaryIO) -> dict[str, str]:

@@ -16,6 +16,7 @@ from ...committers.errors import SchemaMismatchError
 from ...committers.hudi.names import META_COLUMNS, hudi_name, staged_path
 from ..delta.filesystem import open_filesystem
 from ..delta.partitions import serialize
+from ..parquet.partition_check import bad_partition_value
 from ..parquet.splitting import split_by
 from ..parquet.table_format import FileStatistics, PartitionSlice, PartitionValues
 from ..parquet.write_config import parse_file_name
@@ -87,10 +88,7 @@ class HudiFormat:
         except (ValueError, OverflowError):
             text, problem = None, "is outside the years 1 to 9999"
         if problem:
-            raise SchemaMismatchError(
-                f"A value of the partition column '{name}' {problem} ({where}). Filter these rows, or "
-                "partition by another column."
-            )
+            raise bad_partition_value(name, problem, where)
         return text
 
     def _problem(self, name: str, text: str) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from .columns import parquet_width
+from .partition_check import split_rows
 from .sorting import sort_rows
 from .table_format import PartitionValues
 from .write_config import WriteConfig
@@ -88,7 +89,7 @@ class RowBuffers:
             return
         rows = pa.Table.from_batches(batches)
         batches.clear()
-        for part in self._format.split(rows, self._where):
+        for part in split_rows(self._config, rows, self._where):
             yield from self._keep(part.values, part.rows)
         del rows
         yield from self._relieve(self._config.buffer_bytes_max // 2)

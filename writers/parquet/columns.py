@@ -53,6 +53,20 @@ def _below(
         yield ParquetColumn(path, parquet_path, field, is_repeated)
 
 
+def leaf_arrays(array: pa.Array) -> Iterator[pa.Array]:
+    """The values of all leaves of a column, inside structs, lists and maps."""
+    if pa.types.is_struct(array.type):
+        for child in array.flatten():
+            yield from leaf_arrays(child)
+    elif pa.types.is_map(array.type):
+        yield from leaf_arrays(array.keys)
+        yield from leaf_arrays(array.items)
+    elif is_list(array.type):
+        yield from leaf_arrays(array.flatten())
+    else:
+        yield array
+
+
 def parquet_width(data_type: pa.DataType) -> int:
     """Number of Parquet columns of a type."""
     return sum(1 for _ in parquet_columns(pa.schema([("column", data_type)])))

@@ -14,8 +14,9 @@ from .buffers import RowBuffers, RowGroup
 from .encodings import SAMPLE_ROWS, choose_encodings, fits
 from .file import Encodings
 from .open_files import OpenFiles
+from .partition_check import split_rows
 from .schema_projection import SchemaProjector
-from .table_format import OpensFiles, PartitionValues
+from .table_format import ChecksValues, OpensFiles, PartitionValues
 from .write_config import FileNames, WriteConfig
 
 ARRAY_BYTES_MAX = 2**31 - 1
@@ -61,7 +62,8 @@ class DataFileWriter:
             narrows=config.narrows,
         )
         table_format = config.table_format
-        self._check_values = table_format.check_values if isinstance(table_format, OpensFiles) else None
+        self._check_values = table_format.check_values if isinstance(table_format, ChecksValues) else None
+        self._is_parquet = not isinstance(table_format, OpensFiles)
         self._buffers = RowBuffers(config, str(names), partition)
         self._files = OpenFiles(config, names, filesystem, root)
         self._background = Background("penstock-writer")
@@ -77,7 +79,7 @@ class DataFileWriter:
         """See `ChecksRows`. Partition values are checked too, which `write` does later."""
         rows = self._projected(batch)
         if self._buffers.is_split:
-            for _ in self._config.table_format.split(pa.Table.from_batches([rows]), str(self._names)):
+            for _ in split_rows(self._config, pa.Table.from_batches([rows]), str(self._names)):
                 pass
         self._checked = (batch, rows)
 
@@ -142,8 +144,8 @@ class DataFileWriter:
     def _encodings_for(self, group: RowGroup) -> Encodings:
         """Chosen by the first rows of any table partition, and again for row groups that are much larger."""
         rows = group.rows
-        if self._check_values is not None:
-            return Encodings([], [], [], rows=0)  # not Parquet
+        if not self._is_parquet:
+            return Encodings([], [], [], rows=0)
         if self._encodings is None or not fits(self._encodings, rows.num_rows):
             others = self._buffers.some_rows(SAMPLE_ROWS - rows.num_rows)
             known = pa.Table.from_batches([*rows.to_batches(), *others])

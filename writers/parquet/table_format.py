@@ -127,6 +127,11 @@ class OpensFiles(Protocol):
 
     def open_file(self, sink: pa.NativeFile, schema: pa.Schema) -> OpenDataFile: ...
 
+
+@runtime_checkable
+class ChecksValues(Protocol):
+    """A format that does not have all values of its columns' types."""
+
     def check_values(self, rows: pa.RecordBatch) -> None:
         """
         Raises:

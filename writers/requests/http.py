@@ -14,8 +14,8 @@ import aiohttp
 from yarl import URL
 
 from ...committers.errors import AccessRefusedError, ConfigurationError
-from ...committers.secrets import without_last_word
 from ...committers.redirects import is_redirect
+from ...committers.secrets import without_last_word
 from .acknowledgements import CODE
 from .client import classify_error
 from .entry import Entry
