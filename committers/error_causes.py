@@ -71,6 +71,7 @@ _REFUSED_TEXT = re.compile(
     r"|\b(401 Unauthorized|403 Forbidden)|lacked the necessary privileges|<Code>NoSuchBucket"
     r"|\b(AuthenticationFailed|AuthorizationFailure|AuthorizationPermissionMismatch|ContainerNotFound)\b"
     r"|CERTIFICATE_VERIFY_FAILED"
+    r"|\bHTTP error[;:-]+ ?builder error"  # no request, as plain HTTP is not allowed
 )
 """Messages of Arrow, of the client in deltalake and obstore, of Azure, and of OpenSSL."""
 _OUTAGE_TEXT = re.compile(

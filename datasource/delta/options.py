@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions, problems_of_sorting
 from ..options.parsing import columns, text
+from ..options.places import problems_of_plain_http
 from ..options.stream import parse_as
 
 NAME = "penstock.delta"
@@ -46,7 +48,11 @@ class DeltaOptions(FileTableOptions):
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> DeltaOptions:
         """Parse the options that Spark passes; see `parse_as`."""
-        return parse_as(cls, NAME, options, problems_of_values=problems_of_sorting)
+        return parse_as(cls, NAME, options, problems_of_values=_problems)
+
+
+def _problems(values: Mapping[str, Any]) -> list[str]:
+    return [*problems_of_sorting(values), *problems_of_plain_http(values, ("path",))]
 
 
 OPTIONS = options_of(DeltaOptions)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions
 from ..options.parsing import MIB, check, columns, flag, one_of, parse_options, storable, text
+from ..options.places import problems_of_plain_http
 from ..options.stream import normalized_location, problems_of
 
 NAME = "penstock.hudi"
@@ -110,6 +111,7 @@ class HudiOptions(FileTableOptions):
         ]
         stored = storable(OPTIONS, given)
         problems += problems_of(values, stored, PREFIXES)
+        problems += problems_of_plain_http(values, ("path",))
         if (values.get("target_file_bytes") or 0) > _FILE_BYTES_MAX:
             problems.append(
                 "targetFileSize must be at most 4gb: the commit copies the files of an object store, which "

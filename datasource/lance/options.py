@@ -13,6 +13,7 @@ from ..options.declaring import declared, option, option_of, optional, options_o
 from ..options.delivery import TARGET_FILE_BYTES, DeliveryOptions
 from ..options.file_tables import FileTableOptions
 from ..options.parsing import flag, one_of
+from ..options.places import problems_of_plain_http
 from ..options.stream import parse_as
 
 NAME = "penstock.lance"
@@ -96,12 +97,15 @@ class LanceOptions(DeliveryOptions):
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> LanceOptions:
         """Parse the options that Spark passes; see `parse_as`."""
-        return parse_as(cls, NAME, options, problems_of_values=_property_problems)
+        return parse_as(cls, NAME, options, problems_of_values=_problems)
 
 
-def _property_problems(values: Mapping[str, Any]) -> list[str]:
+def _problems(values: Mapping[str, Any]) -> list[str]:
     own = [name for name in values.get("table_properties", {}) if name == "penstock.table-id"]
-    return [f"tableProperties: {name} is set by Penstock. Remove it." for name in own]
+    return [
+        *(f"tableProperties: {name} is set by Penstock. Remove it." for name in own),
+        *problems_of_plain_http(values, ("path",)),
+    ]
 
 
 OPTIONS = options_of(LanceOptions)

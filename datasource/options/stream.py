@@ -14,6 +14,7 @@ from ...writers.local_path import local_path
 from .dead_letters import DeadLetterOptions, problems_of_dead_letters
 from .declaring import declared, option, optional, options_of, prefixes_of
 from .parsing import Prefix, check, count, duration_s, flag, one_of, parse_options, storable, text
+from .places import problems_of_folders, problems_of_plain_http
 
 
 class NewQuery(Enum):
@@ -184,7 +185,13 @@ def problems_of(values: Mapping[str, Any], given: Mapping[str, str], prefixes: S
             "store: an in-memory database loses its manifests when the process ends. Give a file or a "
             "Postgres URL."
         )
-    return [*problems, *problems_of_urls(given, prefixes), *problems_of_dead_letters(values)]
+    return [
+        *problems,
+        *problems_of_folders(values),
+        *problems_of_plain_http(values, ("checkpoint_location", "row_log")),
+        *problems_of_urls(given, prefixes),
+        *problems_of_dead_letters(values),
+    ]
 
 
 def problems_of_urls(texts: Mapping[str, str], prefixes: Sequence[Prefix]) -> list[str]:

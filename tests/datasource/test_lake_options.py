@@ -47,14 +47,14 @@ def test_options_of_s3_are_given_once_and_never_shown() -> None:
         "table": "lake.ids",
         "catalog.type": "sql",
         "catalog.uri": "sqlite:////none",
-        "storage.AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+        "storage.AWS_ENDPOINT_URL": "https://127.0.0.1:1",
         "storage.AWS_SECRET_ACCESS_KEY": secret,
         "catalog.s3.region": "mars",
         "storage.AWS_REGION": "venus",
     }
     sink = LakeSink.of(given)
     properties = sink.pair.iceberg.catalog.properties
-    assert properties["s3.endpoint"] == "http://127.0.0.1:1"
+    assert properties["s3.endpoint"] == "https://127.0.0.1:1"
     assert properties["s3.secret-access-key"] == secret
     assert properties["s3.region"] == "mars", "what is given for Iceberg counts there"
     assert sink.pair.data_location == sink.pair.delta.table_uri == "s3://bucket/table"
