@@ -15,7 +15,17 @@ from functools import partial
 from . import crash_points
 from .batch_writes import COMMIT_WITHIN, batch_write_of
 from .checkpoint_forks import CheckpointForks
-from .contract import AlreadyCommitted, Batch, Committed, Committer, Conflict, Manifest, ManifestState, Token
+from .contract import (
+    AlreadyCommitted,
+    Batch,
+    Committed,
+    Committer,
+    Conflict,
+    HoldsRefusedRows,
+    Manifest,
+    ManifestState,
+    Token,
+)
 from .errors import NEXT_TRY, CheckpointMismatchError, FencedError, RetryableError
 from .store.contract import ManifestStore
 
@@ -83,8 +93,14 @@ class CommitRunner:
         except CheckpointMismatchError as error:  # can never be committed; a later token must not hide that
             self._store.finish(batch, ManifestState.ABORTED, reason=str(error))
             raise
-        marked = self._store.finish(batch, ManifestState.COMMITTED, table_version=outcome.table_version)
+        marked = self._store.finish(
+            batch,
+            ManifestState.COMMITTED,
+            table_version=outcome.table_version,
+            dead_letters=outcome.dead_letters,
+        )
         crash_points.reach("mark.done", batch.batch_id)
+        self.delete_refused_rows(manifest, outcome)
         if not marked and self.state(batch) is not ManifestState.COMMITTED:
             raise FencedError(
                 f"Batch {batch.batch_id} of {batch.stream} was committed, but another run has aborted it in "
@@ -116,6 +132,11 @@ class CommitRunner:
                     f"{NEXT_TRY} To retry more often, raise maxCommitAttempts."
                 )
             self._sleep(wait_s)
+
+    def delete_refused_rows(self, manifest: Manifest, outcome: Committed | AlreadyCommitted) -> None:
+        """Delete the rows that the table refused and still holds. Called once the store has them."""
+        if outcome.dead_letters and isinstance(self._table, HoldsRefusedRows):
+            self._table.delete_refused_rows(manifest)
 
     def _check_attempt(self, batch: Batch, token: Token | None) -> None:
         """Called right before each commit request, when the table does not have the batch."""

@@ -11,11 +11,12 @@ and recovers at start).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeAlias, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -190,6 +191,11 @@ class DeadLetter:
     """The row as an Arrow IPC stream."""
 
 
+DeadLetters: TypeAlias = Mapping[int, Sequence[DeadLetter]]
+"""Dead letters by batch id."""
+NO_LETTERS: DeadLetters = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True)
 class Committable(Generic[PayloadT]):
     """The result of one task attempt. Pickled on the executor, read on the driver."""
@@ -329,6 +335,8 @@ class Committed:
     """Rows that the destination has refused for good, and that the query lets it drop."""
     replaced_rows: int = 0
     """Rows that were not sent, as a later row of the same key replaces them."""
+    dead_letters: DeadLetters = field(default_factory=dict, repr=False, compare=False)
+    """Rows that the table refused in this commit. They are stored when the batches are marked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +344,10 @@ class AlreadyCommitted:
     """The table already had the batch; nothing was added."""
 
     table_version: int | None = None
+    dead_letters: DeadLetters = field(default_factory=dict, repr=False, compare=False)
+    """Rows that the table refused when the batch was committed, if the process that committed it has not
+    marked it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +392,23 @@ class Committer(Protocol):
             CheckpointMismatchError: the target has the batch id with other offsets.
             FencedError: the target has some of the merged batches, but not all: another process was faster.
         """
+        ...
+
+
+@runtime_checkable
+class HoldsRefusedRows(Protocol):
+    """Capability of a committer: its table refuses rows in the commit, and holds them until they are stored.
+
+    The table holds them from the transaction on that commits their batch, so a crash loses none. Whoever
+    marks the batch stores them in the same transaction of the store, and then deletes them here.
+    """
+
+    def refused_rows(self, manifest: Manifest) -> DeadLetters:
+        """Return the rows of the manifest's batches that the table still holds."""
+        ...
+
+    def delete_refused_rows(self, manifest: Manifest) -> None:
+        """Delete them: the store has them. If the table does not answer now, they are left to clean-up."""
         ...
 
 

@@ -22,11 +22,14 @@ from .safe_text import without_credentials
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Stage = Literal["send", "write"]
+Stage = Literal["commit", "send", "write"]
 WRITING: Stage = "write"
 """Refused by a task: a value does not fit."""
 SENDING: Stage = "send"
 """Refused by a request-based destination."""
+
+COMMITTING: Stage = "commit"
+"""Refused by a table when the batch is committed."""
 
 DOES_NOT_FIT = "does_not_fit"
 """Code of a value that cannot be converted."""
@@ -83,6 +86,8 @@ class LetterBox:
 
     letters: list[DeadLetter] = field(default_factory=list)
     size_bytes: int = 0
+    of: str = "task"
+    """Whose dead letters they are; for the error message."""
 
     def add(self, letter: DeadLetter) -> None:
         """
@@ -92,7 +97,7 @@ class LetterBox:
         self.size_bytes += len(letter.content) + len(letter.message)
         if self.size_bytes > LETTERS_BYTES_MAX:
             raise SchemaMismatchError(
-                f"The dead letters of one task have more than {LETTERS_BYTES_MAX:,} bytes "
+                f"The dead letters of one {self.of} have more than {LETTERS_BYTES_MAX:,} bytes "
                 f"({len(self.letters):,} rows). The rows or the destination may be wrong. The last "
                 f"one: {letter.code}. {letter.message}"
             )

@@ -9,12 +9,11 @@ The terms follow RisingWave's RFC 0055 (the progress of a log consumer).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
-from .contract import DeadLetter, StreamKey, Token
+from .contract import NO_LETTERS, DeadLetters, StreamKey, Token
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -22,10 +21,6 @@ if TYPE_CHECKING:
     from .deliveries.contract import Lease
 
 T = TypeVar("T")
-
-DeadLetters: TypeAlias = "Mapping[int, Sequence[DeadLetter]]"
-"""Dead letters by batch id."""
-NO_LETTERS: DeadLetters = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)

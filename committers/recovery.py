@@ -16,7 +16,16 @@ from dataclasses import dataclass
 from . import crash_points
 from .checkpoint_forks import CheckpointForks, mismatch, never_came_back, refused
 from .commit_runner import CommitRunner, stored_manifest
-from .contract import Batch, Committer, ManifestRecord, ManifestState, StreamKey
+from .contract import (
+    NO_LETTERS,
+    Batch,
+    Committer,
+    DeadLetters,
+    HoldsRefusedRows,
+    ManifestRecord,
+    ManifestState,
+    StreamKey,
+)
 from .decision import REFUSALS, Action, decide, is_in_table, token_position
 from .errors import RetryableError, SchemaMismatchError, TableChangedError
 from .store.contract import ManifestStore
@@ -85,7 +94,16 @@ class Recovery:
         token = self._table.token(stream.query_id)
         committed = [record for record in self._store.pending(stream) if is_in_table(token, record.batch)]
         reason = "accepted by an operator with the table as it is"
-        return [self._finish(record, ManifestState.COMMITTED, reason) for record in committed]
+        return [
+            self._finish(record, ManifestState.COMMITTED, reason, self._refused_rows(record))
+            for record in committed
+        ]
+
+    def _refused_rows(self, record: ManifestRecord) -> DeadLetters:
+        """Rows of a committed batch that the table refused and still holds; clean-up deletes them later."""
+        if not isinstance(self._table, HoldsRefusedRows):
+            return NO_LETTERS
+        return self._table.refused_rows(stored_manifest(self._store, record.batch))
 
     def _recover_one(self, record: ManifestRecord, replay: Batch | None) -> Recovered:
         batch = record.batch
@@ -148,7 +166,13 @@ class Recovery:
         check_replaceable(record, why)
         return Recovered(record, ManifestState.PREPARED, f"the replay writes it again: {why}")
 
-    def _finish(self, record: ManifestRecord, state: ManifestState, reason: str) -> Recovered:
+    def _finish(
+        self,
+        record: ManifestRecord,
+        state: ManifestState,
+        reason: str,
+        dead_letters: DeadLetters = NO_LETTERS,
+    ) -> Recovered:
         """
         Raises:
             RetryableError: the batch cannot be aborted: it is in an unfinished delivery, or another run has
@@ -158,7 +182,9 @@ class Recovery:
         # Abort only the record that was read: a concurrent driver may have prepared the batch again with
         # other files.
         expected = record if state is ManifestState.ABORTED else None
-        is_finished = self._store.finish(batch, state, reason=reason, expected=expected)
+        is_finished = self._store.finish(
+            batch, state, reason=reason, expected=expected, dead_letters=dead_letters
+        )
         is_kept = not is_finished and self._commit_runner.state(batch) is ManifestState.PREPARED
         if is_kept and state is ManifestState.ABORTED:
             raise RetryableError(being_delivered(batch, reason))

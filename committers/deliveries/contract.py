@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
-from ..contract import Committer, Manifest, ManifestRecord, StreamKey, Token
+from ..contract import NO_LETTERS, Committer, DeadLetters, Manifest, ManifestRecord, StreamKey, Token
 from ..errors import FencedError
 
 BATCHES_READ = 500
@@ -156,8 +156,13 @@ class DeliveryStore(Protocol):
         """
         ...
 
-    def finish(self, delivery: Delivery, table_version: int | None) -> bool:
+    def finish(
+        self, delivery: Delivery, table_version: int | None, dead_letters: DeadLetters = NO_LETTERS
+    ) -> bool:
         """Mark the delivery and its batches COMMITTED. Return False if the delivery was not PREPARED.
+
+        Args:
+            dead_letters: rows that the table refused in the commit, stored in the same transaction
 
         Raises:
             CommitStateUnknownError: the database failed. The table has the delivery, and the next round marks

@@ -254,11 +254,18 @@ class StreamDelivery:
         for record in self._prepared():  # independent of Spark's commit log
             action = decide(record, token_position(token, record.batch), record.batch)
             # Committing these again adds nothing, but checks in the table that it is this batch.
-            outcome = None if action is Action.COMMIT else self._commit(self._manifest(record), None)
+            manifest = self._manifest(record)
+            outcome = None if action is Action.COMMIT else self._commit(manifest, None)
             self._check_token_is_ours(token, record)
             if outcome is None:
                 return
-            self._store.finish(record.batch, ManifestState.COMMITTED, table_version=outcome.table_version)
+            self._store.finish(
+                record.batch,
+                ManifestState.COMMITTED,
+                table_version=outcome.table_version,
+                dead_letters=outcome.dead_letters,
+            )
+            self._commit_runner.delete_refused_rows(manifest, outcome)
 
     def _check_token_is_ours(self, token: Token, waiting: ManifestRecord) -> None:
         """Detect a copy of the checkpoint and its store that delivers other batches under the same query
@@ -383,8 +390,9 @@ class StreamDelivery:
         except FencedError as error:  # another process has delivered some of its batches
             self._deliveries.abandon(lease, delivery, str(error))
             raise RetryableError(str(error)) from error
-        self._deliveries.finish(delivery, outcome.table_version)
+        self._deliveries.finish(delivery, outcome.table_version, outcome.dead_letters)
         crash_points.reach("deliver.done", delivery.manifest.batch.batch_id)
+        self._commit_runner.delete_refused_rows(delivery.manifest, outcome)
         return Delivered(delivery, outcome, self._clock(), source_files)
 
     def _commit(self, manifest: Manifest, delivery: Delivery | None) -> Committed | AlreadyCommitted:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..cleanup import ListedFile, NameParser
-from ..contract import StreamKey, Token
+from ..contract import Batch, StreamKey, Token
 from . import fence
 from .address import PostgresAddress, qualified
-from .staging import PREFIX, StagingComment, StagingName, drop, query_hash, staging_path
+from .staging import (
+    PREFIX,
+    StagingComment,
+    StagingName,
+    drop,
+    query_hash,
+    refused_name,
+    staging_path,
+)
 from .table import load_if_there
 
 if TYPE_CHECKING:
@@ -29,11 +37,21 @@ class PostgresCleanableTable:
     """See `CleanableTable`. Its "files" are the staging tables of the database.
 
     Their paths are `query id/schema.name`, see `staging_path`.
+
+    Args:
+        pending: returns the batches of the table that the store has not marked. Tables of refused rows of
+            these are left out.
     """
 
-    def __init__(self, server: PostgresServer, address: PostgresAddress) -> None:
+    def __init__(
+        self,
+        server: PostgresServer,
+        address: PostgresAddress,
+        pending: Callable[[], Iterable[Batch]] = lambda: (),
+    ) -> None:
         self._server = server
         self._address = address
+        self._pending = pending
 
     def id_and_tokens(self, query_ids: Iterable[str]) -> tuple[str | None, Mapping[str, Token]]:
         with self._server.transaction("Nothing was dropped") as cursor:
@@ -45,8 +63,11 @@ class PostgresCleanableTable:
     def files(self) -> Iterator[ListedFile]:
         with self._server.transaction("Nothing was dropped") as cursor:
             rows = cursor.execute(_STAGED, (PREFIX,)).fetchall()
+        held = {refused_name(batch, self._address.sql) for batch in self._pending()}
         for schema, name, size_bytes, comment in rows:
             parsed = StagingComment.parse(comment)
+            if name in held:
+                continue
             if StagingName.parse(name) is not None and parsed is not None:
                 yield ListedFile(staging_path(parsed.query_id, schema, name), size_bytes, parsed.staged_at)
 

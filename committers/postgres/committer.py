@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .. import crash_points
 from ..contract import (
@@ -21,22 +21,23 @@ from ..contract import (
     CheckToken,
     Committed,
     Conflict,
+    DeadLetters,
     Manifest,
     Outcome,
     Token,
 )
+from ..dead_letters import BadRows, DeadLetterMax
 from ..decision import is_in_table
 from ..errors import (
     NEXT_TRY,
     PenstockError,
     RetryableError,
     TableChangedError,
-    TableNotSupportedError,
 )
 from ..failed_commit import failed_batch
 from ..safe_text import get_logger
 from ..token_check import is_committed
-from . import fence
+from . import fence, refused_rows
 from .address import PostgresAddress, quoted
 from .connection import (
     COMMIT_TIMEOUT_S,
@@ -50,6 +51,7 @@ from .connection import (
 )
 from .content import PostgresContent, decode
 from .fence import FenceRow
+from .moving import RowMover
 from .staging import StagingTables, drop, missing_tables
 from .table import PostgresTableState, check_same_table, check_supported, columns_to_add, load_if_there
 
@@ -82,11 +84,21 @@ class PostgresCommitter:
     Args:
         server: connects to the database
         address: of the table
+        on_bad_rows: what happens to rows that the server refuses in the commit
+        dead_letter_max: how many of a batch may be dead letters; None: no limit
     """
 
-    def __init__(self, server: PostgresServer, address: PostgresAddress) -> None:
+    def __init__(
+        self,
+        server: PostgresServer,
+        address: PostgresAddress,
+        on_bad_rows: BadRows = BadRows.FAIL,
+        dead_letter_max: DeadLetterMax | None = None,
+    ) -> None:
         self._server = server
         self._address = address
+        self._on_bad_rows = on_bad_rows
+        self._dead_letter_max = dead_letter_max
         self._loaded: dict[str, _TableAndFence] = {}
 
     # Current state of the table ---------------------------------------------------------------------
@@ -191,6 +203,15 @@ class PostgresCommitter:
                 if not isinstance(outcome_after, Committed):
                     return outcome_after
         crash_points.reach("commit.landed", manifest.batch.batch_id)
+        if outcome.dropped_rows:
+            logger.warning(
+                "%s: the table refused %s of %s rows of batches %s to %s (see badRows).",
+                manifest.batch.stream,
+                outcome.dropped_rows,
+                manifest.rows,
+                manifest.batches[0].batch_id,
+                manifest.batch.batch_id,
+            )
         return outcome
 
     def _move(
@@ -200,7 +221,7 @@ class PostgresCommitter:
         address, batch = self._address, manifest.batch
         row = self._locked_row(cursor, batch, content)
         if done := self._already_committed(row, manifest):
-            return done
+            return replace(done, dead_letters=refused_rows.read(cursor, address, manifest, content))
         check_token(row.token)
         table = self._locked_table(cursor, content)
         self._check_staged(cursor, manifest, content)
@@ -209,18 +230,12 @@ class PostgresCommitter:
         # DELETE instead of TRUNCATE, which would block readers and show them an empty table
         if content.mode == "overwrite":
             cursor.execute(f"DELETE FROM {address.sql}")
-        names = ", ".join(quoted(name) for name, _ in content.columns)
-        for staged in content.staged:
-            cursor.execute(f"INSERT INTO {address.sql} ({names}) SELECT {names} FROM {staged.sql}")
-            if cursor.rowcount != staged.rows:
-                raise TableNotSupportedError(
-                    f"The staging table {staged.path} of batch {batch.batch_id} of {batch.stream} has "
-                    f"{cursor.rowcount} rows, but its task has written {staged.rows}. {_NOT_COMMITTED}. "
-                    "Someone has changed the staging table, or a trigger of the table drops rows."
-                )
+        limits = self._on_bad_rows, self._dead_letter_max
+        dropped, letters = RowMover(cursor, address, manifest, content, *limits).move()
+        refused_rows.put(cursor, address, manifest, content, letters)
         fence.update(cursor, address, batch, table.oid, content.origins)
         self._drop_staged(cursor, (*content.staged, *content.needless))
-        return Committed(row.version + 1)
+        return Committed(row.version + 1, dropped, dead_letters=letters)
 
     def _drop_staged(self, cursor: Cursor, staged: StagingTables) -> None:
         """Drop them unless they are being read, for example by pg_dump: a backup must not block the
@@ -305,6 +320,19 @@ class PostgresCommitter:
         if self._already_committed(row, manifest):
             return outcome
         raise failed.not_found()
+
+    # Refused rows: see `HoldsRefusedRows` ----------------------------------------------------------
+
+    def refused_rows(self, manifest: Manifest) -> DeadLetters:
+        with self._server.transaction("Nothing was changed") as cursor:
+            return refused_rows.read(cursor, self._address, manifest, decode(manifest))
+
+    def delete_refused_rows(self, manifest: Manifest) -> None:
+        try:
+            with self._server.transaction("Nothing was changed") as cursor:
+                refused_rows.delete(cursor, self._address, manifest, decode(manifest))
+        except PenstockError as error:
+            logger.warning("The table of refused rows is left to penstock gc: %s", error)
 
     # Staging tables -------------------------------------------------------------------------------
 

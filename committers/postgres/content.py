@@ -35,6 +35,10 @@ class PostgresContent:
     """Staging tables whose rows are replaced by a later batch of the same delivery: dropped without moving
     rows.
     """
+    schema: str = ""
+    """The columns of the query's rows, as an Arrow schema in base64, so that rows can be read back as they
+    were. Empty in manifests of earlier versions.
+    """
 
 
 def manifest_of(batch: Batch, content: PostgresContent, payloads: Iterable[StagingTables]) -> Manifest:
@@ -85,6 +89,7 @@ def decode(manifest: Manifest) -> PostgresContent:
             origins=tuple(map(_text, fields["origins"])),
             staged=staged,
             needless=needless,
+            schema=_text(fields.get("schema", "")),
         )
     except (ConfigurationError, ValueError, KeyError, TypeError, RecursionError) as error:
         batch = manifest.batch

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..contract import AttemptId
+from ..contract import AttemptId, Batch
 from .address import qualified
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PREFIX = "penstock_"
 _COMMENT = re.compile(r"penstock, staged at (\S+) by (.+)", re.DOTALL)
-_NAME = re.compile(rf"{PREFIX}([0-9a-f]{{12}})_(\d{{1,19}})_\d{{1,10}}_[0-9a-f]{{10}}")
+_NAME = re.compile(rf"{PREFIX}([0-9a-f]{{12}})_(\d{{1,19}})_(\d{{1,10}})_[0-9a-f]{{10}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,13 @@ class StagingName:
 
     query_hash: str
     batch_id: int
+    partition: int = field(default=0, compare=False)
 
     @classmethod
     def parse(cls, path: str) -> StagingName | None:
         """None if it is not the name of a staging table."""
         match = _NAME.fullmatch(path.rpartition(".")[2])
-        return None if match is None else cls(match[1], int(match[2]))
+        return None if match is None else cls(match[1], int(match[2]), int(match[3]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,14 @@ def staging_name(attempt: AttemptId, table_sql: str) -> str:
     own = _hash(f"{attempt.run_id} {attempt.attempt}", 10)
     stream = query_hash(attempt.query_id, table_sql)
     return f"{PREFIX}{stream}_{attempt.batch_id}_{attempt.partition}_{own}"
+
+
+def refused_name(batch: Batch, table_sql: str) -> str:
+    """The table of the rows that the destination table refused when it got the batch. Clean-up treats it as
+    a staging table.
+    """
+    stream = query_hash(batch.stream.query_id, table_sql)
+    return f"{PREFIX}{stream}_{batch.batch_id}_0_{_hash(f'refused {batch.digest}', 10)}"
 
 
 def staging_path(query_id: str, schema: str, name: str) -> str:

@@ -48,6 +48,17 @@ def sql_type(data_type: pa.DataType) -> str | None:
     return _SQL_TYPES.get(data_type)
 
 
+def arrow_type(column: str) -> pa.DataType:
+    """The Arrow type that has every value of a staged column, or its text."""
+    if column.endswith("[]"):
+        return pa.list_(arrow_type(column[:-2]))
+    match = re.fullmatch(r"numeric\((\d+),(\d+)\)", column)
+    if match and int(match[1]) <= 38:
+        return pa.decimal128(int(match[1]), int(match[2]))
+    own = (arrow for arrow, kind in _SQL_TYPES.items() if kind == column and arrow != pa.int8())
+    return next(own, pa.string())
+
+
 def holds(column: str, data_type: pa.DataType) -> bool:
     """True if a column of the SQL type stores every value of the Arrow type unchanged, or rejects it."""
     own = sql_type(data_type)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..contract import Batch, Manifest, ManifestRecord, ManifestState, StreamKey
+from ..contract import NO_LETTERS, Batch, DeadLetters, Manifest, ManifestRecord, ManifestState, StreamKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +104,14 @@ class ManifestStore(Protocol):
         table_version: int | None = None,
         reason: str = "",
         expected: ManifestRecord | None = None,
+        dead_letters: DeadLetters = NO_LETTERS,
     ) -> bool:
         """Change PREPARED to `state` (compare-and-set on batch, digest and state); return False if that did
         not match.
 
         Args:
             expected: also compare the whole record: another run may have replaced the files
+            dead_letters: rows that the table refused in the commit, stored in the same transaction
         """
         ...
 

@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 
 from ..contract import (
+    NO_LETTERS,
+    DeadLetters,
     Manifest,
     ManifestRecord,
     StreamKey,
@@ -146,8 +148,13 @@ class SqlDeliveries(SqlOperatorActions):
         manifest = contents.checked_delivery(self._database, stream, row, batches)
         return Delivery(row.id, manifest, row.trigger, row.is_compacted, row.prepared_at)
 
-    def finish(self, delivery: Delivery, table_version: int | None) -> bool:
+    def finish(
+        self, delivery: Delivery, table_version: int | None, dead_letters: DeadLetters = NO_LETTERS
+    ) -> bool:
         """Mark the delivery and its batches COMMITTED. Return False if the delivery was not PREPARED.
+
+        Args:
+            dead_letters: rows that the table refused in the commit, stored in the same transaction
 
         Raises:
             CommitStateUnknownError: the database failed, and the table may already contain the delivery. Do
@@ -161,6 +168,8 @@ class SqlDeliveries(SqlOperatorActions):
             if ended is None:
                 return False
             delivery_queries.commit_batches(connection, ended)
+            for batch_id, letters in dead_letters.items():
+                queries.put_dead_letters(connection, ended.stream_id, batch_id, letters)
             if table_version is not None:
                 known = {"table_version": table_version, "table_batch_id": manifest.batch.batch_id}
                 queries.update_stream(connection, ended.stream_id, known)

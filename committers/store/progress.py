@@ -8,11 +8,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from ..contract import AbortedBy, StreamKey, Token
+from ..contract import NO_LETTERS, AbortedBy, DeadLetters, StreamKey, Token
 from ..dead_letters import SENDING
 from ..deliveries.contract import Lease
 from ..errors import FencedError
-from ..progress import NO_LETTERS, BatchInDelivery, DeadLetters, Progress
+from ..progress import BatchInDelivery, Progress
 from ..row_log.sharing import row_log_in, targets_in
 from . import delivery_queries, queries
 from .database import Clock, Database

@@ -13,7 +13,16 @@ from types import TracebackType
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 
-from ..contract import AbortedBy, Batch, Manifest, ManifestRecord, ManifestState, StreamKey
+from ..contract import (
+    NO_LETTERS,
+    AbortedBy,
+    Batch,
+    DeadLetters,
+    Manifest,
+    ManifestRecord,
+    ManifestState,
+    StreamKey,
+)
 from ..errors import CommitStateUnknownError
 from . import contents, queries
 from .compactions import SqlCompactions
@@ -255,6 +264,7 @@ class SqlManifestStore:
         table_version: int | None = None,
         reason: str = "",
         expected: ManifestRecord | None = None,
+        dead_letters: DeadLetters = NO_LETTERS,
     ) -> bool:
         """Change PREPARED to `state` (compare-and-set on batch, digest and state); return False if that did
         not match.
@@ -264,6 +274,7 @@ class SqlManifestStore:
 
         Args:
             expected: also compare the whole record: another run may have replaced the files
+            dead_letters: rows that the table refused in the commit, stored in the same transaction
 
         Raises:
             CommitStateUnknownError: the database failed. The caller may just have committed to the table. Do
@@ -287,6 +298,8 @@ class SqlManifestStore:
                 return False
             if not queries.update_prepared(connection, stream_id, batch, values, only_free=is_aborted):
                 return False
+            for batch_id, letters in dead_letters.items():
+                queries.put_dead_letters(connection, stream_id, batch_id, letters)
             if state is ManifestState.COMMITTED:
                 queries.count_committed(connection, stream_id, batch.batch_id, table_version)
             elif table_version is not None:

@@ -18,6 +18,7 @@ from ...committers.postgres.connection import PostgresServer, settings_of
 from ...committers.postgres.content import KIND, PostgresContent, decode, manifest_of
 from ...committers.postgres.merge import merge, mergeable
 from ...committers.postgres.plan import PlanOptions, plan
+from ...committers.postgres.staged_rows import encoded_schema
 from ...committers.postgres.staging import StagingTables
 from ...committers.postgres.types import text_type
 from ...writers.delta.table_format import DeltaFormat
@@ -65,7 +66,7 @@ class PostgresTarget(PostgresCommitter):
     """The target of a stream into a Postgres table, with the options of its query. See `Target`."""
 
     def __init__(self, server: PostgresServer, address: PostgresAddress, options: PostgresOptions) -> None:
-        super().__init__(server, address)
+        super().__init__(server, address, options.bad_rows, options.dead_letter_max)
         self._query = options
 
     def plan_batch(
@@ -94,6 +95,7 @@ class PostgresTarget(PostgresCommitter):
             columns=tuple(zip(columns.names, types, strict=True)),
             new_columns=planned.new_columns,
             origins=origins_of(options),
+            schema=encoded_schema(rows),
         )
         writers = StagingWriters(self._server, staging_schema, address.sql, columns, types, narrows)
         return PlannedBatch(writers, content, content.table_id, is_lasting=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...committers.cleanup import NameParser
-    from ...committers.contract import StreamKey
+    from ...committers.contract import Batch, StreamKey
     from ...committers.postgres.cleanup import PostgresCleanableTable
     from ...committers.postgres.committer import PostgresCommitter
     from ...committers.postgres.connection import PostgresServer
@@ -57,7 +57,11 @@ class StoredPostgres:
         server, address = self._server()
         from ...committers.postgres.cleanup import PostgresCleanableTable
 
-        return PostgresCleanableTable(server, address)
+        def pending() -> Iterator[Batch]:
+            streams = (one.key for one in store.streams() if one.key.table_uri == self.stream.table_uri)
+            return (record.batch for stream in streams for record in store.pending(stream))
+
+        return PostgresCleanableTable(server, address, pending)
 
     def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
         from ...committers.postgres.cleanup import name_parser

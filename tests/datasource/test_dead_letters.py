@@ -33,6 +33,8 @@ from penstock.committers.store.progress import SqlProgress
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource import planning
 from penstock.datasource.dead_letters import deliver_letters, letter_sink_of, try_to_deliver_letters
+from penstock.datasource.destinations import stored_table
+from penstock.datasource.table_access import TableAccess
 from penstock.delivery.metrics import Metrics
 from penstock.testing.conformance.query import Query
 from penstock.testing.faults import at_point, crash_at
@@ -365,6 +367,183 @@ def test_texts_that_the_server_does_not_take_as_json_are_dead_letters(letters: L
     assert len(refused) == {"json": 9, "jsonb": 13}[kind]
     assert letters.bad_ids() == refused
     assert {one["code"] for one in letters.read()} == {"does_not_fit"}
+
+
+REFUSES = {
+    "check": ("ALTER TABLE events ADD CHECK (id NOT IN (13, 17))", "23514"),
+    "foreign key": (
+        "CREATE TABLE known (id bigint PRIMARY KEY); INSERT INTO known SELECT * FROM generate_series(0, 12); "
+        "INSERT INTO known VALUES (14), (15), (16); ALTER TABLE events ADD FOREIGN KEY (id) REFERENCES known",
+        "23503",
+    ),
+    "deferred foreign key": (
+        "CREATE TABLE known (id bigint PRIMARY KEY); INSERT INTO known SELECT * FROM generate_series(0, 12); "
+        "INSERT INTO known VALUES (14), (15), (16); ALTER TABLE events ADD FOREIGN KEY (id) REFERENCES known "
+        "DEFERRABLE INITIALLY DEFERRED",
+        "23503",
+    ),
+    "unique": ("CREATE UNIQUE INDEX u ON events ((CASE WHEN id IN (1, 13, 17) THEN 1 ELSE id END))", "23505"),
+    "trigger": (
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS "
+        "'BEGIN IF NEW.id IN (13, 17) THEN RAISE ''not this one''; END IF; RETURN NEW; END'; "
+        "CREATE TRIGGER t BEFORE INSERT ON events FOR EACH ROW EXECUTE FUNCTION f()",
+        "P0001",
+    ),
+}
+"""What makes Postgres refuse the rows 13 and 17 in the commit, and the code of the error."""
+OF_POSTGRES = pytest.mark.parametrize("letters", [("postgres", "postgres")], indirect=True)
+
+
+@pytest.mark.parametrize("delivery", ["coupled", "decoupled"])
+@pytest.mark.parametrize("refuses", REFUSES)
+@OF_POSTGRES
+def test_rows_that_postgres_refuses_in_the_commit_are_dead_letters(
+    letters: Letters, refuses: str, delivery: str
+) -> None:
+    table: Any = letters.query.harness
+    statements, code = REFUSES[refuses]
+    table.sql(statements)
+    letters.decouple(delivery=delivery)
+    letters.run(0, rows_with(0, 1, 2), rows_with(3, 4))
+    letters.run(1, rows_with(8, 13, 9, 7), rows_with(17, 14))
+    letters.run(2, rows_with(15, 16))
+    if delivery == "decoupled":
+        letters.deliver()
+
+    assert letters.ids() == [0, 1, 2, 4, 8, 9, 14, 15, 16]
+    assert letters.bad_ids() == [3, 13, 17, 7]
+    found = {json.loads(one["row"])["id"]: one for one in letters.read()}
+    assert [found[13]["letter_id"], found[17]["letter_id"]] == [
+        "commit-00000-000000000001",
+        "commit-00001-000000000000",
+    ]
+    assert {found[row_id]["code"] for row_id in (13, 17)} == {code}
+    assert found[13]["message"]
+    assert rows_of([found[row_id]["content"] for row_id in (3, 13)]).equals(rows_with(3, 13))
+    assert letters.stored() == 0
+    assert table.staged() == []
+
+
+@pytest.mark.parametrize("delivery", ["coupled", "decoupled"])
+@pytest.mark.parametrize("point", ["commit.start", "commit.landed", "mark.done", "deliver.done", *OF_LETTERS])
+@OF_POSTGRES
+def test_a_crash_around_a_commit_that_refuses_rows_leaves_each_row_once(
+    letters: Letters, point: str, delivery: str
+) -> None:
+    """Even if the table would accept the row, or another one not, when the batch is committed again."""
+    if point == ("deliver.done" if delivery == "coupled" else "mark.done"):
+        return
+    table: Any = letters.query.harness
+    table.sql("ALTER TABLE events ADD CONSTRAINT c CHECK (id NOT IN (13, 17))")
+    letters.decouple(delivery=delivery)
+    batch = rows_with(1, 13, 2), rows_with(17, 4)
+    if delivery == "decoupled":
+        letters.run(0, *batch)
+        letters.run(1, rows_with(5, 6))
+    with crash_at(point):
+        if delivery == "coupled":
+            letters.run(0, *batch)
+        else:
+            letters.deliver()
+    table.sql("ALTER TABLE events DROP CONSTRAINT c; ALTER TABLE events ADD CHECK (id != 17) NOT VALID")
+    if delivery == "coupled":
+        letters.replay(0, *batch)
+        letters.run(1, rows_with(5, 6))
+    else:
+        letters.deliver()
+        letters.run(2, rows_with(8))
+        letters.deliver()
+
+    is_before = point == "commit.start"
+    more = [] if delivery == "coupled" else [8]
+    assert letters.ids() == sorted([1, 2, 4, 5, 6, *([13] if is_before else []), *more])
+    assert letters.bad_ids() == [17] if is_before else [13, 17]
+    assert (letters.stored(), letters.waiting()) == (0, [])
+    is_left = point in ("mark.done", "deliver.done")  # the table of refused rows, for clean-up
+    assert len(table.staged()) == is_left
+
+
+@OF_POSTGRES
+def test_refused_rows_are_held_by_the_table_until_the_store_has_them(letters: Letters) -> None:
+    """Clean-up does not delete them before."""
+    table: Any = letters.query.harness
+    table.sql("ALTER TABLE events ADD CHECK (id != 13)")
+    with crash_at("commit.landed"):
+        letters.run(0, rows_with(1, 13))
+    (held,) = table.staged()
+    ((comment,),) = table.sql("SELECT obj_description(%s::regclass)", held)
+    old = re.sub(r"at \S+", "at 2020-01-01T00:00:00+00:00", comment)
+    table.sql(f"COMMENT ON TABLE {held} IS '{old}'")
+    access = TableAccess({}, {})
+    (status, *_) = letters.store.streams()
+    stored = stored_table(status, access)
+    cleanable = stored.cleanable(letters.store)  # type: ignore[attr-defined]
+    assert [file.path for file in cleanable.files() if file.path.endswith(held)] == []
+    letters.replay(0, rows_with(1, 13))
+
+    assert (letters.ids(), letters.bad_ids(), table.staged()) == ([1], [13], [])
+
+
+@OF_POSTGRES
+def test_rows_that_need_later_rows_of_their_batch_are_committed(letters: Letters) -> None:
+    """Found by halving, they would be moved before the rows to which they refer."""
+    table: Any = letters.query.harness
+    table.sql("DROP TABLE events")
+    table.sql(
+        "CREATE TABLE events (id bigint PRIMARY KEY, parent bigint REFERENCES events, CHECK (id != 13))"
+    )
+    rows = pa.table({"id": [1, 2, 13, 4], "parent": [4, 1, None, None]})
+    letters.run(0, rows, pa.table({"id": [5, 6], "parent": [6, 13]}))
+
+    assert letters.ids() == [1, 2, 4, 5]
+    assert letters.bad_ids() == [13, 6]
+    assert letters.stored() == 0
+
+
+@pytest.mark.parametrize("delivery", ["coupled", "decoupled"])
+@OF_POSTGRES
+def test_more_refused_rows_than_the_limit_commit_nothing(letters: Letters, delivery: str) -> None:
+    table: Any = letters.query.harness
+    table.sql("ALTER TABLE events ADD CHECK (id < 13)")
+    letters.decouple(delivery=delivery, deadLetterMax="1", deliveryTries="1")
+    if delivery == "coupled":
+        with pytest.raises(SchemaMismatchError, match=r"2 of 3 rows of batch 0 .* than deadLetterMax"):
+            letters.run(0, rows_with(1, 13, 17))
+    else:
+        letters.run(0, rows_with(1, 13, 17))
+        letters.deliver()
+        assert letters.store.deliveries.state(letters.query.stream).parked_at is not None
+
+    assert (letters.ids(), letters.read(), letters.stored()) == ([], [], 0)
+
+
+@OF_POSTGRES
+def test_rows_that_the_table_refuses_can_be_dropped(
+    letters: Letters, caplog: pytest.LogCaptureFixture
+) -> None:
+    table: Any = letters.query.harness
+    table.sql("ALTER TABLE events ADD CHECK (id != 13)")
+    letters.query = letters.query.with_options(badRows="drop")
+    letters.run(0, rows_with(1, 13, 2))
+
+    assert (letters.ids(), letters.read(), table.staged()) == ([1, 2], [], [])
+    assert "refused 1 of 3 rows of batches 0 to 0" in caplog.text
+
+
+@OF_POSTGRES
+def test_a_row_that_the_table_refuses_is_named_with_its_key_and_the_way_out(letters: Letters) -> None:
+    table: Any = letters.query.harness
+    table.sql("ALTER TABLE events ADD PRIMARY KEY (id); ALTER TABLE events ADD CHECK (id != 13)")
+    letters.query = Query(table, options={"delivery": "decoupled", "deliveryTries": "1"})
+    letters.run(0, rows_with(1, 13, 2))
+    letters.deliver()
+
+    state = letters.store.deliveries.state(letters.query.stream)
+    assert state.parked_at is not None
+    assert "the row with id = '13' of batch 0" in state.error
+    assert "badRows=deadLetter" in state.error
+    assert "penstock show q1 0 --rows" in state.error
+    assert letters.ids() == []
 
 
 def test_bad_values_of_a_partition_column_are_dead_letters(letters: Letters, tmp_path: Path) -> None:

@@ -8,7 +8,14 @@ from typing import Any, TypeAlias
 import sqlalchemy as sa
 from tests.simulation.memory_store import Clock, MemoryStore
 
-from penstock.committers.contract import Batch, Manifest, ManifestRecord, ManifestState, StreamKey
+from penstock.committers.contract import (
+    Batch,
+    DeadLetters,
+    Manifest,
+    ManifestRecord,
+    ManifestState,
+    StreamKey,
+)
 from penstock.committers.deliveries.contract import Delivery, Lease
 from penstock.committers.store import queries
 from penstock.committers.store.contract import Prepared
@@ -40,10 +47,10 @@ class CheckedDeliveries(SqlDeliveries):
         assert not is_skipped or batch_id not in taken, "a batch was skipped while it is delivered"
         return is_skipped
 
-    def finish(self, delivery: Delivery, table_version: int | None) -> bool:
+    def finish(self, delivery: Delivery, table_version: int | None, *letters: DeadLetters) -> bool:
         """Only the one that is PREPARED."""
         now = self.unfinished(delivery.manifest.batch.stream)
-        finished = super().finish(delivery, table_version)
+        finished = super().finish(delivery, table_version, *letters)
         is_it = now is not None and now.manifest.content == delivery.manifest.content
         assert finished == (is_it and now is not None and now.delivery_id == delivery.delivery_id)
         return finished

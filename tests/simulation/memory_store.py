@@ -19,8 +19,10 @@ from tests.simulation.memory_deliveries import MemoryDeliveries, StoredStream
 
 from penstock.committers.contract import (
     BATCH_WRITE_PREFIX,
+    NO_LETTERS,
     AbortedBy,
     Batch,
+    DeadLetters,
     Manifest,
     ManifestRecord,
     ManifestState,
@@ -194,6 +196,7 @@ class MemoryStore:
         table_version: int | None = None,
         reason: str = "",
         expected: ManifestRecord | None = None,
+        dead_letters: DeadLetters = NO_LETTERS,
     ) -> bool:
         if state is ManifestState.PREPARED:
             raise ValueError("a batch is finished as COMMITTED or ABORTED")

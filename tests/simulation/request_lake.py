@@ -21,17 +21,20 @@ from tests.simulation.object_store import LocationFileSystem, ObjectStore
 from tests.simulation.plan import DeliveryPlan, Plan
 from tests.simulation.scheduler import Actor, Scheduler, UnreachableError, as_os_error
 
-from penstock.committers.contract import AttemptId, Batch, DataFile, Manifest, StreamKey, Token
+from penstock.committers.contract import (
+    NO_LETTERS,
+    AttemptId,
+    Batch,
+    DataFile,
+    DeadLetters,
+    Manifest,
+    StreamKey,
+    Token,
+)
 from penstock.committers.deliveries.contract import Lease
 from penstock.committers.errors import RetryableError
 from penstock.committers.file_tables.files import TableFiles
-from penstock.committers.progress import (
-    NO_LETTERS,
-    BatchInDelivery,
-    DeadLetters,
-    Progress,
-    ProgressStore,
-)
+from penstock.committers.progress import BatchInDelivery, Progress, ProgressStore
 from penstock.committers.requests.committer import RequestCommitter
 from penstock.committers.requests.content import RequestManifests
 from penstock.committers.requests.contract import Counters, RefusedEntry, RowPlace
