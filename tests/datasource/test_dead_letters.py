@@ -419,7 +419,7 @@ def test_rows_that_postgres_refuses_in_the_commit_are_dead_letters(
     ]
     assert {found[row_id]["code"] for row_id in (13, 17)} == {code}
     assert found[13]["message"]
-    assert rows_of([found[row_id]["content"] for row_id in (3, 13)]).equals(rows_with(3, 13))
+    assert pa.concat_tables([row_in(found[row_id]["content"]) for row_id in (3, 13)]).equals(rows_with(3, 13))
     assert letters.stored() == 0
     assert table.staged() == []
 

@@ -31,7 +31,7 @@ from penstock.committers.contract import (
 )
 from penstock.committers.deliveries.contract import Lease
 from penstock.committers.errors import FencedError, RetryableError
-from penstock.committers.progress import NO_LETTERS, BatchInDelivery, DeadLetters, Progress
+from penstock.committers.progress import BatchInDelivery, Progress
 from penstock.committers.store.contract import Prepared
 from penstock.committers.store.delivery_queries import DeliveryPhase
 from penstock.committers.store.expiries import Expiry
