@@ -1,4 +1,4 @@
-"""The client of an AWS service. Only here aiobotocore is used."""
+"""The client of an AWS service."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..requests.limits import Limits
 from ..requests.results import Failure, Result
 from .errors import classify, reading_an_answer
 from .signed import SentSecrets
-from .target import CONNECT_S, AwsTarget, data_loader
+from .target import CONNECT_S, AwsTarget
 
 PayloadT = TypeVar("PayloadT")
 
@@ -62,27 +62,19 @@ class AwsClient(ABC, Generic[PayloadT]):
         return classify(error)
 
     async def _open(self) -> Any:
-        from aiobotocore.config import AioConfig
-        from aiobotocore.session import get_session
+        from .connection import open_client
 
-        from .http_session import HttpSession
-
-        limits, session = self._limits, get_session()
-        session.register_component("data_loader", data_loader())
-        # Of the clients that get credentials, for example of STS.
-        session.set_default_client_config(AioConfig(http_session_cls=HttpSession))
-        config = AioConfig(
+        limits = self._limits
+        opening = open_client(
+            self._target,
             connect_timeout=CONNECT_S,
             read_timeout=limits.request_timeout_s + READ_S_MORE,
             max_pool_connections=limits.in_flight_requests_max,
             retries={"total_max_attempts": 1},
-            http_session_cls=HttpSession,
             parameter_validation=False,  # by the service, too; it takes as long as to send the rows
         )
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(
-                session.create_client(**self._target.arguments, config=config)
-            )
+            client = await stack.enter_async_context(opening)
             self._sent.watch(client)
             with reading_an_answer():
                 await self.prepare(client)

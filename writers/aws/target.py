@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -52,21 +53,22 @@ class AwsTarget:
             AccessRefusedError: the credentials do not allow the call.
             RetryableError: the service does not answer, or something else does.
         """
-        from botocore.config import Config
-        from botocore.session import get_session
-
-        sent, session = SentSecrets(), get_session()
-        session.register_component("data_loader", data_loader())
-        retries = {"mode": "standard", "total_max_attempts": CHECK_TRIES}
-        config = Config(connect_timeout=CONNECT_S, read_timeout=CHECK_S, retries=retries)
+        sent = SentSecrets()
         try:
-            client = session.create_client(**self.arguments, config=config)
-            sent.watch(client)
-            with reading_an_answer():
-                return getattr(client, operation)(**parameters)[answer]
+            return asyncio.run(self._ask(operation, answer, parameters, sent))
         except Exception as error:  # noqa: BLE001  of any type
             refused = self._refused(operation, error)
             raise type(refused)(Secrets(sent.values).mask(str(refused))) from None
+
+    async def _ask(self, operation: str, answer: str, parameters: dict[str, str], sent: SentSecrets) -> Any:
+        from .connection import open_client
+
+        retries = {"mode": "standard", "total_max_attempts": CHECK_TRIES}
+        opening = open_client(self, connect_timeout=CONNECT_S, read_timeout=CHECK_S, retries=retries)
+        async with opening as client:
+            sent.watch(client)
+            with reading_an_answer():
+                return (await getattr(client, operation)(**parameters))[answer]
 
     def _refused(self, operation: str, error: Exception) -> PenstockError:
         result = classify(error)

@@ -56,7 +56,9 @@ async def _streams(target: NatsTarget) -> list[StreamConfig]:
     try:
         return [await _config(client, name) for name in await _names(client, target.subjects)]
     except Exception as error:
-        raise (errors or [error])[-1] from error  # what the user may not ask is not answered
+        raise (errors or [client.last_error or error])[
+            -1
+        ] from error  # what the user may not ask is not answered
     finally:
         await close(client)
 

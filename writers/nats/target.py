@@ -57,8 +57,11 @@ class NatsTarget:
         from nats.aio.client import Client
         from nats.errors import NoServersError
 
+        from .parser import bounded_parser
+
         causes: list[Exception] = []
         client = Client()
+        client._ps = bounded_parser(client)
 
         async def note(error: Exception) -> None:
             causes.append(error)

@@ -1,4 +1,4 @@
-"""The client of a Redis server. Only here and in `target` the library connects."""
+"""The client of a Redis server."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry as Retries
-from redis.backoff import NoBackoff
-
 from ..requests.acknowledgements import UNACKNOWLEDGED
 from ..requests.entry import Entry
 from ..requests.results import DELIVERED, Failure, Result
+from .connection import open_redis
 from .errors import classify
 from .fence import SCRIPT, Fenced, results_of, script_arguments
 from .target import RedisTarget
@@ -21,7 +18,7 @@ Command: TypeAlias = tuple[str | bytes | int, ...]
 
 
 class RedisClient:
-    """See `Client` and `ErrorClassifier`. The retries of the library are off: the writer retries.
+    """See `Client` and `ErrorClassifier`.
 
     Args:
         connections: as many as there may be requests in flight
@@ -67,12 +64,11 @@ class RedisClient:
         results, self._is_between = results_of(entries, reply, is_between=self._is_between)
         return results
 
-    def _open(self) -> Redis:
-        return Redis(
-            **self._target.arguments,
+    def _open(self) -> Any:
+        return open_redis(
+            self._target,
             socket_timeout=None,  # the writer limits the time of a request
             max_connections=self._connections,
-            retry=Retries(NoBackoff(), 0),
         )
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ...committers.errors import ConfigurationError, PenstockError, RetryableError
 from ...committers.safe_text import get_logger
 from ..requests.results import Fatal
 from ..requests.template import Template
-
-if TYPE_CHECKING:
-    import redis
 
 logger = get_logger(__name__)
 
@@ -57,7 +55,7 @@ class RedisTarget:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Of both clients."""
+        """Of the client."""
         return {
             "host": self.host,
             "port": self.port,
@@ -77,30 +75,28 @@ class RedisTarget:
             ConfigurationError: it is a cluster, or may evict the fence.
             RetryableError: the server does not answer.
         """
-        import redis
-        from redis.backoff import NoBackoff
-        from redis.retry import Retry
-
         try:
-            with redis.Redis(
-                **self.arguments,
-                socket_timeout=CHECK_S,
-                retry=Retry(NoBackoff(), 0),
-                single_connection_client=True,
-            ) as client:
-                client.ping()
-                if _is_cluster(client):
-                    raise redis.ResponseError("MOVED The server is a node of a cluster")
-                client.execute_command("MULTI")
-                for command in commands:
-                    client.execute_command(*command)
-                client.execute_command("DISCARD")
-                if self.is_fenced:
-                    _check_eviction(client)
+            asyncio.run(self._check(commands))
         except PenstockError:
             raise
         except Exception as error:
             raise self._refused(error) from error
+
+    async def _check(self, commands: Sequence[Sequence[str | bytes | int]]) -> None:
+        import redis
+
+        from .connection import open_redis
+
+        async with open_redis(self, socket_timeout=CHECK_S, single_connection_client=True) as client:
+            await client.ping()
+            if await _is_cluster(client):
+                raise redis.ResponseError("MOVED The server is a node of a cluster")
+            await client.execute_command("MULTI")
+            for command in commands:
+                await client.execute_command(*command)
+            await client.execute_command("DISCARD")
+            if self.is_fenced:
+                await _check_eviction(client)
 
     def _refused(self, error: Exception) -> PenstockError:
         from .errors import classify
@@ -112,7 +108,7 @@ class RedisTarget:
         return RetryableError(f"{message}{error}")
 
 
-def _check_eviction(client: redis.Redis) -> None:
+async def _check_eviction(client: Any) -> None:
     """
     Raises:
         ConfigurationError: the server may evict the fence, so that rows that are sent again arrive twice.
@@ -120,7 +116,7 @@ def _check_eviction(client: redis.Redis) -> None:
     import redis
 
     try:
-        info: Any = client.info("memory")
+        info: Any = await client.info("memory")
         limit, policy = int(info["maxmemory"]), str(info["maxmemory_policy"])
     except (redis.ResponseError, KeyError) as error:  # users may lack the permission, services may hide it
         logger.warning(
@@ -137,8 +133,8 @@ def _check_eviction(client: redis.Redis) -> None:
         )
 
 
-def _is_cluster(client: redis.Redis) -> bool:
+async def _is_cluster(client: Any) -> bool:
     with suppress(Exception):  # users may lack the permission
-        info: Any = client.info("cluster")
+        info: Any = await client.info("cluster")
         return bool(info.get("cluster_enabled"))
     return False

@@ -19,6 +19,7 @@ from ...committers.secrets import without_last_word
 from .acknowledgements import CODE
 from .client import classify_error
 from .entry import Entry
+from .http_answers import open_session
 from .redirects import redirected
 from .results import DELIVERED, Delivered, Failure, Fatal, Retry, Split
 from .retry_after import retry_after_of
@@ -142,12 +143,11 @@ class HttpClient:
         elif target.basic_auth is not None:
             credentials = base64.b64encode(":".join(target.basic_auth).encode()).decode()
             headers["Authorization"] = f"Basic {credentials}"
-        return aiohttp.ClientSession(
+        return open_session(
             connector=aiohttp.TCPConnector(limit=self._connections),
             # The writer limits the time of a request.
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=target.connect_timeout_s),
             headers={**headers, **target.headers},
-            cookie_jar=aiohttp.DummyCookieJar(),
             middlewares=(_send_once,),
         )
 

@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...committers.errors import ConfigurationError, PenstockError, RetryableError
 from ..requests.results import Failure, Fatal, Retry
-from .client import SearchTarget
+
+if TYPE_CHECKING:
+    from .client import SearchTarget
 
 CHECK_S = 20.0
 """Time-out of a request."""
 
 
-def check_index(client: Any, target: SearchTarget) -> None:
+async def check_index(client: Any, target: SearchTarget) -> None:
     """Check that index and pipeline exist, and create the index if that is allowed.
 
     Args:
-        client: of the library, without asyncio; both libraries have the same methods
+        client: of the library; both libraries have the same methods
 
     Raises:
         ConfigurationError: one does not exist, or the index does not take the operation.
         Exception: of the library
     """
-    if not client.indices.exists(index=target.index):
+    if not await client.indices.exists(index=target.index):
         if not target.creates_index:
             raise ConfigurationError(
                 f"The index {target.index} does not exist at {target.url}. Create it with a mapping for the "
                 'columns, or set .option("createIndex", "true"). Nothing was written.'
             )
-        _create(client, target.index)
-    if target.operation == "index" and _belongs_to_data_stream(client, target.index):
+        await _create(client, target.index)
+    if target.operation == "index" and await _belongs_to_data_stream(client, target.index):
         raise ConfigurationError(
             f"{target.index} is or belongs to a data stream, which only accepts new documents. Set "
             '.option("operation", "create"). Nothing was written.'
         )
-    if target.pipeline is not None and not _has_pipeline(client, target.pipeline):
+    if target.pipeline is not None and not await _has_pipeline(client, target.pipeline):
         raise ConfigurationError(
             f"The ingest pipeline {target.pipeline} does not exist at {target.url}. Create it, or check the "
             "option pipeline. Nothing was written."
@@ -51,23 +53,23 @@ def refused(target: SearchTarget, result: Failure) -> PenstockError:
     return ConfigurationError(f"{message}{result}")
 
 
-def _create(client: Any, index: str) -> None:
+async def _create(client: Any, index: str) -> None:
     """Create the index, unless another query has created it meanwhile."""
     try:
-        client.indices.create(index=index)
+        await client.indices.create(index=index)
     except Exception:
-        if not client.indices.exists(index=index):
+        if not await client.indices.exists(index=index):
             raise
 
 
-def _belongs_to_data_stream(client: Any, name: str) -> bool:
+async def _belongs_to_data_stream(client: Any, name: str) -> bool:
     """The name of a data stream, of an alias of one, or of an index of one."""
-    return bool(dict(client.indices.get(index=name, filter_path="*.data_stream")))
+    return bool(dict(await client.indices.get(index=name, filter_path="*.data_stream")))
 
 
-def _has_pipeline(client: Any, pipeline: str) -> bool:
+async def _has_pipeline(client: Any, pipeline: str) -> bool:
     try:
-        client.ingest.get_pipeline(id=pipeline)
+        await client.ingest.get_pipeline(id=pipeline)
     except Exception as error:
         if getattr(error, "status_code", None) == 404:
             return False

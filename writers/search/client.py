@@ -13,6 +13,7 @@ from ..requests.acknowledgements import results_of_items
 from ..requests.entry import Entry
 from ..requests.limits import Limits
 from ..requests.results import Failure, Result
+from .checks import CHECK_S, check_index
 from .results import Operation, result_of_item
 
 READ_S_MORE = 5.0
@@ -82,6 +83,14 @@ class SearchClient(ABC):
         response = await self.send(self._client, b"".join([one.payload for one in entries]))
         operation = self._target.operation
         return results_of_items(response, "items", lambda item: result_of_item(item, operation))
+
+    async def check(self) -> None:
+        """Raises as `check_index`."""
+        client = self.open(CHECK_S)
+        try:
+            await check_index(client, self._target)
+        finally:
+            await client.close()
 
     async def close(self) -> None:
         if self._client is not None:

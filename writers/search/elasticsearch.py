@@ -10,7 +10,6 @@ from ...committers.errors import ConfigurationError
 from ..requests.acknowledgements import unreadable
 from ..requests.client import classify_error
 from ..requests.results import Failure, Fatal, Retry
-from .checks import CHECK_S
 from .client import SHOWN, SearchClient, SearchTarget
 from .requests import SearchRequests
 from .results import result_of_request
@@ -22,11 +21,6 @@ class ElasticsearchRequests(SearchRequests):
 
     def new_client(self) -> ElasticsearchClient:
         return ElasticsearchClient(self.target, self.settings.limits)
-
-    def new_checking_client(self) -> Any:
-        from elasticsearch import Elasticsearch
-
-        return Elasticsearch(**_arguments(self.target, CHECK_S))
 
     def classify(self, error: Exception) -> Failure:
         return classify(error)
@@ -77,6 +71,8 @@ def classify(error: Exception) -> Failure:
     if isinstance(error, library.UnsupportedProductError):
         remedy = "For OpenSearch, use penstock.opensearch."
         return Fatal(code, f"The service is not Elasticsearch. {remedy}", ConfigurationError)
+    if isinstance(error, transport.TransportError):
+        message = str(error.message)  # its text may lack the cause
     if isinstance(error, transport.TlsError):
         return Fatal(code, message, ConfigurationError)
     if isinstance(

@@ -8,7 +8,6 @@ from typing import Any
 from ...committers.errors import ConfigurationError
 from ..requests.client import classify_error
 from ..requests.results import Failure, Fatal, Retry
-from .checks import CHECK_S
 from .client import SHOWN, SearchClient, SearchTarget
 from .requests import SearchRequests
 from .results import result_of_request
@@ -20,13 +19,6 @@ class OpenSearchRequests(SearchRequests):
 
     def new_client(self) -> OpenSearchClient:
         return OpenSearchClient(self.target, self.settings.limits)
-
-    def new_checking_client(self) -> Any:
-        from opensearchpy import OpenSearch
-
-        from .opensearch_connection import CheckingConnection
-
-        return OpenSearch(**_arguments(self.target, CHECK_S), connection_class=CheckingConnection)
 
     def classify(self, error: Exception) -> Failure:
         return classify(error)

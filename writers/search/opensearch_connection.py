@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
-from opensearchpy import AIOHttpConnection, Urllib3HttpConnection
+import aiohttp
+from opensearchpy import AIOHttpConnection
 from opensearchpy.exceptions import TransportError
 
+from ..requests.http_answers import open_session
 from ..requests.redirects import WithoutRedirects
 
 WITH_HEADERS = (429, 503, *range(300, 400))
@@ -25,7 +28,16 @@ class HeadersError(TransportError):
 
 
 class Connection(AIOHttpConnection):
-    """See `HeadersError`. Redirects are not followed."""
+    """See `HeadersError`. Answers are bounded, and redirects are not followed."""
+
+    async def _create_aiohttp_session(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        session = open_session(
+            headers=self.headers,
+            skip_auto_headers=("accept", "accept-encoding"),
+            connector=aiohttp.TCPConnector(limit=self._limit or 0, ssl=self._ssl_context or True),
+        )
+        self.session: Any = WithoutRedirects(session)
 
     async def perform_request(
         self,
@@ -40,27 +52,6 @@ class Connection(AIOHttpConnection):
         passed = (*ignore, *WITH_HEADERS)
         response = await super().perform_request(method, url, params, body, timeout, passed, headers)
         return _checked(response, ignore)
-
-    async def _create_aiohttp_session(self) -> Any:
-        await super()._create_aiohttp_session()
-        self.session: Any = WithoutRedirects(self.session)
-
-
-class CheckingConnection(Urllib3HttpConnection):
-    """See `HeadersError`. The library does not follow redirects here."""
-
-    def perform_request(
-        self,
-        method: str,
-        url: str,
-        params: Mapping[str, Any] | None = None,
-        body: bytes | None = None,
-        timeout: float | None = None,
-        ignore: Collection[int] = (),
-        headers: Mapping[str, str] | None = None,
-    ) -> Any:
-        passed = (*ignore, *WITH_HEADERS)
-        return _checked(super().perform_request(method, url, params, body, timeout, passed, headers), ignore)
 
 
 def _checked(response: tuple[int, Mapping[str, str], str], ignore: Collection[int]) -> Any:

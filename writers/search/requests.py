@@ -5,13 +5,12 @@ Runs on executors and in the delivery process.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
@@ -21,8 +20,8 @@ from ..requests.entry import Entry
 from ..requests.json_requests import JsonRequests, check_rows
 from ..requests.results import Failure
 from ..requests.row_ids import check_text_column, id_with_content, row_ids, texts_of
-from .checks import check_index, refused
-from .client import SearchTarget
+from .checks import refused
+from .client import SearchClient, SearchTarget
 
 ID_BYTES_MAX = 512
 _METADATA = frozenset(
@@ -53,12 +52,11 @@ class SearchRequests(JsonRequests):
     """The column with the routing of each document."""
 
     @abstractmethod
-    def new_checking_client(self) -> Any:
-        """Return the client of the library without asyncio."""
+    def new_client(self) -> SearchClient: ...
 
     @abstractmethod
     def classify(self, error: Exception) -> Failure:
-        """Return what an exception of the library means."""
+        """Return what an exception of the library means for a check."""
 
     def check_schema(self, rows: pa.Schema) -> None:
         JsonRequests.check_schema(self, rows)
@@ -67,8 +65,7 @@ class SearchRequests(JsonRequests):
 
     def check_destination(self, rows: pa.Schema) -> None:
         try:
-            with closing(self.new_checking_client()) as client:
-                check_index(client, self.target)
+            asyncio.run(self.new_client().check())
         except PenstockError:
             raise
         except Exception as error:
