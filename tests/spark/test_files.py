@@ -52,17 +52,18 @@ def test_readers_see_the_rows_of_spark_s_file_sink_and_of_the_query_that_takes_i
         spark.readStream.schema("id LONG").parquet(str(source)).selectExpr("id", "concat('a:', id % 2) AS k")
     )
 
-    def write(sink: str, checkpoint: str, **options: str) -> None:
+    def write(sink: str, **options: str) -> None:
         writer = rows.writeStream.format(sink).partitionBy("k").trigger(availableNow=True)
-        options = {"path": str(harness.folder), "checkpointLocation": str(tmp_path / checkpoint), **options}
+        options = {"path": str(harness.folder), "checkpointLocation": str(tmp_path / "checkpoint"), **options}
         writer.options(**options).start().awaitTermination()
 
-    write("parquet", "spark")
+    write("parquet")
     left = next(harness.folder.rglob("*.parquet"))
     left.with_name("part-of-a-failed-attempt.parquet").write_bytes(left.read_bytes())
-    write("penstock.files", "penstock", partitionBy="k", sparkMetadata="takeOver")
+    write_ids(source / "1.parquet", range(10, 20), 1)
+    write("penstock.files", partitionBy="k", sparkMetadata="takeOver")
 
-    expected = sorted([*range(10), *range(10)])
+    expected = list(range(20))
     found = spark.read.parquet(str(harness.folder)).collect()
     assert sorted(row.id for row in found) == expected
     assert {row.k for row in found} == {"a:0", "a:1"}
