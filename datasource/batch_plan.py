@@ -19,6 +19,7 @@ from ..committers.contract import (
 )
 from ..committers.errors import PenstockError
 from ..writers.bad_rows import BadRowWriter
+from ..writers.partition import write_partition
 from .event_time import OldestEvent
 from .task import TaskAttempt
 from .utc import in_utc
@@ -75,7 +76,7 @@ class BatchPlan(Generic[PayloadT, ContentT]):
     def write(
         self, batches: Iterable[pa.RecordBatch], task: TaskAttempt
     ) -> CommittableMessage[PayloadT, ContentT]:
-        """Write one partition. After an error, what this attempt wrote is discarded."""
+        """Write one partition. See `write_partition`."""
         attempt = AttemptId(
             query_id=self.batch.stream.query_id,
             run_id=self.run_id or task.run_id,
@@ -86,9 +87,12 @@ class BatchPlan(Generic[PayloadT, ContentT]):
         events = OldestEvent(self.event_time)
         payload: PayloadT | None = None
         letters: tuple[DeadLetter, ...] = ()
-        rows = 0
+        rows = 0  # counted only if there may be dead letters
         if self.writers is not None:
-            payload, letters, rows = _write(self.writers, attempt, events.observe(in_utc(batches)))
+            observed = events.observe(in_utc(batches))
+            writer, payload = write_partition(self.writers, attempt, observed, self.batch.stream)
+            if isinstance(writer, BadRowWriter):
+                letters, rows = writer.dead_letters, writer.rows
         committable = Committable(
             batch=self.batch,
             run_id=attempt.run_id,
@@ -100,20 +104,3 @@ class BatchPlan(Generic[PayloadT, ContentT]):
             rows=rows,
         )
         return CommittableMessage(committable, self.content, self.digest_before)
-
-
-def _write(
-    writers: TaskWriterFactory[PayloadT], attempt: AttemptId, batches: Iterable[pa.RecordBatch]
-) -> tuple[PayloadT, tuple[DeadLetter, ...], int]:
-    """Return the payload, the dead letters, and the number of all rows if there may be dead letters."""
-    writer = writers.open(attempt)
-    try:
-        for batch in batches:
-            writer.write(batch)
-        payload = writer.finish()
-    except BaseException:
-        writer.abort()
-        raise
-    if isinstance(writer, BadRowWriter):
-        return payload, writer.dead_letters, writer.rows
-    return payload, (), 0

@@ -25,6 +25,7 @@ from ..committers.recovery import Recovery
 from ..committers.row_text import row_text
 from ..committers.safe_text import get_logger
 from ..committers.two_phase import TwoPhaseCommitter
+from ..writers.partition import write_partition
 from .options.dead_letters import letter_options
 from .plug_ins import data_source_of
 from .sink import Destination, OneOfSeveral, Sink, open_table, without_origins
@@ -134,14 +135,7 @@ def write_rows(
     planned = target.plan_batch(schema, "append", batch.batch_id)
     run_id = str(uuid.uuid4())
     attempt = AttemptId(batch.stream.query_id, run_id, batch.batch_id, partition=0, attempt=0)
-    writer = planned.writers.open(attempt)
-    try:
-        for some in rows():
-            writer.write(some)
-        payload = writer.finish()
-    except BaseException:
-        writer.abort()
-        raise
+    _, payload = write_partition(planned.writers, attempt, rows(), batch.stream)
     committable = Committable(batch, run_id, attempt.partition, attempt.attempt, payload)
     manifest = target.manifest(batch, without_origins(planned.content), [payload])
     committer.commit(manifest, [committable])

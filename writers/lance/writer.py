@@ -13,11 +13,12 @@ import pyarrow as pa
 from ...committers.contract import AttemptId, DataFile, DataFiles
 from ...committers.crash_points import reach
 from ...committers.deletion import local_root
-from ...committers.errors import NEXT_TRY, PenstockError, RetryableError
+from ...committers.errors import PenstockError
 from ...committers.safe_text import get_logger
 from ..background import Background
 from ..delta.filesystem import open_filesystem
 from ..parquet.schema_projection import SchemaProjector
+from ..partition import not_written
 from .names import file_name
 from .vectors import VectorConverter
 
@@ -148,9 +149,7 @@ class LanceWriter:
     def _failed(self, error: Exception) -> PenstockError:
         if isinstance(error, PenstockError):
             return error
-        return RetryableError(
-            f"The rows of {self._attempt} could not be written to {self._plan.location}: {error}. {NEXT_TRY}"
-        )
+        return not_written(error, self._attempt, self._plan.location)
 
 
 def _sync(location: str) -> None:

@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from ...committers.contract import AttemptId, DataFile, DataFiles
 from ...committers.crash_points import reach
-from ...committers.errors import NEXT_TRY, PenstockError, RetryableError
+from ...committers.errors import PenstockError
 from ...committers.safe_text import get_logger
 from ..parquet.schema_projection import SchemaProjector
+from ..partition import not_written
 from .names import file_prefix
 
 if TYPE_CHECKING:
@@ -146,9 +147,7 @@ class PaimonWriter:
     def _failed(self, error: Exception) -> PenstockError:
         if isinstance(error, PenstockError):
             return error
-        return RetryableError(
-            f"The rows of {self._attempt} could not be written to {self._plan.path}: {error}. {NEXT_TRY}"
-        )
+        return not_written(error, self._attempt, self._plan.path)
 
 
 def _sync(paths: Sequence[Path]) -> None:
