@@ -188,6 +188,12 @@ QUERY: Mapping[DifferenceKind, str] = {
 }
 """Which differences are problems for the columns of a query."""
 
+NOT_ADDED: Mapping[DifferenceKind, str] = {
+    DifferenceKind.NEW: "{parent} has no column {names}, and schemaEvolution=addColumns adds none there: "
+    "leave it out of the query, or add it to the table"
+}
+"""For new columns that the destination does not add, whatever the option says."""
+
 FILES: Mapping[DifferenceKind, str] = {
     DifferenceKind.REQUIRED: "{columns} is NOT NULL in the table and missing in the files",
     DifferenceKind.TYPE: "{columns} is now {table}; the files have {given}",

@@ -13,6 +13,7 @@ import pyarrow as pa
 from ..errors import SchemaMismatchError, TableNotSupportedError
 from ..schema_diff import (
     FILES,
+    NOT_ADDED,
     QUERY,
     DifferenceKind,
     SchemaColumn,
@@ -179,12 +180,14 @@ def new_columns(given: Record, table: Record, table_uri: str, *, evolve: bool, n
     """
     rows, wanted = _columns(given), _columns(table)
     differences = list(compare(rows, wanted, _may_fit if narrows else operator.eq))
-    wording = {**QUERY, DifferenceKind.REQUIRED: QUERY[DifferenceKind.REQUIRED]}
+    wording = dict(QUERY)
     if evolve:
         del wording[DifferenceKind.NEW]
-    problems = list(problems_in(differences, wording))
-    nested = [one for one in differences if one.kind is DifferenceKind.NEW and one.parent]
-    problems += problems_in(nested, QUERY) if evolve else ()
+    problems = [
+        problem
+        for one in differences
+        for problem in problems_in([one], {**wording, **NOT_ADDED} if one.parent else wording)
+    ]
     if problems:
         raise query_mismatch(f"Hudi table {table_uri}", problems, rows, wanted)
     new = [column.name for one in differences if one.kind is DifferenceKind.NEW for column in one.given]

@@ -30,6 +30,7 @@ from pyiceberg.types import (
 from ..errors import SchemaMismatchError
 from ..file_tables.reserved_names import ReservedNames
 from ..schema_diff import (
+    NOT_ADDED,
     QUERY,
     Difference,
     DifferenceKind,
@@ -152,7 +153,8 @@ def _problems(
     for found in differences:
         # Map keys never get new fields: that would change which keys are equal.
         is_refused = not evolve or found.is_in_key
-        yield from problems_in([found], QUERY if is_refused else _EVOLVING)
+        wording = QUERY if is_refused else _EVOLVING
+        yield from problems_in([found], {**wording, **NOT_ADDED} if found.is_in_key else wording)
         if found.kind is DifferenceKind.NEW and not is_refused:
             names = [dotted(found.parent, column) for column in found.given]
             yield from (

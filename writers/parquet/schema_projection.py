@@ -87,7 +87,11 @@ def check_fits(source: pa.Schema, target: pa.Schema, *, narrows: bool = False) -
     """
     given, wanted = _columns(source), _columns(target)
     holds = _may_fit if narrows else _is_exact
-    problems = list(problems_in(compare(given, wanted, holds), _WORDING))
+    problems = [
+        problem
+        for one in compare(given, wanted, holds)
+        for problem in problems_in([one], {**_WORDING, **_INSIDE} if one.parent else _WORDING)
+    ]
     if problems:
         raise SchemaMismatchError(
             "The rows do not fit the table.\n- "
@@ -106,6 +110,12 @@ _WORDING = {
     DifferenceKind.MERGED: "{columns}: the name is ambiguous ({names}). Rename or drop columns.",
     DifferenceKind.AMBIGUOUS: "{names}: the name is ambiguous ({columns}). Rename or drop columns.",
 }
+
+_INSIDE = {
+    DifferenceKind.NEW: "{names}: the table does not have it. Drop it, or add it to the table: "
+    "schemaEvolution=addColumns does not add it there."
+}
+"""Fields inside of columns. Where the option adds them, they are in the table's schema already."""
 
 
 def _columns(fields: Iterable[pa.Field]) -> tuple[SchemaColumn[pa.DataType], ...]:
