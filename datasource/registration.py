@@ -56,7 +56,8 @@ DATA_SOURCES: tuple[type[PenstockDataSource], ...] = (
 
 
 def register(spark: SparkSession, *, tune: bool = True) -> None:
-    """Register the data sources of Penstock and of installed plug-ins. Call it once per session.
+    """Register the data sources of Penstock and of installed plug-ins. Once per session is enough; a second
+    call changes nothing.
 
     In local mode this also sets the Python of Spark's workers to the current one, where Penstock is
     installed, unless it is already set: Spark's default is the `python3` on the PATH. On a cluster, Penstock
@@ -68,10 +69,34 @@ def register(spark: SparkSession, *, tune: bool = True) -> None:
     """
     _use_this_python_in_local_mode(spark)
     for data_source in data_sources():
-        spark.dataSource.register(data_source)
+        if not _is_registered(spark, data_source):
+            spark.dataSource.register(data_source)
+            _registered[_session_id(spark), data_source.name()] = data_source
     if tune:
         cut_by_rows(spark)
     _warn_of_a_shared_server(spark)
+
+
+_registered: dict[tuple[str, str], type[PenstockDataSource]] = {}
+"""What this process has registered, by the id of a Spark Connect session ("" without one) and the name."""
+
+
+def _session_id(spark: SparkSession) -> str:
+    return str(getattr(spark, "session_id", ""))
+
+
+def _is_registered(spark: SparkSession, data_source: type[PenstockDataSource]) -> bool:
+    """Return True if the session has this class: Spark logs a warning for each one that it replaces."""
+    name = data_source.name()
+    if _registered.get((_session_id(spark), name)) is not data_source:
+        return False
+    if _session_id(spark):
+        return True
+    try:
+        manager = spark._jsparkSession.sessionState().dataSourceManager()
+        return bool(manager.dataSourceExists(name))
+    except Exception:  # noqa: BLE001  no part of Spark's interface: then it is registered again
+        return False
 
 
 def data_sources() -> list[type[PenstockDataSource]]:

@@ -38,6 +38,24 @@ def test_a_connect_server_without_bounds_checks_is_warned_of(
     assert ("turns off Arrow's bounds checks" in caplog.text) == warns
 
 
+def test_each_session_of_spark_connect_gets_the_data_sources_once() -> None:
+    registered: list[Any] = []
+    for session_id in ("one", "other", "one", "other"):
+        spark = session({}, None)
+        spark.dataSource.register, spark.session_id = registered.append, f"{__name__}-{session_id}"
+        penstock.register(spark, tune=False)
+    assert len(registered) == 2 * len(set(registered)) == 2 * len(registration.DATA_SOURCES)
+
+
+def test_a_session_whose_registry_is_hidden_gets_the_data_sources_again() -> None:
+    registered: list[Any] = []
+    for _ in range(2):
+        spark = session({}, SimpleNamespace(master="yarn"))
+        spark.dataSource.register = registered.append
+        penstock.register(spark, tune=False)
+    assert len(registered) == 2 * len(registration.DATA_SOURCES)
+
+
 def test_a_plug_in_that_cannot_be_loaded_does_not_take_the_others_with_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

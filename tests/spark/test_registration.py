@@ -19,6 +19,7 @@ from tests.support.lakes import LakeTable, rows
 
 import penstock
 from penstock.datasource.arrow_batches import BYTES_MAX, ROWS_MAX, cut_by_rows, rows_per_batch
+from penstock.datasource.registration import DATA_SOURCES
 
 pytestmark = pytest.mark.spark
 
@@ -55,12 +56,25 @@ def test_local_workers_use_the_python_that_registers(tmp_path: Path) -> None:
     assert pl.scan_delta(str(tmp_path / "t")).collect().height == 10
 
 
+def test_registering_again_replaces_nothing(
+    spark: SparkSession, other_session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark would log a warning for each data source."""
+    penstock.register(spark)
+    registered: list[Any] = []
+    monkeypatch.setattr(type(spark.dataSource), "register", lambda self, one: registered.append(one))
+    penstock.register(spark)
+    assert registered == []
+    penstock.register(other_session)
+    assert len(registered) == len(DATA_SOURCES)
+
+
 # How rows come to Python ----------------------------------------------------------------------------
 
 
 @pytest.fixture
 def other_session(spark: SparkSession) -> SparkSession:
-    """A session without settings. It has the data sources of the first one."""
+    """A session without settings and data sources."""
     return spark.newSession()
 
 
