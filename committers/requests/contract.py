@@ -143,6 +143,19 @@ class EntryWriter(Protocol):
         ...
 
 
+@runtime_checkable
+class RecordsRefused(Protocol):
+    """Capability of an `EntryWriter` whose destination remembers the last entry of a query (a fence).
+
+    Such a destination takes entries before its fence for delivered. So a refused entry must be recorded
+    before a later one moves the fence.
+    """
+
+    def record_refused_with(self, record: Callable[[], None]) -> None:
+        """Call `record` after each refused entry is acknowledged, before anything more is sent."""
+        ...
+
+
 class Requests(Protocol):
     """How rows become requests. Made from the options of a query, and pickled for its tasks."""
 

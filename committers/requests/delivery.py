@@ -18,7 +18,7 @@ from ..dead_letters import LETTERS_BYTES_MAX, BadRows, DeadLetterMax
 from ..errors import PenstockError, SchemaMismatchError
 from ..progress import BatchInDelivery, Progress, ProgressStore
 from ..row_log.log import LoggedBatch, RowLog
-from .contract import Counters, EntryWriter, Requests, RowPlace, Sent
+from .contract import Counters, EntryWriter, RecordsRefused, Requests, RowPlace, Sent
 from .convertible import check_columns, convertible_entries
 from .in_flight import RowsInFlight
 from .replaced_rows import PlacedRows, rows_to_send
@@ -172,6 +172,8 @@ def deliver(
     in_flight = RowsInFlight()
     writer: EntryWriter = requests.open_writer(on_acknowledged)
     writer.check_with(check)
+    if isinstance(writer, RecordsRefused):
+        writer.record_refused_with(lambda: recorder.record(acknowledged()))
     watch(writer.counters)
     try:
         rows = rows_to_send(log, batches, start, keys)

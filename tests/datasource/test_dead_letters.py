@@ -22,8 +22,10 @@ import sqlalchemy as sa
 from prometheus_client import generate_latest
 from pyspark.sql.types import LongType, StructField, StructType
 from servers.http_rows import HttpRows
+from servers.redis import RedisServer
 from tests.support.dead_letters import BAD, EVERY_KIND, KINDS, ROWS, Letters, letters_of, rows_with
 from tests.support.lakes import DeltaLake
+from tests.support.request_streams import Service
 
 from penstock.committers import crash_points, dead_letters
 from penstock.committers.contract import ManifestState
@@ -38,6 +40,7 @@ from penstock.datasource.table_access import TableAccess
 from penstock.delivery.metrics import Metrics
 from penstock.testing.conformance.query import Query
 from penstock.testing.faults import at_point, crash_at
+from penstock.writers.redis.client import RedisClient
 
 OF_A_COMMIT = (
     *("write.files_closed", "prepare.start", "prepare.done"),
@@ -544,6 +547,104 @@ def test_a_row_that_the_table_refuses_is_named_with_its_key_and_the_way_out(lett
     assert "badRows=deadLetter" in state.error
     assert "penstock show q1 0 --rows" in state.error
     assert letters.ids() == []
+
+
+REDIS = {
+    "hash": {"structure": "hash", "key": "rows:{id}", "field": "{id}"},
+    "list": {"structure": "list", "key": "rows:{id}"},
+    "stream": {"structure": "stream", "key": "rows:{id}"},
+}
+ONCE = {"exactlyOnce": "true", "delivery": "decoupled"}
+
+
+def redis_letters(
+    server: RedisServer, folder: Path, store: SqlManifestStore, structure: str, **options: str
+) -> Letters:
+    """A query into Redis, where the keys of the bad rows have another structure."""
+    with server.connect() as client:
+        for row_id in BAD:
+            client.set(f"rows:{row_id}", "another structure")
+    table = DeltaLake(folder / "refused")
+    given = {"badRows": "deadLetter", "deadLetter": str(table.path), "maxBatchSize": "4", **options}
+    place = Service("redis", {"url": f"redis://127.0.0.1:{server.port}/0", **REDIS[structure]})
+    given["checkpointLocation"] = str(folder / "checkpoint")
+
+    def ids() -> list[int]:
+        found = []
+        with server.connect() as client:
+            for key in client.scan_iter("rows:*"):
+                name = key.decode() if isinstance(key, bytes) else key
+                row_id, kind = int(name.partition(":")[2]), client.type(key)
+                size = {"list": client.llen, "hash": client.hlen, "stream": client.xlen}
+                text = kind.decode() if isinstance(kind, bytes) else kind
+                found += [row_id] * (size[text](key) if text in size else 0)
+        return sorted(found)
+
+    return Letters(Query(place, options=given, store=store), store, table, ids)
+
+
+@pytest.mark.parametrize("delivery", ["coupled", "decoupled", "once"])
+@pytest.mark.parametrize("structure", REDIS)
+def test_keys_of_another_structure_in_redis_are_dead_letters(
+    redis_service: RedisServer, tmp_path: Path, store: SqlManifestStore, structure: str, delivery: str
+) -> None:
+    if (structure, delivery) == ("hash", "once"):
+        return
+    options = ONCE if delivery == "once" else {"delivery": delivery}
+    letters = redis_letters(redis_service, tmp_path, store, structure, **options)
+    letters.run(0, rows_with(1, 3, 2, 7, 12, 5), rows_with(4, 6))
+    letters.run(1, rows_with(12, 8))
+    if delivery != "coupled":
+        letters.deliver()
+
+    assert letters.ids() == [1, 2, 4, 5, 6, 8]
+    assert sorted(letters.bad_ids()) == [3, 7, 12, 12]
+    assert {one["code"] for one in letters.read()} == {"WRONGTYPE"}
+    assert {one["message"].partition(": ")[0].partition(",")[0] for one in letters.read()} == {
+        f"Key 'rows:{row_id}'" for row_id in BAD
+    }
+    assert letters.waiting() == []
+
+
+@pytest.mark.parametrize("steps", range(0, 24, 2))
+def test_a_fenced_delivery_that_dies_at_any_step_keeps_its_dead_letters(
+    redis_service: RedisServer, tmp_path: Path, store: SqlManifestStore, steps: int
+) -> None:
+    """A refused row is recorded before a later one moves the fence, or the next delivery would skip it."""
+    letters = redis_letters(
+        redis_service, tmp_path, store, "list", **ONCE, maxBatchSize="2", progressEverySeconds="300"
+    )
+    letters.run(0, rows_with(1, 3, 2, 7, 12, 5), rows_with(4, 6))
+    done = 0
+    submit, write = RedisClient.submit, SqlProgress.write
+
+    def step() -> None:
+        """Of the process that dies after so many: requests, responses, and records of the progress."""
+        nonlocal done
+        if done >= steps:
+            raise RetryableError("the process is gone")
+        done += 1
+
+    async def submit_and_die(*args: Any) -> Any:
+        step()
+        results = await submit(*args)
+        step()
+        return results
+
+    def write_and_die(*args: Any, **kwargs: Any) -> Any:
+        step()
+        return write(*args, **kwargs)
+
+    with (
+        mock.patch.object(RedisClient, "submit", submit_and_die),
+        mock.patch.object(SqlProgress, "write", write_and_die),
+    ):
+        letters.deliver()
+    letters.deliver()
+
+    assert letters.ids() == [1, 2, 4, 5, 6]
+    assert sorted(letters.bad_ids()) == [3, 7, 12]
+    assert letters.waiting() == []
 
 
 def test_bad_values_of_a_partition_column_are_dead_letters(letters: Letters, tmp_path: Path) -> None:

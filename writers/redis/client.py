@@ -10,7 +10,7 @@ from ..requests.acknowledgements import UNACKNOWLEDGED
 from ..requests.entry import Entry
 from ..requests.results import DELIVERED, Failure, Result
 from .connection import open_redis
-from .errors import classify
+from .errors import classify, of_key
 from .fence import SCRIPT, Fenced, results_of, script_arguments
 from .target import RedisTarget
 
@@ -46,7 +46,10 @@ class RedisClient:
         if fenced:
             return await self._send_fenced(self._redis, fenced)
         replies = await pipeline.execute(raise_on_error=False)
-        return [_result_of(reply, command[0]) for reply, command in zip(replies, commands, strict=True)]
+        return [
+            self._result(entry, command[0], reply)
+            for entry, command, reply in zip(entries, commands, replies, strict=True)
+        ]
 
     async def close(self) -> None:
         if self._redis is not None:
@@ -55,13 +58,24 @@ class RedisClient:
     def classify(self, error: Exception) -> Failure:
         return classify(error)
 
+    def _result(self, entry: Entry[Command | Fenced], command: str | bytes | int, reply: object) -> Result:
+        """Return the result of an entry, whose command has the reply that its documentation gives."""
+        if not isinstance(reply, Exception):
+            return DELIVERED if _REPLIES[command](reply) else UNACKNOWLEDGED
+        if refused := of_key(str(reply)):
+            key: Any = entry.key
+            return refused.result(key, has_columns=self._target.has_columns)
+        return classify(reply)
+
     async def _send_fenced(self, redis: Any, entries: Sequence[Fenced]) -> Failure | Sequence[Result]:
         target = self._target
         arguments = script_arguments(
             entries, target.structure, target.length_max, is_between=self._is_between
         )
         reply = await redis.execute_command("EVAL", SCRIPT, *arguments)
-        results, self._is_between = results_of(entries, reply, is_between=self._is_between)
+        results, self._is_between = results_of(
+            entries, reply, is_between=self._is_between, has_columns=target.has_columns
+        )
         return results
 
     def _open(self) -> Any:
@@ -70,13 +84,6 @@ class RedisClient:
             socket_timeout=None,  # the writer limits the time of a request
             max_connections=self._connections,
         )
-
-
-def _result_of(reply: object, command: str | bytes | int) -> Result:
-    """Return the result of an entry, whose command has the reply that its documentation gives."""
-    if isinstance(reply, Exception):
-        return classify(reply)
-    return DELIVERED if _REPLIES[command](reply) else UNACKNOWLEDGED
 
 
 def _is_number(reply: object, smallest: int) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
-from ...committers.errors import AccessRefusedError, ConfigurationError
+from ...committers.errors import AccessRefusedError, ConfigurationError, shown
 from ..requests.acknowledgements import unreadable
 from ..requests.client import classify_error
-from ..requests.results import Failure, Fatal, Retry
+from ..requests.results import DeadLetter, Failure, Fatal, Retry
 
 _RETRIED = frozenset(
     ("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "READONLY", "TRYAGAIN")
@@ -25,11 +27,31 @@ _FATAL = {
     "ASK": (ConfigurationError, _NO_CLUSTER),
     "CROSSSLOT": (ConfigurationError, _NO_CLUSTER),
     "MOVED": (ConfigurationError, _NO_CLUSTER),
-    "WRONGTYPE": (
-        ConfigurationError,
-        "The key already has another structure. Delete it, or choose another key or structure.",
-    ),
 }
+_ANOTHER_STRUCTURE = "The key already has another structure. Delete it, or choose another key or structure."
+_FULL_STREAM = ("The stream has exhausted", "The ID specified in XADD")
+"""Messages about a stream whose last id is the greatest one."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfKey:
+    """An error that concerns the key of the row: other keys may accept their rows."""
+
+    code: str
+    message: str
+
+    def result(self, key: Sequence[str | None], *, has_columns: bool) -> DeadLetter | Fatal:
+        """Return the result of a row.
+
+        Args:
+            key: of the row, and its field in a hash
+            has_columns: False: all rows have this key, so no row can be delivered
+        """
+        named = ", field ".join(shown(part) for part in key if part is not None)
+        message = f"Key {named}: {self.message}"
+        return (
+            DeadLetter(self.code, message) if has_columns else Fatal(self.code, message, ConfigurationError)
+        )
 
 
 @cache
@@ -51,6 +73,15 @@ def _codes() -> tuple[tuple[type[Exception], str], ...]:
         (exceptions.ClusterCrossSlotError, "CROSSSLOT"),
         (exceptions.MasterDownError, "MASTERDOWN"),
     )
+
+
+def of_key(error: str) -> OfKey | None:
+    """Return an error of a command that concerns its key; None if it is another one."""
+    code, _, message = error.partition(" ")
+    if code == "WRONGTYPE":
+        return OfKey(code, f"{message}. {_ANOTHER_STRUCTURE}")
+    plain = error.removeprefix("ERR ")  # the library has removed it, a script has not
+    return OfKey("ERR", plain) if plain.startswith(_FULL_STREAM) else None
 
 
 def classify(error: Exception) -> Failure:

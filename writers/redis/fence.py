@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from ...committers.errors import ConfigurationError
 from ..requests.acknowledgements import UNACKNOWLEDGED
-from ..requests.results import DELIVERED, Failure, Fatal, Result
-from .errors import result_of
+from ..requests.results import DELIVERED, DeadLetter, Failure, Fatal, Result, Split
+from .errors import of_key, result_of
 
 SCRIPT = """
 local fence = redis.call('GET', KEYS[1])
@@ -91,13 +91,14 @@ def script_arguments(
 
 
 def results_of(
-    entries: Sequence[Fenced], reply: object, *, is_between: bool
+    entries: Sequence[Fenced], reply: object, *, is_between: bool, has_columns: bool
 ) -> tuple[Failure | Sequence[Result], bool]:
     """Return the results, and whether the next entries are between two that were delivered before.
 
     Args:
         reply: of the script
         is_between: before these entries
+        has_columns: see `OfKey.result`
     """
     if not (isinstance(reply, list) and len(reply) == 3):
         return UNACKNOWLEDGED, is_between
@@ -106,18 +107,28 @@ def results_of(
         return UNACKNOWLEDGED, is_between
     if not (0 <= done < len(entries) if failure else done == len(entries)):
         return UNACKNOWLEDGED, is_between
-    failed = [] if not failure else [_failed(entries, failure.decode(errors="replace"))]
-    return [DELIVERED] * done + failed * (len(entries) - done), is_between_now == 1
+    left = entries[done:]
+    failed = _failed(left, failure.decode(errors="replace"), has_columns=has_columns) if left else []
+    return [*[DELIVERED] * done, *failed], is_between_now == 1
 
 
-def _failed(entries: Sequence[Fenced], failure: str) -> Failure:
+def _failed(left: Sequence[Fenced], failure: str, *, has_columns: bool) -> Sequence[Result]:
+    """Return the result of the first entry, which has failed, and of those after it, which were not tried."""
+    result: Result
     if failure == "REWRITTEN":
-        return Fatal(
+        result = Fatal(
             failure,
             "A part of this batch was delivered before, and its row log then written again with other rows. "
             "Remove what the batch has written, or accept that it arrives twice; then delete the key "
-            f"{entries[0].fence}.",
+            f"{left[0].fence}.",
             ConfigurationError,
         )
-    code, _, message = failure.partition(" ")
-    return result_of(code, message)
+    elif refused := of_key(failure):
+        result = refused.result((left[0].key,), has_columns=has_columns)
+        if isinstance(result, DeadLetter):
+            rest = Split("behind", "An earlier row of the request was refused.")
+            return [result, *[rest] * (len(left) - 1)]
+    else:
+        code, _, message = failure.partition(" ")
+        result = result_of(code, message)
+    return [result] * len(left)

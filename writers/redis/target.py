@@ -42,6 +42,11 @@ class RedisTarget:
     def templates(self) -> list[Template]:
         return [self.key] if self.hash_field is None else [self.key, self.hash_field]
 
+    @property
+    def has_columns(self) -> bool:
+        """True if rows may have different keys."""
+        return bool(self.key.columns)
+
     def command(self, key: str, field: str | None, row_id: str, row: bytes) -> tuple[str | bytes | int, ...]:
         """Return the command that writes a row."""
         if self.structure == "set":

@@ -6,6 +6,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from ...committers.errors import shown
+
 PayloadT_co = TypeVar("PayloadT_co", covariant=True)
 
 
@@ -24,3 +26,10 @@ class Entry(Generic[PayloadT_co]):
     """Place in the order of the rows. Ascends from entry to entry; gaps are allowed."""
     key: Hashable = None
     """Entries of the same key are sent in order if the writer is asked to. None: no key."""
+
+    @property
+    def name(self) -> str:
+        """The id, with the row's key if it has one, for error messages."""
+        parts = self.key if isinstance(self.key, tuple) else (self.key,)
+        key = ", ".join(shown(str(part)) for part in parts if part is not None)
+        return f"{self.id} (key {key})" if key else self.id

@@ -46,9 +46,17 @@ class WriterSettings:
 class RowWriter(AsyncSinkWriter[PayloadT]):
     """See `EntryWriter`."""
 
-    def __init__(self, sender: RequestSender[PayloadT], refused: list[RefusedEntry]) -> None:
+    def __init__(
+        self, sender: RequestSender[PayloadT], refused: list[RefusedEntry], *, in_order: bool = False
+    ) -> None:
         super().__init__(sender)
         self._refused = refused
+        self._in_order = in_order
+
+    def record_refused_with(self, record: Callable[[], None]) -> None:
+        """See `RecordsRefused`."""
+        if self._in_order:
+            self._sender.after_refusal = record
 
     def take_refused(self) -> list[RefusedEntry]:
         taken, self._refused[:] = list(self._refused), []
@@ -72,9 +80,10 @@ def open_writer(
                 continue
             if settings.on_bad_rows is BadRows.FAIL:
                 raise SchemaMismatchError(
-                    f"The destination refused entry {entry.id} for good: {result.code}. {result.message}\n"
-                    "Correct the row in the query; or set badRows=deadLetter to keep rows like this one "
-                    "elsewhere, or badRows=drop to drop them."
+                    f"The destination refused entry {entry.name} for good: {result.code}. {result.message}\n"
+                    "Correct the row in the query, or the destination. Or start the query with "
+                    "badRows=deadLetter to keep rows like this one elsewhere, or badRows=drop to drop them; "
+                    "if the stream is parked, run penstock retry after that."
                 )
             if settings.on_bad_rows is BadRows.DEAD_LETTER:
                 now = datetime.now(timezone.utc)
@@ -91,4 +100,4 @@ def open_writer(
         entries_s_max=settings.rows_s_max / settings.tasks,
         observer=observe,
     )
-    return RowWriter(sender, refused)
+    return RowWriter(sender, refused, in_order=settings.in_order)

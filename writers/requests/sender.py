@@ -96,6 +96,8 @@ class RequestSender(Generic[PayloadT]):
             entries_s_max,
         )
         self._observer = observer
+        self.after_refusal: Callable[[], None] = lambda: None
+        """Called after dead letters are acknowledged, before anything more is sent."""
         self._draw = draw
         self._buffer: EntryBuffer[PayloadT] = EntryBuffer(order_by_key=order_by_key, in_order=in_order)
         self._in_flight: dict[asyncio.Task[Failure | Sequence[Result]], _Request[PayloadT]] = {}
@@ -244,7 +246,7 @@ class RequestSender(Generic[PayloadT]):
 
     def _refuse_oversized(self, entry: Entry[PayloadT]) -> None:
         message = (
-            f"Entry {entry.id} has {entry.size_bytes:,} bytes; maxRecordBytes allows "
+            f"Entry {entry.name} has {entry.size_bytes:,} bytes; maxRecordBytes allows "
             f"{self._limits.record_bytes_max:,}. Make the row smaller in the query, or filter it."
         )
         if self._limits.on_oversized == "fail":
@@ -389,7 +391,7 @@ class RequestSender(Generic[PayloadT]):
             self._acknowledge(settlement.acknowledged)
             self._buffer.release(settlement.done)
         for entry, fatal in settlement.refused[:1]:
-            message = f"The destination did not accept entry {entry.id}: {fatal.code}. {fatal.message}"
+            message = f"The destination did not accept entry {entry.name}: {fatal.code}. {fatal.message}"
             self._fail(fatal.error(message))
 
     def _warn(self, queued: Queued[PayloadT], retry: Retry, now: float) -> None:
@@ -426,6 +428,11 @@ class RequestSender(Generic[PayloadT]):
                 counters.dropped += 1
             else:
                 counters.dead_letters += 1
+        if any(isinstance(result, DeadLetter) for _, result in done):
+            try:
+                self.after_refusal()
+            except Exception as error:  # noqa: BLE001  of any type
+                self._fail(_wrapped(error))
 
     def _count(self) -> None:
         self._counters.in_flight_requests = len(self._in_flight)

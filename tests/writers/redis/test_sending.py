@@ -23,7 +23,7 @@ from penstock.committers.requests.contract import RowPlace
 from penstock.datasource.redis.sink import SERVICE
 from penstock.writers.redis.errors import classify
 from penstock.writers.redis.requests import RedisRequests
-from penstock.writers.requests.results import DELIVERED, Fatal, Retry
+from penstock.writers.requests.results import DELIVERED, DeadLetter, Fatal, Retry
 
 STRUCTURES = {
     "set": {"key": "rows:{id}"},
@@ -152,7 +152,7 @@ def test_a_failure_within_a_script_keeps_what_was_written_before(redis_service: 
     with redis_service.connect() as client:
         client.set("rows:2", "no list")
     sent = requests(redis_service.port, "list", key="rows:{id}", **ONCE)
-    with pytest.raises(ConfigurationError, match="WRONGTYPE"):
+    with pytest.raises(SchemaMismatchError, match=r"q1-0-0-2 \(key 'rows:2'\) .* WRONGTYPE"):
         send(sent, range(4))
     with redis_service.connect() as client:
         client.delete("rows:2")
@@ -199,8 +199,33 @@ def test_the_results_of_a_pipeline_are_those_of_its_entries(redis_service: Redis
     rows = pa.record_batch({"id": pa.array(range(3))})
     first, second, third = submit_once(sent, sent.entries(rows, PLACE))
     assert (first, third) == (DELIVERED, DELIVERED)
-    assert isinstance(second, Fatal)
+    assert isinstance(second, DeadLetter)
     assert second.code == "WRONGTYPE"
+    assert "Key 'rows:1'" in second.message
+
+
+@pytest.mark.parametrize("options", [{}, ONCE], ids=["", "once"])
+def test_a_key_that_all_rows_have_is_no_matter_of_a_row(
+    redis_service: RedisServer, options: dict[str, str]
+) -> None:
+    with redis_service.connect() as client:
+        client.set("rows", "no list")
+    sent = requests(redis_service.port, "list", **options)
+    with pytest.raises(ConfigurationError, match=r"WRONGTYPE. Key 'rows': .* another structure"):
+        send(sent, range(3))
+
+
+@pytest.mark.parametrize("options", [{}, ONCE], ids=["", "once"])
+def test_a_stream_that_has_no_more_ids_refuses_its_rows_only(
+    redis_service: RedisServer, options: dict[str, str]
+) -> None:
+    with redis_service.connect() as client:
+        client.xadd("rows:1", {"a": "b"}, id=f"{2**64 - 1}-{2**64 - 1}")
+    sent = requests(redis_service.port, "stream", key="rows:{id}", **options)
+    rows = pa.record_batch({"id": pa.array(range(2))})
+    first, second = submit_once(sent, sent.entries(rows, PLACE))
+    assert first == DELIVERED
+    assert isinstance(second, DeadLetter)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +244,6 @@ def test_the_results_of_a_pipeline_are_those_of_its_entries(redis_service: Redis
         (exceptions.NoPermissionError("x"), "NOPERM", AccessRefusedError),
         (exceptions.MovedError("12 host:1"), "MOVED", ConfigurationError),
         (exceptions.ClusterCrossSlotError("x"), "CROSSSLOT", ConfigurationError),
-        (exceptions.ResponseError("WRONGTYPE x"), "WRONGTYPE", ConfigurationError),
         (exceptions.ResponseError("ERR x"), "ERR", ConfigurationError),
         (ValueError("x"), "UNACKNOWLEDGED", Retry),
         (exceptions.InvalidResponse("x"), "UNACKNOWLEDGED", Retry),
