@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 """RFC 9110, section 5.6.2."""
+_METHODS = ("POST", "PUT", "PATCH")
 Format: TypeAlias = Literal["json", "ndjson", "row", "template"]
 _FORMATS: Mapping[str, Format] = {"json": "json", "ndjson": "ndjson", "row": "row", "template": "template"}
 _ONE_ROW = frozenset(("row", "template"))
@@ -80,9 +81,9 @@ def _token(name: str) -> str:
 
 
 def _method(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z]{1,20}", name):
-        raise ValueError("must be a method of HTTP, such as POST or PUT")
-    return name.upper()
+    if name.strip().upper() not in _METHODS:
+        raise ValueError(f"must be one of {', '.join(_METHODS)}, the methods whose body a service stores")
+    return name.strip().upper()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,9 @@ class HttpOptions(RequestOptions):
             "`https://api.example.com/orders/{id}`.",
         )
     )
-    method: str = option("method", _method, "Method of the requests.", default="POST")
+    method: str = option(
+        "method", _method, "Method of the requests: `POST`, `PUT` or `PATCH`.", default="POST"
+    )
     format: Format = option(  # noqa: RUF009  it returns a field
         "format",
         one_of(_FORMATS),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
+from ...writers.nats.message import is_reserved
 from ...writers.nats.target import NatsTarget
 from ...writers.requests.template import Template
 from ..options.declaring import declared, option, optional
@@ -18,7 +19,7 @@ from ..requests.options import RequestOptions, batch_entries
 _NO_URL = "must be a URL such as nats://nats.example.com:4222, or tls:// with TLS; several with commas"
 _NO_SUBJECT = (
     "must be a subject such as orders.{id}: tokens with dots between them, without spaces and the wildcards "
-    "* and >, and the first one does not begin with $"
+    "* and >, and the first one does not begin with $ and is not _INBOX"
 )
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 """Name of a header."""
@@ -54,7 +55,7 @@ def _one_address(url: str) -> str:
 def _subject(given: str) -> Template:
     template = Template.parse("subject", text(given))
     tokens = template.example.split(".")
-    if "" in tokens or tokens[0].startswith("$") or re.search(r"[\s*>\x00-\x1f\x7f]", template.example):
+    if "" in tokens or is_reserved(template.example) or re.search(r"[\s*>\x00-\x1f\x7f]", template.example):
         raise ValueError(_NO_SUBJECT)
     return template
 

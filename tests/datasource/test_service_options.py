@@ -87,7 +87,7 @@ WRONG_HTTP: Table = [
     ({"url": "ftp://example.com/x"}, "url='ftp://example.com/x': must be a URL such as"),
     *wrong("url", "must be a URL such as", "https:///x", "https://h:port/", "https://example.com/a b"),
     ({"url": "https://example.com/#x"}, "must not have a fragment"),
-    ({"method": "PO ST"}, "method='PO ST'"),
+    *wrong("method", "must be one of POST, PUT, PATCH", "PO ST", "GET", "HEAD", "CONNECT", "DELETE", "FOO"),
     ({"format": "xml"}, "must be one of json, ndjson, row"),
     ({"idempotencyHeader": "a b"}, "must be the name of a header"),
     ({"idempotencyHeader": "X-Id", "header.x-id": "1"}, "name the same header"),
@@ -109,7 +109,7 @@ WRONG_NATS: Table = [
     ({"url": "nats://a,tls://b"}, "must have nats:// in all URLs"),
     ({"subject": "rows.{id"}, "must be a text with columns in braces"),
     *wrong("subject", "must be a subject such as", "rows..{id}", "rows.*", "rows.>", "rows {id}"),
-    ({"subject": "$JS.API.{id}"}, "does not begin with $"),
+    *wrong("subject", "does not begin with $", "$JS.API.{id}", "_INBOX.{id}", "_INBOX"),
     ({"expectedStream": "a.b"}, "must be the name of a stream"),
     ({"headers": "x"}, "must be a JSON object of strings"),
     ({"headers": '{"a b": "x"}'}, "not the name of a header"),
@@ -356,9 +356,18 @@ VALUES_OF_AWS = [
     ("dynamodb", {}, {"id": [1], "x": [1e-200]}, "numbers are from 1E-130"),
     ("dynamodb", {}, {"id": [1], "x": [[1.0, float("inf")]]}, "A value in x cannot be sent"),
 ]
+VALUES_OF_IDS = [
+    ({"idColumn": "i"}, {"id": [1, 2], "i": ["a", None]}, "NULL in the column 'i'"),
+    ({"idColumn": "i"}, {"id": [1, 2], "i": ["a", ""]}, "an empty text in the column 'i', which idColumn"),
+]
+RESERVED = [
+    *[("{id}.x", {"id": ["a", one]}) for one in ("$JS", "$SYS", "$", "_INBOX", "_R_", "_GR_")],
+    ("{id}", {"id": ["$JS"]}),
+    ("_{id}{x}.y", {"id": ["IN"], "x": ["BOX"]}),
+]
+"""Subjects and rows."""
 VALUES_OF_SEARCH = [
     ({"idColumn": "i"}, {"i": ["a", None]}, "NULL in the column 'i'"),
-    ({"idColumn": "i"}, {"i": [""]}, "The id of a row has 0 bytes"),
     ({"idColumn": "i"}, {"i": ["é" * 257]}, "The id of a row has 514 bytes"),
     ({"routing": "r"}, {"r": ["a", None]}, "NULL in the column 'r'"),
     ({"routing": "r"}, {"r": [""]}, "empty text in the column 'r'"),
@@ -367,7 +376,12 @@ VALUES_OF_SEARCH = [
 
 @pytest.mark.parametrize(
     ("kind", "options", "rows", "said"),
-    [*VALUES_OF_AWS, *((kind, *row) for kind in SEARCH for row in VALUES_OF_SEARCH)],
+    [
+        *VALUES_OF_AWS,
+        *((kind, *row) for kind in SEARCH for row in VALUES_OF_SEARCH),
+        *((kind, *row) for kind in GIVEN for row in VALUES_OF_IDS),
+        *(("nats", {"subject": subject}, row, "which NATS itself uses") for subject, row in RESERVED),
+    ],
 )
 def test_values_that_do_not_fit_are_refused_by_the_task(
     kind: str, options: dict[str, str], rows: Mapping[str, list[Any]], said: str

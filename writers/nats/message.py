@@ -12,6 +12,7 @@ MESSAGE_ID = "Nats-Msg-Id"
 EXPECTED_STREAM = "Nats-Expected-Stream"
 _NO_TOKEN = re.compile(r"[\s.*>\x00-\x1f\x7f]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_RESERVED = ("_INBOX", "_R_", "_GR_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +58,20 @@ def check_header(option: str, values: Sequence[str]) -> None:
             )
 
 
-def check_ids(option: str, ids: Sequence[str]) -> None:
+def is_reserved(subject: str) -> bool:
+    """Return True if NATS itself uses such subjects: its API, its events, and the inboxes of requests."""
+    first = subject.partition(".")[0]
+    return first.startswith("$") or first in _RESERVED
+
+
+def check_subjects(option: str, subjects: Sequence[str]) -> None:
     """
     Raises:
-        SchemaMismatchError: an id is empty, so that the stream would not recognize the message.
+        SchemaMismatchError: a row would become a command of NATS, or an answer to another client.
     """
-    if "" in ids:
+    if wrong := next(filter(is_reserved, subjects), None):
         raise SchemaMismatchError(
-            f"A row has an empty text in the column of {option}. Filter these rows, or give them an id."
+            f"The {option} of a row is {wrong!r:.100}, which NATS itself uses: its first token must not "
+            f"begin with $, and be none of {', '.join(_RESERVED)}. Replace the value in the query, or begin "
+            "the subject with a text."
         )
-    check_header(option, ids)

@@ -16,7 +16,7 @@ from ..requests.json_rows import json_objects
 from ..requests.row_ids import id_with_content, row_ids, texts_of
 from ..requests.template import Template
 from .checking import check_streams
-from .message import EXPECTED_STREAM, MESSAGE_ID, Message, check_header, check_ids, check_token
+from .message import EXPECTED_STREAM, MESSAGE_ID, Message, check_header, check_subjects, check_token
 from .target import NatsTarget
 
 if TYPE_CHECKING:
@@ -81,13 +81,15 @@ def _texts(
     """
     ids = row_ids(rows, place, id_column)
     if id_column is not None:
-        check_ids("idColumn", ids)
+        check_header("idColumn", ids)
     for column in subject.columns:
         check_token(subject.option, column, texts_of(rows, subject.option, column))
     values = [template.texts(rows) for _, template in headers]
     for texts in values:
         check_header("headers", texts)
-    return ids, subject.texts(rows), values
+    subjects = subject.texts(rows)
+    check_subjects(subject.option, subjects)
+    return ids, subjects, values
 
 
 def _check(

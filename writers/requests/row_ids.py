@@ -50,12 +50,18 @@ def row_ids(rows: pa.RecordBatch, place: RowPlace, column: str | None) -> Sequen
     """One id for each row. Derived ids are `<query>-<batch>-<partition>-<row>`.
 
     Raises:
-        SchemaMismatchError: an id is NULL.
+        SchemaMismatchError: an id is NULL or empty.
     """
     if column is None:
         prefix = f"{place.query_id}-{place.batch_id}-{place.partition}-"
         return [f"{prefix}{place.row + number}" for number in range(rows.num_rows)]
-    return texts_of(rows, "idColumn", column)
+    ids = texts_of(rows, "idColumn", column)
+    if "" in ids:
+        raise SchemaMismatchError(
+            f"A row has an empty text in the column {column!r}, which idColumn names: rows without an id "
+            "could be taken for one another. Filter these rows, or give them an id."
+        )
+    return ids
 
 
 def id_with_content(row_id: str, *content: bytes) -> str:
