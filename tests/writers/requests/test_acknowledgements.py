@@ -6,6 +6,8 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,7 @@ from tests.support.answering import PAGE, Answer, AnsweringServer, answering, re
 from tests.support.service_places import PLACE, rows_of, service_of
 
 from penstock.committers.errors import RetryableError
+from penstock.datasource.plug_ins import BUILT_IN
 from penstock.writers.nats.errors import result_of as of_nats
 from penstock.writers.redis.fence import Fenced, results_of
 from penstock.writers.requests.acknowledgements import UNACKNOWLEDGED, result_of_each
@@ -165,6 +168,19 @@ def test_an_answer_that_acknowledges_nothing_delivers_nothing(server: AnsweringS
     )
     assert delivered_by == [len(wrong)], "the first answer after the wrong ones"
     assert done == [(number, DELIVERED) for number in range(ROWS)]
+
+
+def test_each_request_destination_has_wrong_answers_here() -> None:
+    of_requests = {kind for kind, place in BUILT_IN.items() if _has_service(place)}
+    assert of_requests == {*DOCUMENTED, "redis", "nats"}
+
+
+def _has_service(place: str) -> bool:
+    """Without importing the module, which takes seconds for some."""
+    spec = find_spec(place.partition(":")[0])
+    assert spec is not None
+    assert spec.origin is not None
+    return "\nSERVICE = " in Path(spec.origin).read_text()
 
 
 def test_after_the_retries_a_missing_acknowledgement_is_an_error(server: AnsweringServer) -> None:
