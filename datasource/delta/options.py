@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
+from ...writers.local_path import local_path
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions, problems_of_sorting
 from ..options.parsing import columns, text
@@ -22,6 +24,17 @@ def parse_location(path: str) -> str:
     return text(path)
 
 
+def parse_path(path: str) -> str:
+    """The Delta library decodes a local path once more than everybody else. It decodes a URL as it should."""
+    local = local_path(parse_location(path))
+    if local is not None and (found := re.search("%[0-9A-Fa-f]{2}", local)):
+        raise ValueError(
+            f"must not contain {found[0]!r}: the Delta library takes it for {unquote(found[0])!r} "
+            "and looks in another folder. Rename the folder"
+        )
+    return path
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaOptions(FileTableOptions):
     """Options of `penstock.delta`."""
@@ -29,7 +42,7 @@ class DeltaOptions(FileTableOptions):
     path: str = field(
         metadata=declared(
             "path",
-            parse_location,
+            parse_path,
             "Location of the table: a local path, or a URL such as `s3://bucket/table`.",
         )
     )

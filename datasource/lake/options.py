@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..delta.options import parse_path
 from ..iceberg.options import table_name
 from ..options.declaring import optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions
@@ -67,7 +68,7 @@ class LakeOptions(FileTableOptions):
     )
     path: str | None = optional(
         "path",
-        text,
+        parse_path,
         "Location of the Delta table, and of the data files of both: a local path, or a URL such as "
         "`s3://bucket/table`. Required.",
     )

@@ -82,7 +82,8 @@ class StreamOptions(DeadLetterOptions):
     add_columns: bool = option(
         "schemaEvolution",
         one_of({"none": False, "addColumns": True}),
-        "`addColumns` adds new columns to the table, as nullable columns.",
+        "`addColumns` adds new columns to the table, as nullable columns. New fields inside of a struct are "
+        "added by `penstock.iceberg` only; the others refuse them by name.",
         default="none",
     )
     commit_attempts_max: int = option(

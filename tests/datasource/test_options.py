@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from deltalake import DeltaTable
+from tests.support.lakes import DeltaLake
 
 from penstock import ConfigurationError
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.datasource.lake.options import LakeOptions
+from penstock.testing.conformance.query import Query, ids
 
 
 def problems_of(**options: str) -> str:
@@ -17,6 +24,30 @@ def problems_of(**options: str) -> str:
 
 def test_only_the_path_is_needed() -> None:
     assert DeltaOptions.parse({"path": "/lake/t"}) == DeltaOptions(path="/lake/t")
+
+
+@pytest.mark.parametrize("path", ["/lake/a%20b/t", "/lake/a%2Fb", "file:///lake/a%2520b"])
+def test_a_local_folder_that_the_delta_library_looks_for_elsewhere_is_refused(path: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"path=.*must not contain '%2[0F]'.*Rename the folder"):
+        DeltaOptions.parse({"path": path})
+    with pytest.raises(ConfigurationError, match=r"path=.*must not contain '%2[0F]'"):
+        LakeOptions.parse({"path": path, "table": "a.t", "warehouse": "/lake/w"})
+
+
+@pytest.mark.parametrize("name", ["a b", "a%b", "100%", "ü", "a#b?c"])
+def test_a_delta_table_lies_where_its_path_says(tmp_path: Path, store: SqlManifestStore, name: str) -> None:
+    folder = tmp_path / name / "t"
+    query = Query(DeltaLake(folder), store=store)
+    for number in range(2):
+        query.run(store, query.batch(number), ids(number))
+    assert len(list(folder.glob("*.parquet"))) == 2
+    assert DeltaTable(str(folder)).version() >= 1
+
+
+def test_a_url_of_a_local_delta_table_is_decoded_once(tmp_path: Path, store: SqlManifestStore) -> None:
+    query = Query(DeltaLake(tmp_path), options={"path": f"file://{tmp_path}/a%20b"}, store=store)
+    query.run(store, query.batch(0), ids(1))
+    assert (tmp_path / "a b" / "_delta_log").is_dir()
 
 
 def test_all_problems_are_reported_together() -> None:
