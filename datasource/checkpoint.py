@@ -42,6 +42,8 @@ class RunningBatch:
     batch_id: int
     digest: str
     """SHA-256 over the source offsets, hex."""
+    source_files: tuple[str, ...] = ()
+    """Locations of the files that it reads; none of sources other than files."""
 
 
 class Checkpoint:
@@ -73,7 +75,9 @@ class Checkpoint:
                 "Python sinks: use trigger(processingTime=...) or trigger(availableNow=True)."
             )
         batch_id = max(batch_ids)
-        return RunningBatch(self.query_id(), batch_id, self.digest(batch_id))
+        digest, entries = self._digest(batch_id)
+        files = tuple(str(json.loads(entry)["path"]) for entry in entries)
+        return RunningBatch(self.query_id(), batch_id, digest, files)
 
     def last_commit(self, query_id: str | None = None) -> int:
         """Return the newest batch in Spark's commit log; -1 if there is none yet.
@@ -121,18 +125,24 @@ class Checkpoint:
         Raises:
             ConfigurationError: a log is incomplete, or its format is unknown.
         """
+        digest, _ = self._digest(batch_id)
+        return digest
+
+    def _digest(self, batch_id: int) -> tuple[str, list[str]]:
+        """Return the digest, and the entries of the logs of file sources."""
         offsets = self._source_offsets(batch_id)
         before = self._source_offsets(batch_id - 1) if batch_id > 0 else {}
-        digest = hashlib.sha256()
+        digest, entries = hashlib.sha256(), []
         for source, (line, offset) in offsets.items():
             start_line, start = before.get(source, (NO_OFFSET, NO_OFFSET))
             digest.update(f"{start_line}\n{line}\n".encode())
             for entry in self._files_between(source, start, offset):
                 digest.update(entry.encode() + b"\n")
+                entries.append(entry)
             is_first = start == NO_OFFSET and offset != NO_OFFSET
             if is_first and _log_position(offset) is None:
                 digest.update(self._initial_position(source))
-        return digest.hexdigest()
+        return digest.hexdigest(), entries
 
     def digest_of_logged(self, batch_id: int) -> str | None:
         """Return the `digest` of an earlier batch; None if the checkpoint no longer has its log entries.

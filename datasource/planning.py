@@ -39,6 +39,7 @@ from .sink import (
     open_table,
     without_origins,
 )
+from .source_files import check_apart_from_source
 from .stores import borrow_store
 from .types import arrow_schema
 
@@ -60,6 +61,7 @@ def plan_stream_batch(
     rows = arrow_schema(schema)
     checkpoint = open_checkpoint(sink)
     running = checkpoint.running_batch()
+    check_apart_from_source(sink, running.source_files)
     batch = Batch(StreamKey(running.query_id, sink.table_uri), running.batch_id, running.digest)
     with borrow_store(store_url(sink.options), sink.options.store_wait_s) as store:
         return plan_batch(sink, store, batch, rows, overwrite, checkpoint.digest_of_logged)
