@@ -14,12 +14,14 @@ from .table import (
     PostgresColumn,
     PostgresMatch,
     PostgresTableState,
+    check_names,
     check_supported,
     columns_sql,
     load_if_there,
     match,
     new_columns_of,
 )
+from .types import UTF8
 
 if TYPE_CHECKING:
     from .connection import Cursor
@@ -35,6 +37,8 @@ class PostgresTableLayout:
     """The table's column for each column of the query, including new ones."""
     new_columns: tuple[str, ...]
     created: bool
+    encoding: str
+    """Of the database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ def plan(
             f"The query's rows for the Postgres table {address.uri} have no columns. Nothing was written. "
             "Select at least one."
         )
+    encoding = cursor.connection.info.parameter_status("server_encoding") or UTF8
+    check_names(rows, address, encoding)
     table = load_if_there(cursor, address)
     created = table is None
     if table is None or not fence.is_there(cursor, address):
@@ -73,7 +79,9 @@ def plan(
     check_supported(table, address, overwrite=options.overwrite)
     fit = match(rows, table, address, evolve=options.evolve, narrows=options.narrows)
     _check_rights(cursor, address, table, fit, options)
-    return PostgresTableLayout(table.oid, fit.columns, tuple(column.name for column in fit.new), created)
+    return PostgresTableLayout(
+        table.oid, fit.columns, tuple(column.name for column in fit.new), created, encoding
+    )
 
 
 def _create(

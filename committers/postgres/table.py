@@ -14,7 +14,7 @@ from ..errors import SchemaMismatchError, TableNotSupportedError
 from ..schema_diff import QUERY, DifferenceKind, by_name, compare, problems_in, query_mismatch, without_case
 from ..table_changes import check_same_id, dropped
 from .address import IDENTIFIER_BYTES_MAX, PostgresAddress, quoted
-from .types import holds, may_hold, sql_type, takes
+from .types import can_encode, holds, may_hold, sql_type, takes
 
 if TYPE_CHECKING:
     from .connection import Cursor
@@ -133,6 +133,29 @@ def check_same_table(
     if table is None:
         raise dropped(f"Postgres table {address.uri}")
     check_same_id(f"Postgres table {address.uri}", table.oid, table_id, name="OID")
+
+
+def check_names(rows: pa.Schema, address: PostgresAddress, encoding: str) -> None:
+    """
+    Args:
+        encoding: of the database
+
+    Raises:
+        SchemaMismatchError: lists the names that no column of the database can have.
+    """
+    problems = []
+    for name in rows.names:
+        if not name:
+            problems.append("a column has an empty name: give it one")
+        elif "\0" in name:
+            problems.append(f"{name!r} has a NUL character: rename it")
+        elif not can_encode(name, encoding):
+            problems.append(
+                f"{name!r} has a character that the encoding of the database, {encoding}, does not have: "
+                "rename it"
+            )
+    if problems:
+        raise query_mismatch(f"Postgres table {address.uri}", problems, _given(rows))
 
 
 def new_columns_of(rows: pa.Schema, address: PostgresAddress) -> tuple[PostgresColumn, ...]:

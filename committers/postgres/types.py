@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import re
+from contextlib import suppress
+from functools import cache
 
 import pyarrow as pa
 
@@ -129,3 +132,26 @@ def _numeric(column: str) -> tuple[int, int] | None:
     if match:
         return int(match[1]), int(match[2])
     return (_DIGITS[column], 0) if column in _DIGITS else None
+
+
+# Encodings ------------------------------------------------------------------------------------------------
+
+UTF8 = "UTF8"
+
+
+def can_encode(text: str, encoding: str) -> bool:
+    """Return True if a database with this encoding can store the text, or if the encoding is not known."""
+    try:
+        text.encode(_codec(encoding))
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+@cache
+def _codec(encoding: str) -> str:
+    """Return Python's name of an encoding of Postgres. SQL_ASCII stores any bytes."""
+    for name in (encoding, encoding.replace("WIN", "cp"), encoding.replace("KOI8", "KOI8_")):
+        with suppress(LookupError):
+            return codecs.lookup(name).name
+    return "utf-8"

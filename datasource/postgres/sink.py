@@ -97,7 +97,9 @@ class PostgresTarget(PostgresCommitter):
             origins=origins_of(options),
             schema=encoded_schema(rows),
         )
-        writers = StagingWriters(self._server, staging_schema, address.sql, columns, types, narrows)
+        writers = StagingWriters(
+            self._server, staging_schema, address.sql, columns, types, narrows, planned.encoding
+        )
         return PlannedBatch(writers, content, content.table_id, is_lasting=False)
 
     # Decoupled delivery: see `SupportsOrdering` and `Mergeable` ---------------------------------------

@@ -295,14 +295,22 @@ def test_new_columns_may_differ_by_case(query: PostgresQuery, store: SqlManifest
     assert query.sql("SELECT * FROM events") == [(3, 1, 2)]
 
 
-@pytest.mark.parametrize(("name", "problem"), [("xmin", "a system column"), ("x" * 64, "longer than 63")])
+NO_NAMES = [
+    ("xmin", "'xmin' is a system column"),
+    ("x" * 64, f"'{'x' * 64}' is longer than 63"),
+    ("a\0b", r"'a\\x00b' has a NUL character"),
+    ("", "a column has an empty name"),
+]
+
+
+@pytest.mark.parametrize(("name", "problem"), NO_NAMES)
 def test_names_that_postgres_cannot_have_are_refused(
     query: PostgresQuery, store: SqlManifestStore, name: str, problem: str
 ) -> None:
     rows = pa.schema([("id", pa.int64()), (name, pa.int64())])
     evolving = query.with_options(schemaEvolution="addColumns")
     for _ in range(2):
-        with pytest.raises(SchemaMismatchError, match=f"'{name}' is {problem}"):
+        with pytest.raises(SchemaMismatchError, match=problem):
             evolving.plan(store, query.batch(0), rows)
         query.sql("CREATE TABLE IF NOT EXISTS events (id bigint)")
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from ...committers.errors import SchemaMismatchError
+from ...committers.postgres.types import UTF8, can_encode
 from ..parquet.columns import is_binary, is_list, is_string
 
 _TEXT = pa.large_string()
@@ -22,23 +23,28 @@ _OPTIONS = csv.WriteOptions(include_header=False, quoting_style="all_valid")
 """A field without quotes is NULL: this is how COPY distinguishes NULL from an empty string."""
 
 
-def copy_csv(batch: pa.RecordBatch) -> pa.Buffer:
+def copy_csv(batch: pa.RecordBatch, encoding: str = UTF8) -> pa.Buffer:
     """The rows of the batch as CSV.
+
+    Args:
+        encoding: of the database, by Postgres' name
 
     Raises:
         SchemaMismatchError: names the column with a value that Postgres cannot store.
     """
-    columns = [_text(array, name) for array, name in zip(batch.columns, batch.schema.names, strict=True)]
+    columns = [
+        _text(array, name, encoding) for array, name in zip(batch.columns, batch.schema.names, strict=True)
+    ]
     rows = pa.BufferOutputStream()
     csv.write_csv(pa.record_batch(columns, names=batch.schema.names), rows, _OPTIONS)
     return rows.getvalue()
 
 
-def _text(array: pa.Array, column: str) -> pa.Array:
+def _text(array: pa.Array, column: str, encoding: str) -> pa.Array:
     """Each value in the form that Postgres reads."""
     data_type = array.type
     if is_list(data_type):
-        return _array_string(array, column)
+        return _array_string(array, column, encoding)
     if is_binary(data_type):
         return pc.binary_join_element_wise(pa.scalar("\\x", _TEXT), _hex(array), pa.scalar("", _TEXT))
     if pa.types.is_timestamp(data_type):
@@ -54,7 +60,19 @@ def _text(array: pa.Array, column: str) -> pa.Array:
             f"A string in {column} contains a NUL character, which Postgres cannot store. Remove it in the "
             f"query, e.g. with translate({column}, '\\0', ''), or write the column as BINARY."
         )
+    if is_string(data_type) and encoding != UTF8:
+        _check_encoding(strings, column, encoding)
     return strings
+
+
+def _check_encoding(strings: pa.Array, column: str, encoding: str) -> None:
+    is_ascii = pc.string_is_ascii(strings)
+    if all(can_encode(text, encoding) for text in strings.filter(pc.invert(is_ascii)).to_pylist()):
+        return
+    raise SchemaMismatchError(
+        f"A string in {column} contains a character that the encoding of the database, {encoding}, does not "
+        "have. Replace it in the query, write the column as BINARY, or use a database in UTF8."
+    )
 
 
 def _hex(array: pa.Array) -> pa.Array:
@@ -68,10 +86,10 @@ def _hex(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(_TEXT, len(array), [valid, doubled.buffers()[1], pa.py_buffer(digits)])
 
 
-def _array_string(array: pa.ListArray, column: str) -> pa.Array:
+def _array_string(array: pa.ListArray, column: str, encoding: str) -> pa.Array:
     """`{"value",NULL,...}`"""
     first, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
-    strings = _text(array.values.slice(first, end - first), column)
+    strings = _text(array.values.slice(first, end - first), column, encoding)
     for char in ("\\", '"'):
         strings = pc.replace_substring(strings, char, f"\\{char}")
     quote = pa.scalar('"', _TEXT)

@@ -19,6 +19,7 @@ from ...committers.postgres.staging import (
     drop,
     staging_name,
 )
+from ...committers.postgres.types import UTF8
 from ..background import Background
 from ..parquet.schema_projection import SchemaProjector
 from .copy_csv import copy_csv
@@ -46,6 +47,8 @@ class StagingWriters:
     sql_types: tuple[str, ...]
     narrows: bool = False
     """Some values of the query may not fit their columns. See `types.may_hold`."""
+    encoding: str = UTF8
+    """Of the database."""
 
     def open(self, attempt: AttemptId) -> StagingWriter:
         return StagingWriter(self, attempt)
@@ -78,13 +81,14 @@ class StagingWriter:
         rows = self._project(batch)
         for number, kind in self._limited:
             check_texts(rows.column(number), self._plan.columns.field(number).name, kind)
-        self._checked = (batch, copy_csv(rows))
+        self._checked = (batch, copy_csv(rows, self._plan.encoding))
 
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
             return
         checked, self._checked = self._checked, None
-        rows = checked[1] if checked is not None and checked[0] is batch else copy_csv(self._project(batch))
+        is_checked = checked is not None and checked[0] is batch
+        rows = checked[1] if is_checked else copy_csv(self._project(batch), self._plan.encoding)
         connection = self._connection or self._begin()
         self._background.start(self._copy, connection, rows, batch.num_rows)
 
