@@ -100,12 +100,18 @@ def _in(wait_s: float | None) -> str:
 
 @contextmanager
 def with_metrics(
-    all_listeners: Sequence[DeliveryListener], port: int | None, address: str, stores: Sequence[str]
+    all_listeners: Sequence[DeliveryListener],
+    port: int | None,
+    address: str,
+    stores: Sequence[str],
+    *,
+    delivers: bool = True,
 ) -> Iterator[list[DeliveryListener]]:
     """Yield these listeners and, if there is a port, one that serves Prometheus metrics.
 
     Args:
         stores: URLs of the stores
+        delivers: see `Metrics`
 
     Raises:
         ConfigurationError: the port is not available, or a URL is not valid.
@@ -116,7 +122,7 @@ def with_metrics(
     from .metrics import Metrics
     from .metrics_server import serve_metrics
 
-    metrics = Metrics([displayed_url(url) for url in stores])
+    metrics = Metrics([displayed_url(url) for url in stores], delivers=delivers)
     port, end = serve_metrics(port, address, metrics.registry)
     host = f"[{address}]" if ":" in address else address
     logger.info("Metrics are served at http://%s:%d/metrics", host, port)

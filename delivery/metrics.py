@@ -186,6 +186,11 @@ class RequestMetricsCollector(Collector):
         done = [0] * len(REQUEST_COUNTERS) if before is None else before.totals()
         self._sending[stream.key] = _Sending(labels_of(stream), done, counters)
 
+    def on_stream(self, stream: StreamStatus) -> None:
+        """Begin at zero, so that alerts find the counters before the first request."""
+        if stream.key not in self._sending:
+            self.on_sending(stream, Counters())
+
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         of_labels: dict[tuple[str, str], list[_Sending]] = {}
         for sending in list(self._sending.values()):
@@ -205,6 +210,12 @@ class RequestMetricsCollector(Collector):
         yield gauge
 
 
+def _is_decoupled(stream: StreamStatus) -> bool:
+    with suppress(ManifestCorruptError):
+        return StreamSettings.parse(stream.settings).is_decoupled
+    return False
+
+
 def labels_of(stream: StreamStatus) -> tuple[str, str]:
     return (one_line(stream.query_name or stream.key.query_id), one_line(stream.key.table_uri))
 
@@ -214,9 +225,13 @@ class Metrics(DeliveryListener):
 
     Args:
         stores: names of the stores; each counts as down until it is read
+        delivers: whether this process delivers. Then its metrics of deliveries are there from the start
     """
 
-    def __init__(self, stores: Sequence[str] = (), clock: Clock = utc_now) -> None:
+    def __init__(self, stores: Sequence[str] = (), clock: Clock = utc_now, *, delivers: bool = True) -> None:
+        self._delivers = delivers
+        self._shown: set[tuple[str, str]] = set()
+        """Streams whose metrics of deliveries are there."""
         self.registry = CollectorRegistry()
         self._stream_metrics = StreamMetricsCollector(clock)
         self._request_metrics = RequestMetricsCollector()
@@ -229,6 +244,7 @@ class Metrics(DeliveryListener):
         self._store_errors = self._of_store(Counter, "errors", "Failed attempts to read the store.")
         for store in stores:
             self._store_up.labels(store)
+            self._store_read_at.labels(store)
             self._store_errors.labels(store)
         self._deliveries = self._counter("deliveries", "Deliveries, by trigger.", "trigger")
         self._rows = self._counter("delivered_rows", "Rows that were delivered.")
@@ -248,7 +264,7 @@ class Metrics(DeliveryListener):
         )
         self._last_success = Gauge(
             "penstock_last_success_timestamp",
-            "Time of the last successful delivery.",
+            "Time of the last successful delivery; before it, when this process has found the stream.",
             LABELS,
             registry=self.registry,
         )
@@ -267,8 +283,19 @@ class Metrics(DeliveryListener):
         self._store_up.labels(store).set(1)
         self._store_read_at.labels(store).set(now.timestamp())
         self._store_errors.labels(store)
-        for stream in streams:  # so that alerts find the counter before the first delivery
+        for stream in streams:
             self._failures.labels(*labels_of(stream))
+            if self._delivers and labels_of(stream) not in self._shown and _is_decoupled(stream):
+                self._show(stream, now)
+
+    def _show(self, stream: StreamStatus, now: datetime) -> None:
+        """Begin the metrics that alerts use, which otherwise would find none before the first delivery."""
+        labels = labels_of(stream)
+        self._shown.add(labels)
+        for metric in (self._seconds, self._freshness, self._rows, self._batches):
+            metric.labels(*labels)
+        self._last_success.labels(*labels).set(now.timestamp())
+        self._request_metrics.on_stream(stream)
 
     def on_store_failure(self, store: str, error: Exception) -> None:
         self._store_up.labels(store).set(0)
@@ -279,6 +306,7 @@ class Metrics(DeliveryListener):
 
     def on_delivery(self, report: DeliveryReport) -> None:
         labels, delivered = labels_of(report.stream), report.delivered
+        self._shown.add(labels)
         delivery, committed_at = delivered.delivery, delivered.committed_at
         self._deliveries.labels(*labels, delivery.trigger).inc()
         self._rows.labels(*labels).inc(delivery.manifest.rows)

@@ -173,7 +173,7 @@ def metrics(
     with ExitStack() as at_end:
         stop = at_end.enter_context(process.stopped_by_signals())
         at_end.enter_context(process.exit_if_stalled(stop))
-        all_listeners = at_end.enter_context(with_metrics([], port, address, scope.stores))
+        all_listeners = at_end.enter_context(with_metrics([], port, address, scope.stores, delivers=False))
         nothing, settings = TableAccess({}, {}), ServiceSettings(delivers=False)
         deliver(scope, DeliveryContext(access=nothing, settings=settings, listeners=all_listeners, stop=stop))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from unittest.mock import Mock
@@ -91,6 +93,30 @@ def test_a_store_counts_as_down_until_it_was_read() -> None:
     of_store = {"store": "the store"}
     assert metrics.registry.get_sample_value("penstock_store_up", of_store) == 0
     assert metrics.registry.get_sample_value("penstock_store_errors_total", of_store) == 0
+
+
+RULES = Path(__file__).parents[2] / "docs" / "prometheus-rules.yml"
+
+
+def test_each_metric_of_an_alert_is_there_before_the_first_delivery(tmp_path: Path) -> None:
+    """An expression without a sample is never true: nothing would tell of a delivery that never succeeds."""
+    lake, clock, metrics = decoupled(tmp_path, deliverAfterSeconds="3600"), HandClock(), Metrics(["store"])
+    metrics.on_poll("store", [replace(lake.status, dead_letters_written=0)], clock.now)
+    names = set(re.findall(r"\bpenstock_\w+", RULES.read_text()))
+    samples = {one.name for family in metrics.registry.collect() for one in family.samples}
+    assert names - samples == set()
+
+    labels = dict(zip(("query_name", "table"), labels_of(lake.status), strict=True))
+
+    def last_success(metrics: Metrics) -> float | None:
+        return metrics.registry.get_sample_value("penstock_last_success_timestamp", labels)
+
+    assert last_success(metrics) == clock.now.timestamp()
+    metrics.on_poll("store", [lake.status], clock.now + timedelta(hours=1))
+    assert last_success(metrics) == clock.now.timestamp()
+    others = Metrics(["store"], delivers=False)
+    others.on_poll("store", [lake.status], clock.now)
+    assert last_success(others) is None
 
 
 def test_metrics_show_a_store_that_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
