@@ -97,18 +97,27 @@ def show(
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,
     files: Annotated[bool, typer.Option("--files", help="List all files instead of the first ten.")] = False,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="Show the rows of a batch that waits for its commit.")
+    ] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="With --rows: show at most this many.")
+    ] = 20,
     storage: options.Storage = None,
     catalog: options.Catalog = None,
     as_json: options.Json = False,
 ) -> None:
     """Show one batch: its state, its files, and whether the table contains it.
 
-    Example: `penstock show flights 41 --checkpoint /checkpoints/flights`
+    With --rows, its rows are read from the data files, staging tables or row log in which they wait.
+
+    Example: `penstock show flights 41 --rows --limit 5 --checkpoint /checkpoints/flights`
     """
     from ...committers.store.selection import select_one
     from ...datasource.destinations import files_of, open_committer
     from ...datasource.table_access import TableAccess
     from .. import output
+    from ..batch_rows import print_rows, shown_rows
 
     access = TableAccess.parse(storage, catalog)
     with opened_store(checkpoint, store) as opened:
@@ -121,15 +130,20 @@ def show(
             word, sentence = output.in_table(token, record.batch)
         except TableChangedError as error:
             token, word, sentence = None, "changed", str(error)
+        waiting = shown_rows(opened, found, record, manifest, access, limit) if rows else None
     named = files_of(manifest)
     if as_json:
         listed = [output.file_json(file) for file in named]
         answer = {"in_table": word, "token_batch_id": None if token is None else token.batch_id}
         batch_json = {**output.record_json(record), "files": listed}
+        if waiting is not None:
+            batch_json |= {"waiting_rows": [row.to_json() for row in waiting]}
         output.print_json({**output.stream_json(found), **batch_json, **answer})
     else:
         output.print_batch(found, record, sentence)
         output.print_files(named, everything=files)
+        if waiting is not None:
+            print_rows(waiting, record.rows)
 
 
 def _newest(stream: StreamStatus) -> str:

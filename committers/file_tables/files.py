@@ -14,11 +14,12 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..deletion import DeletionGuard
 from ..error_causes import retryable
-from ..errors import NEXT_TRY
+from ..errors import NEXT_TRY, TableChangedError
 
 OpenLocation = Callable[[], "pafs.FileSystem | None"]
 """Opens a file system whose root is the location; None if a local location does not exist."""
@@ -101,6 +102,21 @@ class TableFiles:
         with self._filesystem() as filesystem:
             infos = [] if filesystem is None else filesystem.get_file_info(everything)
         return ((info.path, info.size, info.mtime) for info in infos if info.type == pafs.FileType.File)
+
+    @contextmanager
+    def opened(self, path: str) -> Iterator[pa.NativeFile]:
+        """Open a file to read it.
+
+        Raises:
+            TableChangedError: the file is missing.
+            RetryableError: the storage cannot be reached now.
+        """
+        if self.missing([path]):
+            raise TableChangedError(f"The file {path} below {self._place} is missing.")
+        with self._filesystem() as filesystem:
+            assert filesystem is not None
+            with filesystem.open_input_file(path) as file:
+                yield file
 
     def _there(self, paths: Sequence[str]) -> set[str]:
         with self._filesystem() as filesystem:

@@ -37,6 +37,7 @@ from ..errors import (
     TableNotSupportedError,
 )
 from ..failed_commit import failed_batch
+from ..file_tables.files import TableFiles
 from ..file_tables.manifest import LakeManifest, decode
 from ..token_check import other_offsets
 from .address import IcebergAddress
@@ -354,6 +355,11 @@ class IcebergTableCommitter:
             return paths
         check_location(table, manifest, content)
         return iceberg_files(content.location, self._io(table)).missing(paths)
+
+    def files(self, manifest: Manifest) -> TableFiles | None:
+        """Where the manifest's files are; None if there is no table."""
+        content, table = decode(manifest, KIND), self._load_table()
+        return None if table is None else iceberg_files(content.location, self._io(table))
 
     def discard(self, payloads: Iterable[DataFiles]) -> int:
         """Delete uncommitted data files; return the number deleted. Missing files are not an error."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -12,13 +12,14 @@ from ...committers.delta.committer import DeltaTableCommitter, now_ms
 from ...committers.delta.log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
 from ...committers.delta.snapshot_cache import SNAPSHOT_CACHE, SnapshotCache
 from ...committers.delta.table import KIND, load_if_there
-from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
+from ...committers.file_tables.manifest import LakeManifest, PlannedFiles, decode
 from ...committers.file_tables.merge import merge
 from ...committers.file_tables.shared_files import check_written_together, shared_with
 from ...committers.maintenance import MaintenancePolicy, Step
 from ...writers.delta.partitions import check_partition_columns, serialize
 from ...writers.delta.table_format import DeltaFormat
 from ...writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
+from ..batch_rows import WaitingRows, parquet_rows
 from ..destinations import DestinationType, TableNow, with_prefix
 from ..file_table import (
     CleanableFiles,
@@ -228,6 +229,19 @@ class StoredDelta(CleanableFiles):
         from ...committers.delta.table import read_rows
 
         return read_rows(self.uri, self.storage, column, value)
+
+    def batch_rows(self, manifest: Manifest, store: SqlManifestStore) -> Iterator[WaitingRows]:
+        """See `HoldsRows`."""
+        import pyarrow as pa
+        from deltalake import Schema
+
+        from ...committers.delta.files import delta_files
+
+        content = decode(manifest)
+        files = delta_files(self.uri, self.storage)
+        return parquet_rows(
+            files, content.files, lambda: pa.schema(Schema.from_json(content.schema_json).to_arrow())
+        )
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         from ...committers.delta.cleanup import DeltaCleanableTable

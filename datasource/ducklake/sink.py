@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Batch, PartitionField
+from ...committers.contract import Batch, Manifest, PartitionField
 from ...committers.ducklake.address import DuckLakeAddress, DuckLakeCatalog
 from ...committers.maintenance import MaintenancePolicy, Step
+from ..batch_rows import WaitingRows, parquet_rows
 from ..destinations import DestinationType, TableNow, with_prefix
 from ..file_table import CleanableFiles, data_files_of
 from ..plain_sink import open_from_environment
@@ -119,6 +120,13 @@ class StoredDuckLake(CleanableFiles):
         from ...committers.ducklake.table import read_rows
 
         return read_rows(server, column, value)
+
+    def batch_rows(self, manifest: Manifest, store: SqlManifestStore) -> Iterator[WaitingRows]:
+        """See `HoldsRows`."""
+        server = _server(self.address, self.storage)
+        from ...committers.ducklake.files import files_of
+
+        return parquet_rows(files_of(server), data_files_of(manifest))
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         server = _server(self.address, self.storage)

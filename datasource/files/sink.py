@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...committers.contract import DataFiles
+from ...committers.contract import DataFiles, Manifest
+from ...committers.ducklake.storage import files_below
+from ...committers.errors import TableNotSupportedError
 from ...committers.files.cleanup import CleanableFolder
 from ...committers.files.committer import FilesCommitter
+from ...committers.files.local_folder import LocalFolder, staging_of
 from ...committers.files.manifests import KIND, MANIFESTS
 from ...writers.delta.filesystem import open_filesystem
 from ...writers.files.table_format import parse_name
+from ..batch_rows import WaitingRows, parquet_rows
 from ..destinations import DestinationType, TableNow, with_prefix
 from ..plain_sink import PlainSink
 from .existing_files import read_rows
@@ -49,6 +53,17 @@ class StoredFolder(FilesCommitter):
         if not self.place.exists():
             return None
         return read_rows(self.folder, self.storage_options, column, value)
+
+    def batch_rows(self, manifest: Manifest, store: SqlManifestStore) -> Iterator[WaitingRows]:
+        """See `HoldsRows`. Files in object storage are uploads that nobody can read before the commit."""
+        place = self.place
+        if not isinstance(place, LocalFolder):
+            raise TableNotSupportedError(
+                f"The files of a batch for {self.folder} are uploads that are not completed before the "
+                "commit, so nobody can read their rows."
+            )
+        files = files_below(staging_of(place.folder), {})
+        return parquet_rows(files, MANIFESTS.decode(manifest))
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         """See `Cleanable`."""

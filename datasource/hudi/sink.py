@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from ...committers.hudi.table import KIND, HudiTableFiles
 from ...writers.hudi.names import parse_name
 from ...writers.hudi.table_format import HudiFormat
 from ...writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
+from ..batch_rows import WaitingRows, parquet_rows
 from ..destinations import DestinationType, TableNow, with_prefix
 from ..file_table import CompactableFileTable, CompactWith, data_files_of, leading
 from ..options.delivery import TARGET_FILE_BYTES
@@ -194,6 +195,12 @@ class StoredHudi:
             return None
         commits = files.timeline().commits
         return TableNow(table.table_id, int(commits[-1][0]) if commits else 0)
+
+    def batch_rows(self, manifest: Manifest, store: SqlManifestStore) -> Iterator[WaitingRows]:
+        """See `HoldsRows`."""
+        from ...committers.delta.files import delta_files
+
+        return parquet_rows(delta_files(self.uri, self.storage), data_files_of(manifest))
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         from ...committers.hudi.cleanup import HudiCleanableTable

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Batch, Mode, PartitionField, PlannedBatch, SortField
+from ...committers.contract import Batch, Manifest, Mode, PartitionField, PlannedBatch, SortField
 from ...committers.dead_letters import BadRows
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...committers.file_tables.shared_files import check_written_together, shared_with
@@ -26,6 +26,7 @@ from ...committers.maintenance import MaintenancePolicy, Step
 from ...writers.iceberg.filesystem import open_iceberg_filesystem
 from ...writers.iceberg.table_format import IcebergFormat
 from ...writers.parquet.write_config import ROW_GROUP_ROWS, ParquetOptions, WriteConfig
+from ..batch_rows import WaitingRows, parquet_rows
 from ..destinations import DestinationType, TableNow, with_prefix
 from ..file_table import CleanableFiles, CompactableFileTable, CompactWith, data_files_of, leading
 from ..options.delivery import TARGET_FILE_BYTES
@@ -264,6 +265,10 @@ class StoredIceberg(CleanableFiles):
         from ...committers.iceberg.table import read_rows
 
         return read_rows(self.catalog, self.address, column, value)
+
+    def batch_rows(self, manifest: Manifest, store: SqlManifestStore) -> Iterator[WaitingRows]:
+        """See `HoldsRows`."""
+        return parquet_rows(self.committer().files(manifest), data_files_of(manifest))
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         from ...committers.iceberg.cleanup import IcebergCleanableTable

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Batch, Mode, PlannedBatch
+from ...committers.contract import Batch, Manifest, Mode, PlannedBatch
 from ...committers.dead_letters import BadRows
 from ...committers.errors import ConfigurationError
 from ...committers.file_tables.manifest import PlannedFiles
@@ -19,6 +19,7 @@ from ...writers.delta.table_format import DeltaFormat
 from ...writers.lance.names import parse_lance_name
 from ...writers.lance.writer import LanceWriters
 from ...writers.parquet.schema_projection import check_fits
+from ..batch_rows import ROWS_READ, WaitingRows
 from ..destinations import DestinationType, TableNow, with_prefix
 from ..file_table import FileTableTarget, data_files_of
 from ..options.delivery import TARGET_FILE_BYTES
@@ -157,6 +158,17 @@ class StoredLance:
     def read(self, column: str, value: str) -> pa.Table | None:
         """See `Readable`."""
         return read_rows(self.uri, self.storage, column, value)
+
+    def batch_rows(self, manifest: Manifest, store: SqlManifestStore) -> Iterator[WaitingRows]:
+        """See `HoldsRows`."""
+        from lance.file import LanceFileReader
+
+        for number, file in enumerate(data_files_of(manifest)):
+            reader = LanceFileReader(f"{self.uri}/{file.path}", storage_options=dict(self.storage) or None)
+            first = 0
+            for rows in reader.read_all(batch_size=ROWS_READ).to_batches():
+                yield WaitingRows(number, first, rows)
+                first += rows.num_rows
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         from ...committers.lance.cleanup import LanceCleanableTable

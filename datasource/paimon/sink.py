@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Batch, Mode, PartitionField, PlannedBatch
+from ...committers.contract import Batch, Manifest, Mode, PartitionField, PlannedBatch
 from ...committers.dead_letters import BadRows
 from ...committers.errors import ConfigurationError
 from ...committers.file_tables.manifest import PlannedFiles
@@ -21,6 +21,7 @@ from ...committers.paimon.tokens import NOTES
 from ...writers.paimon.names import parse_paimon_name
 from ...writers.paimon.writer import PaimonWriters
 from ...writers.parquet.schema_projection import check_fits
+from ..batch_rows import WaitingRows, parquet_rows
 from ..destinations import DestinationType, TableNow, with_prefix
 from ..file_table import FileTableTarget, data_files_of
 from ..options.delivery import TARGET_FILE_BYTES
@@ -146,6 +147,12 @@ class StoredPaimon:
         table = self._table()
         table_id = table.table_id()
         return None if table_id is None else TableNow(table_id, table.head().snapshot_id)
+
+    def batch_rows(self, manifest: Manifest, store: SqlManifestStore) -> Iterator[WaitingRows]:
+        """See `HoldsRows`."""
+        from ...committers.paimon.files import files_of
+
+        return parquet_rows(files_of(self._table()), data_files_of(manifest))
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         from ...committers.paimon.cleanup import PaimonCleanableTable

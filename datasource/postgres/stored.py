@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...committers.contract import DataFile, Manifest
-from ...committers.errors import ConfigurationError, shown
+from ...committers.errors import ConfigurationError, TableChangedError, shown
 from ...committers.postgres.address import PostgresAddress
 from ...committers.postgres.content import decode
 from ...committers.postgres.staging import staging_path
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ...committers.postgres.committer import PostgresCommitter
     from ...committers.postgres.connection import PostgresServer
     from ...committers.store.sql import SqlManifestStore
+    from ..batch_rows import WaitingRows
     from ..table_access import TableAccess
     from .sink import PostgresSink
 
@@ -52,6 +53,23 @@ class StoredPostgres:
         server, address = self._server()
         with server.transaction("Nothing was read") as cursor:
             return read_rows(cursor, address, column, value)
+
+    def batch_rows(self, manifest: Manifest, store: SqlManifestStore) -> Iterator[WaitingRows]:
+        """See `HoldsRows`."""
+        server, _ = self._server()
+        from ...committers.postgres.staged_rows import each_batch
+        from ...committers.postgres.staging import StagingName, missing_tables
+        from ..batch_rows import WaitingRows
+
+        content = decode(manifest)
+        with server.transaction("Nothing was read") as cursor:
+            for staged in content.staged:
+                if missing_tables(cursor, (staged,)):
+                    raise TableChangedError(f"The staging table {staged.path} is missing.")
+                name, first = StagingName.parse(staged.name), 0
+                for rows in each_batch(cursor, content, staged):
+                    yield WaitingRows(0 if name is None else name.partition, first, rows)
+                    first += rows.num_rows
 
     def cleanable(self, store: SqlManifestStore) -> PostgresCleanableTable:
         server, address = self._server()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ...committers.errors import ConfigurationError, TableNotSupportedError
 from ...committers.requests.committer import RequestCommitter
+from ...committers.requests.content import RequestManifests
 from ...committers.row_log.names import RowLogName
 from ...committers.row_log.sharing import row_log_in
 from ..destinations import TableNow
 
 if TYPE_CHECKING:
     from ...committers.cleanup import NameParser
-    from ...committers.contract import StreamKey
+    from ...committers.contract import Manifest, StreamKey
     from ...committers.row_log.cleanup import CleanableRowLogs
     from ...committers.store.sql import SqlManifestStore
+    from ..batch_rows import WaitingRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,26 @@ class StoredRequests:
     def now(self) -> TableNow:
         """Requests cannot be counted, nor can it be seen whether the destination is another one."""
         return TableNow("", 0)
+
+    def batch_rows(self, manifest: Manifest, store: SqlManifestStore) -> Iterator[WaitingRows]:
+        """See `HoldsRows`."""
+        from ...committers.row_log.log import RowLog
+        from ..batch_rows import WaitingRows
+
+        stream = manifest.batch.stream
+        location = row_log_in(store.settings(stream))
+        logged = RequestManifests(self.kind).batches(manifest)
+        if logged is None:
+            raise TableNotSupportedError(
+                f"The tasks of batch {manifest.batch.batch_id} of {stream} have sent its rows: they are in "
+                "no row log."
+            )
+        if not location:
+            raise ConfigurationError(f"The store does not know the row log of {stream}.")
+        log = RowLog(location, dict(self.storage))
+        for batch in logged:
+            for some in log.read(batch):
+                yield WaitingRows(some.partition, some.row, some.rows)
 
     def cleanable(self, store: SqlManifestStore) -> CleanableRowLogs:
         from ...committers.row_log.cleanup import CleanableRowLogs

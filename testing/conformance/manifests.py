@@ -8,9 +8,10 @@ import pytest
 import sqlalchemy as sa
 
 from ...committers.contract import Manifest, ManifestState
-from ...committers.errors import ManifestCorruptError
+from ...committers.errors import ManifestCorruptError, TableNotSupportedError
 from ...committers.store.sql import SqlManifestStore
 from ...committers.store.tables import contents
+from ...datasource.batch_rows import HoldsRows
 from .claims import Claims, check_rows
 from .harness import DestinationHarness
 from .query import Query, ids, payloads, shipped
@@ -55,6 +56,20 @@ class ManifestClaims(Claims):
 
         check_rows(harness, early=[1])
         assert query.state(store, 0) is ManifestState.PREPARED
+
+    def test_the_rows_of_a_batch_that_waits_can_be_read(self, query: Query, store: SqlManifestStore) -> None:
+        """As `penstock show --rows` does, if the destination has them in files or tables that can be read."""
+        manifest = query.prepare(store, query.batch(0), ids(1, 2), ids(), ids(3))
+        stored = query.stored_table()
+        if not isinstance(stored, HoldsRows):
+            return
+        try:
+            found = list(stored.batch_rows(manifest, store))
+        except TableNotSupportedError:
+            return
+        places = [(one.part, one.row + number) for one in found for number in range(one.rows.num_rows)]
+        assert sorted(row_id for one in found for row_id in one.rows["id"].to_pylist()) == [1, 2, 3]
+        assert len(set(places)) == 3
 
     @pytest.mark.parametrize("damage", DAMAGES)
     def test_a_manifest_that_cannot_be_decoded_is_reported(

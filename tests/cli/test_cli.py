@@ -336,6 +336,18 @@ def test_show_lists_ten_files_or_all(any_lake: Lake) -> None:
     assert all(path in everything.out for path in paths(files)), "paths are never broken"
 
 
+def test_show_lists_the_rows_of_a_batch_that_waits(any_lake: Lake) -> None:
+    any_lake.prepare(2, [file for number in range(3) for file in any_lake.write(2)])
+    shown = Ended("show", QUERY, "2", "--rows", "--limit", "2", "--json").json["waiting_rows"]
+    assert [(one["part"], one["row"]) for one in shown] == [(0, 0), (0, 1)] or len(shown) == 2
+    assert all(set(one["values"]) for one in shown)
+    text = Ended("show", QUERY, "2", "--rows", columns=200).out
+    assert all(name in text for name in shown[0]["values"])
+    committed = Ended("show", QUERY, "1", "--rows")
+    assert committed.code == 2
+    assert "its rows are in the table" in committed.err
+
+
 @pytest.mark.usefixtures("local_lake")
 def test_show_of_an_unknown_batch_names_the_newest() -> None:
     ended = Ended("show", QUERY, "7")

@@ -42,6 +42,7 @@ from penstock.committers.store import contents
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource import planning
+from penstock.datasource.delta import sink as delta_sink
 from penstock.datasource.delta.sink import DeltaSink, DeltaTarget
 from penstock.datasource.files import existing_files
 from penstock.datasource.options import stream as stream_options
@@ -425,6 +426,12 @@ MUTATIONS = {
     "neither the store nor the destination checks what it reads": Mutation(
         _both(returning(contents, "_is_whole", True), method(FileManifests, "decode", _decode_leniently)),
         "a_manifest_that_is_damaged_in_the_store_is_reported",
+    ),
+    "rows that wait are read from the first file only": DeltaMutation(
+        method(
+            delta_sink, "parquet_rows", lambda read, files, listed, schema: read(files, listed[:1], schema)
+        ),
+        "the_rows_of_a_batch_that_waits_can_be_read",
     ),
     "a damaged manifest is taken for an empty one": Mutation(
         method(FileManifests, "decode", _decode_leniently),

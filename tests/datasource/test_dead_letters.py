@@ -23,6 +23,7 @@ from prometheus_client import generate_latest
 from pyspark.sql.types import LongType, StructField, StructType
 from servers.http_rows import HttpRows
 from servers.redis import RedisServer
+from tests.support.cli import Ended
 from tests.support.dead_letters import BAD, EVERY_KIND, KINDS, ROWS, Letters, letters_of, rows_with
 from tests.support.lakes import DeltaLake
 from tests.support.request_streams import Service
@@ -645,6 +646,26 @@ def test_a_fenced_delivery_that_dies_at_any_step_keeps_its_dead_letters(
     assert letters.ids() == [1, 2, 4, 5, 6]
     assert sorted(letters.bad_ids()) == [3, 7, 12]
     assert letters.waiting() == []
+
+
+@pytest.mark.parametrize("letters", [("postgres", "postgres"), ("http", "delta")], indirect=True)
+def test_the_rows_of_a_batch_that_waits_are_shown(letters: Letters, tmp_path: Path) -> None:
+    letters.decouple()
+    letters.run(0, rows_with(0, 1, 2), rows_with(4, 5))
+    url = letters.store.engine.url.render_as_string(hide_password=False)
+    arguments = ("show", "q1", "0", "--rows", "--store", url)
+    shown = Ended(*arguments, "--json").json["waiting_rows"]
+    assert [(one["part"], one["row"], one["values"]["id"]) for one in shown] == [
+        (0, 0, 0),
+        (0, 1, 1),
+        (0, 2, 2),
+        (1, 0, 4),
+        (1, 1, 5),
+    ]
+    assert shown[0]["values"] == {"id": 0, "name": "name 0"}
+    text = Ended(*arguments, "--limit", "4", columns=200).out
+    assert "name 4" in text
+    assert "and 1 more" in text
 
 
 def test_bad_values_of_a_partition_column_are_dead_letters(letters: Letters, tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""The rows of a batch that waits for its commit: `penstock show --rows`, and what `penstock skip` saves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from ..committers.contract import ManifestState
+from ..committers.errors import ConfigurationError, TableNotSupportedError
+from ..committers.row_text import row_text
+from ..committers.safe_text import one_line
+from ..datasource.batch_rows import HoldsRows
+from ..datasource.destinations import stored_table
+from . import output
+
+if TYPE_CHECKING:
+    from ..committers.contract import Manifest, ManifestRecord
+    from ..committers.store.sql import SqlManifestStore
+    from ..committers.store.status import StreamStatus
+    from ..datasource.batch_rows import WaitingRows
+    from ..datasource.table_access import TableAccess
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRow:
+    """A row to show."""
+
+    part: int
+    row: int
+    text: str
+    """As a JSON object."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"part": self.part, "row": self.row, "values": json.loads(self.text)}
+
+
+def waiting_rows(
+    store: SqlManifestStore, stream: StreamStatus, manifest: Manifest, access: TableAccess
+) -> Iterator[WaitingRows]:
+    """Yield the rows of a batch.
+
+    Raises:
+        TableNotSupportedError: Penstock does not read rows of this batch back.
+        TableChangedError: a file or a staging table is missing.
+        RetryableError: they cannot be read now.
+    """
+    stored = stored_table(stream, access)
+    if not isinstance(stored, HoldsRows):
+        raise TableNotSupportedError(
+            f"The destination of kind {stream.kind} has no way to read the rows of a batch back."
+        )
+    return stored.batch_rows(manifest, store)
+
+
+def shown_rows(
+    store: SqlManifestStore,
+    stream: StreamStatus,
+    record: ManifestRecord,
+    manifest: Manifest,
+    access: TableAccess,
+    limit: int,
+) -> list[ShownRow]:
+    """Return the first rows of a batch that waits.
+
+    Raises:
+        ConfigurationError: the batch does not wait. And the errors of `waiting_rows`.
+    """
+    import pyarrow as pa
+
+    if record.state is ManifestState.COMMITTED:
+        raise ConfigurationError(
+            f"Batch {record.batch.batch_id} of {stream.key} is COMMITTED: its rows are in the table. --rows "
+            "shows those of a batch that waits."
+        )
+    rows = (
+        ShownRow(some.part, some.row + number, row_text(pa.Table.from_batches([some.rows.slice(number, 1)])))
+        for some in waiting_rows(store, stream, manifest, access)
+        for number in range(some.rows.num_rows)
+    )
+    return list(islice(rows, limit))
+
+
+def print_rows(rows: Sequence[ShownRow], total: int) -> None:
+    """Print a table with one row for each.
+
+    Args:
+        total: rows of the batch
+    """
+    values = [json.loads(row.text) for row in rows]
+    names = list(dict.fromkeys(name for one in values for name in one))
+    table = output.table("Part", "Row", *map(one_line, names), left=names)
+    for row, one in zip(rows, values, strict=True):
+        table.add_row(str(row.part), str(row.row), *(_cell(one, name) for name in names))
+    output.console().print(table)
+    if len(rows) < total:
+        output.print_line(f"... and {total - len(rows):,} more. Use --limit to see them.")
+
+
+def _cell(values: dict[str, Any], name: str) -> str:
+    value = values.get(name)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return one_line(text)
