@@ -17,7 +17,7 @@ from typing import Any
 from ..committers.errors import ConfigurationError, RetryableError
 from ..committers.safe_text import get_logger, one_line
 from ..committers.store.database import displayed_url
-from ..committers.store.sql import SqlManifestStore, open_store
+from ..committers.store.sql import SqlManifestStore
 from ..datasource.table_access import TableAccess
 from ..delivery.attempts import DeliveryListener, DeliveryReport
 from ..delivery.context import DeliveryContext
@@ -25,7 +25,7 @@ from ..delivery.drain import Drained, drain
 from ..delivery.lease import last_progress_s
 from ..delivery.listeners import LastError, LogListener, delivery_report_json
 from ..delivery.runners import error_line
-from ..delivery.running import DeliveryScope, deliver, opened
+from ..delivery.running import DeliveryScope, deliver, open_to_deliver, opened
 from . import output
 from .commands.common import ATTENTION
 
@@ -171,7 +171,7 @@ def deliver_once(scope: DeliveryScope, context: DeliveryContext) -> list[Drained
 
 def _open_now_or_later(url: str, scope: DeliveryScope, context: DeliveryContext) -> SqlManifestStore:
     if not scope.waits_for_stores:
-        return open_store(url, must_exist=True)
+        return open_to_deliver(url)
     store = opened(url, scope, context)
     if store is None:
         raise RetryableError(

@@ -6,7 +6,7 @@ import posixpath
 import threading
 from dataclasses import dataclass, field, replace
 
-from ..committers.errors import ConfigurationError, StoreMissingError, StoreUnreachableError
+from ..committers.errors import ConfigurationError, PenstockError, StoreMissingError, StoreUnreachableError
 from ..committers.safe_text import get_logger
 from ..committers.store.database import displayed_url
 from ..committers.store.selection import is_named
@@ -15,6 +15,7 @@ from ..committers.store.status import StreamStatus
 from ..datasource.checkpoint import STORE_FILE
 from ..writers.local_path import local_path
 from .context import DeliveryContext, new_holder
+from .moved_checkpoint import follow_moved_checkpoint
 from .service import TRANSIENT_ERRORS, DeliveryService, Pauses
 
 logger = get_logger(__name__)
@@ -55,6 +56,17 @@ def store_of_checkpoint(checkpoint: str) -> str:
     return sqlite_url(posixpath.join(directory, STORE_FILE))
 
 
+def open_to_deliver(url: str) -> SqlManifestStore:
+    """Open a store that exists, and follow its checkpoint if that was moved. Raises as `open_store`."""
+    store = open_store(url, must_exist=True)
+    try:
+        follow_moved_checkpoint(store)
+    except PenstockError:
+        store.close()
+        raise
+    return store
+
+
 def opened(url: str, scope: DeliveryScope, context: DeliveryContext) -> SqlManifestStore | None:
     """Open the store, if necessary after waiting for it; None if the process is stopped before.
 
@@ -65,7 +77,7 @@ def opened(url: str, scope: DeliveryScope, context: DeliveryContext) -> SqlManif
     passing = (*TRANSIENT_ERRORS, StoreUnreachableError) if scope.waits_for_stores else TRANSIENT_ERRORS
     while not context.stop.is_set():
         try:
-            return open_store(url, must_exist=True)
+            return open_to_deliver(url)
         except StoreMissingError as error:
             if not scope.waits_for_stores:
                 raise

@@ -348,9 +348,11 @@ class StreamDelivery:
             error = TableChangedError(
                 f"{len(missing)} of the {manifest.files} files of batches {manifest.batches[0].batch_id} to "
                 f"{manifest.batch.batch_id} of {self._stream} are missing, first {missing[0]}. Nothing was "
-                "committed. Were they deleted by hand, or by a vacuum with a retention shorter than the "
-                "backlog? Or was the query started with another rowLog? Restore them and run `penstock "
-                "retry`; or abort the batch with `penstock skip`."
+                "committed. Was the checkpoint or the row log moved, or the query started with another "
+                "rowLog? Then start the query once with the place where the files are now, and run `penstock "
+                "retry`. Were they deleted by hand, or by a vacuum with a retention shorter than the backlog?"
+                " Restore them and run `penstock retry`. Only if they are lost for good, and their rows with "
+                "them: `penstock skip`."
             )
             raise _RefusedError(error, manifest, None)
 

@@ -94,6 +94,11 @@ class Database:
         self.engine.dispose()
 
     @property
+    def file(self) -> Path | None:
+        """The file of a SQLite store."""
+        return _path_of(self.engine.url)
+
+    @property
     def has_same_file(self) -> bool:
         """False if the file of a SQLite store was deleted or replaced since it was opened.
 

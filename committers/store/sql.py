@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from types import TracebackType
 
 import sqlalchemy as sa
@@ -119,6 +120,11 @@ class SqlManifestStore:
         return self._database.has_same_file
 
     @property
+    def file(self) -> Path | None:
+        """The file of a SQLite store; None for a server."""
+        return self._database.file
+
+    @property
     def engine(self) -> Engine:
         return self._database.engine
 
@@ -149,6 +155,11 @@ class SqlManifestStore:
         query = sa.select(streams.c.settings).where(queries.is_stream(stream))
         with self._database.read() as connection:
             return connection.scalar(query) or ""
+
+    def change_settings(self, stream: StreamKey, settings: str) -> None:
+        """Replace the settings of a stream, until the next start of the query replaces them."""
+        with self._database.write() as connection:
+            queries.update_stream(connection, self._lock(connection, stream), {"settings": settings})
 
     @waits
     def written_table(self, stream: StreamKey) -> WrittenTable | None:
