@@ -87,8 +87,10 @@ class StagingWriter:
         if not batch.num_rows:
             return
         checked, self._checked = self._checked, None
-        is_checked = checked is not None and checked[0] is batch
-        rows = checked[1] if is_checked else copy_csv(self._project(batch), self._plan.encoding)
+        if checked is not None and checked[0] is batch:
+            rows = checked[1]
+        else:
+            rows = copy_csv(self._project(batch), self._plan.encoding)
         connection = self._connection or self._begin()
         self._background.start(self._copy, connection, rows, batch.num_rows)
 

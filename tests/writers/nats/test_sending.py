@@ -371,7 +371,7 @@ def test_a_user_with_a_jwt_connects_with_credentials() -> None:
         ({"headers": '{"name": "{name}"}'}, "a\nb", "control characters"),
         ({"headers": '{"name": "{name}"}'}, None, "NULL in the column 'name', which headers names"),
         ({"idColumn": "name"}, " a", "spaces around it"),
-        ({"idColumn": "name"}, "", "an empty text in the column of idColumn"),
+        ({"idColumn": "name"}, "", "an empty text in the column 'name', which idColumn"),
     ],
 )
 def test_values_that_would_change_a_message_are_refused_before_they_are_written(
