@@ -217,8 +217,8 @@ _OF_CHANGES = ReservedNames(
     "names, and delta-spark refuses the table",
     frozenset({"_change_type", "_commit_version", "_commit_timestamp"}),
 )
-_OF_DELETION_VECTORS = ReservedNames(
-    "delta-spark uses these names while it reads files with deletion vectors",
+_OF_READERS = ReservedNames(
+    "delta-spark uses these names while it reads files, and cannot read a table that has them",
     frozenset({"__delta_internal_is_row_deleted", "__delta_internal_row_index"}),
 )
 
@@ -233,7 +233,7 @@ def check_reserved(columns: Sequence[str], properties: Mapping[str, str], table_
         SchemaMismatchError: Delta reserves some of the names.
     """
     table = f"Delta table {table_uri}"
-    _OF_DELETION_VECTORS.check(columns, table)
+    _OF_READERS.check(columns, table)
     if properties.get("delta.enableChangeDataFeed", "false").lower() == "true":
         _OF_CHANGES.check(columns, table)
 
