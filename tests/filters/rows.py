@@ -21,6 +21,8 @@ from penstock.writers.parquet.write_config import WriteConfig
 
 ROW_GROUPS = {"plain": (24, 100), "encoded": (6, 1200)}
 """By data file: the number of row groups, and their rows. Too few rows are encoded plainly."""
+TINY_ROWS = 200
+"""Of the table of many tiny files: some have NaN only."""
 
 PARTITIONS = 6
 """Of the partitioned table: all rows of a row group are in one partition."""
@@ -97,20 +99,29 @@ ALL_COLUMNS = {**COLUMNS, **PARTITION_COLUMNS}
 TRIED = {
     "plain": COLUMNS,
     "partitioned": {name: ALL_COLUMNS[name] for name in (*PARTITION_COLUMNS, "f8", "s", "ts")},
+    "tiny": {name: COLUMNS[name] for name in ("f4", "f8", "st.f", "i32", "s")},
 }
-"""Columns that filters are tried on."""
+"""Columns that filters are tried on, by layout of the table."""
 
-DELTA_PARTITIONS = "p_flag, p_i32, p_d9, p_s, p_day, p_ts"
-ICEBERG_PARTITIONS = (
-    "p_flag, p_i32, p_d9, truncate(10, p_cut), truncate(1, p_s), p_day, hour(p_ts), p_f4, "
-    "bucket(4, p_bucket), month(p_month)"
-)
+DELTA_PARTITIONS: Mapping[str, str] = {
+    "partitioned": "p_flag, p_i32, p_d9, p_s, p_day, p_ts",
+    "tiny": "flag, i32, i64",
+}
+ICEBERG_PARTITIONS: Mapping[str, str] = {
+    "partitioned": (
+        "p_flag, p_i32, p_d9, truncate(10, p_cut), truncate(1, p_s), p_day, hour(p_ts), p_f4, "
+        "bucket(4, p_bucket), month(p_month)"
+    ),
+    "tiny": "flag, i32, i64, year(ts), bucket(2, s)",
+}
 
 
 def rows(kind: str) -> Iterator[pa.RecordBatch]:
-    """Yield the row groups of one data file: most have three values per column, or NULL."""
+    """Yield the row groups of one data file: most have three values per column, or NULL. Of `tiny`, one row
+    each.
+    """
     chance = random.Random(kind)
-    number, size = ROW_GROUPS[kind]
+    number, size = ROW_GROUPS.get(kind, (TINY_ROWS, 1))
     for group in range(number):
         columns = {name: _some(values, chance, size) for name, (_, values) in COLUMNS.items()}
         for name, (_, values) in PARTITION_COLUMNS.items():
@@ -125,18 +136,20 @@ def _some(values: list[Any], chance: random.Random, size: int) -> list[Any]:
     return [chance.choice(chosen) for _ in range(size)]
 
 
-def write_lake(kind: str, folder: Path, *, partitioned: bool) -> LakeTable:
-    """Write a table of this format: one file with small and one with large row groups per partition."""
+def write_lake(kind: str, folder: Path, layout: str) -> LakeTable:
+    """Write a table of this format: one file with small and one with large row groups per partition, or many
+    tiny files.
+    """
     lake = LAKES[kind](folder)
-    columns = DELTA_PARTITIONS if kind == "delta" else ICEBERG_PARTITIONS
-    sink = lake.sink(**({lake.partitioning: columns} if partitioned else {}))
+    columns = (DELTA_PARTITIONS if kind == "delta" else ICEBERG_PARTITIONS).get(layout)
+    sink = lake.sink(**({lake.partitioning: columns} if columns else {}))
     table = sink.open_table()
     files: list[DataFile] = []
-    for attempt, (name, (_, row_group_rows)) in enumerate(ROW_GROUPS.items()):
+    for attempt, name in enumerate([layout] if layout == "tiny" else ROW_GROUPS):
         batches = list(rows(name))
         planned = table.plan_batch(batches[0].schema, "append", 0)
         assert isinstance(planned.writers, WriteConfig)
-        config = replace(planned.writers, row_group_rows=row_group_rows)
+        config = replace(planned.writers, row_group_rows=ROW_GROUPS.get(name, (1, TINY_ROWS))[1])
         rows_of_file = pa.Table.from_batches(batches)
         files += write_as_task(config, rows_of_file, replace(NAMES, attempt=attempt), batch_rows=1200)
     batch_of_files = Batch(StreamKey("q", sink.table_uri), 0, "0" * 64)

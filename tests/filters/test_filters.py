@@ -44,7 +44,10 @@ KNOWN_FAULTS: Mapping[tuple[str, str], set[str]] = {
         # Fails: it cannot project columns of lists and maps.
         *("l null", "l not null", "m null", "m not null"),
     },
+    ("pyiceberg 0.12.0", "iceberg_tiny"): {"f4 = inf", "f4 = -inf", "f4 > -inf", "f4 >= inf"},
     ("pyiceberg 0.12.0", "iceberg_partitioned"): _MONTH_AFTER_THE_LAST | {"p_f4 = inf"},
+    # Takes the one number of a file for less than NaN.
+    ("deltalake 1.6.6 to_pyarrow_dataset", "delta_tiny"): {"f4 < nan", "f8 < nan"},
     ("spark 4.0.0, delta-spark 4.0.1", "delta_plain"): _SPARK_MORE_ZEROS,
     ("spark 4.0.0, delta-spark 4.0.1", "delta_partitioned"): _SPARK_PARTITIONS,
     ("spark 4.0.0, iceberg-spark-runtime 1.11.0", "iceberg_plain"): _SPARK_MORE_ZEROS,
@@ -58,7 +61,7 @@ KNOWN_FAULTS: Mapping[tuple[str, str], set[str]] = {
 def lakes(tmp_path_factory: pytest.TempPathFactory) -> Lakes:
     return {
         f"{kind}_{layout}": (
-            write_lake(kind, tmp_path_factory.mktemp("lake"), partitioned=layout == "partitioned"),
+            write_lake(kind, tmp_path_factory.mktemp("lake"), layout),
             list(filters(TRIED[layout])),
         )
         for kind in ("delta", "iceberg")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.filters.readers import LIBRARIES, Counts, Reader, spark_counts
-from tests.filters.rows import DELTA_PARTITIONS, ROW_GROUPS, TRIED, Filter, filters, rows
+from tests.filters.rows import DELTA_PARTITIONS, ROW_GROUPS, TINY_ROWS, TRIED, Filter, filters, rows
 from tests.filters.test_filters import KNOWN_FAULTS
 from tests.support.lake_pairs import LakePair, lake_pair
 from tests.support.unreachable import skipped_if_unreachable
@@ -20,12 +20,6 @@ WANTED = {
     for layout, columns in TRIED.items()
 }
 
-MORE_FAULTS = {
-    # Skips files in which all values are NaN, which Spark orders above all numbers.
-    ("spark 4.0.0, iceberg-spark-runtime 1.11.0", "iceberg_partitioned"): {"p_f4 > -0.0"},
-}
-"""In addition to `KNOWN_FAULTS`: here files of one value are not partitions by it."""
-
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, LakePair]]:
@@ -34,8 +28,9 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Lak
             layout: stack.enter_context(lake_pair(tmp_path_factory.mktemp("pair"))) for layout in TRIED
         }
         for layout, pair in written.items():
-            options = {"partitionBy": DELTA_PARTITIONS} if layout == "partitioned" else {}
-            for number, (kind, (_, row_group_rows)) in enumerate(ROW_GROUPS.items()):
+            options = {"partitionBy": DELTA_PARTITIONS[layout]} if layout in DELTA_PARTITIONS else {}
+            for number, kind in enumerate([layout] if layout == "tiny" else ROW_GROUPS):
+                row_group_rows = ROW_GROUPS.get(kind, (1, TINY_ROWS))[1]
                 query = pair.query(rowGroupRows=str(row_group_rows), **options)
                 part = pa.Table.from_batches(list(rows(kind))).drop_columns(list(NOT_IN_BOTH))
                 query.run(pair.store, query.batch(number), part)
@@ -45,7 +40,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Lak
 
 def check(reader: str, table: str, wanted: list[Filter], pushed: Counts, on_all: Counts) -> None:
     """Check that only filters with known faults are wrong."""
-    known = KNOWN_FAULTS.get((reader, table), set()) | MORE_FAULTS.get((reader, table), set())
+    known = KNOWN_FAULTS.get((reader, table), set())
     wrong = {
         str(one): f"finds {found} rows of {count}"
         for one, found, count in zip(wanted, pushed, on_all, strict=True)

@@ -6,6 +6,8 @@ Readers skip a file by its bounds, so a wrong bound loses rows:
     float, double               exact, ignoring NaN; no upper bound if there is a NaN, because engines that
                                 order NaN above all numbers would miss it. A lower bound of zero is -0.0, an
                                 upper bound of zero is 0.0
+                                No NaN count if all values are NaN: Iceberg's evaluator skips the file for <,
+                                <=, > and >= then, and Spark, which orders NaN last, expects its rows
     string, binary              as many characters or bytes as the metrics mode allows; the upper bound is
                                 rounded up
     fixed                       exact
@@ -112,7 +114,9 @@ class IcebergFileStatistics:
                 "column_sizes": sizes,
                 "value_counts": values,
                 "null_value_counts": nulls,
-                "nan_value_counts": {id_: floats.nans for id_, floats in self._floats.items()},
+                "nan_value_counts": {
+                    id_: floats.nans for id_, floats in self._floats.items() if not floats.has_only_nans
+                },
                 "lower_bounds": {id_: bound.hex() for id_, bound in lowers.items() if bound is not None},
                 "upper_bounds": {id_: bound.hex() for id_, bound in uppers.items() if bound is not None},
                 "split_offsets": sorted(_offset(row_group.column(0)) for row_group in row_groups),

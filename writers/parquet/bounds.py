@@ -72,6 +72,11 @@ class FloatExtremes:
         return bool(self._found or self.nans)
 
     @property
+    def has_only_nans(self) -> bool:
+        """True if there are NaNs, and no numbers."""
+        return bool(self.nans and not self._found)
+
+    @property
     def bounds(self) -> tuple[float, float] | tuple[None, None]:
         """(lower, upper), ignoring NaN; None without numbers. A zero is -0.0 as lower and 0.0 as upper
         bound.

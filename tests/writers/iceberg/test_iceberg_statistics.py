@@ -29,10 +29,13 @@ from pyiceberg.schema import Schema
 from tests.support.iceberg_kinds import KINDS, Kind, column, is_nan, to_iceberg
 from tests.support.plans import with_ids
 from tests.support.written_iceberg import schema_of
-from tests.writers.task import write_as_task
+from tests.writers.task import NAMES, write_as_task
 
 from penstock.committers.errors import ConfigurationError
+from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.iceberg.table_format import IcebergFormat
+from penstock.writers.lake.table_format import LakeFormat, files_of_iceberg
+from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.parquet.write_config import WriteConfig
 
 Write: TypeAlias = Callable[..., tuple[dict[str, Any], pq.FileMetaData]]
@@ -76,7 +79,8 @@ def test_bounds_and_counts_hold_for_all_values(kind: Kind, mode: str, write: Wri
         assert statistics["value_counts"] == {"1": len(values)}
         assert statistics["null_value_counts"] == {"1": values.count(None)}
         is_floating = isinstance(kind.iceberg, ice.FloatType | ice.DoubleType)
-        assert statistics["nan_value_counts"] == ({"1": nans} if is_floating else {})
+        has_only_nans = nans > 0 and not plain
+        assert statistics["nan_value_counts"] == ({"1": nans} if is_floating and not has_only_nans else {})
         assert len(statistics["split_offsets"]) == math.ceil(len(values) / 2)
         bounds = [
             from_bytes(kind.iceberg, bytes.fromhex(statistics[name]["1"]))
@@ -166,6 +170,28 @@ def doubles(lower: float, upper: float | None) -> tuple[str, str | None]:
 def test_zeros_and_nan(values: list[Any], expected: Any, write: Write) -> None:
     """A row group of NaN only has no bounds, and takes none from the others."""
     assert one(write, ice.DoubleType(), pa.array(values, pa.float64()), row_group_rows=2) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "counts"),
+    [
+        ([math.nan], {}),
+        ([math.nan, None], {}),
+        ([math.nan, math.nan, 1.0], {"1": 2}),
+        ([None], {"1": 0}),
+        ([1.0], {"1": 0}),
+    ],
+)
+@pytest.mark.parametrize("kind", [ice.DoubleType(), ice.FloatType()], ids=str)
+def test_a_file_whose_values_are_all_nan_is_not_skipped(
+    kind: ice.IcebergType, values: list[Any], counts: dict[str, int], write: Write
+) -> None:
+    """Iceberg's evaluator skips it for <, <=, > and >= by its NaN count. Spark orders NaN last."""
+    data_type = pa.float64() if isinstance(kind, ice.DoubleType) else pa.float32()
+    rows = pa.table({"v": pa.array(values, data_type)})
+    statistics, _ = write(rows, schema_of(v=kind), row_group_rows=2)
+    assert statistics["nan_value_counts"] == counts
+    assert statistics["value_counts"] == {"1": len(values)}
 
 
 @pytest.mark.parametrize(
@@ -264,3 +290,17 @@ def test_columns_without_a_field_id_are_refused(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("l", inner, metadata={"PARQUET:field_id": "1"})])
     with pytest.raises(ConfigurationError, match=r"'l.element' has no Iceberg field id"):
         WriteConfig(str(tmp_path), {}, schema, IcebergFormat())
+
+
+def test_files_of_a_pair_and_rewritten_files_have_the_same_counts(tmp_path: Path) -> None:
+    """Files that a Delta table shares, and those that compaction writes from the rows of others."""
+    schema = with_ids(pa.schema([("v", pa.float64())]))
+    rows = pa.table({"v": [math.nan]}, schema=schema)
+    iceberg = IcebergFormat()
+    for folder, table_format in (("own", iceberg), ("shared", LakeFormat(DeltaFormat(), iceberg))):
+        plan = WriteConfig(str(tmp_path / folder), {}, schema, table_format)
+        writer = DataFileWriter(plan, NAMES, partition=())
+        writer.write(rows.to_batches()[0])
+        files = writer.finish()
+        (file,) = files if table_format is iceberg else files_of_iceberg(files)
+        assert json.loads(file.statistics)["nan_value_counts"] == {}
