@@ -34,6 +34,7 @@ NAMES = (
     "maintenance",
     "memory",
     "store",
+    "many_streams",
     "soak",
     "import_time",
 )

@@ -30,7 +30,7 @@ def add_history(
     """
     _add(store, manifest, batches, at, digest, "'COMMITTED', :at, id")
     last = "table_version = :n, table_batch_id = :n - 1, committed_batches = :n"
-    _execute(store, f"UPDATE penstock_streams SET {last} WHERE id = 1", n=batches)
+    execute(store, f"UPDATE penstock_streams SET {last} WHERE id = 1", n=batches)
 
 
 def add_backlog(store: SqlManifestStore, manifest: Manifest, batches: int, at: datetime) -> None:
@@ -44,7 +44,7 @@ def _add(
     dialect = store.engine.dialect.name
     when = at.replace(tzinfo=None) if dialect == "sqlite" else at
     given = {name: getattr(manifest, name) for name in _OF_MANIFEST}
-    _execute(
+    execute(
         store,
         f"INSERT INTO penstock_manifests (stream_id, batch_id, digest, {', '.join(given)}, run_id, "
         f"prepared_at, reason, state, finished_at, table_version) {_IDS[dialect]} SELECT 1, id, "
@@ -54,7 +54,7 @@ def _add(
         digest=digest,
         at=when,
     )
-    _execute(
+    execute(
         store,
         "INSERT INTO penstock_manifest_contents (stream_id, batch_id, content) "
         f"{_IDS[dialect]} SELECT 1, id, :content FROM batches",
@@ -62,10 +62,10 @@ def _add(
         content=manifest.content,
     )
     for table in metadata.sorted_tables:
-        _execute(store, f"ANALYZE {table.name}")
+        execute(store, f"ANALYZE {table.name}")
 
 
-def _execute(store: SqlManifestStore, statement: str, **values: Any) -> None:
+def execute(store: SqlManifestStore, statement: str, **values: Any) -> None:
     """With an engine of its own: the store's transactions are set up otherwise."""
     engine = sa.create_engine(store.engine.url)
     with engine.begin() as connection:

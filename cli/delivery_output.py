@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,12 +15,23 @@ from ..delivery.stream_settings import StreamSettings
 from . import output
 
 
-def statistics(store: SqlManifestStore, stream: StreamStatus) -> DeliveryStatistics | None:
-    """Return statistics of the newest deliveries; None for a coupled stream."""
+def statistics(
+    store: SqlManifestStore, streams: Sequence[StreamStatus]
+) -> Iterator[tuple[StreamStatus, DeliveryStatistics | None]]:
+    """Yield each stream with statistics of its newest deliveries; None for a coupled stream."""
+    decoupled = {stream.key for stream in streams if _has_deliveries(stream)}
+    known = {
+        key: statistics_of(records) for key, records in store.deliveries.recent_of_each(decoupled, DELIVERIES)
+    }
+    for stream in streams:
+        none = statistics_of(()) if stream.key in decoupled else None
+        yield stream, known.get(stream.key, none)
+
+
+def _has_deliveries(stream: StreamStatus) -> bool:
     with suppress(ManifestCorruptError):  # the delivery process reports it; status shows the rest
-        if not StreamSettings.parse(stream.settings).is_decoupled:
-            return None
-    return statistics_of(store.deliveries.recent(stream.key, DELIVERIES))
+        return StreamSettings.parse(stream.settings).is_decoupled
+    return True
 
 
 def delivery_json(

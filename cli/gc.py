@@ -92,13 +92,13 @@ def clean_table(
         stored = stored_table(streams[0], access)
         if not isinstance(stored, Cleanable):
             return cleaned
-        cleanup = cleanup_of(stored, store, keys, [stream.key for stream in store.streams()])
+        cleanup = cleanup_of(stored, store, keys)
         shown = one_line(f"Scanning {cleaned.table_uri}")
-        with output.console(stderr=True).status(shown) as progress:
+        with output.progress(shown) as show:
             cleaned.found = cleanup.find(now, grace)
             for count in cleanup.delete(cleaned.found) if delete else ():
                 cleaned.deleted += count
-                progress.update(f"Deleted {cleaned.deleted:,} of {cleaned.files:,} files")
+                show(f"Deleted {cleaned.deleted:,} of {cleaned.files:,} files")
     except PenstockError as error:
         cleaned.error = error
     return cleaned

@@ -9,7 +9,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
@@ -58,7 +59,26 @@ def _masked(value: Any) -> Any:
 
 def print_line(text: str = "", *, style: str = "", stderr: bool = False) -> None:
     """Print one line, whatever the width of the terminal: paths and ids stay whole."""
-    console(stderr=stderr).print(Text(safe(text), style), soft_wrap=True)
+    file = sys.stderr if stderr else sys.stdout
+    if file.isatty() or any(os.environ.get(name) for name in _STYLED):
+        console(stderr=stderr).print(Text(safe(text), style), soft_wrap=True)
+    else:  # rich takes seconds for thousands of lines
+        file.write(f"{safe(text)}\n")
+
+
+@contextmanager
+def progress(text: str) -> Iterator[Callable[[str], None]]:
+    """Show on a terminal what is being done. Yield a function that replaces the text."""
+    shown = console(stderr=True)
+    if not shown.is_terminal:
+        yield lambda _text: None
+        return
+    with shown.status(text) as status:
+        yield status.update
+
+
+_STYLED = ("FORCE_COLOR", "TTY_COMPATIBLE")
+"""Variables with which rich writes styles into pipes and files."""
 
 
 _NAMES_ACCESS = re.compile(r"\b(?:storage|catalog)\.(?:\*|\w)")

@@ -94,6 +94,8 @@ class CleanableTable(Protocol):
 class CleanableStore(Protocol):
     """What clean-up needs from the manifest store."""
 
+    def streams_of(self, query_id: str) -> Sequence[StreamKey]: ...
+
     def history(self, stream: StreamKey, limit: int) -> Sequence[ManifestRecord]: ...
 
     def record(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None: ...
@@ -163,7 +165,6 @@ class Cleanup:
         store: the manifest store
         table: the table
         cleaned: streams of this table whose files may be deleted
-        known: all streams of the store; their manifests may list files of the cleaned streams
         parse: parses the name of a data file
         paths_of: returns the files that a manifest lists
     """
@@ -173,14 +174,12 @@ class Cleanup:
         store: CleanableStore,
         table: CleanableTable,
         cleaned: Sequence[StreamKey],
-        known: Sequence[StreamKey],
         parse: NameParser,
         paths_of: Callable[[Manifest], Iterable[str]],
     ) -> None:
         self._store = store
         self._table = table
         self._cleaned = cleaned
-        self._known = known
         self._parse = parse
         self._paths_of = paths_of
 
@@ -204,6 +203,8 @@ class Cleanup:
             verdict = classify(file, name, settled, written_before)
             if verdict is not FileStatus.NOT_OURS:
                 files[posixpath.basename(file.path)] = (file, verdict)
+        if not files:
+            return ClassifiedFiles()
         for names in self._table.names():
             _drop(files, names)
         for names in self._names_in_manifests(files):
@@ -265,9 +266,11 @@ class Cleanup:
                     yield from () if manifest is None else (manifest,)
 
     def _naming(self, query_ids: set[str]) -> list[StreamKey]:
-        """The streams whose manifests may list files of the cleaned streams or of these queries."""
+        """The streams whose manifests may list files of the cleaned streams or of these queries: those of the
+        same queries.
+        """
         queries = query_ids.union(stream.query_id for stream in self._cleaned)
-        return [stream for stream in self._known if stream.query_id in queries]
+        return [stream for query_id in sorted(queries) for stream in self._store.streams_of(query_id)]
 
     def _holds(self, stream: StreamKey, batch_id: int) -> bool:
         record = self._store.record(stream, batch_id)

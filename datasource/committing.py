@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,7 +26,9 @@ logger = get_logger(__name__)
 
 BATCHES_PER_PRUNING = 100
 BATCHES_PRUNED_MAX = 1000
-"""Maximum for one batch, which waits for the pruning: a store with a long history shrinks step by step."""
+"""Maximum of one step of the pruning."""
+PRUNING_S = 1.0
+"""Seconds after which no further step begins: the batch waits for the pruning."""
 
 
 def commit_stream_batch(
@@ -99,10 +102,26 @@ def _maintain(sink: Destination, store: SqlManifestStore, batch: Batch) -> None:
     try:
         sink.maintain(store, batch)
         if batch.batch_id % BATCHES_PER_PRUNING == 0:  # no delivery process does it for a coupled stream
-            kept_s, kept_max = sink.options.delivered_s_max, sink.options.delivered_max
-            store.prune(batch.stream, kept_s, kept_max, BATCHES_PRUNED_MAX)
+            prune(sink, store, batch)
     except PenstockError as error:
         logger.warning("Maintenance of %s is postponed to the next batch: %s", sink.table_uri, error)
+
+
+def prune(sink: Destination, store: SqlManifestStore, batch: Batch) -> None:
+    """Delete old records until none is left, or until the batch has waited long enough."""
+    kept_s, kept_max = sink.options.delivered_s_max, sink.options.delivered_max
+    started, pruned, is_done = time.monotonic(), 0, False
+    while not is_done:
+        some = store.prune(batch.stream, kept_s, kept_max, BATCHES_PRUNED_MAX)
+        pruned, is_done = pruned + some, some < BATCHES_PRUNED_MAX
+        if not is_done and time.monotonic() - started >= PRUNING_S:
+            logger.info(
+                "Removed %d old batches of %s from the store. More are left: batch %d continues.",
+                pruned,
+                batch.stream,
+                batch.batch_id + BATCHES_PER_PRUNING,
+            )
+            return
 
 
 def commit_batch_write(

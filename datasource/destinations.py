@@ -130,12 +130,10 @@ def paths_of(manifest: Manifest) -> Iterator[str]:
     return (file.path for file in files_of(manifest))
 
 
-def cleanup_of(
-    stored: Cleanable, store: SqlManifestStore, cleaned: Sequence[StreamKey], known: Sequence[StreamKey]
-) -> Cleanup:
+def cleanup_of(stored: Cleanable, store: SqlManifestStore, cleaned: Sequence[StreamKey]) -> Cleanup:
     """Return the clean-up of a stored table. See `Cleanup`."""
     named = (lambda _: ()) if stored.moves_rows() else paths_of
-    return Cleanup(store, stored.cleanable(store), cleaned, known, stored.name_parser(cleaned), named)
+    return Cleanup(store, stored.cleanable(store), cleaned, stored.name_parser(cleaned), named)
 
 
 def stored_table(stream: StreamStatus, access: TableAccess) -> StoredTable:

@@ -13,10 +13,14 @@ from ..committers.store.sql import SqlManifestStore
 from ..committers.store.status import StreamStatus
 from .attempts import DeliveryReport, DeliveryRequest
 from .context import DeliveryContext
+from .stream_maintenance import has_news, is_maintenance_due, maintained_at
+from .stream_settings import StreamSettings
 from .worker import StreamWorker
 
 TRIES_MAX = 5
 """Failures in a row after which the remaining batches are left for the next run."""
+IDLE_MAINTENANCE_S = 2.0
+"""Seconds after which no maintenance of a stream without new batches begins: the next run continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +47,55 @@ def drain(
     context: DeliveryContext,
     is_chosen: Callable[[StreamStatus], bool] = lambda stream: True,
 ) -> list[Drained]:
-    """Deliver the batches of the chosen streams that are prepared now.
+    """Deliver the batches of the chosen streams that are prepared now, and maintain the streams.
+
+    A stream without new batches costs nothing, unless its maintenance is due.
 
     Raises:
         PenstockError: the store cannot be read.
     """
+    now = context.clock()
     streams = [stream for stream in store.streams() if is_chosen(stream)]
-    context.on_poll(store, streams, context.clock())
+    context.on_poll(store, streams, now)
+    changed = [stream for stream in streams if has_news(stream)]
+    idle = sorted((stream for stream in streams if not has_news(stream)), key=maintained_at)
     with ThreadPoolExecutor(context.settings.parallel, "delivery") as pool:
-        drained = pool.map(partial(_drain_stream, store, context), streams)
-        return [one for one in drained if one is not None]
+        drained = list(pool.map(partial(_drain_stream, store, context), changed))
+        ends_at = time.monotonic() + (IDLE_MAINTENANCE_S if context.settings.maintains else 0.0)
+        due = [stream for stream in idle if is_maintenance_due(stream, now)]
+        drained += pool.map(partial(_maintain_idle, store, context, ends_at), due)
+    drained += [_without_batches(stream) for stream in idle if not is_maintenance_due(stream, now)]
+    results = {one.stream.key: one for one in drained if one is not None}
+    return [results[stream.key] for stream in streams if stream.key in results]
+
+
+def _maintain_idle(
+    store: SqlManifestStore, context: DeliveryContext, ends_at: float, stream: StreamStatus
+) -> Drained | None:
+    if time.monotonic() >= ends_at or context.stop.is_set():
+        return _without_batches(stream)
+    return _drain_stream(store, context, stream)
+
+
+def _without_batches(stream: StreamStatus) -> Drained | None:
+    """Return the result for a stream with nothing to do; None for a coupled one."""
+    error: PenstockError | None = None
+    try:
+        if not StreamSettings.parse(stream.settings).is_decoupled:
+            return None
+    except PenstockError as raised:
+        error = raised
+    return Drained(
+        stream,
+        deliveries=0,
+        batches=0,
+        rows=0,
+        left=0,
+        failure=None,
+        error=error,
+        is_parked=stream.delivery.parked_at is not None,
+        is_busy=False,
+    )
 
 
 def _drain_stream(store: SqlManifestStore, context: DeliveryContext, stream: StreamStatus) -> Drained | None:

@@ -188,7 +188,7 @@ class StoredContext:
         return TableFileRewriter(self.stream.query_id, rewrite_config, here, self.stop)
 
     def sink_of(self, stream: StreamKey) -> Destination | None:
-        status = next((one for one in self.store.streams() if one.key == stream), None)
+        status = next(iter(self.store.streams(key=stream)), None)
         if status is None:
             return None
         return build_sink(status, StreamSettings.parse(status.settings), self.access)
@@ -196,9 +196,8 @@ class StoredContext:
     def orphans(self, stored: Cleanable) -> Step:
 
         def run() -> str:
-            known = [status.key for status in self.store.streams()]
-            cleaned = [key for key in known if key.table_uri == self.stream.table_uri]
-            cleanup = cleanup_of(stored, self.store, cleaned, known)
+            cleaned = [key for key, _ in self.store.settings_of_table(self.stream.table_uri)]
+            cleanup = cleanup_of(stored, self.store, cleaned)
             count = sum(cleanup.delete(cleanup.find(self.now(), ORPHAN_GRACE)))
             return f"deleted {count:,} orphan files" if count else ""
 
@@ -206,7 +205,7 @@ class StoredContext:
 
     def pending_names(self) -> set[str]:
         """Return the base names of files in manifests that are not committed yet."""
-        streams = [one.key for one in self.store.streams() if one.key.table_uri == self.stream.table_uri]
+        streams = [key for key, _ in self.store.settings_of_table(self.stream.table_uri)]
         return {
             posixpath.basename(path)
             for stream in streams

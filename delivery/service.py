@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
@@ -19,6 +20,7 @@ from ..committers.store.sql import SqlManifestStore
 from ..committers.store.status import StreamStatus
 from .attempts import DeliveryAttempt, DeliveryRequest
 from .context import DeliveryContext
+from .stream_maintenance import is_maintenance_due, maintained_at
 from .worker import StreamWorker
 
 logger = get_logger(__name__)
@@ -28,6 +30,10 @@ PAUSE_S, PAUSE_S_MAX = 1.0, 30.0
 IDLE_S_MAX = 5.0
 """Pause after attempts that delivered nothing: Spark's commit log does not contain the due batches yet."""
 TRANSIENT_ERRORS = (RetryableError, CommitStateUnknownError)
+READING_SHARE = 0.02
+"""Most of the time that the process spends on reading all streams, which thousands of them make slow. In
+between it reads those with prepared batches.
+"""
 
 
 class Pauses:
@@ -88,6 +94,9 @@ class DeliveryService:
         self._workers: dict[StreamKey, StreamWorker] = {}
         self._pauses: dict[StreamKey, Pauses] = {}
         self._running: dict[StreamKey, AttemptThread] = {}
+        self._idle: deque[StreamWorker] = deque()
+        """Streams whose maintenance is due, when all were read."""
+        self._read_all_at = time.monotonic()
 
     # Main loop --------------------------------------------------------------------------------------
 
@@ -109,6 +118,7 @@ class DeliveryService:
                     self._poll()
                     outage.end()
                 except TRANSIENT_ERRORS as error:
+                    self._read_all_at = time.monotonic()
                     wait_s = outage.begin()
                     logger.warning("Tried again in %.0f s: %s", wait_s, error)
                     self._context.on_store_failure(self._store.name, error)
@@ -126,27 +136,47 @@ class DeliveryService:
 
     def _poll(self) -> None:
         self._reap()
-        now = self._context.clock()
-        streams = [stream for stream in self._store.streams() if self._is_chosen(stream)]
-        self._context.on_poll(self._store, streams, now)
+        now, waiting = self._context.clock(), list[StreamWorker]()
+        if time.monotonic() >= self._read_all_at:
+            waiting = self._read_all(now)
+        elif self._context.settings.delivers:
+            found = self._store.streams(is_pending=True)
+            waiting = self._decoupled([stream for stream in found if self._is_chosen(stream)])
         if not self._context.settings.delivers:
             return
-        for worker in self._decoupled(streams, now):
+        waiting.sort(key=lambda worker: worker.stream.backlog.oldest_prepared_at or now)
+        for worker in waiting:
             if self._busy >= self._context.settings.parallel:
                 return
-            if not self._is_free(worker.stream.key):
-                continue
-            request = worker.request(now)
-            if request is not None:
-                self._start(worker, request)
+            self._start_if_due(worker, now)
+        while self._idle and self._busy < self._context.settings.parallel:
+            self._start_if_due(self._idle.popleft(), now)
+
+    def _read_all(self, now: datetime) -> list[StreamWorker]:
+        """Read all streams, and return those with prepared batches."""
+        started = time.monotonic()
+        streams = [stream for stream in self._store.streams() if self._is_chosen(stream)]
+        self._context.on_poll(self._store, streams, now)
+        workers = self._decoupled(streams) if self._context.settings.delivers else []
+        idle = [worker for worker in workers if not worker.stream.backlog.batches]
+        if self._context.settings.maintains:
+            due = [worker for worker in idle if is_maintenance_due(worker.stream, now)]
+            self._idle = deque(sorted(due, key=lambda worker: maintained_at(worker.stream)))
+        ended = time.monotonic()
+        self._read_all_at = ended + (ended - started) / READING_SHARE
+        return [worker for worker in workers if worker.stream.backlog.batches]
+
+    def _start_if_due(self, worker: StreamWorker, now: datetime) -> None:
+        if self._is_free(worker.stream.key) and (request := worker.request(now)) is not None:
+            self._start(worker, request)
 
     @property
     def _busy(self) -> int:
         """Return the number of running attempts, without those that hang."""
         return sum(not thread.worker.is_stalled for thread in self._running.values())
 
-    def _decoupled(self, streams: Sequence[StreamStatus], now: datetime) -> list[StreamWorker]:
-        """Return the decoupled streams, longest waiting first."""
+    def _decoupled(self, streams: Sequence[StreamStatus]) -> list[StreamWorker]:
+        """Return the decoupled ones of the streams."""
         workers = []
         for stream in streams:
             if stream.key not in self._workers:
@@ -154,7 +184,7 @@ class DeliveryService:
             worker = self._workers[stream.key]
             if self._sees(worker, stream) and worker.is_decoupled:
                 workers.append(worker)
-        return sorted(workers, key=lambda worker: worker.stream.backlog.oldest_prepared_at or now)
+        return workers
 
     def _sees(self, worker: StreamWorker, stream: StreamStatus) -> bool:
         """Update the worker. Return False if the stream's settings cannot be read."""

@@ -5,11 +5,12 @@ maintain the table. A failure is logged and repeated later; no batch depends on 
 from __future__ import annotations
 
 import threading
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from ..committers.errors import PenstockError
 from ..committers.safe_text import get_logger
+from ..committers.store.maintenance import WHOLE
 from ..datasource.destinations import Cleanable, stored_table
 from ..datasource.sink import Destination, Maintainable
 from .maintenance_steps import MaintenanceRunner, maintenance_runner
@@ -21,6 +22,32 @@ if TYPE_CHECKING:
     from .context import DeliveryContext
 
 logger = get_logger(__name__)
+
+IDLE_MAINTENANCE = timedelta(hours=1)
+"""Time between two maintenance runs of a stream without new batches."""
+
+
+def maintained_at(stream: StreamStatus) -> datetime:
+    """Return when the stream was last maintained; long ago if never."""
+    return stream.maintained_at or datetime.min.replace(tzinfo=timezone.utc)
+
+
+def has_news(stream: StreamStatus) -> bool:
+    """Return True if the stream has changed since its last maintenance."""
+    done, last = stream.maintained_at, stream.last
+    if stream.backlog.batches or stream.dead_letters_waiting:
+        return True
+    if done is None or last is None:
+        return False
+    return last.finished_at is None or last.finished_at > done
+
+
+def is_maintenance_due(stream: StreamStatus, now: datetime) -> bool:
+    """Return True if the stream has changed, or was not maintained for long. A time in the future does not
+    count.
+    """
+    done = stream.maintained_at
+    return done is None or not done <= now < done + IDLE_MAINTENANCE or has_news(stream)
 
 
 class StreamMaintenance:
@@ -36,9 +63,12 @@ class StreamMaintenance:
         self._clock = context.clock
         self._stop = context.stop.is_set
         self._maintenance: MaintenanceRunner | None = None
+        self._has_failed = False
+        """Whether a step of the table has failed."""
 
     def run(self) -> None:
-        """Do everything that is due."""
+        """Do everything that is due, and record it unless something failed."""
+        started_at, is_complete, self._has_failed = self._clock(), True, False
         for step in (self._remove_sources, self._prune, self._maintain):
             if self._stop():
                 return
@@ -46,6 +76,9 @@ class StreamMaintenance:
                 step()
             except PenstockError as error:
                 logger.warning("Maintenance of %s is postponed: %s", self._stream.key, error)
+                is_complete = False
+        if is_complete and not self._has_failed and not self._stop():
+            self._store.maintenance.note(self._stream.key, WHOLE, started_at)
 
     def _remove_sources(self) -> None:
         stored = stored_table(self._stream, self._access)
@@ -84,6 +117,7 @@ class StreamMaintenance:
             )
         for result in self._maintenance.run_due(self._clock(), self._stop):
             if result.error is not None:
+                self._has_failed = True
                 logger.warning("%s of %s is put off: %s", result.step, self._stream.key, result.error)
             elif result.done:
                 logger.info("%s: %s (%.1f s)", self._stream.key, result.done, result.seconds)

@@ -98,7 +98,7 @@ def find_letters(
     if not settings.dead_letters:
         return None
     key = letters_stream(stream.key, settings.dead_letters)
-    return next((one for one in store.streams() if one.key == key), None)
+    return next(iter(store.streams(key=key)), None)
 
 
 def build_letter_sink(letters: StreamStatus, stream: StreamStatus, access: TableAccess) -> Sink[Any, Any]:

@@ -31,7 +31,7 @@ from ..datasource.sink import Destination, check_same_table, open_table
 from .attempts import DeliveryAttempt, DeliveryReport, DeliveryRequest
 from .context import DeliveryContext
 from .lease import HeldLease
-from .stream_maintenance import MaintenanceThread, StreamMaintenance
+from .stream_maintenance import MaintenanceThread, StreamMaintenance, is_maintenance_due
 from .stream_settings import StreamSettings, build_letter_sink, build_sink, find_letters
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 MAINTENANCE_S = 60.0
-"""Minimum seconds between two maintenance runs of an idle stream."""
+"""Minimum seconds between two maintenance runs of a stream that has no due batches."""
 
 
 class StreamWorker:
@@ -95,7 +95,8 @@ class StreamWorker:
             is_begun = state.tries > 0 or state.isolate_until >= 0
             if is_begun or self._is_due(now):
                 return DeliveryRequest()
-        if self._context.settings.maintains and time.monotonic() >= self._maintenance_at:
+        is_wanted = self._context.settings.maintains and time.monotonic() >= self._maintenance_at
+        if is_wanted and is_maintenance_due(self.stream, now):
             return DeliveryRequest(is_maintenance=True)
         return None
 

@@ -217,5 +217,5 @@ def _check_names(scope: DeliveryScope) -> None:
     found: list[StreamStatus] = []
     for url in scope.stores:
         with open_store(url, must_exist=True) as opened:
-            found += opened.streams()
+            found += opened.streams() if scope.stream is not None else ()
     select(found, scope.stream)

@@ -42,10 +42,10 @@ def status(
     with opened_store(checkpoint, store) as opened:
         chosen = select(opened.streams(), stream)
         rows = [
-            (found, opened.written_table(found.key), _table_status(opened, found, access) if table else None)
+            (found, found.written, _table_status(opened, found, access) if table else None)
             for found in chosen
         ]
-        deliveries = [(found, delivery_output.statistics(opened, found)) for found in chosen]
+        deliveries = list(delivery_output.statistics(opened, chosen))
         name = opened.name
     if as_json:
         now = utc_now()

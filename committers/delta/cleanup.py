@@ -11,12 +11,14 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import cast
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
 from ..cleanup import ListedFile
@@ -43,8 +45,18 @@ class DeltaCleanableTable:
         self._uri = table_uri
         self._options = dict(storage_options)
         self._files = delta_files(table_uri, self._options)
-        self._fs = pafs.PyFileSystem(DeltaStorageHandler(table_uri, self._options))
         self._read_entries: set[str] = set()
+
+    @cached_property
+    def _fs(self) -> pafs.FileSystem:
+        """
+        Raises:
+            RetryableError: the location is a folder of this machine that does not exist.
+        """
+        try:
+            return pafs.PyFileSystem(DeltaStorageHandler(self._uri, self._options))
+        except TableNotFoundError as error:
+            raise self._unreadable(LOG, error) from error
 
     def id_and_tokens(self, query_ids: Iterable[str]) -> tuple[str | None, Mapping[str, Token]]:
         table = SnapshotCache().load(self._uri, self._options)

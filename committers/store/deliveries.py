@@ -5,9 +5,10 @@ Runs in the delivery process and the command line. The driver uses it for the ba
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import groupby
 
 import sqlalchemy as sa
 
@@ -24,6 +25,7 @@ from . import contents, delivery_queries, pruning, queries
 from .database import Clock, Database
 from .delivery_queries import DeliveryPhase, DeliveryRecord
 from .operator_actions import SqlOperatorActions
+from .status import IDS_MAX
 from .tables import IS_PREPARED, IS_UNFINISHED, deliveries, leases, manifests, streams
 from .waiting import waits
 
@@ -294,6 +296,25 @@ class SqlDeliveries(SqlOperatorActions):
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(deliveries.c.id.desc()).limit(limit)).all()
         return [delivery_queries.to_record(stream, row) for row in rows]
+
+    def recent_of_each(
+        self, given: Collection[StreamKey], limit: int
+    ) -> Iterator[tuple[StreamKey, Sequence[DeliveryRecord]]]:
+        """Yield the streams that have deliveries, each with what `recent` returns. Takes no lock. Reads some
+        streams at a time.
+        """
+        wanted = set(given)
+        with self._database.read() as connection:
+            found = connection.execute(sa.select(streams.c.id, streams.c.query_id, streams.c.table_uri))
+            keys = {row.id: key for row in found if (key := StreamKey(row[1], row[2])) in wanted}
+        ids = list(keys)
+        for start in range(0, len(ids), IDS_MAX):
+            query = delivery_queries.newest_of_each(ids[start : start + IDS_MAX], limit)
+            with self._database.read() as connection:
+                rows = connection.execute(query).all()
+            for stream_id, of_stream in groupby(rows, key=lambda row: row.stream_id):
+                key = keys[stream_id]
+                yield key, [delivery_queries.to_record(key, row) for row in of_stream]
 
     # Clean-up ---------------------------------------------------------------------------------------
 

@@ -278,6 +278,24 @@ def find_unfinished(connection: Connection, stream_id: int) -> Row[Any] | None:
     return connection.execute(query).one_or_none()
 
 
+def newest_of_each(stream_ids: Sequence[int], limit: int) -> sa.Select[Any]:
+    """Select the newest deliveries of each of these streams, at most `limit` of each, newest first."""
+    others = deliveries.alias()
+    oldest = (
+        sa.select(others.c.id)
+        .where(others.c.stream_id == streams.c.id)
+        .order_by(others.c.id.desc())
+        .limit(1)
+        .offset(limit - 1)
+        .scalar_subquery()
+    )
+    of_stream = sa.and_(
+        deliveries.c.stream_id == streams.c.id, deliveries.c.id >= sa.func.coalesce(oldest, 0)
+    )
+    chosen = RECORDS.select_from(streams).join(deliveries, of_stream).where(streams.c.id.in_(stream_ids))
+    return chosen.order_by(deliveries.c.stream_id, deliveries.c.id.desc())
+
+
 def batches_of(connection: Connection, stream: StreamKey, delivery: Row[Any]) -> tuple[Batch, ...]:
     """The batches of a delivery in any state, oldest first."""
     query = sa.select(manifests.c.batch_id, manifests.c.digest).where(*_in(delivery))

@@ -15,6 +15,9 @@ from . import queries
 from .database import Database
 from .tables import maintenance, streams
 
+WHOLE = "stream"
+"""The step that stands for all work on a stream, also for what has no interval of its own."""
+
 
 class SqlMaintenance:
     """Maintenance steps of all streams. Each method is one short database transaction.

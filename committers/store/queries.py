@@ -388,6 +388,24 @@ def backlog(
 _COUNTED = (manifests.c.files, manifests.c.rows, manifests.c.size_bytes)
 
 
+def backlogs(connection: Connection, ids: sa.Select[tuple[int]] | None = None) -> dict[int, Backlog]:
+    """The PREPARED batches of all streams that have some, or of these, by the number of the stream. The cost
+    depends on the number of PREPARED batches.
+    """
+    sums = (sa.func.sum(column) for column in _COUNTED)
+    query = sa.select(
+        manifests.c.stream_id, sa.func.count(), *sums, sa.func.min(manifests.c.prepared_at)
+    ).where(IS_PREPARED)
+    if ids is not None:
+        query = query.where(manifests.c.stream_id.in_(ids))
+    return {
+        stream_id: Backlog(batches, int(files), int(rows), int(size_bytes), oldest)
+        for stream_id, batches, files, rows, size_bytes, oldest in connection.execute(
+            query.group_by(manifests.c.stream_id)
+        )
+    }
+
+
 def to_delivery_state(row: Row[Any]) -> DeliveryState:
     return DeliveryState(
         tries=row.tries,

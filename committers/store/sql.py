@@ -35,7 +35,7 @@ from .expiries import SqlExpiries
 from .maintenance import SqlMaintenance
 from .preparation import Preparation, fenced
 from .progress import SqlProgress
-from .status import OtherQuery, StreamStatus, WrittenTable, status_of_all
+from .status import OtherQuery, StreamStatus, WrittenTable, statuses, written_table
 from .tables import IS_PREPARED, manifests, streams
 from .waiting import Patience, waits
 
@@ -162,15 +162,21 @@ class SqlManifestStore:
             queries.update_stream(connection, self._lock(connection, stream), {"settings": settings})
 
     @waits
+    def settings_of_table(self, table_uri: str) -> Sequence[tuple[StreamKey, str]]:
+        """The streams of a table, each with its settings, in the order in which they were registered."""
+        query = sa.select(streams.c.query_id, streams.c.settings).where(streams.c.table_uri == table_uri)
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(streams.c.id)).all()
+        return [(StreamKey(row.query_id, table_uri), row.settings) for row in rows]
+
+    @waits
     def written_table(self, stream: StreamKey) -> WrittenTable | None:
         """The table that the stream has committed to; None before its first commit."""
         known = (streams.c.table_id, streams.c.table_version, streams.c.table_batch_id)
         query = sa.select(*known).where(queries.is_stream(stream))
         with self._database.read() as connection:
             row = connection.execute(query).one_or_none()
-        if row is None or row.table_version is None:
-            return None
-        return WrittenTable(row.table_id, row.table_version, row.table_batch_id)
+        return None if row is None else written_table(row)
 
     @waits
     def accept_table(self, stream: StreamKey, table_id: str, table_version: int) -> None:
@@ -359,12 +365,20 @@ class SqlManifestStore:
             return stream_id is not None and queries.update_prepared(connection, stream_id, batch, values)
 
     @waits
-    def streams(self) -> Sequence[StreamStatus]:
-        """All streams in the order in which they were registered. The cost does not depend on their
-        history.
+    def streams(self, *, key: StreamKey | None = None, is_pending: bool = False) -> Sequence[StreamStatus]:
+        """Streams in the order in which they were registered. The cost does not depend on their history.
+
+        Args:
+            key: only this stream
+            is_pending: only those with PREPARED batches. The cost does not depend on the number of others.
         """
+        chosen = []
+        if key is not None:
+            chosen.append(queries.is_stream(key))
+        if is_pending:
+            chosen.append(streams.c.id.in_(sa.select(manifests.c.stream_id).where(IS_PREPARED)))
         with self._database.read() as connection:
-            return status_of_all(connection)
+            return statuses(connection, *chosen)
 
     @waits
     def streams_of(self, query_id: str) -> Sequence[StreamKey]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,7 +16,21 @@ from ..deliveries.contract import Backlog, DeliveryState
 from ..row_log.sharing import parsed_settings
 from . import queries
 from .dead_letters import count_waiting
-from .tables import manifests, streams
+from .maintenance import WHOLE
+from .tables import maintenance, manifests, streams
+
+IDS_MAX = 500
+"""Most ids that are listed in one statement: databases limit its parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTable:
+    """The table that a stream has committed to, and its version that contains the last batch."""
+
+    table_id: str
+    table_version: int
+    batch_id: int | None
+    """The last batch; None if an operator has accepted the table at that version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +59,10 @@ class StreamStatus:
     """Rows that the dead-letter destination of the query has; None if the query has none."""
     dead_letters_waiting: int
     """Dead letters that are not there yet."""
+    written: WrittenTable | None
+    """None before the first commit."""
+    maintained_at: datetime | None
+    """When a delivery process has last maintained the stream; None: never."""
 
     @property
     def pending(self) -> int:
@@ -57,16 +75,6 @@ class StreamStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenTable:
-    """The table that a stream has committed to, and its version that contains the last batch."""
-
-    table_id: str
-    table_version: int
-    batch_id: int | None
-    """The last batch; None if an operator has accepted the table at that version."""
-
-
-@dataclass(frozen=True, slots=True)
 class OtherQuery:
     """Another query that has written, or is about to write, the same table."""
 
@@ -76,34 +84,103 @@ class OtherQuery:
     has_pending: bool
 
 
-def status_of_all(connection: Connection) -> list[StreamStatus]:
-    """Return the status of all streams in the order in which they were registered."""
-    rows = connection.execute(sa.select(streams).order_by(streams.c.id)).all()
-    written = {StreamKey(row.query_id, row.table_uri): row.committed_rows for row in rows}
-    waiting = count_waiting(connection)
-    return [_status_of(connection, row, written, waiting.get(row.id, 0)) for row in rows]
+def statuses(connection: Connection, *chosen: sa.ColumnElement[bool]) -> list[StreamStatus]:
+    """Return the status of streams in the order in which they were registered.
+
+    The number of queries does not depend on the number of streams, and their cost not on the history.
+
+    Args:
+        chosen: conditions on the streams; none: all
+    """
+    rows = connection.execute(sa.select(streams).where(*chosen).order_by(streams.c.id)).all()
+    if not rows:
+        return []
+    ids = sa.select(streams.c.id).where(*chosen) if chosen else None
+    details = _Details(
+        newest=_newest(connection, chosen),
+        backlogs=queries.backlogs(connection, ids),
+        written=_written_letters(connection, rows),
+        letters=count_waiting(connection),
+        maintained=_maintained(connection, ids),
+    )
+    return [_status_of(row, details) for row in rows]
 
 
-def _status_of(
-    connection: Connection, row: Row[Any], written: Mapping[StreamKey, int], letters_waiting: int
-) -> StreamStatus:
-    key = StreamKey(row.query_id, row.table_uri)
-    newest = queries.newest(connection, key, limit=1)
-    letters_uri = str(parsed_settings(row.settings).get("dead_letters") or "")
+@dataclass(frozen=True, slots=True)
+class _Details:
+    """What other tables have about the streams, by their number."""
+
+    newest: Mapping[int, Row[Any]]
+    backlogs: Mapping[int, Backlog]
+    written: Mapping[StreamKey, int]
+    """Rows that dead-letter destinations have."""
+    letters: Mapping[int, int]
+    maintained: Mapping[int, datetime]
+
+
+def _newest(connection: Connection, chosen: Sequence[sa.ColumnElement[bool]]) -> dict[int, Row[Any]]:
+    """The record of the highest batch id of each stream. The index of the primary key has the id."""
+    others = manifests.alias()
+    highest = sa.select(sa.func.max(others.c.batch_id)).where(others.c.stream_id == streams.c.id)
+    is_newest = sa.and_(
+        manifests.c.stream_id == streams.c.id, manifests.c.batch_id == highest.scalar_subquery()
+    )
+    query = sa.select(manifests).select_from(streams).join(manifests, is_newest).where(*chosen)
+    return {row.stream_id: row for row in connection.execute(query)}
+
+
+def _maintained(connection: Connection, ids: sa.Select[tuple[int]] | None) -> dict[int, datetime]:
+    query = sa.select(maintenance.c.stream_id, maintenance.c.done_at).where(maintenance.c.step == WHOLE)
+    if ids is not None:
+        query = query.where(maintenance.c.stream_id.in_(ids))
+    return {row.stream_id: row.done_at for row in connection.execute(query)}
+
+
+def _written_letters(connection: Connection, rows: Sequence[Row[Any]]) -> dict[StreamKey, int]:
+    """Rows that the dead-letter destinations of these streams have."""
+    wanted = {key.query_id for row in rows if (key := _letters_of(row)) is not None}
+    if not wanted:
+        return {}
+    query = sa.select(streams.c.query_id, streams.c.table_uri, streams.c.committed_rows)
+    if len(wanted) <= IDS_MAX:
+        query = query.where(streams.c.query_id.in_(wanted))
+    return {StreamKey(query_id, uri): written for query_id, uri, written in connection.execute(query)}
+
+
+def _letters_of(row: Row[Any]) -> StreamKey | None:
+    """The stream of the dead letters of a stream; None if its query has no dead-letter destination."""
+    if '"dead_letters"' not in row.settings:
+        return None
+    uri = str(parsed_settings(row.settings).get("dead_letters") or "")
+    return letters_stream(StreamKey(row.query_id, row.table_uri), uri) if uri else None
+
+
+def _status_of(row: Row[Any], details: _Details) -> StreamStatus:
+    key, letters = StreamKey(row.query_id, row.table_uri), _letters_of(row)
+    newest = details.newest.get(row.id)
     return StreamStatus(
         key=key,
         kind=row.kind,
         query_name=row.query_name,
         created_at=row.created_at,
-        last=newest[0] if newest else None,
+        last=None if newest is None else queries.to_record(key, newest),
         committed_batches=row.committed_batches,
         committed_rows=row.committed_rows,
         committed_bytes=row.committed_bytes,
-        backlog=queries.backlog(connection, manifests.c.stream_id == row.id),
+        backlog=details.backlogs.get(row.id, Backlog()),
         delivery=queries.to_delivery_state(row),
         waiting_since=row.waiting_since,
         settings=row.settings,
         pruned_up_to=row.pruned_up_to,
-        dead_letters_written=written.get(letters_stream(key, letters_uri), 0) if letters_uri else None,
-        dead_letters_waiting=letters_waiting,
+        dead_letters_written=None if letters is None else details.written.get(letters, 0),
+        dead_letters_waiting=details.letters.get(row.id, 0),
+        written=written_table(row),
+        maintained_at=details.maintained.get(row.id),
     )
+
+
+def written_table(row: Any) -> WrittenTable | None:
+    """The table that the stream has committed to; None before its first commit."""
+    if row.table_version is None:
+        return None
+    return WrittenTable(row.table_id, row.table_version, row.table_batch_id)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-SCHEMA_VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
+SCHEMA_VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011")
 """All schema versions, oldest first: the revisions in `migrations/versions`."""
 
 VERSION_TABLE = "penstock_alembic_version"
@@ -76,6 +76,8 @@ streams = sa.Table(
     sa.Column("pruned_up_to", sa.BigInteger, nullable=False),
     sa.UniqueConstraint("query_id", "table_uri", name="penstock_streams_key"),
 )
+
+sa.Index("penstock_streams_of_table", streams.c.table_uri)
 
 runs = sa.Table(
     "penstock_runs",

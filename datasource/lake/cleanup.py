@@ -46,10 +46,9 @@ class PartnerFiles:
         """Base names. Those that are not in the table yet come first, so that no batch is missed that is
         committed meanwhile. Later calls may leave out names of earlier ones.
         """
-        for stream in [one.key for one in self._store.streams()]:
-            if stream.table_uri == self._uri:
-                for manifest in self._store.manifests(stream, ManifestState.PREPARED):
-                    yield {posixpath.basename(path) for path in paths_of(manifest)}
+        for stream, _ in self._store.settings_of_table(self._uri):
+            for manifest in self._store.manifests(stream, ManifestState.PREPARED):
+                yield {posixpath.basename(path) for path in paths_of(manifest)}
         yield from self.table.names()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, field, fields, is_dataclass, replace
+from functools import cache
 from typing import Any, TypeVar, cast
 
 from .parsing import Option, Prefix
@@ -69,7 +70,8 @@ def prefixes_of(layers: type) -> tuple[Prefix, ...]:
     return tuple(known for known in _declared(layers) if isinstance(known, Prefix))
 
 
-def _declared(layer: type) -> list[Option | Prefix]:
+@cache
+def _declared(layer: type) -> tuple[Option | Prefix, ...]:
     """Options of a layer, its own first. What it declares again, with another default, is its own.
 
     Raises:
@@ -87,4 +89,4 @@ def _declared(layer: type) -> list[Option | Prefix]:
                 f"{layer.__name__}.{known.field} is the option {of_own[known.field]}, and in a base class "
                 f"the option {known.name}. Give the field another name."
             )
-    return shown + [known for known in of_bases if known.field not in of_own]
+    return (*shown, *(known for known in of_bases if known.field not in of_own))

@@ -62,9 +62,9 @@ class StoredRequests:
         from ...committers.row_log.log import RowLog
 
         logs = {
-            stream.key.query_id: RowLog(location, dict(self.storage))
-            for stream in store.streams()
-            if stream.key.table_uri == self.table_uri and (location := row_log_in(stream.settings))
+            stream.query_id: RowLog(location, dict(self.storage))
+            for stream, settings in store.settings_of_table(self.table_uri)
+            if (location := row_log_in(settings))
         }
         return CleanableRowLogs(self.table_uri, logs, store.progress)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests.support.lakes import LAKES
 from tests.support.stored_lake import GRACE, NOW, OLD, Lake, paths
 
 from penstock.committers import cleanup
-from penstock.committers.cleanup import FileStatus, ListedFile, classify, settled_batches
+from penstock.committers.cleanup import ClassifiedFiles, FileStatus, ListedFile, classify, settled_batches
 from penstock.committers.contract import DataFile, ManifestState, Token
 from penstock.committers.delta.cleanup import DeltaCleanableTable
 from penstock.committers.delta.files import delta_files
@@ -148,6 +149,11 @@ def test_without_a_table_nothing_is_deleted(any_lake: Lake) -> None:
     any_lake.lake.forget()
     assert any_lake.clean_up() == 0
     assert paths(written) <= any_lake.on_disk()
+
+
+def test_a_delta_table_whose_folder_is_missing_has_nothing_to_delete(local_lake: Lake) -> None:
+    shutil.rmtree(local_lake.table)
+    assert local_lake.find() == ClassifiedFiles()
 
 
 # Between the listing and the deletion ---------------------------------------------------------------

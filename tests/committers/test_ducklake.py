@@ -341,7 +341,7 @@ def test_maintenance_keeps_rows_and_token_and_gc_keeps_every_listed_file(
     files: list[ListedFile] = list(cleanable.files())
     assert len(files) == 6
     assert len({name for names in cleanable.names() for name in names}) >= 6
-    cleanup = cleanup_of(stored, store, [query.stream], [query.stream])
+    cleanup = cleanup_of(stored, store, [query.stream])
     assert not cleanup.find(dt.datetime.now(dt.timezone.utc), dt.timedelta(0)).unneeded
 
     assert delete_removed_files(server) == 0, "readers of older snapshots need them"

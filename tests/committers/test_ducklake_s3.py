@@ -99,7 +99,7 @@ def test_files_wait_beside_the_data_path_and_clean_up_keeps_what_is_needed(
     assert sorted(lake.sql("SELECT id FROM events")) == [(number,) for number in range(5)]
 
     stored = StoredDuckLake(server.address, server.storage)
-    cleanup = cleanup_of(stored, store, [query.stream], [query.stream])
+    cleanup = cleanup_of(stored, store, [query.stream])
     found = cleanup.find(dt.datetime.now(dt.timezone.utc), dt.timedelta(0))
     assert {file.path for file in found.unneeded} == {file.path for files in payloads(lost) for file in files}
 

@@ -450,12 +450,11 @@ def _gc(fanout: Fanout) -> set[str]:
     from penstock.datasource.destinations import cleanup_of
     from penstock.datasource.requests.stored import StoredRequests
 
-    known = [one.key for one in fanout.store.streams()]
     found: set[str] = set()
     for name in ("search", "events"):
         stream = fanout.stream(name)
         stored = StoredRequests("http", stream.table_uri, {})
-        cleanup = cleanup_of(stored, fanout.store, [stream], known)
+        cleanup = cleanup_of(stored, fanout.store, [stream])
         later = datetime.now(timezone.utc) + timedelta(days=10)
         found |= {Path(file.path).name for file in cleanup.find(later, timedelta(days=1)).unneeded}
     return found

@@ -50,12 +50,27 @@ def test_a_replay_of_the_last_batch_is_still_known(stream: Batches) -> None:
         stream.run([BATCHES_PER_PRUNING])
 
 
-def test_a_long_history_is_forgotten_step_by_step(stream: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No commit waits for the pruning of all old records."""
+def test_a_long_history_is_forgotten_step_by_step(
+    stream: Batches, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No commit waits for long. It says which one continues."""
     from penstock.committers.store import pruning
 
     monkeypatch.setattr(committing, "BATCHES_PRUNED_MAX", 2)
+    monkeypatch.setattr(committing, "PRUNING_S", 0.0)
     monkeypatch.setattr(pruning, "BATCHES_AT_ONCE", 1)
-    run(stream, BATCHES_PER_PRUNING - 10, BATCHES_PER_PRUNING)
+    with caplog.at_level("INFO", "penstock"):
+        run(stream, BATCHES_PER_PRUNING - 10, BATCHES_PER_PRUNING)
 
     assert len(known_batches(stream)) == 11 - 2
+    assert "Removed 2 old batches" in caplog.text
+    assert "batch 200 continues" in caplog.text
+
+
+def test_a_long_history_is_forgotten_at_once_if_that_is_fast(
+    stream: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committing, "BATCHES_PRUNED_MAX", 2)
+    run(stream, BATCHES_PER_PRUNING - 10, BATCHES_PER_PRUNING)
+
+    assert len(known_batches(stream)) == KEPT + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -24,10 +24,13 @@ from tests.support.backlogs import (
     wait_until,
 )
 from tests.support.lakes import LAKES
+from tests.support.stores import statements_of
 
+from penstock.committers.deliveries.contract import Backlog
 from penstock.committers.deliveries.deliverer import Failed
 from penstock.committers.errors import AccessRefusedError, FencedError, RetryableError
 from penstock.committers.file_tables.manifest import decode
+from penstock.committers.store.maintenance import WHOLE
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.committers.store.status import StreamStatus
 from penstock.datasource.destinations import Cleanable, paths_of, stored_table
@@ -37,6 +40,7 @@ from penstock.delivery.lease import HeldLease
 from penstock.delivery.listeners import LastError
 from penstock.delivery.service import PAUSE_S, DeliveryService
 from penstock.delivery.sources import remove_sources
+from penstock.delivery.stream_maintenance import is_maintenance_due
 from penstock.delivery.worker import StreamWorker
 
 OTHER_QUERY = "8d9a1c2b-ffff-4f4e-9d3e-000000000002"
@@ -114,6 +118,59 @@ def test_nothing_is_delivered_before_spark_has_logged_it(tmp_path: Path) -> None
         wait_until(lambda: lake.left == 0)
     assert len(lake.rows()) == 8
     lake.store.close()
+
+
+def statements_to(act: Callable[[], object], store: SqlManifestStore) -> int:
+    with statements_of(store) as said:
+        act()
+    return len(said)
+
+
+def test_streams_without_batches_cost_no_statement(delta: DecoupledLake) -> None:
+    """Neither `deliver --once` nor a poll of the delivery process."""
+    context = context_of(settings=replace(QUICK, maintains=True))
+    drain(delta.store, context)
+    serving = DeliveryService(delta.store, context)
+    serving._poll()
+    counts = []
+    for streams in (1, 20):
+        for number in range(streams):
+            delta.decouple_another(f"{number:08d}")
+            key = replace(delta.stream, query_id=f"{number:08d}")
+            delta.store.maintenance.note(key, WHOLE, context.clock())
+        once = statements_to(lambda: drain(delta.store, context), delta.store)
+        serving._read_all_at = time.monotonic()
+        read_all = statements_to(serving._poll, delta.store)
+        serving._read_all_at += 60
+        counts.append((once, read_all, statements_to(serving._poll, delta.store)))
+    assert counts[0] == counts[1]
+    assert counts[1][2] == 1, "one statement finds what is due"
+
+
+def test_maintenance_without_new_batches_is_hourly(delta: DecoupledLake) -> None:
+    now = datetime.now(timezone.utc)
+    idle = replace(delta.status, backlog=Backlog(), last=None)
+    assert is_maintenance_due(idle, now)
+    done = replace(idle, maintained_at=now)
+    assert not is_maintenance_due(done, now + timedelta(minutes=59))
+    assert is_maintenance_due(done, now + timedelta(minutes=61))
+    assert is_maintenance_due(done, now - timedelta(seconds=1)), "the clock was wrong"
+    assert delta.status.last is not None
+    committed = replace(done, last=replace(delta.status.last, finished_at=now + timedelta(seconds=1)))
+    assert is_maintenance_due(committed, now + timedelta(seconds=2))
+
+
+def test_a_drain_maintains_few_of_many_idle_streams(
+    delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were not maintained for longest. The next run continues."""
+    monkeypatch.setattr("penstock.delivery.drain.IDLE_MAINTENANCE_S", 0.0)
+    maintained: list[StreamWorker] = []
+    monkeypatch.setattr(StreamWorker, "_run_maintenance", lambda worker, *_: maintained.append(worker))
+    delta.decouple_another("00000001")
+    drained = drain(delta.store, context_of(settings=replace(QUICK, maintains=True)))
+    assert [one.batches for one in drained] == [4, 0]
+    assert [worker.stream.key for worker in maintained] == [delta.stream]
 
 
 def test_records_are_deleted_after_their_retention(tmp_path: Path) -> None:
@@ -297,10 +354,10 @@ def test_settings_that_cannot_be_read_are_reported_and_the_service_continues(del
 def test_an_outage_of_the_store_is_waited_for(delta: DecoupledLake, monkeypatch: pytest.MonkeyPatch) -> None:
     outages, streams = iter(range(2)), SqlManifestStore.streams
 
-    def fail(store: SqlManifestStore) -> Sequence[StreamStatus]:
+    def fail(store: SqlManifestStore, **given: Any) -> Sequence[StreamStatus]:
         if next(outages, None) is not None:
             raise RetryableError("the store is away")
-        return streams(store)
+        return streams(store, **given)
 
     monkeypatch.setattr(SqlManifestStore, "streams", fail)
     changes: list[str] = []

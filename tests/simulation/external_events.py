@@ -183,7 +183,7 @@ class ExternalEvents:
             store, streams = query.connect(), query.store.stream_keys()
             lake = world.lake
             table = lake.cleanable_table(store)
-            cleanup = Cleanup(store, table, streams, streams, lake.parse_file_name, lake.paths_of)
+            cleanup = Cleanup(store, table, streams, lake.parse_file_name, lake.paths_of)
             found = cleanup.find(now, grace)
             if any(file.modified_at >= now - grace for file in found.unneeded):
                 world.problems.append("gc takes files that are younger than its grace period")

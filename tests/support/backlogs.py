@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,11 @@ class DecoupledLake(Lake):
         given = {**self.lake.options, **options}
         settings = {"delivery": "decoupled", "checkpoint": checkpoint, "options": given}
         self.store.register_stream(self.stream, self.kind, "ids", self.table_id, json.dumps(settings))
+
+    def decouple_another(self, query_id: str) -> None:
+        """Register a stream of another query into the same table, without batches."""
+        key = replace(self.stream, query_id=query_id)
+        self.store.register_stream(key, self.kind, "ids", self.table_id, self.status.settings)
 
     def fill(self, batches: int, first: int = 0) -> None:
         for batch_id in range(first, first + batches):

@@ -178,7 +178,7 @@ class Lake:
 
     def cleanup(self) -> Cleanup:
         known = [stream.key for stream in self.store.streams()]
-        return Cleanup(self.store, self.cleanable(), known, known, parse_file_name, paths_of)
+        return Cleanup(self.store, self.cleanable(), known, parse_file_name, paths_of)
 
     def find(self) -> ClassifiedFiles:
         return self.cleanup().find(NOW, GRACE)

@@ -149,6 +149,7 @@ def plans_of(store: SqlManifestStore, said: Sequence[tuple[str, Any]]) -> list[s
 
 
 def reads_whole_history(plan: str) -> bool:
+    plan = plan.replace("SCAN penstock_manifests USING INDEX penstock_manifests_pending", "")  # PREPARED ones
     return "SCAN penstock_manifests" in plan or "Seq Scan on penstock_manifests" in plan
 
 

@@ -332,6 +332,30 @@ def test_no_statement_reads_the_whole_history(store: SqlManifestStore) -> None:
     assert sum("penstock_manifests_pending" in plan for plan in plans) >= 3  # pending, manifests, streams
 
 
+def test_the_status_of_many_streams_takes_as_many_statements_as_of_one(store: SqlManifestStore) -> None:
+    counts = []
+    for streams in (1, 30):
+        for number in range(streams):
+            key = StreamKey(f"q{number:02d}", f"/lake/{number}")
+            store.register_stream(key, "test")
+            store.claim(key, "r1")
+            for batch_id in range(3):
+                of_key = replace(manifest(batch_id).batch, stream=key)
+                store.prepare(replace(manifest(batch_id), batch=of_key), "r1")
+            store.finish(replace(manifest(0).batch, stream=key), COMMITTED, table_version=number)
+        with statements_of(store) as said:
+            found = store.streams()
+        counts.append(len(said))
+    assert counts[0] == counts[1]
+    assert len(found) == 31
+    for one in found[1:]:
+        assert one.last == store.record(one.key, 2)
+        assert (one.backlog, one.written) == (store.deliveries.backlog(one.key), store.written_table(one.key))
+    assert (found[0].last, found[0].backlog.batches, found[0].written) == (None, 0, None)
+    assert store.streams(is_pending=True) == found[1:]
+    assert store.streams(key=found[7].key) == [found[7]]
+
+
 # Other processes ------------------------------------------------------------------------------------
 
 
