@@ -49,7 +49,7 @@ class EchoClaims(Claims):
         caplog.set_level(logging.INFO)
         caplog.set_level(logging.DEBUG, "penstock")
         with echoing(harness) as (harness.unreachable_port, service):
-            if not (given := harness.unreachable_options):
+            if not (given := harness.echoed_options):
                 return
             letters = {"badRows": "deadLetter", "deadLetter": str(tmp_path / "letters")}
             options = {"delivery": delivery, **letters}

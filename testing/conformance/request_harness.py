@@ -73,6 +73,11 @@ class RequestHarness(DestinationHarness):
     def uncommitted(self) -> Collection[str]:
         return {str(path.relative_to(self._folder)) for path in self._folder.rglob("*.arrow")}
 
+    @property
+    def echoed_options(self) -> dict[str, str]:
+        """Return `unreachable_options`, with a secret that each request contains."""
+        return self.unreachable_options
+
     greeting: bytes = b""
     """What the service sends to each client that connects."""
 
