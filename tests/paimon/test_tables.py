@@ -79,7 +79,7 @@ def test_a_branch_is_refused(harness: PaimonHarness, store: SqlManifestStore, qu
     [
         (pa.field("x", pa.time64("ns")), r"x: Paimon has no type for time64\[ns\]"),
         (pa.field("x", pa.struct([("a", pa.duration("us"))])), r"x\.a: Paimon has no type for duration"),
-        (pa.field("_ROW_ID", pa.int64()), "_ROW_ID: Paimon reserves this name"),
+        (pa.field("_ROW_ID", pa.int64()), "_ROW_ID: Paimon and its connector for Spark"),
         (pa.field("ID", pa.int64()), "id: id and ID differ only by case"),
     ],
 )
