@@ -89,7 +89,8 @@ def _accept(sink: Destination, store: SqlManifestStore, prefix: str, batch: Batc
     wrote = f" So far this query has written to {', '.join(others)}." if others and not name else ""
     raise CheckpointMismatchError(
         f"{message}{wrote} Nothing was written. Start a query of its own with a new checkpoint to write all "
-        f'rows to it. Or, if the rows before are not wanted there: .option("{prefix}newTarget", "allow").'
+        "rows to it. Or, if the rows before are not wanted there, or another sink has written them: "
+        f'.option("{prefix}newTarget", "allow").'
     )
 
 

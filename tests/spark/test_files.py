@@ -61,7 +61,7 @@ def test_readers_see_the_rows_of_spark_s_file_sink_and_of_the_query_that_takes_i
     left = next(harness.folder.rglob("*.parquet"))
     left.with_name("part-of-a-failed-attempt.parquet").write_bytes(left.read_bytes())
     write_ids(source / "1.parquet", range(10, 20), 1)
-    write("penstock.files", partitionBy="k", sparkMetadata="takeOver")
+    write("penstock.files", partitionBy="k", sparkMetadata="takeOver", newTarget="allow")
 
     expected = list(range(20))
     found = spark.read.parquet(str(harness.folder)).collect()
