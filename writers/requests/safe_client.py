@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from ...committers.secrets import Secrets
 from .client import Client, ErrorClassifier, classify_error
 from .entry import Entry
-from .results import Delivered, Dropped, Failure, Fatal, Result
+from .results import DeadLetter, Dropped, Failure, Fatal, Result, Retry, Split
 
 PayloadT = TypeVar("PayloadT")
-ResultT = TypeVar("ResultT", bound=Result)
+_WITH_A_MESSAGE = (Dropped, DeadLetter, Retry, Split, Fatal)
 
 
 @runtime_checkable
@@ -35,7 +35,7 @@ class SafeClient(Generic[PayloadT]):
         self._secrets = secrets
 
     async def submit(self, entries: Sequence[Entry[PayloadT]]) -> Failure | Sequence[Result]:
-        results = await self._client.submit(entries)
+        results: Any = await self._client.submit(entries)
         return [self._safe(one) for one in results] if isinstance(results, Sequence) else self._safe(results)
 
     async def close(self) -> None:
@@ -43,14 +43,16 @@ class SafeClient(Generic[PayloadT]):
 
     def classify(self, error: Exception) -> Failure:
         classify = self._client.classify if isinstance(self._client, ErrorClassifier) else classify_error
+        result: Any
         try:
             result = classify(error)
         except Exception as wrong:  # noqa: BLE001  its text may quote the first one
             result = Fatal(type(wrong).__name__, str(wrong))
-        return self._safe(result)
+        safe: Failure = self._safe(result)
+        return safe
 
-    def _safe(self, result: ResultT) -> ResultT:
-        if isinstance(result, Delivered):
+    def _safe(self, result: Any) -> Any:
+        if not isinstance(result, _WITH_A_MESSAGE):  # also what is no result, which the writer finds
             return result
         secrets = self._secrets
         if isinstance(self._client, SendsSecrets):

@@ -1,4 +1,4 @@
-"""A node of Elasticsearch with bounded answers, which does not follow redirects."""
+"""A connection to Elasticsearch with bounded answers, which does not follow redirects."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from ..requests.redirects import WithoutRedirects
 
 
 class Node(AiohttpHttpNode):
+    """See `BoundedResponse` and `WithoutRedirects`."""
+
     session: Any
 
     def _create_aiohttp_session(self) -> None:

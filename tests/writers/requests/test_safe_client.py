@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from penstock.committers.errors import ConfigurationError
 from penstock.committers.secrets import MESSAGE_MAX, Secrets
 from penstock.writers.requests.entry import Entry
-from penstock.writers.requests.results import (
-    DELIVERED,
-    DeadLetter,
-    Dropped,
-    Failure,
-    Fatal,
-    Result,
-    Retry,
-    Split,
-)
+from penstock.writers.requests.results import DELIVERED, DeadLetter, Dropped, Fatal, Result, Retry, Split
 from penstock.writers.requests.safe_client import SafeClient
 
 SAID = "geheim-1:\r\nERROR a forged line"
@@ -31,10 +23,10 @@ class Quoting:
 
     sent_secrets = ("geheim-2",)
 
-    def __init__(self, answer: Failure | Sequence[Result] | Exception) -> None:
+    def __init__(self, answer: Result | Sequence[Result] | Exception) -> None:
         self._answer = answer
 
-    async def submit(self, entries: Sequence[Entry[bytes]]) -> Failure | Sequence[Result]:
+    async def submit(self, entries: Sequence[Entry[bytes]]) -> Any:
         if isinstance(self._answer, Exception):
             raise self._answer
         return self._answer
@@ -43,17 +35,17 @@ class Quoting:
 
 
 class Classifying(Quoting):
-    def classify(self, error: Exception) -> Failure:
+    def classify(self, error: Exception) -> Result:
         return Retry("geheim-1", str(error), 5.0, is_throttled=True)
 
 
 class Failing(Quoting):
-    def classify(self, error: Exception) -> Failure:
+    def classify(self, error: Exception) -> Result:
         raise KeyError(str(error))
 
 
-def submitted(client: Quoting) -> Failure | Sequence[Result]:
-    safe = SafeClient(client, Secrets.of(["geheim-1"]))
+def submitted(client: Quoting) -> Result | Sequence[Result]:
+    safe: SafeClient[bytes] = SafeClient(client, Secrets.of(["geheim-1"]))
     try:
         return asyncio.run(safe.submit([]))
     except ValueError as error:
@@ -63,6 +55,7 @@ def submitted(client: Quoting) -> Failure | Sequence[Result]:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
+        (DELIVERED, DELIVERED),
         (Retry(SAID, SAID, 2.0, is_throttled=True), Retry(SAFE, SAFE, 2.0, is_throttled=True)),
         (Fatal("401", SAID, ConfigurationError), Fatal("401", SAFE, ConfigurationError)),
         (Split("413", SAID), Split("413", SAFE)),
@@ -72,7 +65,7 @@ def submitted(client: Quoting) -> Failure | Sequence[Result]:
         ),
     ],
 )
-def test_results_are_safe(answer: Failure | Sequence[Result], expected: Failure | Sequence[Result]) -> None:
+def test_results_are_safe(answer: Result | Sequence[Result], expected: Result | Sequence[Result]) -> None:
     assert submitted(Quoting(answer)) == expected
 
 
