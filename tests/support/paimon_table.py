@@ -97,8 +97,8 @@ class PaimonHarness(FileTableHarness):
         if not names:
             return []
         paths = [str(files[name]) for name in names]
-        relation = f"read_parquet({paths}, union_by_name = true, hive_partitioning = false)"
-        return duckdb.sql(f"SELECT {columns} FROM {relation}").fetchall()
+        relation = "read_parquet(?, union_by_name = true, hive_partitioning = false)"
+        return duckdb.execute(f"SELECT {columns} FROM {relation}", [paths]).fetchall()
 
     def options_by(self, column: str) -> Mapping[str, str]:
         return {"partitionBy": column}

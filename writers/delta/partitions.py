@@ -103,12 +103,22 @@ def format_values(names: Sequence[str], keys: Sequence[pa.Array], row: int, wher
 
 
 def _format_value(name: str, key: pa.Array, row: int, where: str) -> str | None:
-    try:
-        text = serialize(key[row].as_py(), key.type)
-    except (ValueError, OverflowError) as error:
-        raise bad_partition_value(name, "is outside the years 1 to 9999", where) from error
+    text = check_folder_value(name, key[row], where)
     if text == NULL_DIRECTORY:
         raise bad_partition_value(name, f"is '{NULL_DIRECTORY}', which readers interpret as NULL", where)
+    return text
+
+
+def check_folder_value(name: str, value: pa.Scalar, where: str) -> str | None:
+    """Return the string form of a partition value that is in the name of a folder.
+
+    Raises:
+        SchemaMismatchError: it cannot be represented, or the name is too long.
+    """
+    try:
+        text = serialize(value.as_py(), value.type)
+    except (ValueError, OverflowError) as error:
+        raise bad_partition_value(name, "is outside the years 1 to 9999", where) from error
     if _is_too_long(directory(((name, text),))):
         limit = f"is longer than a directory name can be ({DIRECTORY_NAME_BYTES_MAX} bytes, escaped)"
         raise bad_partition_value(name, limit, where)

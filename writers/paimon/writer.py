@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from ...committers.contract import AttemptId, DataFile, DataFiles
 from ...committers.crash_points import reach
 from ...committers.errors import PenstockError
 from ...committers.safe_text import get_logger
+from ..delta.partitions import check_folder_value
 from ..parquet.schema_projection import SchemaProjector
 from ..partition import not_written
 from .names import file_prefix
@@ -53,6 +55,8 @@ class PaimonWriter:
         self._plan = plan
         self._attempt = attempt
         where = f"batch {attempt.batch_id}, partition {attempt.partition}, attempt {attempt.attempt}"
+        self._where = where
+        self._partition_by: list[str] = json.loads(plan.table_schema_json).get("partitionKeys", [])
         self._project = SchemaProjector(plan.schema, where, narrows=plan.narrows)
         self._table: Any = None
         self._write: Any = None
@@ -63,14 +67,14 @@ class PaimonWriter:
 
     def check_rows(self, batch: pa.RecordBatch) -> None:
         """See `ChecksRows`."""
-        self._checked = (batch, self._project(batch))
+        self._checked = (batch, self._fitting(batch))
 
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
             return
         checked, self._checked = self._checked, None
         is_checked = checked is not None and checked[0] is batch
-        rows = checked[1] if checked is not None and is_checked else self._project(batch)
+        rows = checked[1] if checked is not None and is_checked else self._fitting(batch)
         try:
             if self._write is None:
                 self._open()
@@ -97,6 +101,18 @@ class PaimonWriter:
                 Path(self._plan.path, file.path).unlink()
         except Exception as error:  # noqa: BLE001  never raises
             logger.warning("Files of %s are left to penstock gc: %s", self._attempt, error)
+
+    def _fitting(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows in the table's schema.
+
+        Raises:
+            SchemaMismatchError: a value does not fit the table, or cannot be a partition value.
+        """
+        rows = self._project(batch)
+        for name in self._partition_by:
+            for value in rows.column(name).unique():
+                check_folder_value(name, value, self._where)
+        return rows
 
     def _open(self) -> None:
         from pypaimon.common.file_io import FileIO
