@@ -101,6 +101,8 @@ class FileInfo:
 class LocationFileSystem:
     """What product code asks of a `pyarrow.fs.FileSystem` whose root is a location in an object store."""
 
+    type_name = "simulated"
+
     def __init__(self, store: ObjectStore, location: str) -> None:
         self._store = store
         self._root = location.rstrip("/") + "/"
