@@ -5,11 +5,10 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from ..committers.contract import (
-    Batch,
-    ManifestRecord,
-)
+from ..committers import crash_points
+from ..committers.contract import Batch, ManifestRecord, ManifestState
 from ..committers.errors import (
     CheckpointGoneError,
     ConfigurationError,
@@ -20,10 +19,12 @@ from ..committers.store.sql import SqlManifestStore
 from ..committers.store.status import StreamStatus
 from ..datasource.checkpoint import Checkpoint
 from ..datasource.destinations import Cleanable, open_committer, paths_of, stored_table
+from ..datasource.sink import Sink
 from ..datasource.table_access import TableAccess
 from ..delivery.stream_settings import StreamSettings, build_sink
 from ..writers.local_path import is_relative
 from .leases import held_lease
+from .skipping import save_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,45 @@ def check_skippable(
             "to skip."
         )
     raise ConfigurationError(f"Batch {batch_id} of {stream.key} is {record.state.value}, not PREPARED.")
+
+
+def skip_batch(
+    store: SqlManifestStore,
+    stream: StreamStatus,
+    record: ManifestRecord,
+    access: TableAccess,
+    sink: Sink[Any, Any] | None,
+    who: str,
+    why: str,
+) -> ManifestRecord:
+    """Save the rows of a batch, then give it up.
+
+    Holds the lease of the stream, so that no process delivers the batch in the meantime.
+
+    Args:
+        sink: the table for the rows; None: they are not saved
+
+    Raises:
+        ConfigurationError: the batch has changed, or its rows cannot be saved. It was not given up.
+        RetryableError: a delivery process holds the lease, or the batch is in an unfinished delivery.
+    """
+    batch = record.batch
+    changed = ConfigurationError(
+        f"Batch {batch.batch_id} of {stream.key} was not given up: it was delivered, given up or written "
+        "again in the meantime. Look at it with penstock show."
+    )
+    with held_lease(store, stream.key):
+        now = store.record(stream.key, batch.batch_id)
+        if now is None or now.batch != batch or now.state is not ManifestState.PREPARED:
+            raise changed
+        if sink is not None and now.delivery_id is None:  # else `skip` raises the error
+            manifest = store.manifest(stream.key, batch.batch_id)
+            assert manifest is not None
+            save_rows(store, stream, manifest, access, sink, f"skipped by {who}: {why}")
+        crash_points.reach("skip.saved", batch.batch_id)
+        if not store.deliveries.skip(stream.key, batch.batch_id, who, why, expected=batch):
+            raise changed
+    return store.record(stream.key, batch.batch_id) or record
 
 
 def check_checkpoint_gone(stream: StreamStatus, access: TableAccess) -> str:

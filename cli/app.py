@@ -110,7 +110,7 @@ def version() -> None:
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Inspect": (inspect.status, inspect.show, history.history),
     "Deliver": (delivery.deliver, delivery.metrics),
-    "Decide about undelivered batches": (admin.park, admin.retry, admin.skip, admin.abort),
+    "Decide about undelivered batches": (admin.park, admin.retry, admin.skip, admin.acknowledge, admin.abort),
     "Repair and clean up": (repair.recover, repair.gc, forget.forget, repair.reset_query_id),
     "About": (version,),
 }

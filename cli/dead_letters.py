@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ..committers.contract import Batch, StreamKey
-from ..committers.dead_letters import joined, resent_stream, row_in
+from ..committers.dead_letters import SKIPPING, joined, resent_stream, row_in, skipped_stream
 from ..committers.errors import ConfigurationError, TableNotSupportedError, shown
 from ..committers.safe_text import get_logger
 from ..committers.store.dead_letters import Resend
@@ -163,10 +163,12 @@ def load(
             read.
         RetryableError: a table cannot be read now.
     """
+    import pyarrow as pa
+
     settings = StreamSettings.parse(stream.settings)
-    letters = find_letters(store, stream, settings)
+    found = find_letters(store, stream, settings)
     delivered, problem = None, "the query has no dead-letter destination"
-    if letters is not None:
+    for letters in _letter_streams(store, stream, found):
         table = stored_table(letters, access_to_letters(letters, stream, access))
         problem = (
             f"Penstock does not read rows from penstock.{letters.kind}. Read {letters.key.table_uri} with a "
@@ -175,12 +177,16 @@ def load(
         )
         if isinstance(table, Readable):
             try:
-                rows = table.read("query_id", stream.key.query_id)
-                delivered, problem = _of_stream(rows, stream.key), ""
+                rows = _of_stream(table.read("query_id", stream.key.query_id), stream.key)
             except TableNotSupportedError as error:
                 problem = str(error)
+                continue
+            delivered = rows if delivered is None else _sorted(pa.concat_tables([delivered, rows]))
+            problem = ""
     if only_table and delivered is None:
         raise ConfigurationError(f"The dead letters of {stream.key} cannot be read: {problem}.")
+    if delivered is not None:
+        delivered = _without_others(delivered, store, stream)
     number = last_in_table(store, replace(stream, key=resent_stream(stream.key)), access)
     return StreamLetters(
         stream,
@@ -192,6 +198,37 @@ def load(
     )
 
 
+def _letter_streams(
+    store: SqlManifestStore, stream: StreamStatus, letters: StreamStatus | None
+) -> list[StreamStatus]:
+    """Return a stream for each table with dead letters of this one: those of the query, and of `skip`."""
+    tables = {} if letters is None else {letters.key.table_uri: letters}
+    for one in store.streams():
+        if one.key == skipped_stream(stream.key, one.key.table_uri):
+            tables.setdefault(one.key.table_uri, one)
+    return list(tables.values())
+
+
+def _without_others(rows: pa.Table, store: SqlManifestStore, stream: StreamStatus) -> pa.Table:
+    """Leave out rows that `skip` saved although the batch was not skipped, and a second copy of a row.
+
+    A command that died before it skipped the batch has left them.
+    """
+    skipped = {one.batch_id for one in store.deliveries.operator_actions(stream.key) if one.what == "skip"}
+    seen: set[str] = set()
+    is_kept = []
+    for name in names_of(rows):
+        batch_id, _, letter_id = name.partition("/")
+        is_saved = letter_id.startswith(f"{SKIPPING}-")
+        is_kept.append(name not in seen and (not is_saved or int(batch_id) in skipped))
+        seen.add(name)
+    return _filtered(rows, is_kept)
+
+
+def _sorted(rows: pa.Table) -> pa.Table:
+    return rows.sort_by([("batch_id", "ascending"), ("letter_id", "ascending")])
+
+
 def _of_stream(rows: pa.Table | None, stream: StreamKey) -> pa.Table:
     """Return the rows of a stream, ordered by batch. Other streams may use the same dead-letter table."""
     import pyarrow as pa
@@ -201,7 +238,7 @@ def _of_stream(rows: pa.Table | None, stream: StreamKey) -> pa.Table:
         return LETTERS.empty_table()
     rows = rows.select(LETTERS.names).cast(LETTERS)
     is_own = pc.equal(rows["table_uri"], pa.scalar(stream.table_uri))
-    return rows.filter(is_own).sort_by([("batch_id", "ascending"), ("letter_id", "ascending")])
+    return _sorted(rows.filter(is_own))
 
 
 def waiting_rows(store: SqlManifestStore, stream: StreamKey) -> pa.Table:

@@ -260,6 +260,27 @@ def print_waiting_letters(stream: StreamStatus) -> None:
         )
 
 
+def skipped_json(stream: StreamStatus) -> dict[str, Any]:
+    skipped = stream.skipped
+    return {
+        "batches": list(skipped.batch_ids),
+        "rows": skipped.rows,
+        "unacknowledged": list(skipped.unacknowledged),
+    }
+
+
+def print_skipped(stream: StreamStatus) -> None:
+    if left := stream.skipped.unacknowledged:
+        batches = ", ".join(map(str, left))
+        query_id = stream.key.query_id
+        print_line(
+            f"{title(stream)}: {count(len(left), 'skipped batch', 'es')} ({batches}) not acknowledged. Their "
+            f"rows: penstock dead-letters show {query_id} --code skipped. To acknowledge them: penstock "
+            f"acknowledge {query_id}",
+            style="yellow",
+        )
+
+
 def table_status_json(now: TableNow | None, token: Token | None, problem: str) -> dict[str, Any]:
     """Return the current state of the table, and the stream's token in it."""
     return {
@@ -293,10 +314,16 @@ def record_json(record: ManifestRecord) -> dict[str, Any]:
         "finished_at": time_text(record.finished_at),
         **version_json("table_version", record.table_version),
         "reason": record.reason,
+        "is_skipped": record.is_skipped,
     }
 
 
 # penstock show --------------------------------------------------------------------------------------
+
+
+def state_text(record: ManifestRecord) -> str:
+    """Return the state of a batch for people."""
+    return "SKIPPED" if record.is_skipped else record.state.value
 
 
 def in_table(token: Token | None, batch: Batch) -> tuple[str, str]:
@@ -320,7 +347,7 @@ def print_batch(stream: StreamStatus, record: ManifestRecord, answer: str) -> No
         "Stream": title(stream),
         "Query id": stream.key.query_id,
         "Table": stream.key.table_uri,
-        "Batch": f"{record.batch.batch_id} {record.state.value}",
+        "Batch": f"{record.batch.batch_id} {state_text(record)}",
         "Holds": f"{record.rows:,} rows in {count(record.files, 'file')}, {size(record.size_bytes)}",
         "In the table": answer,
         "Table version": "-" if record.table_version is None else str(record.table_version),

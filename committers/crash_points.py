@@ -51,6 +51,11 @@ LETTER_POINTS = (
 a commit. The batch is the one that the rows are from.
 """
 
+SKIP_POINTS = ("skip.saved",)
+"""Crash point of `penstock skip`, after the rows of the batch are in the dead-letter table. Saving them also
+reaches the points of a commit.
+"""
+
 PAIR_POINTS = (
     "pair.rewritten",
     "pair.prepared",
@@ -67,7 +72,14 @@ PARTITION_POINTS = (
 )
 """Crash points while a catalog gets the partitions of a batch of plain files, after `commit.landed`."""
 
-CRASH_POINTS = (*STREAM_POINTS, *DELIVERY_POINTS, *LETTER_POINTS, *PAIR_POINTS, *PARTITION_POINTS)
+CRASH_POINTS = (
+    *STREAM_POINTS,
+    *DELIVERY_POINTS,
+    *LETTER_POINTS,
+    *SKIP_POINTS,
+    *PAIR_POINTS,
+    *PARTITION_POINTS,
+)
 
 Handler = Callable[[str, int], None]
 

@@ -22,7 +22,7 @@ from .safe_text import without_credentials
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Stage = Literal["commit", "send", "write"]
+Stage = Literal["commit", "send", "skip", "write"]
 WRITING: Stage = "write"
 """Refused by a task: a value does not fit."""
 SENDING: Stage = "send"
@@ -31,6 +31,11 @@ SENDING: Stage = "send"
 COMMITTING: Stage = "commit"
 """Refused by a table when the batch is committed."""
 
+SKIPPING: Stage = "skip"
+"""Not refused: an operator has skipped the batch."""
+
+SKIPPED = "skipped"
+"""Code of the rows of a batch that an operator has skipped."""
 DOES_NOT_FIT = "does_not_fit"
 """Code of a value that cannot be converted."""
 
@@ -180,6 +185,11 @@ def letters_stream(stream: StreamKey, letters_uri: str) -> StreamKey:
         letters_uri: address of the dead-letter destination
     """
     return StreamKey(_derived_id("dead letters", stream), letters_uri)
+
+
+def skipped_stream(stream: StreamKey, letters_uri: str) -> StreamKey:
+    """Return the stream of the rows that an operator has skipped, in a dead-letter table."""
+    return StreamKey(_derived_id("skipped", stream), letters_uri)
 
 
 def resent_stream(stream: StreamKey) -> StreamKey:

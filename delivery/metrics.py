@@ -109,6 +109,19 @@ STREAM_METRICS = (
         lambda stream, now: stream.dead_letters_waiting,
         _plus,
     ),
+    StreamMetric(
+        "penstock_skipped_rows",
+        "Rows of batches that operators have skipped.",
+        lambda stream, now: stream.skipped.rows,
+        _plus,
+        CounterMetricFamily,
+    ),
+    StreamMetric(
+        "penstock_skipped_unacknowledged",
+        "Skipped batches that no operator has acknowledged.",
+        lambda stream, now: len(stream.skipped.unacknowledged),
+        _plus,
+    ),
     *(
         StreamMetric(f"penstock_committed_{unit}", help_text, value, _plus, CounterMetricFamily)
         for unit, help_text, value in (

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...committers.errors import ConfigurationError
 from . import options
 from .common import checked_reason, confirm, opened_store, operator
+
+if TYPE_CHECKING:
+    from ...committers.store.sql import SqlManifestStore
+    from ...committers.store.status import StreamStatus
+    from ...datasource.table_access import TableAccess
 
 
 def park(
@@ -83,6 +87,18 @@ def skip(
     batch: Annotated[int, typer.Argument(help="The batch id.", show_default=False)],
     reason: options.Reason,
     who: options.Who = None,
+    save_to: Annotated[
+        str | None,
+        typer.Option(
+            "--save-to",
+            metavar="LOCATION",
+            help="Delta table for the rows. Default: the query's dead-letter table; without one, the folder "
+            "penstock-skipped in the checkpoint.",
+        ),
+    ] = None,
+    discard_rows: Annotated[
+        bool, typer.Option("--discard-rows", help="Do not save the rows: they are lost for good.")
+    ] = False,
     yes: options.Yes = False,
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,
@@ -90,38 +106,95 @@ def skip(
     catalog: options.Catalog = None,
     as_json: options.Json = False,
 ) -> None:
-    """Give up one undelivered batch for good: its rows never reach the table.
+    """Give up one undelivered batch, after its rows are saved where `dead-letters resend` can send them.
 
-    The batches after it can then be delivered. Its files stay until `penstock gc --delete`. A parked stream
-    stays parked until `penstock retry`.
+    The batches after it can then be delivered. Rows that a request-based destination has acknowledged already
+    are not saved. The files stay until `penstock gc --delete`. A parked stream stays parked until `penstock
+    retry`. `penstock status` ends with exit code 1 until `penstock acknowledge`.
 
     Example: `penstock skip flights 41 --reason "corrupt source file" --store $URL`
     """
     from ...committers.store.selection import select_one
     from ...datasource.table_access import TableAccess
-    from ..admin import check_skippable
+    from ..admin import check_skippable, skip_batch
     from ..output import count, print_json, print_line, record_json, stream_json, title
+    from ..skipping import SkippedRows, delivered_rows, place_of_saved
 
     access, name, why = TableAccess.parse(storage, catalog), operator(who), checked_reason(reason)
     with opened_store(checkpoint, store) as opened:
         found = select_one(opened.streams(), stream)
         record = check_skippable(opened, found, batch, access)
+        manifest = opened.manifest(found.key, batch)
+        delivered = 0 if manifest is None else delivered_rows(opened, manifest)
+        rows = SkippedRows(record.rows, delivered)
+        uri = found.key.table_uri
         print_line(
             f"Batch {batch} of {title(found)} has {record.rows:,} rows in {count(record.files, 'file')}. "
-            f"They will never be in {found.key.table_uri}.",
+            + (f"{delivered:,} of them, from the first one on, are in {uri} already." if delivered else ""),
             stderr=True,
         )
-        confirm("Give up the batch for good?", yes)
-        if not opened.deliveries.skip(found.key, batch, name, why, expected=record.batch):
-            raise ConfigurationError(
-                f"Batch {batch} of {found.key} was not given up: it was delivered, given up or written again "
-                "in the meantime. Look at it with penstock show."
-            )
-        skipped = opened.record(found.key, batch) or record
+        sink = None
+        if not discard_rows:
+            sink = place_of_saved(opened, found, access, save_to)
+        where = "are lost for good" if sink is None else f"are saved in {sink.table_uri}"
+        if rows.missing:
+            what = f"The other {rows.missing:,}" if delivered else "They"
+            print_line(f"{what} {_is_missing(opened, found, access, uri)}: they {where}.", stderr=True)
+        confirm("Give up the batch?" if sink is not None else "Give up the batch for good?", yes)
+        skipped = skip_batch(opened, found, record, access, sink, name, why)
     if as_json:
-        print_json({**stream_json(found), **record_json(skipped), "decision": "skip", "who": name})
+        saved = None if sink is None else sink.table_uri
+        numbers = {"rows_delivered": delivered, "rows_missing": rows.missing, "saved_to": saved}
+        print_json({**stream_json(found), **record_json(skipped), "decision": "skip", "who": name, **numbers})
+        return
+    print_line(f"Skipped. If the stream is parked, resume it: penstock retry {found.key.query_id}")
+    if sink is not None:
+        print_line(
+            f"To send the saved rows again, once the cause is corrected: penstock dead-letters resend "
+            f"{found.key.query_id} --code skipped"
+        )
+
+
+def _is_missing(store: SqlManifestStore, stream: StreamStatus, access: TableAccess, uri: str) -> str:
+    """What is known of rows that the destination has not acknowledged in order."""
+    from ...committers.progress import StoresProgress
+    from ...datasource.destinations import open_committer
+
+    if isinstance(open_committer(stream, access, store), StoresProgress):
+        return f"are not acknowledged as sent to {uri}, where some of them may be nevertheless"
+    return f"will not be in {uri}"
+
+
+def acknowledge(
+    stream: options.Stream,
+    reason: Annotated[
+        str,
+        typer.Option("--reason", metavar="TEXT", help="The reason, kept in the store.", show_default=False),
+    ] = "",
+    who: options.Who = None,
+    checkpoint: options.Checkpoint = None,
+    store: options.Store = None,
+    as_json: options.Json = False,
+) -> None:
+    """Record that you know of the skipped batches of a stream: `penstock status` no longer reports them.
+
+    Example: `penstock acknowledge flights --reason "rows sent again" --store $URL`
+    """
+    from ...committers.store.selection import select_one
+    from ..output import count, print_json, print_line, stream_json, title
+
+    name = operator(who)
+    with opened_store(checkpoint, store) as opened:
+        found = select_one(opened.streams(), stream)
+        batches = found.skipped.unacknowledged
+        if batches:
+            opened.deliveries.acknowledge(found.key, name, reason)
+    if as_json:
+        print_json({**stream_json(found), "decision": "acknowledge", "who": name, "batches": list(batches)})
+    elif batches:
+        print_line(f"Acknowledged {count(len(batches), 'skipped batch', 'es')} of {title(found)}.")
     else:
-        print_line(f"Skipped. If the stream is parked, resume it: penstock retry {found.key.query_id}")
+        print_line("There is nothing to acknowledge.")
 
 
 def abort(

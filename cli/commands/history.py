@@ -43,7 +43,7 @@ def history(
     table = output.table("Batch", "State", "Rows", "Files", "Size", "Prepared", "Finished", left=("State",))
     for batch in batches:
         times = (_second(output.time_text(moment)) for moment in (batch.prepared_at, batch.finished_at))
-        row = (str(batch.batch.batch_id), batch.state.value, f"{batch.rows:,}", f"{batch.files:,}")
+        row = (str(batch.batch.batch_id), output.state_text(batch), f"{batch.rows:,}", f"{batch.files:,}")
         table.add_row(*row, output.size(batch.size_bytes), *times)
     output.console().print(table)
     for delivery in deliveries:

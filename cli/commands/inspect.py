@@ -29,8 +29,9 @@ def status(
 ) -> None:
     """List the streams of a store: last batch, pending batches, committed rows, table version, deliveries.
 
-    "Table" is the version of the table that contains the last committed batch. With --table, exit code 1
-    means that a table was dropped, re-created or restored after the stream had written to it.
+    "Table" is the version of the table that contains the last committed batch. Exit code 1 means that a batch
+    was skipped and nobody has acknowledged it (penstock acknowledge), or, with --table, that a table was
+    dropped, re-created or restored after the stream had written to it.
 
     Example: `penstock status --checkpoint /checkpoints/flights --table`
     """
@@ -53,6 +54,7 @@ def status(
             {
                 **output.status_json(*row, now),
                 "dead_letters": of_row[0].dead_letters_waiting,
+                "skipped": output.skipped_json(of_row[0]),
                 "delivery": delivery_output.delivery_json(*of_row, now),
             }
             for row, of_row in zip(rows, deliveries, strict=True)
@@ -65,6 +67,7 @@ def status(
                 delivery_output.print_delivery(found, statistics, utc_now())
         for found in chosen:
             output.print_waiting_letters(found)
+            output.print_skipped(found)
     else:
         output.print_line(f"The store {name} has no streams yet.")
     problems = [
@@ -74,7 +77,8 @@ def status(
     ]
     for found, problem in problems:
         output.print_line(f"{found.key}: {problem}", style="red", stderr=True)
-    raise typer.Exit(ATTENTION if problems else 0)
+    is_skipped = any(found.skipped.unacknowledged for found in chosen)
+    raise typer.Exit(ATTENTION if problems or is_skipped else 0)
 
 
 def _table_status(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from ..contract import AbortedBy, Batch, ManifestRecord, ManifestState, StreamKe
 from ..errors import RetryableError
 from . import delivery_queries, pruning, queries
 from .database import Clock, Database
-from .tables import IS_PREPARED, manifests, operator_actions, streams
+from .tables import IS_PREPARED, dead_letters, manifests, operator_actions, streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class OperatorAction:
     at: datetime
     who: str
     what: str
-    """`park`, `retry`, `skip` or `abort`."""
+    """`park`, `retry`, `skip`, `acknowledge` or `abort`."""
     batch_id: int | None
     """None if the action concerns the whole stream."""
     why: str
@@ -87,7 +87,15 @@ class SqlOperatorActions:
             values = queries.aborted(now, AbortedBy.SKIP, f"skipped by {who}: {why}")
             queries.update_prepared(connection, stream_id, Batch(stream, batch_id, row.digest), values)
             delivery_queries.put_operator_actions(connection, stream_id, now, who, "skip", why, [batch_id])
+            letters = sa.delete(dead_letters).filter_by(stream_id=stream_id, batch_id=batch_id)
+            connection.execute(letters)  # the caller has saved them with the batch's rows
         return True
+
+    def acknowledge(self, stream: StreamKey, who: str, why: str) -> None:
+        """Record that an operator knows of all batches that are skipped now: they need no more attention."""
+        with self._database.write() as connection:
+            stream_id, now = self._lock(connection, stream), self._clock()
+            delivery_queries.put_operator_actions(connection, stream_id, now, who, "acknowledge", why)
 
     def abort_pending(
         self,

@@ -12,7 +12,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from ..contract import ManifestState, StreamKey
+from ..contract import AbortedBy, ManifestState, StreamKey
 from . import queries
 from .database import Database
 from .delivery_queries import DeliveryPhase
@@ -61,12 +61,19 @@ def _prunable(connection: Connection, stream_id: int, older_than: datetime, keep
     beyond = sa.select(manifests.c.batch_id).where(is_of_stream).order_by(manifests.c.batch_id.desc())
     first_beyond = beyond.offset(keep).limit(1).scalar_subquery()
     is_done = manifests.c.state.in_((ManifestState.COMMITTED.value, ManifestState.ABORTED.value))
+    is_skipped = sa.func.coalesce(manifests.c.aborted_by, "") == AbortedBy.SKIP.value  # kept for `status`
     is_old = sa.or_(manifests.c.finished_at < older_than, manifests.c.batch_id <= first_beyond)
     query = sa.select(manifests.c.batch_id).select_from(
         manifests.outerjoin(deliveries, deliveries.c.id == manifests.c.delivery_id)
     )
     query = query.where(
-        is_of_stream, is_done, is_old, manifests.c.batch_id < newest, _is_unneeded(), sa.not_(_has_letters())
+        is_of_stream,
+        is_done,
+        is_old,
+        sa.not_(is_skipped),
+        manifests.c.batch_id < newest,
+        _is_unneeded(),
+        sa.not_(_has_letters()),
     )
     query = query.order_by(manifests.c.batch_id).limit(BATCHES_AT_ONCE)
     return list(connection.scalars(query))

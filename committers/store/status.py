@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from ..contract import ManifestRecord, StreamKey
+from ..contract import AbortedBy, ManifestRecord, StreamKey
 from ..dead_letters import letters_stream
 from ..deliveries.contract import Backlog, DeliveryState
 from ..row_log.sharing import parsed_settings
 from . import queries
 from .dead_letters import count_waiting
 from .maintenance import WHOLE
-from .tables import maintenance, manifests, streams
+from .tables import maintenance, manifests, operator_actions, streams
 
 IDS_MAX = 500
 """Most ids that are listed in one statement: databases limit its parameters."""
@@ -31,6 +31,17 @@ class WrittenTable:
     table_version: int
     batch_id: int | None
     """The last batch; None if an operator has accepted the table at that version."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedBatches:
+    """The batches of a stream that operators have skipped."""
+
+    batch_ids: tuple[int, ...] = ()
+    rows: int = 0
+    """With those that the destination had already."""
+    unacknowledged: tuple[int, ...] = ()
+    """The batches that were skipped after the last `acknowledge`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +74,7 @@ class StreamStatus:
     """None before the first commit."""
     maintained_at: datetime | None
     """When a delivery process has last maintained the stream; None: never."""
+    skipped: SkippedBatches = SkippedBatches()
 
     @property
     def pending(self) -> int:
@@ -102,6 +114,7 @@ def statuses(connection: Connection, *chosen: sa.ColumnElement[bool]) -> list[St
         written=_written_letters(connection, rows),
         letters=count_waiting(connection),
         maintained=_maintained(connection, ids),
+        skipped=_skipped(connection),
     )
     return [_status_of(row, details) for row in rows]
 
@@ -116,6 +129,7 @@ class _Details:
     """Rows that dead-letter destinations have."""
     letters: Mapping[int, int]
     maintained: Mapping[int, datetime]
+    skipped: Mapping[int, SkippedBatches]
 
 
 def _newest(connection: Connection, chosen: Sequence[sa.ColumnElement[bool]]) -> dict[int, Row[Any]]:
@@ -155,6 +169,31 @@ def _letters_of(row: Row[Any]) -> StreamKey | None:
     return letters_stream(StreamKey(row.query_id, row.table_uri), uri) if uri else None
 
 
+def _skipped(connection: Connection) -> dict[int, SkippedBatches]:
+    """Return the skipped batches by the number of the stream. Reads operators' decisions, which are few."""
+    is_record = sa.and_(
+        manifests.c.stream_id == operator_actions.c.stream_id,
+        manifests.c.batch_id == operator_actions.c.batch_id,
+        manifests.c.aborted_by == AbortedBy.SKIP.value,
+    )
+    query = (
+        sa.select(operator_actions.c.stream_id, operator_actions.c.what)
+        .add_columns(manifests.c.batch_id, manifests.c.rows)
+        .select_from(operator_actions.outerjoin(manifests, is_record))
+        .where(operator_actions.c.what.in_(("skip", "acknowledge")))
+        .order_by(operator_actions.c.id)
+    )
+    found: dict[int, SkippedBatches] = {}
+    for stream_id, what, batch_id, rows in connection.execute(query):
+        one = found.get(stream_id, SkippedBatches())
+        if what == "acknowledge":
+            found[stream_id] = replace(one, unacknowledged=())
+        elif batch_id is not None and batch_id not in one.batch_ids:  # it was not written again since
+            ids, left = (*one.batch_ids, batch_id), (*one.unacknowledged, batch_id)
+            found[stream_id] = SkippedBatches(ids, one.rows + rows, left)
+    return found
+
+
 def _status_of(row: Row[Any], details: _Details) -> StreamStatus:
     key, letters = StreamKey(row.query_id, row.table_uri), _letters_of(row)
     newest = details.newest.get(row.id)
@@ -176,6 +215,7 @@ def _status_of(row: Row[Any], details: _Details) -> StreamStatus:
         dead_letters_waiting=details.letters.get(row.id, 0),
         written=written_table(row),
         maintained_at=details.maintained.get(row.id),
+        skipped=details.skipped.get(row.id, SkippedBatches()),
     )
 
 

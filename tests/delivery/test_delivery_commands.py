@@ -233,21 +233,24 @@ def test_decisions_need_a_reason(delta: DecoupledLake, command: tuple[str, ...])
 # skip -----------------------------------------------------------------------------------------------
 
 
-def test_a_skipped_batch_is_never_committed_and_the_others_are(lake: DecoupledLake) -> None:
-    refused = Ended("skip", "ids", "1", *REASON, answer="n\n")
+def test_a_skipped_batch_is_never_committed_and_the_others_are(lake: DecoupledLake, tmp_path: Path) -> None:
+    save = ("--save-to", str(tmp_path / "saved"))
+    refused = Ended("skip", "ids", "1", *REASON, *save, answer="n\n")
     assert refused.code == 1
     assert "has 2 rows in 2 files" in refused.err
     assert lake.left == 3
-    assert Ended("skip", "ids", "1", *REASON, "--who", "ada", answer="y\n").code == 0
+    assert Ended("skip", "ids", "1", *REASON, *save, "--who", "ada", answer="y\n").code == 0
     assert decisions(lake) == [("ada", "skip", 1, "rows are bad")]
     assert Ended("deliver", "--once").code == 0
     assert lake.row_ids() == [1, 2, 5, 6]
     assert state(lake, 1) is ManifestState.ABORTED
+    found = Ended("dead-letters", "show", "ids", "--json").json["letters"]
+    assert sorted(json.loads(one["row"])["id"] for one in found) == [3, 4]
 
 
 @pytest.mark.usefixtures("delta")
 def test_skip_writes_json() -> None:
-    skipped = Ended("skip", "ids", "1", *REASON, "--yes", "--json").json
+    skipped = Ended("skip", "ids", "1", *REASON, "--discard-rows", "--yes", "--json").json
     assert (skipped["batch_id"], skipped["state"], skipped["decision"]) == (1, "ABORTED", "skip")
     assert "rows are bad" in skipped["reason"]
 
@@ -578,7 +581,7 @@ def test_batches_for_a_table_that_was_created_again_are_skipped(lake: DecoupledL
     assert "penstock skip" in accepted.err
     assert Ended("retry", "--reason", "it was on purpose").code == 0
     assert Ended("deliver", "--once").code == 1
-    assert Ended("skip", QUERY, "3", "--yes", *REASON).code == 0
+    assert Ended("skip", QUERY, "3", "--discard-rows", "--yes", *REASON).code == 0
     assert Ended("retry", "--reason", "skipped").code == 0
     assert Ended("deliver", "--once").code == 0
     assert lake.row_ids() == [-1]

@@ -362,7 +362,7 @@ def test_recover_says_that_the_delivery_process_sends(stream: Stream) -> None:
 
 def test_a_batch_that_is_skipped_is_not_sent(stream: Stream) -> None:
     stream.prepare(3)
-    skipped = Ended("skip", "q1", "1", "--yes", "--reason", "test", "--store", stream.store_url)
+    skipped = Ended("skip", "q1", "1", "--yes", "--reason", "x", "--store", stream.store_url)
     assert skipped.code == 0, skipped.err
     assert stream.deliver().code == 0
     assert sorted(stream.server.ids()) == [*range(ROWS // 3), *range(2 * ROWS // 3, ROWS)]

@@ -289,7 +289,7 @@ def test_deliver_once_status_and_show(lake: PostgresBacklog) -> None:
 
 def test_a_skipped_batch_is_left_out_and_its_staging_tables_are_found_by_gc(lake: PostgresBacklog) -> None:
     lake.fill(3)
-    penstock(lake.store_url, "skip", lake.query.query_id, "1", "--reason", "x", "--yes")
+    penstock(lake.store_url, "skip", lake.query.query_id, "1", "--reason", "x", "--yes", "--discard-rows")
     penstock(lake.store_url, "deliver", "--once")
 
     assert lake.query.ids() == [1, 2, 5, 6]

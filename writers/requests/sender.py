@@ -418,7 +418,7 @@ class RequestSender(Generic[PayloadT]):
                 self._observer(done)
             except Exception as error:  # noqa: BLE001  of any type
                 self._fail(_wrapped(error))
-                return
+                done = [one for one in done if isinstance(one[1], Delivered)]
         self._progress.finish([entry.position for entry, _ in done])
         counters = self._counters
         for _, result in done:
