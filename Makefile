@@ -66,6 +66,9 @@ lint: .venv/.installed ## Format, lint, types and direction of imports, without 
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+.PHONY: environments
+environments: .venv-spark40/.installed .venv-paimon/.installed .venv-docs/.locked ## Install what CI needs besides .venv: Spark 4.0, Paimon, docs
+
 .PHONY: format
 format: .venv/.installed ## Rewrite the code the way `make lint` wants it
 	@$(BIN)/ruff format .
