@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from ..arrow_ipc.reader import read_schema
 from .address import quoted
 from .content import PostgresContent
 from .staging import StagingTable
@@ -33,8 +34,8 @@ def staged_schema(content: PostgresContent) -> pa.Schema:
     """Return the columns of the rows. Without those of the query, from the types of the table."""
     derived = pa.schema([(name, arrow_type(kind)) for name, kind in content.columns])
     try:
-        given = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(content.schema, validate=True)))
-    except (ValueError, OSError, pa.ArrowException):
+        given = read_schema(base64.b64decode(content.schema, validate=True))
+    except ValueError:
         return derived
     return given if len(given) == len(derived) else derived
 
