@@ -57,7 +57,7 @@ campaigns: .venv/spark.jsa java ## What test-all leaves out: kills of each desti
 	@$(BIN)/pytest $(PARALLEL) -m campaign $(PYTEST_ARGS)
 
 .PHONY: check
-check: lint test-all ## What CI runs first: lint, types, direction of imports, all tests
+check: lint test-all ## Lint, types, direction of imports, all tests
 
 .PHONY: lint
 lint: .venv/.installed ## Format, lint, types and direction of imports, without tests
