@@ -52,7 +52,7 @@ _unexpected: list[str] = []
 
 SLOW_FOLDERS = ("bad_input", "chaos", "fuzz", "plug_in", "request_plug_in")
 SLOW = {
-    "cli": "dead_letters",
+    "cli": "dead_letters skip",
     "committers": (
         "compaction deletion delta_azure delta_lost_responses delta_object_store "
         "ducklake* files_* hudi_java hudi_s3 iceberg_catalogs iceberg_expiry "
