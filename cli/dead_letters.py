@@ -15,7 +15,7 @@ from ..committers.errors import ConfigurationError, TableNotSupportedError, show
 from ..committers.safe_text import get_logger
 from ..committers.store.dead_letters import Resend
 from ..datasource.dead_letters import LETTERS, committed_up_to, letters_batch, write_rows
-from ..datasource.destinations import Readable, stored_table
+from ..datasource.destinations import Readable, access_of, stored_table
 from ..datasource.settings import DEAD_LETTERS, settings_of
 from ..datasource.sink import check_same_table
 from ..delivery.stream_settings import StreamSettings, access_to_letters, build_sink, find_letters
@@ -187,7 +187,8 @@ def load(
         raise ConfigurationError(f"The dead letters of {stream.key} cannot be read: {problem}.")
     if delivered is not None:
         delivered = _without_others(delivered, store, stream)
-    number = last_in_table(store, replace(stream, key=resent_stream(stream.key)), access)
+    own = replace(access_of(stream, access), streams={})  # the stream of resends has another id
+    number = last_in_table(store, replace(stream, key=resent_stream(stream.key)), own)
     return StreamLetters(
         stream,
         store.dead_letters.counts(stream.key),

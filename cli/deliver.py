@@ -130,13 +130,13 @@ def exit_if_stalled(stop: threading.Event, seconds: float = END_S) -> Iterator[N
 
 
 def read_secrets() -> tuple[str, TableAccess]:
-    """Read the URL of the store, and the storage and catalog options, from the first line of stdin."""
+    """Read the URL of the store, and the options for tables, from the first line of stdin."""
     given: dict[str, Any] = json.loads(sys.stdin.readline() or "{}")
     if "store" not in given:
         raise ConfigurationError(
             "--from-stdin is only for penstock.start_delivery: the first line of stdin names no store."
         )
-    return str(given["store"]), TableAccess(dict(given["storage"]), dict(given["catalog"]))
+    return str(given["store"]), TableAccess.of_json(given)
 
 
 def stop_at_end_of_stdin(stop: threading.Event) -> None:

@@ -13,6 +13,7 @@ from ..committers.safe_text import one_line
 from ..committers.store.sql import SqlManifestStore
 from ..committers.store.status import StreamStatus
 from ..datasource.destinations import Cleanable, cleanup_of, stored_table
+from ..datasource.stream_access import has_own_access
 from ..datasource.table_access import TableAccess
 from . import output
 
@@ -89,7 +90,9 @@ def clean_table(
     try:
         for stream in streams:
             stored_table(stream, access).committer()  # refuses unknown kinds of tables
-        stored = stored_table(streams[0], access)
+        stored = stored_table(
+            next((one for one in streams if has_own_access(one, access)), streams[0]), access
+        )
         if not isinstance(stored, Cleanable):
             return cleaned
         cleanup = cleanup_of(stored, store, keys)

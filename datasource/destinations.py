@@ -142,7 +142,15 @@ def stored_table(stream: StreamStatus, access: TableAccess) -> StoredTable:
     Raises:
         ConfigurationError: no such destination is installed, or options are missing to open the table.
     """
-    return destination_type(stream.key, stream.kind).stored_table(stream.key, access)
+    destination = destination_type(stream.key, stream.kind)
+    return destination.stored_table(stream.key, access_of(stream, access))
+
+
+def access_of(stream: StreamStatus, access: TableAccess) -> TableAccess:
+    """Return the options of a process for one stream. See `merged_access`. Raises as `destination_type`."""
+    from .stream_access import merged_access  # loads SQLAlchemy, which executors do not need
+
+    return merged_access(stream, destination_type(stream.key, stream.kind).options, access)
 
 
 def open_committer(stream: StreamStatus, access: TableAccess, store: SqlManifestStore) -> Committer:

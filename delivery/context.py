@@ -12,9 +12,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..committers.requests.contract import Counters
+from ..committers.safe_text import get_logger
 from ..committers.store.database import Clock
 from ..committers.store.sql import SqlManifestStore, utc_now
 from ..committers.store.status import StreamStatus
+from ..datasource.stream_access import about_unknown_names
 from ..datasource.table_access import TableAccess
 from .attempts import DeliveryListener, DeliveryReport, ServiceSettings
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 OpenSpark: TypeAlias = "Callable[[], SparkSession]"
 """Returns a session that works. Called for each compaction on Spark, in any thread."""
+
+
+logger = get_logger("penstock.delivery")
 
 
 def new_holder() -> str:
@@ -43,6 +48,11 @@ class DeliveryContext:
     clock: Clock = utc_now
     holder: str = field(default_factory=new_holder)
     """Name under which this process holds leases."""
+
+    def check_names(self, store: SqlManifestStore, streams: Sequence[StreamStatus]) -> None:
+        """Log which credentials of this process are for no stream of the store."""
+        if warning := about_unknown_names(self.access, streams, store.name):
+            logger.warning("%s", warning)
 
     def on_poll(self, store: SqlManifestStore, streams: Sequence[StreamStatus], now: datetime) -> None:
         for listener in self.listeners:

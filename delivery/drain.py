@@ -55,7 +55,9 @@ def drain(
         PenstockError: the store cannot be read.
     """
     now = context.clock()
-    streams = [stream for stream in store.streams() if is_chosen(stream)]
+    known = store.streams()
+    context.check_names(store, known)
+    streams = [stream for stream in known if is_chosen(stream)]
     context.on_poll(store, streams, now)
     changed = [stream for stream in streams if has_news(stream)]
     idle = sorted((stream for stream in streams if not has_news(stream)), key=maintained_at)

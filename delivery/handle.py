@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..committers.errors import ConfigurationError, PenstockError
 from ..committers.safe_text import get_logger
-from ..datasource.table_access import TableAccess
+from ..datasource.table_access import StreamAccess, TableAccess
 from .attempts import ServiceSettings
 from .context import DeliveryContext
 from .listeners import LOOPBACK
@@ -41,6 +41,7 @@ def start_delivery(
     stream: str | None = None,
     storage: Mapping[str, str] | None = None,
     catalog: Mapping[str, str] | None = None,
+    streams: Mapping[str, Mapping[str, Any]] | None = None,
     spark: SparkSession | None = None,
     process: bool = False,
     parallel: int = 2,
@@ -61,6 +62,8 @@ def start_delivery(
         stream: deliver only this stream: a query's name, its id or the beginning of its id, or a table
         storage: options of the object store of Delta tables, as in the query's `storage.*`
         catalog: properties of the catalog, as in the query's `catalog.*`
+        streams: options for single streams or destinations, with their credentials, as in the options file
+            of commands: `{"flights": {"url": "postgresql://..."}}`
         spark: for queries with `compactWith=spark`; without it, this process rewrites their files and logs a
             warning
         process: run in a separate process, which is restarted if it dies, instead of in a thread
@@ -71,7 +74,7 @@ def start_delivery(
         maintenance: also maintain the tables, as their options say
 
     Raises:
-        ConfigurationError: the arguments contradict each other.
+        ConfigurationError: the arguments contradict each other, or an entry of `streams` has another form.
     """
     if (store is None) == (checkpoint is None):
         raise ConfigurationError("start_delivery needs either `store` or `checkpoint`.")
@@ -85,6 +88,7 @@ def start_delivery(
     access = TableAccess(
         {key.upper(): value for key, value in (storage or {}).items()},
         {key.lower(): value for key, value in (catalog or {}).items()},
+        streams=StreamAccess.parse_all(streams or {}, "start_delivery"),
     )
     scope = DeliveryScope(stores=(url,), stream=stream, waits_for_stores=True)
     open_spark = None if spark is None else lambda: spark

@@ -109,8 +109,7 @@ class SubprocessRunner:
             *([] if settings.maintains else ["--no-maintenance"]),
         ]
         (url,) = scope.stores
-        storage, catalog = dict(context.access.storage), dict(context.access.catalog)
-        self._secrets = {"store": url, "storage": storage, "catalog": catalog}
+        self._secrets = {"store": url, **context.access.to_json()}
 
     def run(self, stop: threading.Event, on_error: OnError) -> None:
         """Start the process and wait for it.

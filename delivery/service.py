@@ -97,6 +97,7 @@ class DeliveryService:
         self._idle: deque[StreamWorker] = deque()
         """Streams whose maintenance is due, when all were read."""
         self._read_all_at = time.monotonic()
+        self._has_checked_names = False
 
     # Main loop --------------------------------------------------------------------------------------
 
@@ -155,7 +156,11 @@ class DeliveryService:
     def _read_all(self, now: datetime) -> list[StreamWorker]:
         """Read all streams, and return those with prepared batches."""
         started = time.monotonic()
-        streams = [stream for stream in self._store.streams() if self._is_chosen(stream)]
+        known = self._store.streams()
+        if not self._has_checked_names:
+            self._context.check_names(self._store, known)
+            self._has_checked_names = True
+        streams = [stream for stream in known if self._is_chosen(stream)]
         self._context.on_poll(self._store, streams, now)
         workers = self._decoupled(streams) if self._context.settings.delivers else []
         idle = [worker for worker in workers if not worker.stream.backlog.batches]

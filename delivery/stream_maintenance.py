@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..committers.errors import PenstockError
 from ..committers.safe_text import get_logger
 from ..committers.store.maintenance import WHOLE
-from ..datasource.destinations import Cleanable, stored_table
+from ..datasource.destinations import Cleanable, access_of, stored_table
 from ..datasource.sink import Destination, Maintainable
 from .maintenance_steps import MaintenanceRunner, maintenance_runner
 from .sources import SOURCES_GRACE, remove_sources
@@ -111,7 +111,7 @@ class StreamMaintenance:
                 self._store,
                 self._stream.key,
                 sink.maintenance_policy(),
-                access=self._access,
+                access=access_of(self._stream, self._access),
                 now=self._clock,
                 stop=self._stop,
             )

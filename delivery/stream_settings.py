@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ..committers.dead_letters import letters_stream
 from ..committers.errors import ConfigurationError, ManifestCorruptError, shown
-from ..datasource.destinations import destination_type
+from ..datasource.destinations import access_of, destination_type
 from ..datasource.options.parsing import Option, not_storable
 from ..datasource.settings import DEAD_LETTERS
 from ..datasource.sink import Destination, Sink
@@ -86,7 +86,7 @@ def build_sink(stream: StreamStatus, settings: StreamSettings, access: TableAcce
     _check_keys(stream.key, destination.options, settings.options)
     # Options deadLetter.* are not stored with those of the stream, but with the stream of its dead letters.
     letters = {"deadLetter": settings.dead_letters} if settings.dead_letters else {}
-    sink = destination.sink(stream.key, {**letters, **settings.options}, access)
+    sink = destination.sink(stream.key, {**letters, **settings.options}, access_of(stream, access))
     _check_table(stream.key, sink)
     return sink
 
@@ -110,12 +110,8 @@ def build_letter_sink(letters: StreamStatus, stream: StreamStatus, access: Table
 def access_to_letters(letters: StreamStatus, stream: StreamStatus, access: TableAccess) -> TableAccess:
     """Return the options of this process without those that are for the destination of the stream only."""
     known = {option.name.lower() for option in destination_type(stream.key, stream.kind).options}
-    storage = {
-        key: value
-        for key, value in access.storage.items()
-        if "." not in key and (letters.kind == stream.kind or key.lower() not in known)
-    }
-    return TableAccess(storage, access.catalog)
+    storage = access.for_object_store(() if letters.kind == stream.kind else known)
+    return replace(access, storage=storage)
 
 
 def _check_keys(stream: StreamKey, known: tuple[Option, ...], options: Mapping[str, str]) -> None:

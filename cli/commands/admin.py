@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...datasource.table_access import TableAccess
 from . import options
 from .common import checked_reason, confirm, opened_store, operator
 
@@ -83,6 +84,7 @@ def retry(
 
 
 def skip(
+    access: TableAccess,
     stream: options.Stream,
     batch: Annotated[int, typer.Argument(help="The batch id.", show_default=False)],
     reason: options.Reason,
@@ -102,8 +104,6 @@ def skip(
     yes: options.Yes = False,
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,
-    storage: options.Storage = None,
-    catalog: options.Catalog = None,
     as_json: options.Json = False,
 ) -> None:
     """Give up one undelivered batch, after its rows are saved where `dead-letters resend` can send them.
@@ -115,13 +115,12 @@ def skip(
     Example: `penstock skip flights 41 --reason "corrupt source file" --store $URL`
     """
     from ...committers.store.selection import select_one
-    from ...datasource.table_access import TableAccess
     from ..admin import check_skippable, skip_batch
     from ..output import count, print_json, print_line, record_json, stream_json, title
     from ..skipping import SkippedRows, delivered_rows, place_of_saved
 
-    access, name, why = TableAccess.parse(storage, catalog), operator(who), checked_reason(reason)
-    with opened_store(checkpoint, store) as opened:
+    name, why = operator(who), checked_reason(reason)
+    with opened_store(checkpoint, store, access) as opened:
         found = select_one(opened.streams(), stream)
         record = check_skippable(opened, found, batch, access)
         manifest = opened.manifest(found.key, batch)
@@ -198,14 +197,13 @@ def acknowledge(
 
 
 def abort(
+    access: TableAccess,
     stream: options.Stream,
     reason: options.Reason,
     who: options.Who = None,
     yes: options.Yes = False,
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,
-    storage: options.Storage = None,
-    catalog: options.Catalog = None,
     as_json: options.Json = False,
 ) -> None:
     """Give up all undelivered batches of a query whose checkpoint is lost, and delete their files.
@@ -217,13 +215,12 @@ def abort(
     Example: `penstock abort flights --reason "checkpoint disk lost" --store $URL`
     """
     from ...committers.store.selection import select_one
-    from ...datasource.table_access import TableAccess
     from ..admin import abort as abort_stream
     from ..admin import check_checkpoint_gone, undelivered
     from ..output import count, print_json, print_line, stream_json, title
 
-    access, name, why = TableAccess.parse(storage, catalog), operator(who), checked_reason(reason)
-    with opened_store(checkpoint, store) as opened:
+    name, why = operator(who), checked_reason(reason)
+    with opened_store(checkpoint, store, access) as opened:
         found = select_one(opened.streams(), stream)
         location = check_checkpoint_gone(found, access)
         _, waiting = undelivered(opened, found, access)

@@ -8,21 +8,40 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ...committers.errors import ConfigurationError, shown
+from ...committers.errors import ConfigurationError, PenstockError, shown
 
 if TYPE_CHECKING:
     from ...committers.store.sql import SqlManifestStore
+    from ...datasource.table_access import TableAccess
 
 ATTENTION, WRONG_USAGE, FAILED, UNREACHABLE = 1, 2, 3, 4
 
 
-def opened_store(checkpoint: str | None, store: str | None) -> SqlManifestStore:
-    """Open the store that the options of a command name, or else the environment."""
+def opened_store(
+    checkpoint: str | None, store: str | None, access: TableAccess | None = None
+) -> SqlManifestStore:
+    """Open the store that the options of a command name, or else the environment.
+
+    Args:
+        access: options of the command for tables; those for streams that the store does not have are reported
+    """
     from ..access import open_named_store
+    from ..output import print_line
 
     if checkpoint is None and store is None:
         store = os.environ.get("PENSTOCK_STORE") or None
-    return open_named_store(checkpoint, store)
+    opened = open_named_store(checkpoint, store)
+    if access is not None and access.streams:
+        from ...datasource.stream_access import about_unknown_names
+
+        try:
+            unknown = about_unknown_names(access, opened.streams(), opened.name)
+        except PenstockError:
+            opened.close()
+            raise
+        if unknown:
+            print_line(f"Warning: {unknown}", stderr=True)
+    return opened
 
 
 def operator(who: str | None) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...datasource.table_access import TableAccess
 from . import options
 from .common import confirm, opened_store, parse_time
 
@@ -21,11 +22,10 @@ They wait in the manifest store until the dead-letter table has them.
 
 
 def list_letters(
+    access: TableAccess,
     stream: options.Streams = None,
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,
-    storage: options.Storage = None,
-    catalog: options.Catalog = None,
     as_json: options.Json = False,
 ) -> None:
     """List the streams with dead letters: how many, their codes, since when, and which were sent again.
@@ -33,12 +33,10 @@ def list_letters(
     Example: `penstock dead-letters list --checkpoint /checkpoints/flights`
     """
     from ...committers.store.selection import select
-    from ...datasource.table_access import TableAccess
     from ...delivery.stream_settings import StreamSettings
     from .. import dead_letters, output
 
-    access = TableAccess.parse(storage, catalog)
-    with opened_store(checkpoint, store) as opened:
+    with opened_store(checkpoint, store, access) as opened:
         chosen = select(opened.streams(), stream)
         found = [
             dead_letters.load(opened, one, access)
@@ -138,6 +136,7 @@ _Until = Annotated[
 
 
 def show_letters(
+    access: TableAccess,
     stream: options.Stream,
     batch: Annotated[
         int | None, typer.Option("--batch", metavar="ID", help="Only those of one batch.")
@@ -151,8 +150,6 @@ def show_letters(
     ] = 20,
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,
-    storage: options.Storage = None,
-    catalog: options.Catalog = None,
     as_json: options.Json = False,
 ) -> None:
     """Show dead letters of a stream: the row, and why it was refused.
@@ -162,14 +159,12 @@ def show_letters(
     from ...committers.safe_text import one_line
     from ...committers.store.selection import select_one
     from ...datasource.dead_letters import LETTERS
-    from ...datasource.table_access import TableAccess
     from .. import dead_letters, output
 
-    access = TableAccess.parse(storage, catalog)
     wanted = dead_letters.Wanted(
         ids or (), code or (), parse_time("--since", since), parse_time("--until", until), batch
     )
-    with opened_store(checkpoint, store) as opened:
+    with opened_store(checkpoint, store, access) as opened:
         found = dead_letters.load(opened, select_one(opened.streams(), stream), access)
         every = {"waiting": dead_letters.waiting_rows(opened, found.stream.key)}
     every["delivered"] = LETTERS.empty_table() if found.delivered is None else found.delivered
@@ -209,6 +204,7 @@ def _letter(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def resend(
+    access: TableAccess,
     stream: options.Stream,
     up_to: Annotated[
         int | None, typer.Option("--up-to", metavar="BATCH", help="Only those of batches up to this one.")
@@ -220,8 +216,6 @@ def resend(
     yes: options.Yes = False,
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,
-    storage: options.Storage = None,
-    catalog: options.Catalog = None,
     as_json: options.Json = False,
 ) -> None:
     """Send the delivered dead letters of a stream to its destination again, or some of them.
@@ -235,14 +229,12 @@ def resend(
     from dataclasses import replace
 
     from ...committers.store.selection import select_one
-    from ...datasource.table_access import TableAccess
     from .. import dead_letters, output
 
-    access = TableAccess.parse(storage, catalog)
     wanted = dead_letters.Wanted(
         ids or (), code or (), parse_time("--since", since), parse_time("--until", until), up_to=up_to
     )
-    with opened_store(checkpoint, store) as opened:
+    with opened_store(checkpoint, store, access) as opened:
         chosen = select_one(opened.streams(), stream)
         found = dead_letters.load(opened, chosen, access, only_table=True)
         with dead_letters.resending(opened, chosen, access) as resends:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from ...datasource.table_access import TableAccess
 from . import options
 from .common import ATTENTION, FAILED
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def deliver(
+    access: TableAccess,
     stream: options.Streams = None,
     checkpoint: options.Checkpoints = None,
     store: options.Store = None,
@@ -73,8 +75,6 @@ def deliver(
     no_maintenance: Annotated[
         bool, typer.Option("--no-maintenance", help="Only deliver: no clean-up, no table maintenance.")
     ] = False,
-    storage: options.Storage = None,
-    catalog: options.Catalog = None,
     from_stdin: Annotated[bool, typer.Option("--from-stdin", hidden=True)] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -91,7 +91,6 @@ def deliver(
 
     Example: `penstock deliver --options-file /etc/penstock/options.json --metrics-port 9108`
     """
-    from ...datasource.table_access import TableAccess
     from ...delivery.attempts import ServiceSettings
     from ...delivery.context import DeliveryContext
     from ...delivery.listeners import with_metrics
@@ -99,7 +98,6 @@ def deliver(
     from ...delivery.running import DeliveryScope
     from .. import deliver as process
 
-    access = TableAccess.parse(storage, catalog)
     settings = ServiceSettings(
         parallel=parallel,
         lease_s=lease_seconds,
@@ -159,7 +157,6 @@ def metrics(
 
     Example: `penstock metrics --checkpoint /checkpoints/flights --port 9108`
     """
-    from ...datasource.table_access import TableAccess
     from ...delivery.attempts import ServiceSettings
     from ...delivery.context import DeliveryContext
     from ...delivery.listeners import with_metrics

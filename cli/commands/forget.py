@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from ...datasource.table_access import TableAccess
 from . import options
 from .common import confirm, opened_store
 
 
 def forget(
+    access: TableAccess,
     stream: options.Stream,
     yes: options.Yes = False,
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,
-    storage: options.Storage = None,
-    catalog: options.Catalog = None,
     as_json: options.Json = False,
 ) -> None:
     """Remove a stream that has ended for good from the store: its batches, deliveries and decisions.
@@ -23,13 +23,11 @@ def forget(
     Example: `penstock forget flights --store $URL`
     """
     from ...committers.store.selection import select_one
-    from ...datasource.table_access import TableAccess
     from ...delivery.context import new_holder
     from ..admin import check_checkpoint_gone
     from ..output import count, print_json, print_line, stream_json, title
 
-    access = TableAccess.parse(storage, catalog)
-    with opened_store(checkpoint, store) as opened:
+    with opened_store(checkpoint, store, access) as opened:
         found = select_one(opened.streams(), stream)
         location = check_checkpoint_gone(found, access)
         batches = count(found.committed_batches, "batch", "es")

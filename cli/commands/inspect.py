@@ -7,24 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...committers.errors import ConfigurationError, TableChangedError
+from ...datasource.table_access import TableAccess
 from . import options
 from .common import ATTENTION, opened_store, utc_now
 
 if TYPE_CHECKING:
     from ...committers.store.sql import SqlManifestStore
     from ...committers.store.status import StreamStatus
-    from ...datasource.table_access import TableAccess
 
 
 def status(
+    access: TableAccess,
     stream: options.Streams = None,
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,
     table: Annotated[
         bool, typer.Option("--table", help="Also read the tables: their current version and token.")
     ] = False,
-    storage: options.Storage = None,
-    catalog: options.Catalog = None,
     as_json: options.Json = False,
 ) -> None:
     """List the streams of a store: last batch, pending batches, committed rows, table version, deliveries.
@@ -36,11 +35,9 @@ def status(
     Example: `penstock status --checkpoint /checkpoints/flights --table`
     """
     from ...committers.store.selection import select
-    from ...datasource.table_access import TableAccess
     from .. import delivery_output, output
 
-    access = TableAccess.parse(storage, catalog)
-    with opened_store(checkpoint, store) as opened:
+    with opened_store(checkpoint, store, access) as opened:
         chosen = select(opened.streams(), stream)
         rows = [
             (found, found.written, _table_status(opened, found, access) if table else None)
@@ -96,6 +93,7 @@ def _table_status(store: SqlManifestStore, stream: StreamStatus, access: TableAc
 
 
 def show(
+    access: TableAccess,
     stream: options.Stream,
     batch: Annotated[int, typer.Argument(help="The batch id.", show_default=False)],
     checkpoint: options.Checkpoint = None,
@@ -107,8 +105,6 @@ def show(
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, help="With --rows: show at most this many.")
     ] = 20,
-    storage: options.Storage = None,
-    catalog: options.Catalog = None,
     as_json: options.Json = False,
 ) -> None:
     """Show one batch: its state, its files, and whether the table contains it.
@@ -119,12 +115,10 @@ def show(
     """
     from ...committers.store.selection import select_one
     from ...datasource.destinations import files_of, open_committer
-    from ...datasource.table_access import TableAccess
     from .. import output
     from ..batch_rows import print_rows, shown_rows
 
-    access = TableAccess.parse(storage, catalog)
-    with opened_store(checkpoint, store) as opened:
+    with opened_store(checkpoint, store, access) as opened:
         found = select_one(opened.streams(), stream)
         record, manifest = opened.record(found.key, batch), opened.manifest(found.key, batch)
         if record is None or manifest is None:

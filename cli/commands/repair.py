@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...datasource.table_access import TableAccess
 from . import options
 from .common import ATTENTION, FAILED, confirm, opened_store, utc_now
 
 if TYPE_CHECKING:
     from ...committers.store.sql import SqlManifestStore
     from ...committers.store.status import StreamStatus
-    from ...datasource.table_access import TableAccess
 
 
 def recover(
+    access: TableAccess,
     stream: options.Streams = None,
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,
@@ -30,8 +31,6 @@ def recover(
         ),
     ] = False,
     yes: options.Yes = False,
-    storage: options.Storage = None,
-    catalog: options.Catalog = None,
     as_json: options.Json = False,
 ) -> None:
     """Commit the batches that were prepared and not committed.
@@ -42,12 +41,10 @@ def recover(
     Example: `penstock recover --checkpoint /checkpoints/flights`
     """
     from ...committers.store.selection import select, select_one
-    from ...datasource.table_access import TableAccess
     from ..output import print_error, print_json
     from ..recover import is_decoupled, print_recoveries, recover_stream
 
-    access = TableAccess.parse(storage, catalog)
-    with opened_store(checkpoint, store) as opened:
+    with opened_store(checkpoint, store, access) as opened:
         chosen = select(opened.streams(), stream)
         if accept_table:
             one = select_one(chosen, None)
@@ -88,6 +85,7 @@ def _accept_table(store: SqlManifestStore, stream: StreamStatus, access: TableAc
 
 
 def gc(
+    access: TableAccess,
     stream: options.Streams = None,
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,
@@ -100,8 +98,6 @@ def gc(
             "--older-than", metavar="AGE", help="Minimum age of the files, such as 7d or 12h; at least 1h."
         ),
     ] = "7d",
-    storage: options.Storage = None,
-    catalog: options.Catalog = None,
     as_json: options.Json = False,
 ) -> None:
     """Find data files that nothing references, and delete them with --delete.
@@ -113,12 +109,11 @@ def gc(
     Example: `penstock gc --checkpoint /checkpoints/flights --older-than 2d --delete`
     """
     from ...committers.store.selection import select
-    from ...datasource.table_access import TableAccess
     from ..gc import by_table, clean_table, parse_grace, print_cleaned
     from ..output import print_error, print_json
 
-    access, grace = TableAccess.parse(storage, catalog), parse_grace(older_than)
-    with opened_store(checkpoint, store) as opened:
+    grace = parse_grace(older_than)
+    with opened_store(checkpoint, store, access) as opened:
         tables = by_table(select(opened.streams(), stream)).values()
         cleaned = [
             clean_table(opened, streams, access, utc_now(), grace, delete=delete) for streams in tables

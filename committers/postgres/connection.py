@@ -67,6 +67,11 @@ def settings_of(url: str) -> dict[str, str]:
     return {"port": "5432", **settings}
 
 
+FIX_QUERY = (
+    "Fix the url or the privileges of its user (docs/postgres.md lists them), then start the query again."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class PostgresServer:
     """How to connect to the database. Pickled with the plan of a batch, because tasks connect too."""
@@ -75,6 +80,8 @@ class PostgresServer:
     """libpq parameters; may include the password."""
     name: str
     """Address of the table, for messages."""
+    advice: str = FIX_QUERY
+    """What to do if the database denies access."""
 
     def connect(
         self,
@@ -136,8 +143,7 @@ class PostgresServer:
         if issubclass(kind, ConfigurationError):
             return kind(
                 f"The database of the Postgres table {self.name} denies access: {in_short(error)}. {so}. "
-                "Fix the url or the privileges of its user (docs/postgres.md lists them), then start the "
-                "query again."
+                f"{self.advice}"
             )
         return kind(
             f"The database of the Postgres table {self.name} failed: {in_short(error)}. {so}. Check that it "

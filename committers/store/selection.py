@@ -26,7 +26,7 @@ def select(streams: Sequence[StreamStatus], text: str | None) -> list[StreamStat
     """
     if text is None:
         return list(streams)
-    exact = [stream for stream in streams if text in _words(stream)]
+    exact = [stream for stream in streams if text in names_of(stream)]
     if exact:
         return exact
     begun = [stream for stream in streams if stream.key.query_id.startswith(text)]
@@ -52,10 +52,11 @@ def select_one(streams: Sequence[StreamStatus], text: str | None) -> StreamStatu
 
 def is_named(stream: StreamStatus, text: str) -> bool:
     """Return True if the user's text matches this stream."""
-    return text in _words(stream) or stream.key.query_id.startswith(text)
+    return text in names_of(stream) or stream.key.query_id.startswith(text)
 
 
-def _words(stream: StreamStatus) -> tuple[str, ...]:
+def names_of(stream: StreamStatus) -> tuple[str, ...]:
+    """Return all names of a stream, except for the beginnings of its id."""
     named = (stream.query_name,) if stream.query_name else ()
     return (*named, stream.key.query_id, stream.key.table_uri, str(stream.key))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ...committers.contract import Batch, Manifest, PartitionField
@@ -135,18 +135,19 @@ class StoredDuckLake(CleanableFiles):
         return DuckLakeCleanableTable(server)
 
 
-def _address_of(stream: StreamKey) -> DuckLakeAddress:
-    """Parse the address in the store. User and password of Postgres come from libpq's environment."""
+def _address_of(stream: StreamKey, access: TableAccess) -> DuckLakeAddress:
+    """Parse the address in the store, and add the credentials of a catalog in Postgres."""
     address = DuckLakeAddress.parse(stream.table_uri)
-    if not address.catalog.is_local:
-        from ..postgres.stored import check_password_is_for
+    if address.catalog.is_local:
+        return address
+    from ..postgres.credentials import settings_for
 
-        check_password_is_for(address.postgres)
-    return address
+    settings = settings_for(address.postgres, access, address.uri)
+    return replace(address, catalog=replace(address.catalog, settings=settings))
 
 
 def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> DuckLakeSink:
-    catalog = _address_of(stream).catalog
+    catalog = _address_of(stream, access).catalog
     given = with_prefix("storage.", options, access.storage)
     return DuckLakeSink(DuckLakeOptions.parse({**given, "catalog": catalog.text}))
 
@@ -156,6 +157,6 @@ DESTINATION = DestinationType(
     data_source="penstock.datasource.ducklake.source:DuckLakeDataSource",
     options=OPTIONS,
     sink=_sink_of,
-    stored_table=lambda stream, access: StoredDuckLake(_address_of(stream), access.storage),
+    stored_table=lambda stream, access: StoredDuckLake(_address_of(stream, access), access.storage),
     files_of=data_files_of,
 )

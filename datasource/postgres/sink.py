@@ -14,7 +14,7 @@ from ...committers.dead_letters import BadRows
 from ...committers.errors import RetryableError
 from ...committers.postgres.address import PostgresAddress
 from ...committers.postgres.committer import PostgresCommitter
-from ...committers.postgres.connection import PostgresServer, settings_of
+from ...committers.postgres.connection import FIX_QUERY, PostgresServer, settings_of
 from ...committers.postgres.content import KIND, PostgresContent, decode, manifest_of
 from ...committers.postgres.merge import merge, mergeable
 from ...committers.postgres.plan import PlanOptions, plan
@@ -38,6 +38,8 @@ class PostgresSink:
 
     options: PostgresOptions
     kind: str = KIND
+    advice: str = FIX_QUERY
+    """See `PostgresServer`."""
     _server: PostgresServer = field(init=False)
     _address: PostgresAddress = field(init=False)
 
@@ -45,7 +47,7 @@ class PostgresSink:
         settings = settings_of(self.options.url)
         address = PostgresAddress.of(settings, *self.options.table)
         object.__setattr__(self, "_address", address)
-        object.__setattr__(self, "_server", PostgresServer(settings, address.uri))
+        object.__setattr__(self, "_server", PostgresServer(settings, address.uri, self.advice))
 
     @property
     def table_uri(self) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...committers.contract import DataFile, Manifest
-from ...committers.errors import ConfigurationError, TableChangedError, shown
+from ...committers.errors import TableChangedError
 from ...committers.postgres.address import PostgresAddress
 from ...committers.postgres.content import decode
 from ...committers.postgres.staging import staging_path
 from ..destinations import DestinationType, TableNow, with_prefix
+from .credentials import advice_for, settings_for
 from .options import OPTIONS, PostgresOptions, require_driver
 
 if TYPE_CHECKING:
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoredPostgres:
-    """See `StoredTable`. User and password come from libpq's environment, not from the store."""
+    """See `StoredTable`."""
 
     stream: StreamKey
+    access: TableAccess
 
     def committer(self) -> PostgresCommitter:
         server, address = self._server()
@@ -94,39 +95,22 @@ class StoredPostgres:
         from ...committers.postgres.connection import PostgresServer
 
         address = PostgresAddress.parse(self.stream.table_uri)
-        check_password_is_for(address)
-        return PostgresServer(address.settings, address.uri), address
-
-
-def check_password_is_for(address: PostgresAddress) -> None:
-    """Refuse to send PGPASSWORD to a server that only the store names: it may ask for the password in clear
-    text.
-
-    Raises:
-        ConfigurationError: PGPASSWORD is set, and the environment does not name this server.
-    """
-    named = os.environ.get("PGHOST"), os.environ.get("PGPORT", "5432")
-    if "PGPASSWORD" in os.environ and named != (address.host, address.port):
-        raise ConfigurationError(
-            f"The manifest store says that the server of {shown(address.uri)} is {shown(address.host)}, port "
-            f"{shown(address.port)}, to which PGPASSWORD would be sent. Nothing was sent. If this is the "
-            f"right server, confirm it with PGHOST={address.host} PGPORT={address.port}, or put the password "
-            "into ~/.pgpass, which names its server. Otherwise somebody has changed the store: find out who "
-            "can write to it."
-        )
+        settings = settings_for(address, self.access, address.uri)
+        return PostgresServer(settings, address.uri, advice_for(address)), address
 
 
 def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> PostgresSink:
-    """Return the sink of a stream. User and password come from libpq's environment."""
+    """Return the sink of a stream, with the credentials of this process."""
     require_driver()
     from psycopg.conninfo import make_conninfo
 
     from .sink import PostgresSink
 
     address = PostgresAddress.parse(stream.table_uri)
-    check_password_is_for(address)
+    settings = settings_for(address, access, address.uri)
     given = with_prefix("storage.", options, access.storage)
-    return PostgresSink(PostgresOptions.parse({**given, "url": make_conninfo(**address.settings)}))
+    parsed = PostgresOptions.parse({**given, "url": make_conninfo("", **settings)})
+    return PostgresSink(parsed, advice=advice_for(address))
 
 
 def _staging_tables_of(manifest: Manifest) -> list[DataFile]:
@@ -142,6 +126,6 @@ DESTINATION = DestinationType(
     data_source="penstock.datasource.postgres.source:PostgresDataSource",
     options=OPTIONS,
     sink=_sink_of,
-    stored_table=lambda stream, access: StoredPostgres(stream),
+    stored_table=StoredPostgres,
     files_of=_staging_tables_of,
 )

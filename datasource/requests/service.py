@@ -108,14 +108,16 @@ class RequestService:
         stored = options.get(url_option.name)
         if stored is None:  # it is a secret itself: this process names it
             return True
-        key = url_option.name.lower()
-        url = next((value for name, value in access.storage.items() if name.lower() == key), None)
+        url = access.url
+        if url is None:
+            key = url_option.name.lower()
+            url = next((value for name, value in access.storage.items() if name.lower() == key), None)
         if url is None:
             raise ConfigurationError(
                 f"The manifest store says that the stream goes to {shown(stored)}, to which the given "
                 "headers or credentials would be sent. Nothing was sent. Say for which endpoint they are: "
-                f"--storage {url_option.name}={self.options.REQUIRED[url_option.name]}. They are sent to "
-                "URLs below it, and to no others."
+                f"--storage {url_option.name}={self.options.REQUIRED[url_option.name]}, or url in the entry "
+                "of the stream in the options file. They are sent to URLs below it, and to no others."
             )
         try:
             target = str(url_option.parse(stored))

@@ -30,7 +30,6 @@ from penstock.committers.errors import ConfigurationError
 from penstock.committers.recovery import Recovered
 from penstock.datasource.checkpoint import STORE_FILE
 from penstock.datasource.iceberg.sink import IcebergSink
-from penstock.datasource.table_access import TableAccess
 
 QUERY = "8d9a1c2b-5a0f-4f4e-9d3e-000000000001"
 OTHER = "8d9a1c2b-ffff-4f4e-9d3e-000000000002"
@@ -745,11 +744,11 @@ def region(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
 
     def used(typed: list[str], file: dict[str, str], environment: dict[str, str]) -> str:
         path = tmp_path / "region.json"
+        path.touch(0o600)
         path.write_text(json.dumps({"storage": file}))
         monkeypatch.setenv("PENSTOCK_STORAGE", json.dumps(environment))
-        params: dict[str, Any] = {"store": None, "storage": typed, "catalog": None}
-        options_file._add_options(params, str(path), needs_store=False)
-        (value,) = TableAccess.parse(params["storage"], None).storage.values()
+        access = options_file._access({"storage": typed}, options_file._read(path))
+        (value,) = access.storage.values()
         return value
 
     return used

@@ -215,3 +215,24 @@ def test_a_server_that_the_store_names_gets_a_password_only_if_the_operator_name
     assert ended.code != 0
     assert (b"hunter2" in server.got) is is_named
     assert is_named or f"PGHOST=127.0.0.1 PGPORT={server.port}" in " ".join(ended.err.split())
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_server_that_the_store_names_gets_the_password_of_a_stream_only_if_its_url_names_it(
+    store_url: str, monkeypatch: pytest.MonkeyPatch, is_named: bool
+) -> None:
+    """The name of the stream is from the store, too."""
+    server = ServerThatAsksForPasswords()
+    monkeypatch.setenv("PGCONNECT_TIMEOUT", "5")
+    port = server.port if is_named else 5432
+    url = f"postgresql://writer:hunter2@127.0.0.1:{port}/lake"
+    monkeypatch.setenv("PENSTOCK_STREAMS", json.dumps({"events": {"url": url}}))
+    with open_store(store_url) as store:
+        uri = f"postgresql://127.0.0.1:{server.port}/lake/public/events"
+        store.register_stream(StreamKey("q1", uri), "postgres", "events")
+
+    ended = Ended("status", "--table", "--store", store_url)
+    assert ended.code != 0
+    assert (b"hunter2" in server.got) is is_named
+    assert is_named or "somebody has changed the store" in " ".join(ended.err.split())
+    assert "hunter2" not in ended.err

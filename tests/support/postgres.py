@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 import psycopg
+import sqlalchemy as sa
 from tests.support.faults import in_next_call
 
 from penstock.datasource.destinations import DestinationType
@@ -105,3 +108,41 @@ def commit_answers(answer: Callable[[psycopg.Connection], None]) -> AbstractCont
         return None
 
     return in_next_call(committer, "_commit", commit)
+
+
+@contextmanager
+def users_with_passwords(server_url: str, passwords: dict[str, str]) -> Iterator[None]:
+    """In the block the server has these users, and asks them for their passwords. All others it trusts."""
+    with psycopg.connect(server_url.replace("+psycopg", ""), autocommit=True) as admin:
+        for user, password in passwords.items():
+            admin.execute(f"CREATE ROLE {user} LOGIN PASSWORD '{password}'")
+        ((hba_file,),) = admin.execute("SHOW hba_file").fetchall()
+        before = Path(hba_file).read_text()
+        rules = [f"{kind} scram-sha-256\n" for user in passwords for kind in _sources(user)]
+        try:
+            Path(hba_file).write_text("".join(rules) + before)
+            admin.execute("SELECT pg_reload_conf()")
+            while not all(_is_asked(server_url, user) for user in passwords):
+                time.sleep(0.01)
+            yield
+        finally:
+            Path(hba_file).write_text(before)
+            admin.execute("SELECT pg_reload_conf()")
+
+
+def _sources(user: str) -> tuple[str, str]:
+    return f"local all {user}", f"host all {user} 127.0.0.1/32"
+
+
+def _is_asked(server_url: str, user: str) -> bool:
+    try:
+        with psycopg.connect(url_of(server_url, user)):
+            return False
+    except psycopg.OperationalError as error:
+        return "password" in str(error)
+
+
+def url_of(url: str, user: str, password: str | None = None) -> str:
+    """The URL, for libpq, with another user."""
+    parsed = sa.make_url(url).set(drivername="postgresql", username=user, password=password)
+    return parsed.render_as_string(hide_password=False)
