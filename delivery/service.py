@@ -34,6 +34,8 @@ READING_SHARE = 0.02
 """Most of the time that the process spends on reading all streams, which thousands of them make slow. In
 between it reads those with prepared batches.
 """
+READING_S_MAX = 60.0
+"""Most of the time between two such readings, also after one that took long."""
 
 
 class Pauses:
@@ -168,7 +170,7 @@ class DeliveryService:
             due = [worker for worker in idle if is_maintenance_due(worker.stream, now)]
             self._idle = deque(sorted(due, key=lambda worker: maintained_at(worker.stream)))
         ended = time.monotonic()
-        self._read_all_at = ended + (ended - started) / READING_SHARE
+        self._read_all_at = ended + min((ended - started) / READING_SHARE, READING_S_MAX)
         return [worker for worker in workers if worker.stream.backlog.batches]
 
     def _start_if_due(self, worker: StreamWorker, now: datetime) -> None:

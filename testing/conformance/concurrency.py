@@ -98,7 +98,7 @@ class ConcurrencyClaims(Claims):
         if not harness.promises.overwrites or "commit.start" not in harness.promises.crash_points:
             return
         manifest = query.build(store, query.batch(0), ids(0), overwrite=True)
-        following = query.build(store, query.batch(1), ids(1))
+        following = query.with_options(newTarget="allow").build(store, query.batch(1), ids(1))
 
         def commit_both() -> None:
             for one in (manifest, following):

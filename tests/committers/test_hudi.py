@@ -206,7 +206,7 @@ def test_two_streams_that_plan_in_one_millisecond_get_different_instants(
     query.run(store, query.batch(0), ids(0))
     now = datetime.now(timezone.utc) + timedelta(minutes=1)
     monkeypatch.setattr(hudi_table, "table_now", lambda _: now)
-    other = Query(lake, "q2", store=store)
+    other = Query(lake, "q2", {"newTarget": "allow"}, store=store)
     messages = [(one, one.write(one.plan(store, one.batch(1)), [ids(1)])) for one in (query, other)]
     for one, written in messages:
         one.commit(store, written)

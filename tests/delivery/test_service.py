@@ -68,7 +68,7 @@ def test_batches_that_are_old_enough_are_delivered_in_one_commit(lake: Decoupled
 def test_batches_wait_until_they_are_due(tmp_path: Path) -> None:
     lake, listener = decoupled(tmp_path, deliverAfterBatches="5"), RecordingListener()
     with serving(lake, listener):
-        wait_until(lambda: len(listener.polls) > 10)
+        wait_until(lambda: len(listener.polls) > 2)
         assert lake.left == 4
         lake.fill(1, first=4)
         wait_until(lambda: lake.left == 0)
@@ -89,7 +89,7 @@ def test_a_stream_that_is_not_decoupled_is_left_alone(tmp_path: Path) -> None:
     lake, listener = DecoupledLake(tmp_path, None, QUERY), RecordingListener()
     lake.fill(2)
     with serving(lake, listener):
-        wait_until(lambda: len(listener.polls) > 10)
+        wait_until(lambda: len(listener.polls) > 2)
     assert (lake.left, set(listener.polls), listener.reports) == (2, {1}, [])
     lake.store.close()
 

@@ -410,15 +410,27 @@ class RequestSender(Generic[PayloadT]):
         )
 
     def _acknowledge(self, done: Sequence[tuple[Entry[PayloadT], Acknowledged]]) -> None:
-        """After an error, count what is delivered without the observer, which may have raised the error."""
+        """Those delivered come first: they count also if the observer stops at another one.
+
+        After an error, count what is delivered without the observer, which may have raised the error.
+        """
+        delivered = [one for one in done if isinstance(one[1], Delivered)]
+        others = [one for one in done if not isinstance(one[1], Delivered)]
         if self._error is not None:
-            done = [one for one in done if isinstance(one[1], Delivered)]
-        elif self._observer is not None:
+            self._finish(delivered)
+            return
+        for some in filter(None, (delivered, others)):
             try:
-                self._observer(done)
+                if self._observer is not None:
+                    self._observer(some)
+                self._finish(some)
+                if any(isinstance(result, DeadLetter) for _, result in some):
+                    self.after_refusal()
             except Exception as error:  # noqa: BLE001  of any type
                 self._fail(_wrapped(error))
-                done = [one for one in done if isinstance(one[1], Delivered)]
+                return
+
+    def _finish(self, done: Sequence[tuple[Entry[PayloadT], Acknowledged]]) -> None:
         self._progress.finish([entry.position for entry, _ in done])
         counters = self._counters
         for _, result in done:
@@ -428,11 +440,6 @@ class RequestSender(Generic[PayloadT]):
                 counters.dropped += 1
             else:
                 counters.dead_letters += 1
-        if any(isinstance(result, DeadLetter) for _, result in done):
-            try:
-                self.after_refusal()
-            except Exception as error:  # noqa: BLE001  of any type
-                self._fail(_wrapped(error))
 
     def _count(self) -> None:
         self._counters.in_flight_requests = len(self._in_flight)
