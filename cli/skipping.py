@@ -20,7 +20,13 @@ from ..datasource.destinations import Readable, stored_table
 from ..datasource.plug_ins import data_source_of
 from ..datasource.settings import DEAD_LETTERS, settings_of
 from ..datasource.sink import open_table
-from ..delivery.stream_settings import StreamSettings, access_to_letters, build_letter_sink, find_letters
+from ..delivery.stream_settings import (
+    StreamSettings,
+    access_beside,
+    access_to_letters,
+    build_letter_sink,
+    find_letters,
+)
 from ..writers.local_path import is_relative
 from .batch_rows import waiting_rows
 
@@ -86,8 +92,8 @@ def place_of_saved(
             "checkpoint is. Say where to save the rows of the batch: --save-to LOCATION, of a Delta table. "
             "Or give them up for good: --discard-rows."
         )
-    storage = {f"storage.{key}": value for key, value in access.storage.items() if "." not in key}
-    given = storage if "://" in location else {}
+    storage = access_beside(stream, "delta", access).storage
+    given = {f"storage.{key}": value for key, value in storage.items()} if "://" in location else {}
     sink: Sink[Any, Any] = data_source_of("penstock.delta")({**given, "path": location}).sink()
     return sink
 

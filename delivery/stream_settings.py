@@ -109,9 +109,19 @@ def build_letter_sink(letters: StreamStatus, stream: StreamStatus, access: Table
 
 def access_to_letters(letters: StreamStatus, stream: StreamStatus, access: TableAccess) -> TableAccess:
     """Return the options of this process without those that are for the destination of the stream only."""
+    return access_beside(stream, letters.kind, access)
+
+
+def access_beside(stream: StreamStatus, kind: str, access: TableAccess) -> TableAccess:
+    """Return the options of a stream for another table of its query, without those for its destination.
+
+    Args:
+        kind: of the other table
+    """
+    own = access_of(stream, access)
     known = {option.name.lower() for option in destination_type(stream.key, stream.kind).options}
-    storage = access.for_object_store(() if letters.kind == stream.kind else known)
-    return replace(access, storage=storage)
+    is_for_both = kind == stream.kind and own.url is None
+    return replace(own, storage=own.for_object_store(() if is_for_both else known), url=None)
 
 
 def _check_keys(stream: StreamKey, known: tuple[Option, ...], options: Mapping[str, str]) -> None:

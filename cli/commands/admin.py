@@ -13,7 +13,6 @@ from .common import checked_reason, confirm, opened_store, operator
 if TYPE_CHECKING:
     from ...committers.store.sql import SqlManifestStore
     from ...committers.store.status import StreamStatus
-    from ...datasource.table_access import TableAccess
 
 
 def park(

@@ -49,8 +49,9 @@ OptionsFile = Annotated[
         metavar="FILE",
         envvar="PENSTOCK_OPTIONS_FILE",
         rich_help_panel=ACCESS,
-        help='JSON file, such as {"store": "URL", "storage": {"KEY": "VALUE"}, "catalog": {"KEY": "VALUE"}}. '
-        "It keeps secrets out of the process list; only its owner should be able to read it.",
+        help='JSON file, such as {"store": "URL", "storage": {"KEY": "VALUE"}, "catalog": {"KEY": "VALUE"}, '
+        '"streams": {"STREAM": {"url": "URL"}}}. It keeps secrets out of the process list; only its owner '
+        "should be able to read it.",
     ),
 ]
 Storage = Annotated[
