@@ -20,7 +20,7 @@ from typing import Any
 import duckdb
 
 from ..error_causes import retryable
-from ..errors import NEXT_TRY, ConfigurationError, PenstockError, RetryableError
+from ..errors import NEXT_TRY, AccessRefusedError, ConfigurationError, PenstockError, RetryableError
 from ..postgres.address import quoted
 from ..safe_text import one_line
 from .address import DuckLakeAddress, DuckLakeCatalog
@@ -39,6 +39,7 @@ _CONFLICT = re.compile(
     r"|Could not set lock",
     re.IGNORECASE,
 )
+_NO_LOGIN = re.compile("no password supplied|password authentication failed|no pg_hba.conf entry")
 _NO_KEY = "requires the extension httpfs to be loaded"
 _NO_LAKE = "creating a new DuckLake is explicitly disabled"
 _EXTENSIONS = {"sqlite": ("sqlite-scanner",), "duckdb": (), "postgresql": ("postgres-scanner",)}
@@ -203,6 +204,13 @@ class LakeServer:
             )
         if not _BUSY.search(text) and isinstance(error, (duckdb.BinderException, duckdb.CatalogException)):
             return RetryableError(f"DuckLake rejected the files for {uri}: {text}. {so}. {NEXT_TRY}")
+        if not self.address.catalog.is_local and _NO_LOGIN.search(text):
+            return AccessRefusedError(
+                f"The database of the DuckLake of {uri} denies access: {text}. {so}. Fix user and password: "
+                "of a query in its option catalog; of commands and the delivery process in the options file "
+                f'(--options-file or $PENSTOCK_OPTIONS_FILE), {{"streams": {{"{uri}": {{"url": '
+                '"postgresql://..."}}}, or as PGUSER and PGPASSWORD with PGHOST and PGPORT, or in ~/.pgpass.'
+            )
         kind = retryable(Exception(text))
         return kind(
             f"The catalog or the files of the DuckLake table {uri} failed: {text}. {so}. Check that they can "

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from tests.support.backlogs import wait_until
 from tests.support.cli import Ended
 from tests.support.lakes import ids
@@ -19,12 +20,13 @@ import penstock
 from penstock.cli.app import COMMANDS
 from penstock.cli.commands import dead_letters
 from penstock.committers.contract import StreamKey
-from penstock.committers.errors import ConfigurationError
+from penstock.committers.errors import AccessRefusedError, ConfigurationError
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.committers.store.status import StreamStatus
 from penstock.datasource.destinations import access_of, destination_type, stored_table
 from penstock.datasource.stream_access import about_unknown_names
 from penstock.datasource.table_access import StreamAccess, TableAccess
+from penstock.delivery.stream_settings import access_to_letters
 
 QUERY_IDS = {
     "flights": "8d9a1c2b-5a0f-4f4e-9d3e-000000000001",
@@ -42,7 +44,7 @@ class Tables:
     def __init__(self, new_url: Callable[[], str], store: SqlManifestStore, folder: Path) -> None:
         self.store = store
         self.store_url = f"sqlite:///{folder}/store.db"
-        self._folder = folder
+        self.folder = folder
         self._unique = uuid.uuid4().hex[:8]
         self.passwords = {f"{name}_{self._unique}": f"{name}-secret" for name in QUERY_IDS}
         self._schemas = {name: new_url() for name in QUERY_IDS}
@@ -78,7 +80,7 @@ class Tables:
         return query_into(self._schemas[name]).sql("SELECT to_regclass('events')") != [(None,)]
 
     def options_file(self, streams: object) -> str:
-        path = self._folder / "options.json"
+        path = self.folder / "options.json"
         path.touch(0o600)
         path.write_text(json.dumps({"store": self.store_url, "streams": streams}))
         return str(path)
@@ -110,7 +112,12 @@ def test_one_delivery_process_serves_tables_of_two_users(tables: Tables) -> None
 
 @pytest.mark.parametrize(
     "command",
-    ["show flights 0", "skip flights 0 --reason x --yes", "deliver flights --once", "status --table"],
+    [
+        "show flights 0",
+        "skip flights 0 --reason x --yes --discard-rows",
+        "deliver flights --once",
+        "status --table",
+    ],
 )
 def test_without_a_password_the_advice_is_for_the_process_that_needs_it(
     tables: Tables, command: str, caplog: pytest.LogCaptureFixture
@@ -148,7 +155,9 @@ def test_each_command_that_opens_a_table_uses_the_credentials_of_the_stream(tabl
         one.err for one in ended.values()
     ]
     assert (tables.rows("flights"), tables.rows("orders")) == ([1, 2], [])
-    assert Ended(*["skip", "orders", "0", "--reason", "x", "--yes"], "--options-file", file).code == 0
+    skip = ["skip", "orders", "0", "--reason", "x", "--yes", "--save-to", f"{tables.folder}/saved"]
+    assert Ended(*skip, "--options-file", file).code == 0
+    assert DeltaTable(f"{tables.folder}/saved").count() == 2
     assert all("-secret" not in one.out + one.err for one in ended.values())
 
 
@@ -280,6 +289,34 @@ def test_the_catalog_of_a_ducklake_gets_the_url_of_its_stream(store: SqlManifest
     assert stored.address.uri == stream.key.table_uri
     with pytest.raises(ConfigurationError, match="for another database"):
         stored_table(stream, access(streams={"events": {"url": "postgresql://u:p@db/other"}}))
+
+
+def test_a_ducklake_whose_database_wants_a_password_says_where_to_give_it() -> None:
+    duckdb = pytest.importorskip("duckdb")
+    from penstock.committers.ducklake.address import DuckLakeAddress
+    from penstock.committers.ducklake.connection import LakeServer
+
+    uri = "ducklake+postgresql://db:5432/lake/main/events"
+    error = duckdb.IOException("IO Error: Unable to connect to Postgres: fe_sendauth: no password supplied")
+    said = LakeServer(DuckLakeAddress.parse(uri), {}).failed(error, "Nothing was changed")
+    assert isinstance(said, AccessRefusedError)
+    assert f'{{"streams": {{"{uri}": {{"url": "postgresql://..."}}}}}}' in str(said)
+
+
+def test_the_dead_letter_table_gets_the_storage_of_the_stream_and_none_of_its_credentials(
+    store: SqlManifestStore,
+) -> None:
+    """Those of its own are in an entry of its address."""
+    stream = registered(store, StreamKey("q", "https://b.example/rows"), "http")
+    letters = registered(store, StreamKey("l", "s3://refused/rows"), "delta")
+    of_stream = {"bearerToken": "x", "AWS_REGION": "a", "AWS_PROFILE": "b"}
+    entries = {
+        "q": {"url": "https://b.example", "storage": of_stream},
+        "s3://refused": {"storage": {"AWS_REGION": "c"}},
+    }
+    found = access_of(letters, access_to_letters(letters, stream, access(streams=entries)))
+
+    assert (found.storage, found.url) == ({"AWS_REGION": "c", "AWS_PROFILE": "b"}, None)
 
 
 @pytest.mark.parametrize(
