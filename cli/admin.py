@@ -127,10 +127,29 @@ def check_checkpoint_gone(stream: StreamStatus, access: TableAccess) -> str:
             batches; or the store has a relative path, so that Penstock cannot tell.
         RetryableError: the location cannot be read now.
     """
+    location, is_there = checkpoint_of(stream, access)
+    if not is_there:
+        return location
+    raise ConfigurationError(
+        f"The checkpoint {location} of query {stream.key.query_id} still exists. If its batches were given "
+        "up, the query would continue after them, and their rows would be missing. To deliver the batches: "
+        "penstock deliver --once. To give up one of them: penstock skip. If the query will never start "
+        "again, first remove its checkpoint."
+    )
+
+
+def checkpoint_of(stream: StreamStatus, access: TableAccess) -> tuple[str, bool]:
+    """Return the location of the checkpoint, empty if the store does not know it, and whether the checkpoint
+    of this query is there.
+
+    Raises:
+        ConfigurationError: the store has a relative path, so that Penstock cannot tell.
+        RetryableError: the location cannot be read now.
+    """
     settings = StreamSettings.parse(stream.settings)
     location = settings.checkpoint
     if not location:
-        return ""
+        return "", False
     if is_relative(location):
         raise ConfigurationError(
             f"The store has the checkpoint of query {stream.key.query_id} as the relative path "
@@ -143,13 +162,8 @@ def check_checkpoint_gone(stream: StreamStatus, access: TableAccess) -> str:
     try:
         Checkpoint(filesystem, root, location).last_commit(stream.key.query_id)
     except CheckpointGoneError:
-        return location
-    raise ConfigurationError(
-        f"The checkpoint {location} of query {stream.key.query_id} still exists. If its batches were given "
-        "up, the query would continue after them, and their rows would be missing. To deliver the batches: "
-        "penstock deliver --once. To give up one of them: penstock skip. If the query will never start "
-        "again, first remove its checkpoint."
-    )
+        return location, False
+    return location, True
 
 
 def abort(

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..committers.errors import ConfigurationError, PenstockError, StoreUnreachableError
-from .commands import admin, dead_letters, delivery, forget, history, inspect, repair
+from .commands import admin, dead_letters, delivery, forget, history, inspect, repair, retire
 from .commands.common import FAILED, UNREACHABLE, WRONG_USAGE
 from .commands.options_file import with_options_file
 
@@ -111,7 +111,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Inspect": (inspect.status, inspect.show, history.history),
     "Deliver": (delivery.deliver, delivery.metrics),
     "Decide about undelivered batches": (admin.park, admin.retry, admin.skip, admin.acknowledge, admin.abort),
-    "Repair and clean up": (repair.recover, repair.gc, forget.forget, repair.reset_query_id),
+    "Repair and clean up": (repair.recover, repair.gc, retire.retire, forget.forget, repair.reset_query_id),
     "About": (version,),
 }
 """The commands by their heading in the help, in this order."""

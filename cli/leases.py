@@ -12,14 +12,16 @@ from ..committers.store.sql import SqlManifestStore
 from ..delivery.context import new_holder
 from ..delivery.lease import HeldLease
 
-LEASE_S = 60.0
+LEASE_S = 10.0
+"""Renewed meanwhile. Shorter than the wait: a command that was killed can be repeated at once."""
 LEASE_WAIT_S = 15.0
 """How long to wait for the lease: a delivery process holds it only while it delivers."""
 
 
 @contextmanager
-def held_lease(store: SqlManifestStore, stream: StreamKey) -> Iterator[None]:
-    """
+def held_lease(store: SqlManifestStore, stream: StreamKey) -> Iterator[str]:
+    """Hold the lease for the block; yield the name of its holder.
+
     Raises:
         RetryableError: another process has held the lease for `LEASE_WAIT_S`.
     """
@@ -33,4 +35,4 @@ def held_lease(store: SqlManifestStore, stream: StreamKey) -> Iterator[None]:
             )
         time.sleep(0.5)
     with HeldLease(store.deliveries, lease, LEASE_S):
-        yield
+        yield holder

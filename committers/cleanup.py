@@ -29,7 +29,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Protocol, TypeVar
 
@@ -38,6 +38,7 @@ from .contract import Manifest, ManifestRecord, ManifestState, StreamKey, Token
 
 _T = TypeVar("_T")
 
+_ANY_TIME = datetime.max.replace(tzinfo=timezone.utc)
 FILES_PER_CHECK = 1000
 """Number of files deleted between two checks of the manifests."""
 
@@ -167,6 +168,9 @@ class Cleanup:
         cleaned: streams of this table whose files may be deleted
         parse: parses the name of a data file
         paths_of: returns the files that a manifest lists
+        ended: for streams whose queries have ended for good: returns for each query the last batch whose
+            files nobody needs any more. Then the token and the age do not matter, and only files of these
+            queries are found. None: the queries may run.
     """
 
     def __init__(
@@ -176,8 +180,10 @@ class Cleanup:
         cleaned: Sequence[StreamKey],
         parse: NameParser,
         paths_of: Callable[[Manifest], Iterable[str]],
+        ended: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
         self._store = store
+        self._ended = ended
         self._table = table
         self._cleaned = cleaned
         self._parse = parse
@@ -196,8 +202,10 @@ class Cleanup:
         table_id, settled = self._id_and_settled()
         files: dict[str, tuple[ListedFile, FileStatus]] = {}
         for file in self._table.files():
-            name, written_before = self._parse(file.path), now - grace
-            if name is not None and (write := _batch_write(name, table_id)) is not None:
+            name = self._parse(file.path)
+            written_before = _ANY_TIME if self._ended is not None else now - grace
+            write = None if name is None or self._ended is not None else _batch_write(name, table_id)
+            if name is not None and write is not None:
                 written_before = now - max(grace, GIVEN_UP_AFTER)
                 settled[name.query_id] = 0 if write.began_at < written_before else -1
             verdict = classify(file, name, settled, written_before)
@@ -237,6 +245,8 @@ class Cleanup:
 
     def _id_and_settled(self) -> tuple[str | None, dict[str, int]]:
         table_id, tokens = self._table.id_and_tokens([stream.query_id for stream in self._cleaned])
+        if self._ended is not None:
+            return table_id, dict(self._ended())
         newest = {}
         for stream in self._cleaned:
             records = self._store.history(stream, 1)

@@ -72,6 +72,15 @@ PARTITION_POINTS = (
 )
 """Crash points while a catalog gets the partitions of a batch of plain files, after `commit.landed`."""
 
+RETIRE_POINTS = (
+    "retire.start",
+    "retire.related",
+    "retire.files",
+    "retire.records",
+    "retire.done",
+)
+"""Crash points of `penstock retire`. The batch is the stream's last one."""
+
 CRASH_POINTS = (
     *STREAM_POINTS,
     *DELIVERY_POINTS,
@@ -79,6 +88,7 @@ CRASH_POINTS = (
     *SKIP_POINTS,
     *PAIR_POINTS,
     *PARTITION_POINTS,
+    *RETIRE_POINTS,
 )
 
 Handler = Callable[[str, int], None]

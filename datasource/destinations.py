@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ..committers.cleanup import Cleanup
 from ..committers.errors import ConfigurationError, shown
@@ -78,6 +78,22 @@ class Readable(Protocol):
         ...
 
 
+class QueryRecords(Protocol):
+    """What a destination keeps of one query besides its rows, such as a fence. For `penstock retire`.
+
+    Methods raise `AccessRefusedError` if the user may not do it, or `RetryableError` if the destination does
+    not answer now.
+    """
+
+    def found(self) -> Sequence[str]:
+        """Return what is there, for the operator: what it is and where."""
+        ...
+
+    def remove(self) -> None:
+        """Remove all of it, and nothing of other queries. Idempotent."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class DestinationType:
     """One kind of destination."""
@@ -93,6 +109,12 @@ class DestinationType:
     stored_table: Callable[[StreamKey, TableAccess], StoredTable]
     files_of: Callable[[Manifest], Sequence[DataFile]]
     """Returns the data files in a manifest, or what takes their place. Raises `ManifestCorruptError`."""
+    records: Callable[[StreamKey, Any], QueryRecords] | None = None
+    """Returns what the destination keeps of a stream's query and lets Penstock remove, from its `sink`. None:
+    nothing.
+    """
+    remains: str = ""
+    """What stays in the destination of a query that was retired, besides its rows, and why."""
 
 
 def destination_type(stream: StreamKey, kind: str) -> DestinationType:
@@ -130,10 +152,15 @@ def paths_of(manifest: Manifest) -> Iterator[str]:
     return (file.path for file in files_of(manifest))
 
 
-def cleanup_of(stored: Cleanable, store: SqlManifestStore, cleaned: Sequence[StreamKey]) -> Cleanup:
+def cleanup_of(
+    stored: Cleanable,
+    store: SqlManifestStore,
+    cleaned: Sequence[StreamKey],
+    ended: Callable[[], Mapping[str, int]] | None = None,
+) -> Cleanup:
     """Return the clean-up of a stored table. See `Cleanup`."""
     named = (lambda _: ()) if stored.moves_rows() else paths_of
-    return Cleanup(store, stored.cleanable(store), cleaned, stored.name_parser(cleaned), named)
+    return Cleanup(store, stored.cleanable(store), cleaned, stored.name_parser(cleaned), named, ended)
 
 
 def stored_table(stream: StreamStatus, access: TableAccess) -> StoredTable:

@@ -23,23 +23,29 @@ def park(
     store: options.Store = None,
     as_json: options.Json = False,
 ) -> None:
-    """Stop the deliveries of a stream until `penstock retry`.
+    """Stop the deliveries of a stream until `penstock retry`. The name of a fan-out parks all its targets.
 
     The query continues until its backlog is full. A delivery that is already running still commits.
 
     Example: `penstock park flights --reason "table is being restored" --store $URL`
     """
-    from ...committers.store.selection import select_one
+    from ...committers.store.selection import select_query
     from ..output import print_json, print_line, stream_json, title
 
     name, why = operator(who), checked_reason(reason)
     with opened_store(checkpoint, store) as opened:
-        found = select_one(opened.streams(), stream)
-        opened.deliveries.park(found.key, name, why)
+        chosen = select_query(opened.streams(), stream)
+        for one in chosen:
+            opened.deliveries.park(one.key, name, why)
     if as_json:
-        print_json({**stream_json(found), "decision": "park", "who": name, "reason": why})
-    else:
-        print_line(f"{title(found)} is parked. To deliver again: penstock retry {found.key.query_id}")
+        streams = [stream_json(one) for one in chosen]
+        which = streams[0] if len(streams) == 1 else {"streams": streams}
+        print_json({**which, "decision": "park", "who": name, "reason": why})
+        return
+    for one in chosen:
+        to = f" -> {one.key.table_uri}" if len(chosen) > 1 else ""
+        print_line(f"{title(one)}{to} is parked.")
+    print_line(f"To deliver again: penstock retry {stream}")
 
 
 def retry(

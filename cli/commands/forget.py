@@ -17,8 +17,9 @@ def forget(
 ) -> None:
     """Remove a stream that has ended for good from the store: its batches, deliveries and decisions.
 
-    The table and its data files stay as they are. Refused while the checkpoint exists, and while batches are
-    undelivered. First run `penstock gc --delete`: afterwards, leftover files of the stream are not found.
+    For destinations that no longer exist or cannot be reached: `penstock retire` also removes what the
+    stream has left there, which afterwards no command finds. Says what that is. Refused while the checkpoint
+    exists, and while batches are undelivered.
 
     Example: `penstock forget flights --store $URL`
     """
@@ -26,6 +27,7 @@ def forget(
     from ...delivery.context import new_holder
     from ..admin import check_checkpoint_gone
     from ..output import count, print_json, print_line, stream_json, title
+    from ..retire import left_behind
 
     with opened_store(checkpoint, store, access) as opened:
         found = select_one(opened.streams(), stream)
@@ -41,6 +43,7 @@ def forget(
             f"{found.key.table_uri}, which stay there. {known} The query must never start again.",
             stderr=True,
         )
+        print_line(left_behind(opened, found, access), stderr=True)
         confirm("Remove the stream from the store?", yes)
         opened.deliveries.forget(found.key, new_holder())
     if as_json:

@@ -10,6 +10,9 @@ from . import options
 from .common import opened_store
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...committers.contract import ManifestRecord
     from ...committers.store.delivery_queries import DeliveryRecord
 
 
@@ -22,24 +25,38 @@ def history(
 ) -> None:
     """List the newest batches of a stream and, for a decoupled stream, its newest deliveries.
 
+    The name of a fan-out lists those of each target.
+
     Example: `penstock history flights --checkpoint /checkpoints/flights`
     """
-    from ...committers.store.selection import select_one
+    from ...committers.store.selection import select_query
     from .. import output
 
     with opened_store(checkpoint, store) as opened:
-        found = select_one(opened.streams(), stream)
-        batches = opened.history(found.key, limit)
-        deliveries = opened.deliveries.recent(found.key, limit)
+        found = [
+            (one, opened.history(one.key, limit), opened.deliveries.recent(one.key, limit))
+            for one in select_query(opened.streams(), stream)
+        ]
     if as_json:
-        output.print_json(
+        listed = [
             {
-                **output.stream_json(found),
+                **output.stream_json(one),
                 "batches": [output.record_json(batch) for batch in batches],
                 "deliveries": [_delivery_json(delivery) for delivery in deliveries],
             }
-        )
+            for one, batches, deliveries in found
+        ]
+        output.print_json(listed[0] if len(listed) == 1 else {"streams": listed})
         return
+    for one, batches, deliveries in found:
+        if len(found) > 1:
+            output.print_line(f"{output.title(one)} -> {one.key.table_uri}", style="bold")
+        _print(batches, deliveries)
+
+
+def _print(batches: Sequence[ManifestRecord], deliveries: Sequence[DeliveryRecord]) -> None:
+    from .. import output
+
     table = output.table("Batch", "State", "Rows", "Files", "Size", "Prepared", "Finished", left=("State",))
     for batch in batches:
         times = (_second(output.time_text(moment)) for moment in (batch.prepared_at, batch.finished_at))

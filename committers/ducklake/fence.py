@@ -103,6 +103,12 @@ def accept(lake: Lake, address: DuckLakeAddress, query_id: str, table_id: str) -
         lake.rows(f"UPDATE {fence} SET table_id = ? WHERE {_OF_QUERY}", table_id, query_id, address.table)
 
 
+def remove(lake: Lake, address: DuckLakeAddress, query_id: str) -> None:
+    """Remove the row of a query that has ended for good."""
+    fence = lake.table(address.schema, FENCE_TABLE)
+    lake.rows(f"DELETE FROM {fence} WHERE {_OF_QUERY}", query_id, address.table)
+
+
 def last_of_origin(lake: Lake, address: DuckLakeAddress, origin: str, table_id: str) -> str | None:
     """The query that was the last to commit to the table from this origin."""
     if not is_there(lake, address):

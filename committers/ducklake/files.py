@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from ..cleanup import ListedFile
 from ..contract import Token
 from ..errors import RetryableError
 from ..file_tables.files import TableFiles
-from . import fence
+from . import connection, fence
 from .connection import LakeServer
 from .storage import files_below
 from .table import data_path_problem, files_location, load_if_there, settings_of
@@ -74,3 +75,33 @@ class DuckLakeCleanableTable:
     def delete_files(self, paths: Iterable[str]) -> int:
         files = files_of(self._server)
         return 0 if files is None else files.delete(paths)
+
+
+@dataclass(frozen=True, slots=True)
+class DuckLakeRecords:
+    """See `QueryRecords`: the query's row in the fence table."""
+
+    server: LakeServer
+    query_id: str
+
+    def found(self) -> Sequence[str]:
+        address = self.server.address
+        with self.server.attached("Nothing was removed") as lake:
+            row = None if lake is None else fence.read(lake, address, self.query_id)
+        if row is None:
+            return []
+        return [
+            f"the row query_id='{self.query_id}', table_name='{address.table}' of the fence table "
+            f"{address.schema}.{fence.FENCE_TABLE}"
+        ]
+
+    def remove(self) -> None:
+        address, so = self.server.address, "The row of the fence table stays"
+        with self.server.attached(so) as lake:
+            if lake is None or not fence.is_there(lake, address):
+                return
+            lake.begin()
+            fence.remove(lake, address, self.query_id)
+            error = connection.commit(lake)
+            if error is not None:
+                raise self.server.failed(error, so)

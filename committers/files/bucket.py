@@ -83,6 +83,10 @@ class Bucket:
     def replace(self, path: str, content: bytes, etag: str) -> str:
         return self._put(path, content, IfMatch=etag)
 
+    def remove(self, path: str) -> None:
+        with self._errors("could not be removed", path):
+            self._client.delete_object(**self._object(path))
+
     def nonce(self, path: str) -> str | None:
         with self._errors("could not be read", path):
             try:

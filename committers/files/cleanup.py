@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..cleanup import ListedFile
@@ -30,3 +30,20 @@ class CleanableFolder:
 
     def delete_files(self, paths: Iterable[str]) -> int:
         return self.committer.place.delete_staged(paths)
+
+
+@dataclass(frozen=True, slots=True)
+class FilesRecords:
+    """See `QueryRecords`: the query's journal."""
+
+    committer: FilesCommitter
+    query_id: str
+
+    def found(self) -> Sequence[str]:
+        place = self.committer.place
+        return [place.journal_address(self.query_id)] if self.query_id in place.journals() else []
+
+    def remove(self) -> None:
+        if self.committer.place.exists():
+            self.committer.token(self.query_id)  # publishes what is committed
+        self.committer.place.remove_journal(self.query_id)

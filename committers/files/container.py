@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
@@ -88,6 +88,10 @@ class Container:
 
     def replace(self, path: str, content: bytes, etag: str) -> str:
         return self._put(path, content, match_condition=MatchConditions.IfNotModified, etag=etag)
+
+    def remove(self, path: str) -> None:
+        with self._errors("could not be removed", path), suppress(ResourceNotFoundError):
+            self._blob(path).delete_blob()
 
     def nonce(self, path: str) -> str | None:
         metadata = self._found(path, lambda blob: blob.get_blob_properties().metadata)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..cleanup import ListedFile
 from ..deletion import DeletionGuard
+from ..error_causes import retryable
 from ..errors import RetryableError, TableChangedError
 from ..regular_files import open_new, read_file
 from .place import FileState, JournalChangedError, StoredJournal
@@ -77,6 +78,13 @@ class LocalFolder:
         except OSError as error:
             raise RetryableError(f"{path} could not be written: {error}.") from error
         return StoredJournal(content, content.decode())
+
+    def remove_journal(self, query_id: str) -> None:
+        path = self._journal(query_id)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise retryable(error)(f"{path} could not be removed: {error}.") from error
 
     def states(self, files: StagedFiles) -> Mapping[str, FileState]:
         self._check_below(files)

@@ -105,6 +105,9 @@ class ObjectFolder:
             raise CommitStateUnknownError(str(error)) from error
         return StoredJournal(content, etag)
 
+    def remove_journal(self, query_id: str) -> None:
+        self._store.remove(_journal(query_id))
+
     def states(self, files: StagedFiles) -> Mapping[str, FileState]:
         self._check_below(files)
         return dict(zip(files, _in_threads(self._state, files.items()), strict=True))

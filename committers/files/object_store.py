@@ -59,6 +59,10 @@ class ObjectStore(Protocol):
         """Replace an object and return its ETag. Raises ConditionError if it has another ETag."""
         ...
 
+    def remove(self, path: str) -> None:
+        """Delete an object. A missing one is not an error."""
+        ...
+
     def nonce(self, path: str) -> str | None:
         """Return the nonce of an object, empty if it has none; None if there is no object."""
         ...

@@ -84,6 +84,14 @@ class Place(Protocol):
         """
         ...
 
+    def remove_journal(self, query_id: str) -> None:
+        """Remove the journal of a query that has ended for good. Idempotent.
+
+        Raises:
+            RetryableError: the storage has failed.
+        """
+        ...
+
     # Files of a batch -----------------------------------------------------------------------------------
 
     def states(self, files: StagedFiles) -> Mapping[str, FileState]:

@@ -5,13 +5,14 @@ Staged files are listed, and files in the places of readers whose instant is not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from ..cleanup import ListedFile
 from ..contract import Token
 from ..delta.files import delta_files
 from .claims import Claims
-from .names import META, STAGED, instant_of, visible_path
+from .names import META, STAGED, claims_folder, instant_of, visible_path
 from .table import HudiTableFiles
 from .timeline import Timeline
 
@@ -65,3 +66,21 @@ def _is_visible(path: str, timeline: Timeline) -> bool:
 
 def _is_pending(path: str, timeline: Timeline) -> bool:
     return (instant_of(path) or "") in timeline.pending
+
+
+@dataclass(frozen=True, slots=True)
+class HudiRecords:
+    """See `QueryRecords`: the query's claims."""
+
+    table: HudiTableFiles
+    query_id: str
+
+    def found(self) -> Sequence[str]:
+        folder = claims_folder(self.query_id)
+        names = self.table.storage.names(folder)
+        return [f"{len(names):,} claims in {folder}"] if names else []
+
+    def remove(self) -> None:
+        folder, storage = claims_folder(self.query_id), self.table.storage
+        storage.delete_all(f"{folder}/{name}" for name in storage.names(folder))
+        storage.remove_empty_folders(folder)

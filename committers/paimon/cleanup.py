@@ -5,7 +5,9 @@ Snapshots and tags of all branches count. pypaimon reads their manifests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from ..cleanup import ListedFile
@@ -86,3 +88,24 @@ class PaimonCleanableTable:
                 entries = manifests.read(manifest.file_name)
                 yield {entry.file.file_name for entry in entries}
                 self._read.add(manifest.file_name)
+
+
+@dataclass(frozen=True, slots=True)
+class PaimonRecords:
+    """See `QueryRecords`: the query's note."""
+
+    table: PaimonTable
+    query_id: str
+
+    def found(self) -> Sequence[str]:
+        name = Tokens(self.table).noted(self.query_id)
+        return [] if name is None else [f"{name} in {self.table.place}"]
+
+    def remove(self) -> None:
+        name = Tokens(self.table).noted(self.query_id)
+        try:
+            with suppress(FileNotFoundError):
+                if name is not None:
+                    self.table.delete(name)
+        except OSError as error:
+            raise self.table.unreadable(error) from error

@@ -126,6 +126,11 @@ class Tokens:
         )
         self._write(query_id, note)
 
+    def noted(self, query_id: str) -> str | None:
+        """Return the name of the query's note, as a file in the table; None if there is none."""
+        name = _name(query_id)
+        return None if self._table.read(name) is None else name
+
     def recorded_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
         """Return the first of the origins from which another query has committed."""
         others = {

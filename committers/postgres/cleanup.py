@@ -82,6 +82,29 @@ class PostgresCleanableTable:
 
 
 @dataclass(frozen=True, slots=True)
+class PostgresRecords:
+    """See `QueryRecords`: the query's row in the fence table."""
+
+    server: PostgresServer
+    address: PostgresAddress
+    query_id: str
+
+    def found(self) -> Sequence[str]:
+        with self.server.transaction("Nothing was removed") as cursor:
+            row = fence.read(cursor, self.address, self.query_id)
+        if row is None:
+            return []
+        return [
+            f"the row query_id='{self.query_id}', table_name='{self.address.table}' of the fence table "
+            f"{self.address.fence_sql}"
+        ]
+
+    def remove(self) -> None:
+        with self.server.transaction(f"The row of the fence table {self.address.fence_sql} stays") as cursor:
+            fence.remove(cursor, self.address, self.query_id)
+
+
+@dataclass(frozen=True, slots=True)
 class _Name:
     query_id: str
     batch_id: int

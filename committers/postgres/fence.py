@@ -124,6 +124,14 @@ def accept(cursor: Cursor, address: PostgresAddress, query_id: str, oid: str) ->
         )
 
 
+def remove(cursor: Cursor, address: PostgresAddress, query_id: str) -> None:
+    """Remove the row of a query that has ended for good."""
+    if is_there(cursor, address):
+        cursor.execute(
+            f"DELETE FROM {_sql(address)} WHERE query_id = %s AND table_name = %s", (query_id, address.table)
+        )
+
+
 def last_of_origin(cursor: Cursor, address: PostgresAddress, origin: str, oid: str) -> str | None:
     """The query that was the last to commit to the table from this origin."""
     row = cursor.execute(

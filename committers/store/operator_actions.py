@@ -138,6 +138,16 @@ class SqlOperatorActions:
         aborted = {"state": ManifestState.ABORTED, "aborted_by": AbortedBy.ABORT, "finished_at": now}
         return [replace(one, **aborted, reason=str(values["reason"])) for one in records]  # type: ignore[arg-type]
 
+    def left_to_finish(self, stream: StreamKey) -> Sequence[str]:
+        """Return what has to be done before the stream can be retired, each with its number.
+
+        Merged files that are not deleted yet are left out: `penstock retire` deletes them.
+        """
+        query = sa.select(streams.c.id).where(queries.is_stream(stream))
+        with self._database.read() as connection:
+            stream_id = connection.scalar(query)
+            return [] if stream_id is None else pruning.unfinished(connection, stream_id, but=pruning.MERGED)
+
     def forget(self, stream: StreamKey, holder: str) -> None:
         """Delete all records of the stream.
 

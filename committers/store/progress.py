@@ -100,12 +100,17 @@ class SqlProgress:
             )
             return set(connection.scalars(query)).intersection(batch_ids)
 
-    def settled_by_others(self, stream: StreamKey, location: str) -> int | None:
+    def settled_by_others(self, stream: StreamKey, location: str, *, has_ended: bool = False) -> int | None:
+        """See `SharedLogs`.
+
+        Args:
+            has_ended: the query prepares no more batches for any target
+        """
         with self._database.read() as connection:
             own = connection.scalar(sa.select(streams.c.settings).where(queries.is_stream(stream)))
             targets = targets_in(own or "")
             settled = [
-                _settled(connection, other.id, is_target=other.table_uri in targets)
+                _settled(connection, other.id, is_target=not has_ended and other.table_uri in targets)
                 for other in _sharing(connection, stream, location)
             ]
         return min((last for last in settled if last is not None), default=None)

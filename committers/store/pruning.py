@@ -133,23 +133,28 @@ def _delete_runs(connection: Connection, stream_id: int, older_than: datetime) -
     connection.execute(sa.delete(runs).where(runs.c.stream_id == stream_id, runs.c.fence < successor))
 
 
-def unfinished(connection: Connection, stream_id: int) -> list[str]:
-    """Return what of the stream is not finished, each with its number, such as `3 undelivered batches`."""
+MERGED = "batches whose merged files are not deleted yet (the delivery process does so after an hour)"
+
+
+def unfinished(connection: Connection, stream_id: int, *, but: str = "") -> list[str]:
+    """Return what of the stream is not finished, each with its number, such as `3 undelivered batches`.
+
+    Args:
+        but: what may be unfinished
+    """
     joined = manifests.outerjoin(deliveries, deliveries.c.id == manifests.c.delivery_id)
     batches = sa.select(sa.func.count()).select_from(joined).where(manifests.c.stream_id == stream_id)
     is_committed = manifests.c.state == ManifestState.COMMITTED.value
     counts = {
         "undelivered batches": batches.where(IS_PREPARED),
         "batches with dead letters that are not in their table": batches.where(_has_letters()),
-        "batches whose merged files are not deleted yet (the delivery process does so after an hour)": (
-            batches.where(is_committed, sa.not_(_is_unneeded()))
-        ),
+        MERGED: (batches.where(is_committed, sa.not_(_is_unneeded()))),
         "compactions that are not in both tables yet": (
             sa.select(sa.func.count()).select_from(compactions).where(compactions.c.stream_id == stream_id)
         ),
     }
     found = ((connection.scalar(query) or 0, what) for what, query in counts.items())
-    return [f"{number} {what}" for number, what in found if number]
+    return [f"{number} {what}" for number, what in found if number and what != but]
 
 
 def delete_stream(connection: Connection, stream_id: int) -> None:

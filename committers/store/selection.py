@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import ConfigurationError
+from ..row_log.sharing import targets_in
 from ..safe_text import one_line
 from .status import StreamStatus
 
@@ -18,8 +19,8 @@ def short_id(query_id: str) -> str:
 def select(streams: Sequence[StreamStatus], text: str | None) -> list[StreamStatus]:
     """Return the streams that match the user's text, or all of them.
 
-    A query name, a query id or a table location selects all streams that have it. A query id prefix must
-    match a single query.
+    A query name, the name of a fan-out without that of a target, a query id or a table location selects all
+    streams that have it. A query id prefix must match a single query.
 
     Raises:
         ConfigurationError: no match, or an ambiguous prefix; the message lists the candidates.
@@ -37,6 +38,18 @@ def select(streams: Sequence[StreamStatus], text: str | None) -> list[StreamStat
     return begun
 
 
+def select_query(streams: Sequence[StreamStatus], text: str | None) -> list[StreamStatus]:
+    """Return the streams of the one query that matches the user's text: several if it is a fan-out.
+
+    Raises:
+        ConfigurationError: no match, or streams of several queries; the message lists the candidates.
+    """
+    found = select(streams, text)
+    if len({stream.key.query_id for stream in found}) == 1:
+        return found
+    raise ConfigurationError(f'{_ambiguous(text)}: a query id, or "ID -> TABLE".{_candidates(found)}')
+
+
 def select_one(streams: Sequence[StreamStatus], text: str | None) -> StreamStatus:
     """Return the one stream that matches the user's text; without a text, the only stream of the store.
 
@@ -46,8 +59,11 @@ def select_one(streams: Sequence[StreamStatus], text: str | None) -> StreamStatu
     found = select(streams, text)
     if len(found) == 1:
         return found[0]
-    what = "Specify a stream" if text is None else f"{text!r} matches several streams; be more specific"
-    raise ConfigurationError(f'{what}: a query id, or "ID -> TABLE".{_candidates(found)}')
+    raise ConfigurationError(f'{_ambiguous(text)}: a query id, or "ID -> TABLE".{_candidates(found)}')
+
+
+def _ambiguous(text: str | None) -> str:
+    return "Specify a stream" if text is None else f"{text!r} matches several streams; be more specific"
 
 
 def is_named(stream: StreamStatus, text: str) -> bool:
@@ -57,7 +73,9 @@ def is_named(stream: StreamStatus, text: str) -> bool:
 
 def names_of(stream: StreamStatus) -> tuple[str, ...]:
     """Return all names of a stream, except for the beginnings of its id."""
-    named = (stream.query_name,) if stream.query_name else ()
+    named = [stream.query_name] if stream.query_name else []
+    if targets_in(stream.settings):  # a target of a fan-out is named `<query>.<target>`
+        named += [name for name in stream.query_name.rpartition(".")[:1] if name]
     return (*named, stream.key.query_id, stream.key.table_uri, str(stream.key))
 
 

@@ -269,4 +269,5 @@ DESTINATION = DestinationType(
     sink=_sink_of,
     stored_table=lambda stream, access: StoredDelta(stream.table_uri, access.storage, access.catalog),
     files_of=data_files_of,
+    remains="its last batch in the log of the table (txn), see delta.setTransactionRetentionDuration",
 )

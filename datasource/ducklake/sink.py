@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ...committers.contract import StreamKey
     from ...committers.ducklake.committer import DuckLakeCommitter
     from ...committers.ducklake.connection import LakeServer
+    from ...committers.ducklake.files import DuckLakeRecords
     from ...committers.store.sql import SqlManifestStore
     from ..sink import MaintenanceContext
     from ..table_access import TableAccess
@@ -60,6 +61,12 @@ class DuckLakeSink:
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
         """Open a checkpoint. Arrow takes the credentials of object stores from the environment."""
         return open_from_environment(location)
+
+    def records(self, query_id: str) -> DuckLakeRecords:
+        server = _server(self._address, self.options.storage_options)
+        from ...committers.ducklake.files import DuckLakeRecords
+
+        return DuckLakeRecords(server, query_id)
 
     def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
         """Do nothing: the delivery process maintains the table."""
@@ -159,4 +166,6 @@ DESTINATION = DestinationType(
     sink=_sink_of,
     stored_table=lambda stream, access: StoredDuckLake(_address_of(stream, access), access.storage),
     files_of=data_files_of,
+    records=lambda stream, sink: sink.records(stream.query_id),
+    remains="the fence table, which is for all queries of the schema",
 )

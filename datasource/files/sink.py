@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...committers.contract import DataFiles, Manifest
 from ...committers.ducklake.storage import files_below
 from ...committers.errors import TableNotSupportedError
-from ...committers.files.cleanup import CleanableFolder
+from ...committers.files.cleanup import CleanableFolder, FilesRecords
 from ...committers.files.committer import FilesCommitter
 from ...committers.files.local_folder import LocalFolder, staging_of
 from ...committers.files.manifests import KIND, MANIFESTS
@@ -107,4 +107,5 @@ DESTINATION = DestinationType(
         stream.table_uri, access.storage, access.catalog, query_id=stream.query_id
     ),
     files_of=MANIFESTS.decode,
+    records=lambda stream, sink: FilesRecords(sink.open_table(), stream.query_id),
 )

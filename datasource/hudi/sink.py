@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from ...committers.cleanup import CleanableTable, NameParser
     from ...committers.contract import StreamKey
+    from ...committers.hudi.cleanup import HudiRecords
     from ...committers.store.sql import SqlManifestStore
     from ..table_access import TableAccess
 
@@ -56,6 +57,11 @@ class HudiSink:
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
         """Open a location, a remote one with the options `storage.*`."""
         return HudiFormat("").open_filesystem(location, dict(self.options.storage_options))
+
+    def records(self, query_id: str) -> HudiRecords:
+        from ...committers.hudi.cleanup import HudiRecords
+
+        return HudiRecords(HudiTableFiles(self.table_uri, self.options.storage_options), query_id)
 
     def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
         """Do nothing: Hudi's own services archive the timeline, and compact and clean the files."""
@@ -225,4 +231,6 @@ DESTINATION = DestinationType(
     sink=_sink_of,
     stored_table=lambda stream, access: StoredHudi(stream.table_uri, access.storage),
     files_of=data_files_of,
+    records=lambda stream, sink: sink.records(stream.query_id),
+    remains="its last batches in the commits of the table, until Hudi archives them",
 )

@@ -298,4 +298,5 @@ DESTINATION = DestinationType(
     sink=_sink_of,
     stored_table=StoredIceberg.of,
     files_of=data_files_of,
+    remains="its last batch in the properties of the table, with which newQuery=refuse recognizes the source",
 )

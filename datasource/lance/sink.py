@@ -193,4 +193,5 @@ DESTINATION = DestinationType(
     sink=_sink_of,
     stored_table=lambda stream, access: StoredLance(stream.table_uri, access.storage),
     files_of=data_files_of,
+    remains="its last batch in the metadata of the schema, with which newQuery=refuse recognizes the source",
 )

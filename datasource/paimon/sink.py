@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from ...committers.cleanup import CleanableTable, NameParser
     from ...committers.contract import StreamKey
+    from ...committers.paimon.cleanup import PaimonRecords
     from ...committers.paimon.table import PaimonTable
     from ...committers.store.sql import SqlManifestStore
     from ..table_access import TableAccess
@@ -59,6 +60,11 @@ class PaimonSink:
 
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
         return open_from_environment(location)
+
+    def records(self, query_id: str) -> PaimonRecords:
+        from ...committers.paimon.cleanup import PaimonRecords
+
+        return PaimonRecords(table_of(self.table_uri, self.options.catalog_properties), query_id)
 
     def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
         """Do nothing: Paimon's own services compact the table and expire snapshots."""
@@ -181,5 +187,7 @@ DESTINATION = DestinationType(
     sink=_sink_of,
     stored_table=lambda stream, access: StoredPaimon(stream.table_uri, access.catalog),
     files_of=data_files_of,
+    records=lambda stream, sink: sink.records(stream.query_id),
+    remains="its last batch in the snapshots of the table, until they expire",
 )
 """The data source `penstock.paimon`."""

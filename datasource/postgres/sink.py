@@ -29,6 +29,7 @@ from .options import PostgresOptions
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
+    from ...committers.postgres.cleanup import PostgresRecords
     from ...committers.store.sql import SqlManifestStore
 
 
@@ -59,6 +60,11 @@ class PostgresSink:
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
         """Open a location, a remote checkpoint with the options `storage.*`."""
         return DeltaFormat(()).open_filesystem(location, dict(self.options.storage_options))
+
+    def records(self, query_id: str) -> PostgresRecords:
+        from ...committers.postgres.cleanup import PostgresRecords
+
+        return PostgresRecords(self._server, self._address, query_id)
 
     def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
         """Do nothing: Postgres maintains its tables."""

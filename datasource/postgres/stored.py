@@ -128,4 +128,6 @@ DESTINATION = DestinationType(
     sink=_sink_of,
     stored_table=StoredPostgres,
     files_of=_staging_tables_of,
+    records=lambda stream, sink: sink.records(stream.query_id),
+    remains="the fence table, which is for all queries of the schema",
 )

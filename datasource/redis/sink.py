@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
+from ...writers.redis.fence import RedisRecords, fence_key
 from ...writers.redis.requests import RedisRequests
 from ..requests.service import RequestService
 from .options import RedisOptions
+
+if TYPE_CHECKING:
+    from ...committers.contract import StreamKey
+    from ..requests.sink import RequestSink
 
 
 def _requests(options: RedisOptions) -> RedisRequests:
@@ -18,6 +24,11 @@ def _requests(options: RedisOptions) -> RedisRequests:
     return RedisRequests(options.address, settings, options.id_column, options.target)
 
 
+def _records(stream: StreamKey, sink: RequestSink) -> RedisRecords:
+    options = cast("RedisOptions", sink.options)
+    return RedisRecords(options.target, fence_key(stream.query_id, options.address))
+
+
 SERVICE = RequestService(
     kind="redis",
     options=RedisOptions,
@@ -25,5 +36,6 @@ SERVICE = RequestService(
     library="redis",
     package="penstock[redis]",
     secrets_are_for="url",
+    records=_records,
 )
 DESTINATION = SERVICE.destination("penstock.datasource.redis.source:RedisDataSource")

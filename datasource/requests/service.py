@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...committers.errors import ConfigurationError, shown
 from ...committers.requests.content import RequestManifests
-from ..destinations import DestinationType, with_prefix
+from ..destinations import DestinationType, QueryRecords, with_prefix
 from ..options.declaring import options_of, prefixes_of
 from .options import RequestOptions
 from .sink import RequestSink
@@ -34,6 +34,8 @@ class RequestService:
     """The module of the client library."""
     package: str
     """What pip installs it with, such as `penstock[http]`."""
+    records: Callable[[StreamKey, Any], QueryRecords] | None = None
+    """See `DestinationType`."""
     secrets_are_for: str | None = None
     """The option with the URL to which secrets are sent. None: secrets sign requests and are never sent."""
 
@@ -62,6 +64,7 @@ class RequestService:
                 self.kind, stream.table_uri, self._split(access)[1]
             ),
             files_of=RequestManifests(self.kind).files,
+            records=self.records,
         )
 
     def _require_library(self) -> None:

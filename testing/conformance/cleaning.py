@@ -7,8 +7,11 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from ...cli.gc import CleanedTable, clean_table
+from ...cli.leases import held_lease
 from ...committers.store.sql import SqlManifestStore
 from ...datasource.destinations import Cleanable
+from ...datasource.settings import register_stream
+from ...delivery.retiring import Retirement
 from .claims import Claims, check_nothing_left, check_rows
 from .deliveries import deliver
 from .harness import DestinationHarness
@@ -70,6 +73,36 @@ class CleaningClaims(Claims):
         deliver(store)
         assert _clean(untidy, store, now=datetime.now(timezone.utc)).deleted == 0
         check_rows(harness, 0, 1, 2)
+
+    def test_a_retired_stream_leaves_nothing_but_its_rows(
+        self,
+        untidy: Query,
+        store: SqlManifestStore,
+        other_store: SqlManifestStore,
+        harness: DestinationHarness,
+    ) -> None:
+        """What its tasks have left goes whatever its age, also of a batch that was never prepared. What
+        another query has left stays.
+        """
+        untidy.run(store, untidy.batch(0), ids(1), ids(2))
+        deliver(store)
+        cleans = isinstance(untidy.stored_table(), Cleanable) and harness.promises.discards
+        untidy.write(untidy.plan(store, untidy.batch(1)), [ids(8)], run_id="running")
+        own = set(harness.uncommitted())
+        stranger = Query(harness, "stranger", untidy.options, store=store)
+        stranger.write(stranger.plan(other_store, stranger.batch(0)), [ids(7)])
+        others = set(harness.uncommitted()) - own
+        retirement = Retirement(store, untidy.status(store), NO_ACCESS, held_lease)
+        found = retirement.find()
+        retirement.claim()
+        removed = retirement.run()
+
+        assert removed == found
+        assert store.streams() == []
+        assert set(harness.uncommitted()) == (others if cleans else own | others)
+        check_rows(harness, 1, 2, early=(7, 8))
+        register_stream(untidy.sink(), store, untidy.stream)
+        assert Retirement(store, untidy.status(store), NO_ACCESS, held_lease).find().records == []
 
 
 def _clean(

@@ -10,6 +10,7 @@ from ...committers.errors import ConfigurationError
 from ..requests.acknowledgements import UNACKNOWLEDGED
 from ..requests.results import DELIVERED, DeadLetter, Failure, Fatal, Result, Split
 from .errors import of_key, result_of
+from .target import RedisTarget
 
 SCRIPT = """
 local fence = redis.call('GET', KEYS[1])
@@ -70,6 +71,22 @@ class Fenced:
 
 def fence_key(query_id: str, address: str) -> str:
     return f"penstock:fence:{query_id}:{hashlib.sha256(address.encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True, slots=True)
+class RedisRecords:
+    """See `QueryRecords`: the fence of a query with `exactlyOnce`."""
+
+    target: RedisTarget
+    key: str
+
+    def found(self) -> Sequence[str]:
+        if not self.target.is_fenced or self.target.run("GET", self.key) is None:
+            return []
+        return [f"the key {self.key} of Redis at {self.target.host}:{self.target.port}"]
+
+    def remove(self) -> None:
+        self.target.run("DEL", self.key)
 
 
 def place_of(batch_id: int, partition: int, row: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from ...committers.errors import ConfigurationError, PenstockError, RetryableError
 from ...committers.safe_text import get_logger
-from ..requests.results import Fatal
+from ..requests.results import Failure, Fatal
 from ..requests.template import Template
 
 logger = get_logger(__name__)
@@ -87,6 +87,28 @@ class RedisTarget:
         except Exception as error:
             raise self._refused(error) from error
 
+    def run(self, *command: str) -> Any:
+        """Run a command that concerns no row, and return the reply.
+
+        Raises:
+            AccessRefusedError: the user is unknown or lacks a permission.
+            RetryableError: the server does not answer.
+        """
+        try:
+            return asyncio.run(self._run(command))
+        except Exception as error:
+            result = _classified(error)
+            message = f"Redis at {self.host}:{self.port} has not run {' '.join(command)}: "
+            if isinstance(result, Fatal):
+                raise result.error(f"{message}{result.code}. {result.message}") from error
+            raise RetryableError(f"{message}{error}") from error
+
+    async def _run(self, command: Sequence[str]) -> Any:
+        from .connection import open_redis
+
+        async with open_redis(self, socket_timeout=CHECK_S, single_connection_client=True) as client:
+            return await client.execute_command(*command)
+
     async def _check(self, commands: Sequence[Sequence[str | bytes | int]]) -> None:
         import redis
 
@@ -104,13 +126,17 @@ class RedisTarget:
                 await _check_eviction(client)
 
     def _refused(self, error: Exception) -> PenstockError:
-        from .errors import classify
-
-        result = classify(error)
+        result = _classified(error)
         message = f"Redis at {self.host}:{self.port} cannot be written: "
         if isinstance(result, Fatal):
             return result.error(f"{message}{result.code}. {result.message} Nothing was written.")
         return RetryableError(f"{message}{error}")
+
+
+def _classified(error: Exception) -> Failure:
+    from .errors import classify
+
+    return classify(error)
 
 
 async def _check_eviction(client: Any) -> None:
