@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .committers.requests.contract import ChecksDestination, RowPlace
     from .committers.token_check import is_committed
     from .datasource.base_source import PenstockDataSource
-    from .datasource.destinations import Cleanable, DestinationType, StoredTable, TableNow
+    from .datasource.destinations import Cleanable, DestinationType, QueryRecords, StoredTable, TableNow
     from .datasource.options.declaring import declared, option, optional, options_of, passed_on
     from .datasource.options.delivery import DeliveryOptions
     from .datasource.options.parsing import columns
@@ -105,7 +105,7 @@ _HOME = {
     "committers.progress": ("BatchInDelivery", "Progress", "ProgressStore", "StoresProgress"),
     "committers.token_check": ("is_committed",),
     "datasource.base_source": ("PenstockDataSource",),
-    "datasource.destinations": ("Cleanable", "DestinationType", "StoredTable", "TableNow"),
+    "datasource.destinations": ("Cleanable", "DestinationType", "QueryRecords", "StoredTable", "TableNow"),
     "datasource.options.declaring": ("declared", "passed_on", "option", "optional", "options_of"),
     "datasource.options.delivery": ("DeliveryOptions",),
     "datasource.options.stream": ("parse_as",),
@@ -201,6 +201,7 @@ __all__ = [
     "PlannedBatch",
     "Progress",
     "ProgressStore",
+    "QueryRecords",
     "RequestDataSource",
     "RequestOptions",
     "RequestService",

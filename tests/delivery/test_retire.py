@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -173,6 +174,31 @@ def test_forget_says_what_it_would_leave_behind(backlog: PostgresBacklog) -> Non
     assert len(backlog.query.staged()) == 2
 
 
+# Dead letters ---------------------------------------------------------------------------------------
+
+
+def test_the_streams_of_its_dead_letters_are_retired_too(
+    new_postgres_url: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what was sent again; refused while dead letters wait."""
+    monkeypatch.setenv("PGUSER", "postgres")
+    letters = {"badRows": "deadLetter", "deadLetter": str(tmp_path / "letters")}
+    lake = PostgresBacklog(new_postgres_url(), tmp_path, queryName="flights", **letters)
+    lake.query.sql("CREATE TABLE events (id bigint CHECK (id <> 2))")
+    monkeypatch.setenv("PENSTOCK_STORE", lake.store_url)
+    lake.fill(1)
+    lake.drain()
+    lake.query.sql("ALTER TABLE events DROP CONSTRAINT events_id_check")
+    ended = Ended("dead-letters", "resend", "flights", "--yes")
+    assert ended.code == 0, ended.err
+    assert (lake.query.ids(), len(lake.store.streams()), len(fence_rows(lake))) == ([1, 2], 3, 2)
+
+    ended = Ended("retire", "flights", "--yes", "--json")
+    assert ended.code == 0, ended.err
+    assert (lake.store.streams(), fence_rows(lake), lake.query.staged()) == ([], [], [])
+    assert (lake.query.ids(), any((tmp_path / "letters").rglob("*.parquet"))) == ([1, 2], True)
+
+
 # A store in the checkpoint --------------------------------------------------------------------------
 
 
@@ -218,6 +244,20 @@ def test_the_fence_and_the_row_log_in_redis_are_removed(
             assert client.keys("penstock:*") == []
     assert "removed: the key penstock:fence:q1:" in ended.out
     assert (list(harness.uncommitted()), sorted(harness.ids())) == ([], [1, 2])
+
+
+def test_the_row_log_may_be_gone_with_the_checkpoint(
+    tmp_path: Path, redis_service: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_STORE", f"sqlite:///{tmp_path}/store.db")
+    harness = RedisFenceHarness(tmp_path, redis_service)
+    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
+        query = Query(harness, store=store)
+        query.run(store, query.batch(0), ids(1))
+        deliver(store)
+        shutil.rmtree(harness.row_log_options["rowLog"])
+        assert Ended("retire", "q1", "--yes").code == 0
+        assert store.streams() == []
 
 
 # A fan-out ------------------------------------------------------------------------------------------
