@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def park(
-    stream: options.Stream,
+    stream: options.OfQuery,
     reason: options.Reason,
     who: options.Who = None,
     checkpoint: options.Checkpoint = None,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def history(
-    stream: options.Stream,
+    stream: options.OfQuery,
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of batches, and of deliveries.")] = 20,

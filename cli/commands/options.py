@@ -83,7 +83,8 @@ Streams = Annotated[
     typer.Argument(
         metavar="STREAM",
         show_default=False,
-        help="Name of the query, its id or the beginning of its id, or the table. Default: all streams.",
+        help="Name of the query or of a fan-out, its id or the beginning of its id, or the table. Default: all "
+        "streams.",
     ),
 ]
 Stream = Annotated[
@@ -92,6 +93,14 @@ Stream = Annotated[
         help="Name of the query, its id or the beginning of its id, or the table.", show_default=False
     ),
 ]
+OfQuery = Annotated[
+    str,
+    typer.Argument(
+        help="Name of the query or of a fan-out, its id or the beginning of its id, or the table.",
+        show_default=False,
+    ),
+]
+"""All targets of a fan-out."""
 Reason = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="The reason, kept in the store.", show_default=False)
 ]

@@ -11,7 +11,7 @@ from .common import FAILED, confirm, opened_store
 
 
 def retire(
-    stream: options.Stream,
+    stream: options.OfQuery,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing.")
     ] = False,

@@ -93,6 +93,7 @@ ROWS: dict[str, Callable[[DestinationHarness], str]] = {
     "Clean-up (`penstock gc`)": lambda one: _yes(
         one.promises.discards and isinstance(Query(one).stored_table(), Cleanable)
     ),
+    "What a retired query leaves, besides its rows": lambda one: one.destination.remains or "nothing",
     "Delivery merges batches": lambda one: _yes(_target_is(one, Mergeable)),
     "Delivery rewrites small files": lambda one: _yes(_target_is(one, Compactable)),
     "Maintenance by the delivery process": lambda one: _yes(isinstance(Query(one).sink(), Maintainable)),
