@@ -83,8 +83,8 @@ Streams = Annotated[
     typer.Argument(
         metavar="STREAM",
         show_default=False,
-        help="Name of the query or of a fan-out, its id or the beginning of its id, or the table. Default: all "
-        "streams.",
+        help="Name of the query or of a fan-out, its id or the beginning of its id, or the table. Default: "
+        "all streams.",
     ),
 ]
 Stream = Annotated[

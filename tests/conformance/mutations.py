@@ -485,6 +485,7 @@ MUTATIONS = {
     "a clean-up that classifies every file as young": DeltaMutation(
         returning(cleanup, "classify", cleanup.FileStatus.YOUNG),
         "clean_up_deletes_the_files_of_lost_attempts",
+        "a_retired_stream_leaves_nothing_but_its_rows",
     ),
     "a clean-up that classifies every file as unneeded": DeltaMutation(
         returning(cleanup, "classify", cleanup.FileStatus.UNNEEDED),
