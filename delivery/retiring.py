@@ -199,8 +199,11 @@ class Retirement:
         return destination.records(self.stream.key, sink)
 
     def _remains(self) -> list[str]:
+        stored, uri = stored_table(self.stream, self._access), self.stream.key.table_uri
+        if isinstance(stored, Cleanable) and self._stored() is None:
+            return [f"files in the location of {uri}, if any: there is no table that tells what it needs"]
         kept = destination_type(self.stream.key, self.stream.kind).remains
-        return [f"the rows in {self.stream.key.table_uri}", *([kept] if kept else [])]
+        return [f"the rows in {uri}", *([kept] if kept else [])]
 
     def _named(self, file: ListedFile) -> str:
         place = self._location or self.stream.key.table_uri

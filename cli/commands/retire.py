@@ -45,6 +45,8 @@ def retire(
             shown = [process.find(*one) for one in retirements]
             for one in shown if not (dry_run and as_json) else ():
                 process.print_left(one, "would be removed", stderr=not dry_run)
+                if one.error is not None and not dry_run:
+                    raise one.error
         if dry_run:
             retired = shown
         else:

@@ -174,6 +174,25 @@ def test_forget_says_what_it_would_leave_behind(backlog: PostgresBacklog) -> Non
     assert len(backlog.query.staged()) == 2
 
 
+def test_a_stream_whose_table_was_dropped_is_retired(backlog: PostgresBacklog) -> None:
+    backlog.query.sql("DROP TABLE events")
+    assert Ended("retire", QUERY, "--yes").code == 0
+    assert (backlog.query.staged(), fence_rows(backlog), backlog.store.streams()) == ([], [], [])
+
+
+def test_files_in_the_place_of_a_table_that_was_dropped_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = decoupled(tmp_path, batches=2)
+    monkeypatch.setenv("PENSTOCK_STORE", lake.store_url)
+    assert Ended("deliver", "--once").code == 0
+    lake.lake.forget()
+    ended = Ended("retire", "ids", "--yes", columns=None)
+    assert ended.code == 0, ended.err
+    assert "there is no table that tells what it needs" in ended.out
+    assert lake.store.streams() == []
+
+
 # Dead letters ---------------------------------------------------------------------------------------
 
 
