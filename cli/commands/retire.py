@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
+from ...datasource.table_access import TableAccess
 from . import options
 from .common import FAILED, confirm, opened_store
 
 
 def retire(
+    access: TableAccess,
     stream: options.OfQuery,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing.")
@@ -18,8 +20,6 @@ def retire(
     yes: options.Yes = False,
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,
-    storage: options.Storage = None,
-    catalog: options.Catalog = None,
     as_json: options.Json = False,
 ) -> None:
     """Remove everything that a query which has ended for good has left, except its rows.
@@ -34,12 +34,10 @@ def retire(
     Example: `penstock retire flights --store $URL`
     """
     from ...committers.store.selection import select_query
-    from ...datasource.table_access import TableAccess
     from .. import retire as process
     from ..output import print_error, print_json, print_line
 
-    access = TableAccess.parse(storage, catalog)
-    with opened_store(checkpoint, store) as opened:
+    with opened_store(checkpoint, store, access) as opened:
         retirements = process.checked(opened, select_query(opened.streams(), stream), access)
         if dry_run or not yes:
             shown = [process.find(*one) for one in retirements]
