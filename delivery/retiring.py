@@ -16,18 +16,18 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from ..committers.cleanup import Cleanup, ListedFile
 from ..committers.crash_points import reach
-from ..committers.dead_letters import resent_stream
+from ..committers.dead_letters import resent_stream, skipped_stream
 from ..committers.errors import RetryableError
 from ..committers.row_log.sharing import row_log_in
-from ..datasource.destinations import Cleanable, cleanup_of, destination_type, stored_table
+from ..datasource.destinations import Cleanable, access_of, cleanup_of, destination_type, stored_table
 from .sources import remove_sources
-from .stream_settings import StreamSettings, build_sink, find_letters
+from .stream_settings import StreamSettings, access_to_letters, build_sink, find_letters
 
 if TYPE_CHECKING:
     from ..committers.contract import StreamKey
@@ -78,11 +78,17 @@ class Retirement:
         self._location = row_log_in(stream.settings)
 
     def related(self) -> list[Retirement]:
-        """The streams of its dead letters: those that wait, and those that were sent again."""
-        letters = find_letters(self._store, self.stream, self._settings)
-        found = [letters] if letters is not None else []
-        found += self._store.streams(key=resent_stream(self.stream.key))
-        return [Retirement(self._store, one, self._access, self._held_lease) for one in found]
+        """The streams of its dead letters, of what was sent again, and of its skipped batches."""
+        key, letters = self.stream.key, find_letters(self._store, self.stream, self._settings)
+        beside = [
+            one
+            for one in self._store.streams()
+            if one.key == skipped_stream(key, one.key.table_uri) or (letters and one.key == letters.key)
+        ]
+        found = [(one, access_to_letters(one, self.stream, self._access)) for one in beside]
+        own = replace(access_of(self.stream, self._access), streams={})
+        found += [(one, own) for one in self._store.streams(key=resent_stream(key))]
+        return [Retirement(self._store, one, access, self._held_lease) for one, access in found]
 
     def check(self) -> None:
         """
@@ -94,6 +100,10 @@ class Retirement:
             for one in (self.stream.key, *(related.stream.key for related in self.related()))
             for what in self._store.deliveries.left_to_finish(one)
         ]
+        if skipped := self.stream.skipped.unacknowledged:
+            left.append(
+                f"{len(skipped):,} skipped batches that nobody has acknowledged (penstock acknowledge)"
+            )
         if not left:
             return
         command = "deliver --once" if self._settings.is_decoupled else "recover"

@@ -156,6 +156,16 @@ def test_it_is_refused_while_batches_wait(backlog: PostgresBacklog) -> None:
     assert len(backlog.query.staged()) == 3
 
 
+def test_it_is_refused_while_a_skipped_batch_is_not_acknowledged(backlog: PostgresBacklog) -> None:
+    backlog.fill(1)
+    assert Ended("skip", QUERY, "2", "--reason", "x", "--discard-rows", "--yes").code == 0
+    ended = Ended("retire", QUERY, "--yes")
+    assert (ended.code, "penstock acknowledge" in " ".join(ended.err.split())) == (3, True)
+    assert Ended("acknowledge", QUERY).code == 0
+    assert Ended("retire", QUERY, "--yes").code == 0
+    assert (backlog.query.staged(), backlog.query.ids()) == ([], [1, 2, 3, 4])
+
+
 def test_it_is_refused_while_the_checkpoint_exists(backlog: PostgresBacklog, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     checkpoint.mkdir()
