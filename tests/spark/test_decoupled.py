@@ -108,9 +108,9 @@ def test_a_store_that_was_lost_with_undelivered_batches_is_refused(ids: IdStream
     ids.add_files(1)
     message = ids.fails_with(None, **DECOUPLED)
     assert "were lost with the store" in message
-    assert "delivery=coupled" in message
+    assert "delivery=coupled and newTarget=allow" in message
 
-    ids.run(delivery="coupled")
+    ids.run(delivery="coupled", newTarget="allow")
     assert len(ids.read()) == 100
 
 

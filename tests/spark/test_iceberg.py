@@ -56,7 +56,7 @@ def test_a_branch_is_written_and_main_is_unchanged_until_it_is_forwarded(
     iceberg_ids.add_files(1)
     iceberg_ids.run()
     iceberg_ids.add_files(2)
-    iceberg_ids.run(branch="audit")
+    iceberg_ids.run(branch="audit", newTarget="allow")  # it begins with the rows of main
     audit = IcebergLake(Path(str(iceberg_table.warehouse)), branch="audit")
     assert audit.ids() == list(range(300))
     assert [number for (number,) in iceberg_ids.read("id")] == list(range(100))
