@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ..committers.contract import Batch, StreamKey
+from ..committers.contract import Batch, ManifestState, StreamKey
 from ..committers.dead_letters import SKIPPING, joined, resent_stream, row_in, skipped_stream
-from ..committers.errors import ConfigurationError, TableNotSupportedError, shown
+from ..committers.errors import ConfigurationError, SchemaMismatchError, TableNotSupportedError, shown
 from ..committers.safe_text import get_logger
 from ..committers.store.dead_letters import Resend
 from ..datasource.dead_letters import LETTERS, committed_up_to, letters_batch, write_rows
@@ -142,12 +142,20 @@ class StreamLetters:
     """Dead letters in the store."""
     table_uri: str
     """Address of the dead-letter destination; empty if the query has none."""
+    skipped_uris: Sequence[str]
+    """Addresses of other tables, in which `penstock skip` has saved rows."""
     delivered: pa.Table | None
     """Rows of the dead-letter table; None if it cannot be read here."""
     problem: str
     """Why the dead-letter table cannot be read."""
     resends: Resends
     """Those that were sent again."""
+
+
+def has_letters(store: SqlManifestStore, stream: StreamStatus) -> bool:
+    """Return True if a stream has a dead-letter destination, dead letters in the store, or skipped rows."""
+    letters = StreamSettings.parse(stream.settings).dead_letters
+    return bool(letters or store.dead_letters.counts(stream.key) or _letter_streams(store, stream, None))
 
 
 def load(
@@ -168,7 +176,8 @@ def load(
     settings = StreamSettings.parse(stream.settings)
     found = find_letters(store, stream, settings)
     delivered, problem = None, "the query has no dead-letter destination"
-    for letters in _letter_streams(store, stream, found):
+    streams = _letter_streams(store, stream, found)
+    for letters in streams:
         table = stored_table(letters, access_to_letters(letters, stream, access))
         problem = (
             f"Penstock does not read rows from penstock.{letters.kind}. Read {letters.key.table_uri} with a "
@@ -193,6 +202,7 @@ def load(
         stream,
         store.dead_letters.counts(stream.key),
         settings.dead_letters,
+        [one.key.table_uri for one in streams if one.key.table_uri != settings.dead_letters],
         delivered,
         problem,
         Resends.of(store, stream.key, number),
@@ -300,7 +310,14 @@ def send_again(store: SqlManifestStore, found: StreamLetters, letters: pa.Table,
     rows = joined([row_in(content) for content in letters["content"].to_pylist()])
     batch = Batch(key, found.resends.number + 1, hashlib.sha256("\n".join(names).encode()).hexdigest())
     store.dead_letters.put_resend(stream.key, Resend(batch.batch_id, batch.digest, frozenset(names)))
-    return write_rows(store, sink, batch, rows.to_batches, schema=rows.schema)
+    try:
+        return write_rows(store, sink, batch, rows.to_batches, schema=rows.schema)
+    except SchemaMismatchError as error:
+        _give_up(store, key, error)
+        raise SchemaMismatchError(
+            f"{error}\nNone of these rows was sent, and they stay in the dead-letter table. Select those that "
+            "the destination accepts: --id, --code, --batch, --up-to, --since, --until."
+        ) from error
 
 
 @contextmanager
@@ -310,7 +327,18 @@ def resending(store: SqlManifestStore, stream: StreamStatus, access: TableAccess
     name = f"sent again: {stream.query_name}" if stream.query_name else "sent again"
     store.register_stream(key, stream.kind, name, settings=settings_of(sink.options, delivery=DEAD_LETTERS))
     with held_lease(store, key):
-        yield Resends.of(store, stream.key, committed_up_to(store, sink, key))
+        try:
+            number = committed_up_to(store, sink, key)
+        except SchemaMismatchError as error:  # the table no longer accepts what an earlier call has prepared
+            _give_up(store, key, error)
+            number = committed_up_to(store, sink, key)
+        yield Resends.of(store, stream.key, number)
+
+
+def _give_up(store: SqlManifestStore, resends: StreamKey, refusal: SchemaMismatchError) -> None:
+    """Abort a resend that the destination has refused, so that the next one may send other rows."""
+    for record in store.pending(resends):
+        store.finish(record.batch, ManifestState.ABORTED, reason=str(refusal), expected=record)
 
 
 def sink_of(stream: StreamStatus, access: TableAccess) -> Sink[Any, Any]:

@@ -33,22 +33,19 @@ def list_letters(
     Example: `penstock dead-letters list --checkpoint /checkpoints/flights`
     """
     from ...committers.store.selection import select
-    from ...delivery.stream_settings import StreamSettings
     from .. import dead_letters, output
 
     with opened_store(checkpoint, store, access) as opened:
         chosen = select(opened.streams(), stream)
         found = [
-            dead_letters.load(opened, one, access)
-            for one in chosen
-            if StreamSettings.parse(one.settings).dead_letters or opened.dead_letters.counts(one.key)
+            dead_letters.load(opened, one, access) for one in chosen if dead_letters.has_letters(opened, one)
         ]
         name = opened.name
     if as_json:
         output.print_json({"store": name, "streams": [_summary(one) for one in found]})
         return
     if not found:
-        output.print_line("No stream has a dead-letter destination.")
+        output.print_line("No stream has a dead-letter destination or skipped rows.")
     for one in found:
         _print_summary(one)
 
@@ -68,6 +65,7 @@ def _summary(found: StreamLetters) -> dict[str, Any]:
     return {
         **output.stream_json(found.stream),
         "dead_letter_uri": found.table_uri,
+        "skipped_uris": found.skipped_uris,
         "waiting": waiting,
         "delivered": None if found.delivered is None else _by_code(found),
         "problem": found.problem or None,
@@ -98,6 +96,8 @@ def _print_summary(found: StreamLetters) -> None:
     summary = _summary(found)
     output.print_line(output.title(found.stream), style="bold")
     output.print_line(f"  Dead letters  {found.table_uri or '-'}")
+    for uri in found.skipped_uris:
+        output.print_line(f"  Skipped rows  {uri}")
     for place, counts in (("In the store", summary["waiting"]), ("Delivered", summary["delivered"] or ())):
         for count in counts:
             when = f"{count['first_at']} to {count['last_at']}"
@@ -108,6 +108,7 @@ def _print_summary(found: StreamLetters) -> None:
         output.print_line(f"  Sent again    {len(found.resends.names):,}")
 
 
+_Batch = Annotated[int | None, typer.Option("--batch", metavar="ID", help="Only those of one batch.")]
 _Ids = Annotated[
     list[str] | None,
     typer.Option(
@@ -138,9 +139,7 @@ _Until = Annotated[
 def show_letters(
     access: TableAccess,
     stream: options.Stream,
-    batch: Annotated[
-        int | None, typer.Option("--batch", metavar="ID", help="Only those of one batch.")
-    ] = None,
+    batch: _Batch = None,
     ids: _Ids = None,
     code: _Codes = None,
     since: _Since = None,
@@ -206,6 +205,7 @@ def _letter(row: dict[str, Any]) -> dict[str, Any]:
 def resend(
     access: TableAccess,
     stream: options.Stream,
+    batch: _Batch = None,
     up_to: Annotated[
         int | None, typer.Option("--up-to", metavar="BATCH", help="Only those of batches up to this one.")
     ] = None,
@@ -232,7 +232,7 @@ def resend(
     from .. import dead_letters, output
 
     wanted = dead_letters.Wanted(
-        ids or (), code or (), parse_time("--since", since), parse_time("--until", until), up_to=up_to
+        ids or (), code or (), parse_time("--since", since), parse_time("--until", until), batch, up_to
     )
     with opened_store(checkpoint, store, access) as opened:
         chosen = select_one(opened.streams(), stream)

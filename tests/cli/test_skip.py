@@ -13,6 +13,7 @@ from servers.http_rows import HttpRows
 from tests.support.cli import Ended
 from tests.support.dead_letters import BAD, ROWS, Letters, letters_of, rows_with
 
+from penstock.cli import dead_letters
 from penstock.committers.contract import ManifestState
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.delivery.metrics import STREAM_METRICS
@@ -52,9 +53,9 @@ def letters(
     return made
 
 
-def correct(letters: Letters, server: HttpRows) -> None:
+def correct(letters: Letters, server: HttpRows | None) -> None:
     """Let the destination accept all rows."""
-    if letters.is_http:
+    if server is not None and letters.is_http:
         server.set(deduplicate=True, refused=())
     else:
         lake: Any = letters.query.harness
@@ -143,6 +144,29 @@ def test_several_skipped_batches_are_saved_in_any_order(letters: Letters, http_s
 
 
 @pytest.mark.parametrize("letters", [("postgres", "delta")], indirect=True)
+@pytest.mark.parametrize("is_older", [True, False], ids=["of an older version", "refused"])
+def test_a_resend_that_the_table_refuses_does_not_hold_up_others(
+    letters: Letters, monkeypatch: pytest.MonkeyPatch, is_older: bool
+) -> None:
+    for batch_id in ("1", "2"):
+        assert Ended("skip", "q1", batch_id, *REASON).code == 0
+    with monkeypatch.context() as older:
+        if is_older:  # they left the refused batch PREPARED
+            older.setattr(dead_letters, "_give_up", lambda *_: None)
+        ended = Ended("dead-letters", "resend", "q1", "--yes")
+    assert ended.code == 3
+    assert "None of these rows was sent" in ended.err
+    pending = [one for stream in letters.store.streams() for one in letters.store.pending(stream.key)]
+    assert bool(pending) is is_older
+    assert Ended("dead-letters", "resend", "q1", "--batch", "2", "--yes", "--json").json["rows"] == 1
+    assert sorted(letters.ids()) == [1, 2, 9]
+
+    correct(letters, None)
+    assert Ended("dead-letters", "resend", "q1", "--yes", "--json").json["rows"] == 5
+    assert sorted(letters.ids()) == [1, 2, 3, 4, 5, 6, 8, 9]
+
+
+@pytest.mark.parametrize("letters", [("postgres", "delta")], indirect=True)
 @pytest.mark.parametrize("place", ["default", "--save-to", "--discard-rows"])
 def test_without_a_dead_letter_table_the_rows_are_saved_beside_the_checkpoint(
     letters: Letters, tmp_path: Path, place: str
@@ -161,6 +185,9 @@ def test_without_a_dead_letter_table_the_rows_are_saved_beside_the_checkpoint(
     if saved:
         found = Ended("dead-letters", "show", "q1", "--json").json["letters"]
         assert len(found) == 5
+        (listed,) = Ended("dead-letters", "list", "--json").json["streams"]
+        assert (listed["dead_letter_uri"], listed["skipped_uris"]) == ("", [saved])
+        assert [(one["code"], one["letters"]) for one in listed["delivered"]] == [("skipped", 5)]
 
 
 @pytest.mark.parametrize("letters", [("postgres", "delta")], indirect=True)
