@@ -315,7 +315,7 @@ def send_again(store: SqlManifestStore, found: StreamLetters, letters: pa.Table,
     except SchemaMismatchError as error:
         _give_up(store, key, error)
         raise SchemaMismatchError(
-            f"{error}\nNone of these rows was sent, and they stay in the dead-letter table. Select those that "
+            f"{error}\nNone of these rows was sent; they stay in the dead-letter table. Select those that "
             "the destination accepts: --id, --code, --batch, --up-to, --since, --until."
         ) from error
 

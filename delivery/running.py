@@ -13,9 +13,9 @@ from ..committers.store.selection import is_named
 from ..committers.store.sql import SqlManifestStore, open_store, sqlite_url
 from ..committers.store.status import StreamStatus
 from ..datasource.checkpoint import STORE_FILE
+from ..datasource.moved_checkpoint import follow_moved_checkpoint
 from ..writers.local_path import local_path
 from .context import DeliveryContext, new_holder
-from .moved_checkpoint import follow_moved_checkpoint
 from .service import TRANSIENT_ERRORS, DeliveryService, Pauses
 
 logger = get_logger(__name__)

@@ -8,7 +8,7 @@ import typer
 
 from ...datasource.table_access import TableAccess
 from . import options
-from .common import checked_reason, confirm, opened_store, operator
+from .common import checked_reason, confirm, one_stream, opened_store, operator
 
 if TYPE_CHECKING:
     from ...committers.store.sql import SqlManifestStore
@@ -119,14 +119,13 @@ def skip(
 
     Example: `penstock skip flights 41 --reason "corrupt source file" --store $URL`
     """
-    from ...committers.store.selection import select_one
     from ..admin import check_skippable, skip_batch
     from ..output import count, print_json, print_line, record_json, stream_json, title
     from ..skipping import SkippedRows, delivered_rows, place_of_saved
 
     name, why = operator(who), checked_reason(reason)
     with opened_store(checkpoint, store, access) as opened:
-        found = select_one(opened.streams(), stream)
+        found = one_stream(opened, stream)
         record = check_skippable(opened, found, batch, access)
         manifest = opened.manifest(found.key, batch)
         delivered = 0 if manifest is None else delivered_rows(opened, manifest)
@@ -184,12 +183,11 @@ def acknowledge(
 
     Example: `penstock acknowledge flights --reason "rows sent again" --store $URL`
     """
-    from ...committers.store.selection import select_one
     from ..output import count, print_json, print_line, stream_json, title
 
     name = operator(who)
     with opened_store(checkpoint, store) as opened:
-        found = select_one(opened.streams(), stream)
+        found = one_stream(opened, stream)
         batches = found.skipped.unacknowledged
         if batches:
             opened.deliveries.acknowledge(found.key, name, reason)
@@ -219,14 +217,13 @@ def abort(
 
     Example: `penstock abort flights --reason "checkpoint disk lost" --store $URL`
     """
-    from ...committers.store.selection import select_one
     from ..admin import abort as abort_stream
     from ..admin import check_checkpoint_gone, undelivered
     from ..output import count, print_json, print_line, stream_json, title
 
     name, why = operator(who), checked_reason(reason)
     with opened_store(checkpoint, store, access) as opened:
-        found = select_one(opened.streams(), stream)
+        found = one_stream(opened, stream)
         location = check_checkpoint_gone(found, access)
         _, waiting = undelivered(opened, found, access)
         batches = count(len(waiting), "batch", "es")

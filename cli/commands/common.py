@@ -12,6 +12,7 @@ from ...committers.errors import ConfigurationError, PenstockError, shown
 
 if TYPE_CHECKING:
     from ...committers.store.sql import SqlManifestStore
+    from ...committers.store.status import StreamStatus
     from ...datasource.table_access import TableAccess
 
 ATTENTION, WRONG_USAGE, FAILED, UNREACHABLE = 1, 2, 3, 4
@@ -42,6 +43,17 @@ def opened_store(
         if unknown:
             print_line(f"Warning: {unknown}", stderr=True)
     return opened
+
+
+def one_stream(store: SqlManifestStore, name: str | None) -> StreamStatus:
+    """Return the stream that a command names, with the place where its checkpoint is now."""
+    from dataclasses import replace
+
+    from ...committers.store.selection import select_one
+    from ...datasource.moved_checkpoint import settings_here
+
+    found = select_one(store.streams(), name)
+    return replace(found, settings=settings_here(store, found.key))
 
 
 def operator(who: str | None) -> str:

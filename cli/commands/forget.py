@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...datasource.table_access import TableAccess
 from . import options
-from .common import confirm, opened_store
+from .common import confirm, one_stream, opened_store
 
 
 def forget(
@@ -23,14 +23,13 @@ def forget(
 
     Example: `penstock forget flights --store $URL`
     """
-    from ...committers.store.selection import select_one
     from ...delivery.context import new_holder
     from ..admin import check_checkpoint_gone
     from ..output import count, print_json, print_line, stream_json, title
     from ..retire import left_behind
 
     with opened_store(checkpoint, store, access) as opened:
-        found = select_one(opened.streams(), stream)
+        found = one_stream(opened, stream)
         location = check_checkpoint_gone(found, access)
         batches = count(found.committed_batches, "batch", "es")
         known = (

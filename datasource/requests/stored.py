@@ -41,9 +41,10 @@ class StoredRequests:
         """See `HoldsRows`."""
         from ...committers.row_log.log import RowLog
         from ..batch_rows import WaitingRows
+        from ..moved_checkpoint import settings_here
 
         stream = manifest.batch.stream
-        location = row_log_in(store.settings(stream))
+        location = row_log_in(settings_here(store, stream))
         logged = RequestManifests(self.kind).batches(manifest)
         if logged is None:
             raise TableNotSupportedError(

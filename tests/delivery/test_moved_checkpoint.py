@@ -9,6 +9,7 @@ from servers.http_rows import HttpRows
 from tests.support.cli import Ended
 from tests.support.request_streams import ROWS, http_stream
 
+from penstock.committers.store.sql import open_store
 from penstock.datasource.checkpoint import STORE_FILE
 
 
@@ -36,6 +37,19 @@ def test_its_row_log_is_delivered_from_the_new_place(
     assert f"was moved from {moved.with_name('checkpoint')} to {moved}." in caplog.text
     assert sorted(http_server.ids()) == list(range(ROWS))
     assert list(moved.rglob("*.arrow")) == []
+
+
+def test_commands_look_at_the_new_place_and_change_nothing(moved: Path) -> None:
+    place = ("--checkpoint", str(moved))
+    shown = Ended("show", "q1", "0", "--rows", *place, "--json")
+    assert shown.code == 0, shown.err
+    assert shown.json["waiting_rows"]
+    aborted = Ended("abort", "q1", "--reason", "lost", "--yes", *place)
+    assert f"The checkpoint {moved} of query q1 still exists" in aborted.err
+    with open_store(f"sqlite:///{moved}/{STORE_FILE}") as store:
+        assert str(moved) not in "".join(store.settings(stream) for stream in store.streams_of("q1"))
+    skipped = Ended("skip", "q1", "0", "--reason", "bad", "--yes", *place, "--json").json
+    assert skipped["saved_to"] == str(moved / "penstock-skipped")
 
 
 @pytest.mark.parametrize("why", ["of another query", "still at its place"])
