@@ -50,8 +50,8 @@ def about_unknown_names(access: TableAccess, streams: Iterable[StreamStatus], st
         return ""
     return (
         f"The manifest store {store} has no stream that these entries of `streams` name: "
-        f"{', '.join(map(shown, unknown))}. Compare them with the names and tables in `penstock status`. A "
-        "query that has not started yet has no stream."
+        f"{', '.join(map(shown, unknown))}. Compare them with the names and tables in `penstock status`. An "
+        "entry may be for a query that has not started yet, or for another store."
     )
 
 

@@ -333,7 +333,7 @@ def _displayed(url: URL) -> str:
 def _message(error: Exception) -> str:
     """The driver's message on one line, without the statement and its parameters."""
     original = error.orig if isinstance(error, exc.DBAPIError) else error
-    return " ".join(str(original).split()).rstrip(".")
+    return " ".join(str(original).split()).rstrip(".?")
 
 
 # Engines --------------------------------------------------------------------------------------------

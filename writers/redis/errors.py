@@ -109,5 +109,5 @@ def result_of(code: str, message: str) -> Failure:
         return Retry(code, message)
     if code in _FATAL:
         kind, remedy = _FATAL[code]
-        return Fatal(code, f"{message}. {remedy}", kind)
+        return Fatal(code, f"{message.rstrip('.')}. {remedy}", kind)
     return Fatal(code, message, ConfigurationError)

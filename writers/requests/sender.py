@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from ...committers.errors import PenstockError, RetryableError, SchemaMismatchError
+from ...committers.errors import AccessRefusedError, PenstockError, RetryableError, SchemaMismatchError
 from ...committers.requests.contract import Counters
 from ...committers.safe_text import get_logger
 from .buffer import EntryBuffer, Queued
@@ -27,6 +27,10 @@ logger = get_logger(__name__)
 
 PayloadT = TypeVar("PayloadT")
 
+_OF_COMMANDS = (
+    "A delivery process or a command does not have the credentials of the query: give them in its options "
+    "file, under `streams` (docs/cli.md, Secrets)."
+)
 OUTAGE_S = 10.0
 """An entry that is not accepted for so long is reported in the log."""
 WARNING_EVERY_S = 30.0
@@ -392,7 +396,8 @@ class RequestSender(Generic[PayloadT]):
             self._buffer.release(settlement.done)
         for entry, fatal in settlement.refused[:1]:
             message = f"The destination did not accept entry {entry.name}: {fatal.code}. {fatal.message}"
-            self._fail(fatal.error(message))
+            more = f" {_OF_COMMANDS}" if issubclass(fatal.error, AccessRefusedError) else ""
+            self._fail(fatal.error(f"{message}{more}"))
 
     def _warn(self, queued: Queued[PayloadT], retry: Retry, now: float) -> None:
         """Report an outage that lasts, now and then."""

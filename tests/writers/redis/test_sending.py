@@ -301,6 +301,7 @@ def test_a_missing_permission_is_said_before_any_row_moves(
     with pytest.raises(error, match=said) as failure:
         checked(redis_service.port, **given)
     assert "Nothing was written" in str(failure.value)
+    assert ".." not in str(failure.value)
     assert SECRET not in str(failure.value)
 
 

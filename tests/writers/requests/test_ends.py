@@ -106,7 +106,7 @@ async def test_each_call_after_an_error_raises_it(call: str) -> None:
     await writer.write(entries(12))
     await asyncio.sleep(HOURS_S)
     for _ in range(2):
-        with pytest.raises(AccessRefusedError, match="Check the token"):
+        with pytest.raises(AccessRefusedError, match=r"Check the token\. A delivery process .* options file"):
             await CALLS[call](writer)
     await writer.abort()
     assert len(service.requests) == 2  # both were in flight before the error
