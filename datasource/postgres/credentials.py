@@ -44,8 +44,14 @@ def settings_for(address: PostgresAddress, access: TableAccess, table_uri: str) 
     return settings
 
 
-def advice_for(address: PostgresAddress) -> str:
+def advice_for(address: PostgresAddress, access: TableAccess) -> str:
     """What to do if the database denies access to a process that does not have the url of the query."""
+    if access.url is not None:
+        return (
+            "User and password are those in the `url` of the entry for this stream in `streams` of the "
+            "options file; an entry with the name of the query precedes one with the address. The user needs the "
+            "privileges that docs/postgres.md lists."
+        )
     host, port, database = (quote(part, safe="") for part in (address.host, address.port, address.database))
     return (
         "Commands and delivery processes do not have the url of the query. Give them user and password in "

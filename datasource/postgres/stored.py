@@ -96,7 +96,7 @@ class StoredPostgres:
 
         address = PostgresAddress.parse(self.stream.table_uri)
         settings = settings_for(address, self.access, address.uri)
-        return PostgresServer(settings, address.uri, advice_for(address)), address
+        return PostgresServer(settings, address.uri, advice_for(address, self.access)), address
 
 
 def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> PostgresSink:
@@ -110,7 +110,7 @@ def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess)
     settings = settings_for(address, access, address.uri)
     given = with_prefix("storage.", options, access.storage)
     parsed = PostgresOptions.parse({**given, "url": make_conninfo("", **settings)})
-    return PostgresSink(parsed, advice=advice_for(address))
+    return PostgresSink(parsed, advice=advice_for(address, access))
 
 
 def _staging_tables_of(manifest: Manifest) -> list[DataFile]:

@@ -132,6 +132,17 @@ def test_without_a_password_the_advice_is_for_the_process_that_needs_it(
         assert way in message
 
 
+def test_with_a_wrong_password_the_advice_is_about_the_entry_that_has_it(tables: Tables) -> None:
+    """An entry for the address, as in the advice without a password, would not override it."""
+    entries = {"flights": {"url": tables.url("flights").replace("flights-secret", "wrong")}}
+    ended = Ended("show", "flights", "0", "--options-file", tables.options_file(entries))
+
+    message = " ".join(ended.err.split())
+    assert "password authentication failed" in message
+    assert "those in the `url` of the entry for this stream in `streams`" in message
+    assert tables.address("flights") + '": {' not in message
+
+
 # All commands, all names -----------------------------------------------------------------------------
 
 
