@@ -49,8 +49,8 @@ def advice_for(address: PostgresAddress, access: TableAccess) -> str:
     if access.url is not None:
         return (
             "User and password are those in the `url` of the entry for this stream in `streams` of the "
-            "options file; an entry with the name of the query precedes one with the address. The user needs the "
-            "privileges that docs/postgres.md lists."
+            "options file; an entry with the name of the query precedes one with the address. The user "
+            "needs the privileges that docs/postgres.md lists."
         )
     host, port, database = (quote(part, safe="") for part in (address.host, address.port, address.database))
     return (
