@@ -318,7 +318,7 @@ def test_no_clean_up_of_ducklake_deletes_files_that_wait_for_their_commit(
 def test_columns_may_have_the_names_of_inlined_rows(
     lake: DuckLake, store: SqlManifestStore, is_new: bool
 ) -> None:
-    query = Query(lake, options={"schemaEvolution": "addColumns"})
+    query = Query(lake, options={"schemaEvolution": "addColumns", "newTarget": "allow"})
     if not is_new:
         query.run(store, query.batch(0), ids(0))
     query.run(store, query.batch(1), pa.table({"id": [1], "row_id": [7]}))

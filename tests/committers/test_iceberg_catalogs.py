@@ -64,7 +64,7 @@ def test_a_branch_is_created_and_written_while_main_stays(stream: StoredQuery, l
 
 def test_expired_snapshots_go_with_their_files(lake: CatalogLake) -> None:
     stream = lake.stream(keepSnapshots="2", snapshotGrace="0s")
-    for number, batch_id in enumerate((1, 2, 3, 10, 20, 30)):
+    for number, batch_id in enumerate((0, 1, 2, 10, 20, 30)):
         stream.run(batch_id, ids(number))
     assert len(lake.load().metadata.snapshots) <= 3
     assert len([name for name in lake.files() if "/snap-" in name]) <= 4

@@ -242,7 +242,9 @@ SPLIT_OTHERWISE = {
 
 
 def test_metrics_of_a_file_are_those_of_javas_file_with_the_same_rows(filled: Filled) -> None:
-    """We also count in lists and maps, and write no upper bound with a NaN, nor one of -0.0."""
+    """We also count in lists and maps, and write no upper bound with a NaN, nor one of -0.0, and no number of
+    NaNs where no other value is, by which Iceberg would not find them.
+    """
     schema = filled.after.schema()
     leaves = {column: schema.find_type(column) for column in schema.field_ids}
     repeated = {
@@ -265,6 +267,13 @@ def test_metrics_of_a_file_are_those_of_javas_file_with_the_same_rows(filled: Fi
                     else bound
                     for column, bound in expected.items()
                     if column not in with_nan
+                }
+            if kind == "nan_value_counts":
+                values, nulls = java.value_counts, java.null_value_counts
+                expected = {
+                    column: nans
+                    for column, nans in expected.items()
+                    if not nans or nans < values[column] - nulls.get(column, 0)
                 }
             assert {column: found[column] for column in found if column not in repeated} == expected, kind
 

@@ -45,7 +45,7 @@ def spending(lake: GlueLake, *faults: Fault) -> Callable[[AWSRequest], None]:
 
 def test_files_of_a_table_in_s3_are_read_there_and_expire(lake_in_s3: GlueLake) -> None:
     stream = lake_in_s3.stream(keepSnapshots="2", snapshotGrace="0s")
-    for number, batch_id in enumerate((1, 2, 3, 10, 20, 30)):
+    for number, batch_id in enumerate((0, 1, 2, 10, 20, 30)):
         stream.run(batch_id, ids(number))
     assert len([name for name in lake_in_s3.files() if "/snap-" in name]) <= 4
     assert lake_in_s3.ids() == [0, 1, 2, 3, 4, 5]
