@@ -110,8 +110,8 @@ def test_an_unconfirmed_branch_is_used_later(stream: StoredQuery, lake: RestLake
 @pytest.mark.parametrize("fault", ["response lost", "request lost", "request late"])
 def test_an_expiry_that_nobody_confirms_deletes_no_file_that_is_needed(lake: RestLake, fault: Fault) -> None:
     stream = lake.stream(lake.proxy.url, keepSnapshots="2", snapshotGrace="0s")
-    for batch_id in range(1, 5):
-        stream.run(batch_id, ids(batch_id))
+    for batch_id in range(4):
+        stream.run(batch_id, ids(batch_id + 1))
     stream.commit(stream.write(10, ids(5)))
     lake.proxy.spend(fault, on=COMMIT)
     with suppress(PenstockError):

@@ -57,6 +57,7 @@ def query(harness: LanceHarness, store: SqlManifestStore) -> Query:
 def test_two_processes_that_race_never_double_a_batch(
     query: Query, store: SqlManifestStore, harness: LanceHarness
 ) -> None:
+    query = query.with_options(newTarget="allow")  # no batch is prepared before
     manifests = [query.build(store, query.batch(number), ids(number)) for number in range(40)]
     race(partial(LanceTableCommitter, str(harness.path)), manifests)
 
@@ -70,6 +71,7 @@ def test_two_processes_that_race_in_an_object_store_never_double_a_batch(
 ) -> None:
     uri = f"s3://{BUCKET}/race"
     options = {"path": uri, **{f"storage.{key}": value for key, value in s3.items()}}
+    options["newTarget"] = "allow"  # no batch is prepared before
     query = Query(LanceHarness(tmp_path), destination_options=options, store=store)
     manifests = [query.build(store, query.batch(number), ids(number)) for number in range(20)]
     assert query.target().missing(manifests[0]) == []
