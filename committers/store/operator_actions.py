@@ -106,7 +106,8 @@ class SqlOperatorActions:
         *,
         expected: Collection[Batch] | None = None,
     ) -> Sequence[ManifestRecord]:
-        """Abort all PREPARED batches after `after_batch`; return them in ascending order.
+        """Abort all PREPARED batches after `after_batch`; return them in ascending order. The error of the
+        last delivery, which concerned them, is no longer shown.
 
         Args:
             expected: abort nothing if the PREPARED batches are not exactly these
@@ -135,6 +136,7 @@ class SqlOperatorActions:
             connection.execute(sa.update(manifests).where(*chosen).values(values))
             ids = [record.batch.batch_id for record in records]
             delivery_queries.put_operator_actions(connection, stream_id, now, who, "abort", why, ids)
+            queries.update_stream(connection, stream_id, {"tries": 0, "retry_at": None, "error": ""})
         aborted = {"state": ManifestState.ABORTED, "aborted_by": AbortedBy.ABORT, "finished_at": now}
         return [replace(one, **aborted, reason=str(values["reason"])) for one in records]  # type: ignore[arg-type]
 

@@ -332,6 +332,8 @@ class MemoryDeliveries:
         known.operator_actions += [
             OperatorAction(now, who, "abort", one.batch.batch_id, why) for one in chosen
         ]
+        if chosen:
+            known.state = replace(known.state, tries=0, retry_at=None, error="")
         return [known.records[one.batch.batch_id] for one in chosen]
 
     def operator_actions(self, stream: StreamKey) -> Sequence[OperatorAction]:

@@ -407,8 +407,11 @@ def test_a_batch_in_a_delivery_is_neither_skipped_nor_aborted(store: SqlManifest
     assert store.deliveries.skip(STREAM, 1, "ann", "why")
 
 
-def test_batches_after_a_lost_checkpoint_are_aborted(store: SqlManifestStore, clock: HandClock) -> None:
+def test_batches_after_a_lost_checkpoint_are_aborted(
+    store: SqlManifestStore, lease: Lease, clock: HandClock
+) -> None:
     fill(store, 5)
+    store.deliveries.set_state(lease, DeliveryState(5, START, "the checkpoint is gone"))
     store.finish(batch(3), ABORTED, reason="superseded")
     clock.advance(5)
     aborted = store.deliveries.abort_pending(STREAM, 1, "ann", "checkpoint lost")
@@ -416,6 +419,7 @@ def test_batches_after_a_lost_checkpoint_are_aborted(store: SqlManifestStore, cl
     assert [one.reason for one in aborted] == ["aborted by ann: checkpoint lost"] * 2
     assert states(store) == {0: PREPARED, 1: PREPARED, 2: ABORTED, 3: ABORTED, 4: ABORTED}
     assert store.record(STREAM, 3) != aborted[0]
+    assert store.deliveries.state(STREAM) == DeliveryState()
     assert store.deliveries.abort_pending(STREAM, 1, "ann", "again") == []
     assert len(store.deliveries.operator_actions(STREAM)) == 2
 
