@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..committers.contract import Batch, Committer
 from ..committers.errors import CheckpointMismatchError
 from ..committers.origins import origin
+from ..committers.progress import StoresProgress
 from ..committers.safe_text import get_logger
 from .new_query import checkpoint_of
 from .options.stream import NewTarget, normalized_location
@@ -27,7 +28,8 @@ def check_new_target(sink: Destination, store: SqlManifestStore, table: Committe
     """Refuse to start in a table that does not have the batches before. For coupled streams.
 
     A table that has earlier batches of the query, and a store that knows no other table, are no reason: the
-    store was lost, and batches without rows leave nothing in the table.
+    store was lost, and batches without rows leave nothing in the table. Nor is a store that knows no other
+    table if it has the token itself.
 
     Raises:
         CheckpointMismatchError: the batches before are not in the table, and the option is newTarget=refuse.
@@ -37,8 +39,13 @@ def check_new_target(sink: Destination, store: SqlManifestStore, table: Committe
         return
     token = table.token(batch.stream.query_id)
     last = -1 if token is None else token.batch_id
-    is_new = not _has_new_id(sink, store, table, batch) if token is None else can_start_with(store, batch)
-    if last < batch.batch_id - 1 and is_new:
+    if last >= batch.batch_id - 1:
+        return
+    if token is None and not isinstance(table, StoresProgress):
+        is_new = not _has_new_id(sink, store, table, batch)
+    else:
+        is_new = can_start_with(store, batch)
+    if is_new:
         _accept(sink, store, "", batch, last)
 
 
