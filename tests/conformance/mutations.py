@@ -38,6 +38,7 @@ from penstock.committers.file_tables.reserved_names import ReservedNames
 from penstock.committers.postgres.connection import PostgresServer
 from penstock.committers.preparing import Preparation
 from penstock.committers.recovery import Recovery
+from penstock.committers.secrets import Secrets
 from penstock.committers.store import contents
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.sql import SqlManifestStore
@@ -459,6 +460,11 @@ MUTATIONS = {
         "an_answer_that_acknowledges_nothing_delivers_nothing",
         harness=HttpHarness,
         a_task_whose_requests_or_responses_are_lost_repeats_only_these={"lost": "request"},
+    ),
+    "what a service says is shown as it is": Mutation(
+        method(Secrets, "message", lambda _real, _secrets, text: text),
+        harness=HttpHarness,
+        an_answer_that_echoes_the_request_shows_no_secret={"delivery": "decoupled"},
     ),
     "a request that is repeated has another id": Mutation(
         method(http, "_idempotency_key", lambda *_: str(uuid.uuid4())),
