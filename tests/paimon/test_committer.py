@@ -32,6 +32,7 @@ def test_two_processes_that_race_never_double_a_batch(
     query: Query, store: SqlManifestStore, harness: PaimonHarness
 ) -> None:
     batches = 6 if isinstance(harness, PaimonCatalogHarness) else 30
+    query = query.with_options(newTarget="allow")  # no batch is prepared before
     manifests = [query.build(store, query.batch(number), ids(number)) for number in range(batches)]
     race(harness.new_committer, manifests)
 
