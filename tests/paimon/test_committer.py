@@ -121,7 +121,7 @@ def test_an_interrupted_commit_is_found_unless_its_snapshot_may_have_expired(
     """The driver dies between the snapshot and the note."""
     if not is_new:
         query.run(store, query.batch(0), ids(0))
-    manifest = query.build(store, query.batch(1), ids(1))
+    manifest = query.with_options(newTarget="allow").build(store, query.batch(1), ids(1))
     with crash_at("commit.landed"):
         query.target().commit(manifest)
     harness.append(100)
@@ -199,7 +199,7 @@ def test_notes_of_old_batch_writes_are_deleted(
 
 
 def test_a_snapshot_says_what_it_was(query: Query, store: SqlManifestStore, harness: PaimonHarness) -> None:
-    query.run(store, query.batch(7), ids(0, 1))
+    query.with_options(newTarget="allow").run(store, query.batch(7), ids(0, 1))
 
     snapshot = harness.snapshots()[1]
     assert (snapshot["commitUser"], snapshot["commitIdentifier"]) == ("penstock-q1", 7)
