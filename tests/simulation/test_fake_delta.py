@@ -401,8 +401,8 @@ def test_clean_up_sees_tokens(product: Side) -> None:
     assert {query_id: token.batch_id for query_id, token in tokens.items()} == {"q": 5}
 
 
-def test_clean_up_opens_no_table_where_there_is_none(product: Side) -> None:
-    assert ending(lambda: DeltaCleanableTable(product.uri, {})) is TableNotFoundError
+def test_clean_up_finds_no_file_where_there_is_no_table(product: Side) -> None:
+    assert list(DeltaCleanableTable(product.uri, {}).files()) == []
 
 
 def test_files_are_looked_for_and_deleted_by_their_paths(product: Side) -> None:
