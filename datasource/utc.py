@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from ..writers.time_zones import with_zone
+from ..writers.time_zones import relabelled, with_zone
 
 
 @contextmanager
@@ -46,10 +46,6 @@ def in_utc(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         schema = pa.schema([field.with_type(with_zone(field.type, "UTC")) for field in batch.schema])
         if schema != batch.schema:
-            # Not `cast`: Spark 4.0 sends empty lists without offsets, and a view does not read them.
-            views = [
-                column if column.type == field.type else column.view(field.type)
-                for column, field in zip(batch.columns, schema, strict=True)
-            ]
-            batch = pa.RecordBatch.from_arrays(views, schema=schema)
+            columns = zip(batch.columns, schema.types, strict=True)
+            batch = pa.RecordBatch.from_arrays([relabelled(*column) for column in columns], schema=schema)
         yield batch

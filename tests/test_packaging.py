@@ -28,14 +28,16 @@ DEPENDENCIES = [need for need in requires("penstock") or [] if "extra ==" not in
 LOCKS = ("dev.txt", "spark40.txt", "spark41.txt", "paimon.txt")
 ROWS = 1000
 
-_DUCKLAKE = ("committer", "connection", "fence", "files", "maintenance", "plan", "table")
+_DUCKLAKE = ("committer", "connection", "fence", "files", "maintenance", "plan", "table", "types")
 NEEDS_EXTRA = {
     *(f"penstock.committers.ducklake.{name}" for name in _DUCKLAKE),
     *(f"penstock.committers.{name}" for name in ("files.container", "files.hive", "iceberg.library.hive")),
-    *(f"penstock.committers.postgres.{name}" for name in ("committer", "connection")),
+    *(f"penstock.committers.postgres.{name}" for name in ("committer", "connection", "moving")),
     *(f"penstock.datasource.{name}" for name in ("ducklake.target", "postgres.sink")),
-    *(f"penstock.writers.{name}" for name in ("redis.client", "requests.http")),
-    "penstock.writers.search.opensearch_connection",
+    *(f"penstock.writers.{name}" for name in ("aws.connection", "nats.parser")),
+    *(f"penstock.writers.redis.{name}" for name in ("client", "connection")),
+    *(f"penstock.writers.requests.{name}" for name in ("http", "http_answers")),
+    *(f"penstock.writers.search.{name}" for name in ("elasticsearch_node", "opensearch_connection")),
     *(f"penstock.testing.conformance.{path.stem}" for path in ROOT.glob("testing/conformance/[!_]*.py")),
     "penstock.testing.conformance",
 }

@@ -379,8 +379,8 @@ class SqlDeliveries(SqlOperatorActions):
         A record is deleted if it was finished before `older_than` or if there are more than `keep` newer
         ones. Records of deliveries are deleted with their batches; abandoned deliveries and superseded runs
         are deleted by age. A superseded run that returns after that counts as new. These records are always
-        kept: PREPARED batches, the newest record of the stream, unfinished deliveries, and deliveries whose
-        source files are not removed yet, with their batches.
+        kept: PREPARED batches, skipped ones, the newest record of the stream, unfinished deliveries, and
+        deliveries whose source files are not removed yet, with their batches.
 
         Uses several short, independent transactions.
 

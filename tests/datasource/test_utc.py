@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from penstock.committers.errors import SchemaMismatchError
 from penstock.datasource.row_stream_writer import RowStreamWriter
 from penstock.datasource.utc import in_utc
+from penstock.writers.requests.python_values import python_values
 
 NEW_YORK, UTC = pa.timestamp("us", "America/New_York"), pa.timestamp("us", "UTC")
 
@@ -61,6 +62,21 @@ def test_an_empty_list_without_offsets_is_passed() -> None:
     (found,) = in_utc([pa.record_batch([rows], names=["v"])])
     assert found.schema.field("v").type.value_type.value_type == UTC
     assert found.column(0).to_pylist() == [[]]
+
+
+def test_a_null_struct_has_null_in_a_field_that_is_not_null() -> None:
+    """Spark writes these."""
+
+    def struct_of(time: pa.DataType) -> pa.StructArray:
+        instants = pa.array([None, 5], time)
+        field = pa.field("at", time, nullable=False)
+        return pa.StructArray.from_arrays([instants], fields=[field], mask=pa.array([True, False]))
+
+    (found,) = in_utc([pa.record_batch([struct_of(NEW_YORK)], names=["v"])])
+    assert found.column(0).equals(struct_of(UTC))
+    null, second = python_values(found.column(0))
+    assert null is None
+    assert second["at"].microsecond == 5
 
 
 def test_local_times_and_other_columns_are_not_touched() -> None:

@@ -231,6 +231,7 @@ class MemoryStore:
             record.batch.batch_id
             for record in records[:-1]
             if record.finished_at is not None
+            and not record.is_skipped  # kept for `status`
             and (record.finished_at < older_than or record.batch.batch_id in surplus)
             and _is_prunable(known, record)
         ][:batches_max]

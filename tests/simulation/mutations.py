@@ -491,7 +491,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "fence: only the holder of the lease abandons": Mutation(
         "frees the batches of a delivery that another process is committing",
-        without("committers/store/deliveries.py::SqlDeliveries.abandon", "check_lease("),
+        without("committers/store/deliveries.py::SqlDeliveries.abandon", "delivery_queries.check_lease("),
     ),
     "a delivery leaves no batch out": Mutation(
         "takes a delivery of batches that are not pending any more, or omits one that is",

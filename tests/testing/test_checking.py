@@ -283,7 +283,7 @@ def _leave_pending(lake: LakeTable, query_id: str) -> None:
 
 
 def _prepare(lake: LakeTable, query_id: str, store: SqlManifestStore) -> None:
-    query = Query(lake, query_id)
+    query = Query(lake, query_id).with_options(newTarget="allow")
     with crash_at("prepare.done"):
         query.run(store, query.batch(3), [7], run_id="dead")
 

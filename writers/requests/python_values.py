@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
-from ..time_zones import with_zone
+from ..time_zones import relabelled, with_zone
 
 _DIGITS_MAX = 9
 """With so many digits, each number of 32 bits has a text of its own."""
@@ -27,9 +27,7 @@ def python_values(array: pa.Array) -> list[Any]:
     """
     if types.is_float32(array.type):
         array = array.cast(pa.string()).cast(pa.float64())
-    data_type = with_zone(array.type, None)
-    # Not `cast`: see `in_utc` of the data source.
-    values: list[Any] = (array if data_type == array.type else array.view(data_type)).to_pylist()
+    values: list[Any] = relabelled(array, with_zone(array.type, None)).to_pylist()
     return values
 
 
