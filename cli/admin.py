@@ -19,6 +19,7 @@ from ..committers.store.sql import SqlManifestStore
 from ..committers.store.status import StreamStatus
 from ..datasource.checkpoint import Checkpoint
 from ..datasource.destinations import Cleanable, open_committer, paths_of, stored_table
+from ..datasource.settings import DEAD_LETTERS
 from ..datasource.sink import Sink
 from ..datasource.table_access import TableAccess
 from ..delivery.stream_settings import StreamSettings, build_sink
@@ -64,8 +65,14 @@ def check_skippable(
     """Return the record of a prepared batch that is not in the table.
 
     Raises:
-        ConfigurationError: the batch is unknown, delivered, or given up.
+        ConfigurationError: the batch is unknown, delivered, or given up, or it is of dead letters.
     """
+    if StreamSettings.parse(stream.settings).delivery == DEAD_LETTERS:
+        raise ConfigurationError(
+            f"{stream.key} has dead letters of another stream, whose rows stay in a dead-letter table: "
+            "there is nothing to skip. The next delivery, or penstock dead-letters resend, finishes the "
+            "batch."
+        )
     record = store.record(stream.key, batch_id)
     last, waiting = undelivered(store, stream, access)
     if record is None:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..committers.contract import Batch, ManifestState, StreamKey
 from ..committers.dead_letters import SKIPPING, joined, resent_stream, row_in, skipped_stream
-from ..committers.errors import ConfigurationError, SchemaMismatchError, TableNotSupportedError, shown
+from ..committers.errors import (
+    ConfigurationError,
+    PenstockError,
+    SchemaMismatchError,
+    TableNotSupportedError,
+    shown,
+)
 from ..committers.safe_text import get_logger
 from ..committers.store.dead_letters import Resend
 from ..datasource.dead_letters import LETTERS, committed_up_to, letters_batch, write_rows
@@ -167,9 +173,7 @@ def load(
         only_table: raise an error if the dead-letter table cannot be read
 
     Raises:
-        ConfigurationError: with `only_table`, the query has no dead-letter table, or one that Penstock cannot
-            read.
-        RetryableError: a table cannot be read now.
+        PenstockError: with `only_table`, the query has no dead-letter table, or one that cannot be read.
     """
     import pyarrow as pa
 
@@ -178,26 +182,26 @@ def load(
     delivered, problem = None, "the query has no dead-letter destination"
     streams = _letter_streams(store, stream, found)
     for letters in streams:
-        table = stored_table(letters, access_to_letters(letters, stream, access))
-        problem = (
-            f"Penstock does not read rows from penstock.{letters.kind}. Read {letters.key.table_uri} with a "
-            "program that does: its column content has each row as an Arrow IPC stream. Or give the query a "
-            "dead-letter table in Delta, Iceberg, Postgres, DuckLake, Lance or Parquet files"
-        )
-        if isinstance(table, Readable):
-            try:
-                rows = _of_stream(table.read("query_id", stream.key.query_id), stream.key)
-            except TableNotSupportedError as error:
-                problem = str(error)
-                continue
+        try:
+            rows = _read(letters, stream, access)
+        except TableNotSupportedError as error:
+            problem = str(error)
+        except PenstockError as error:
+            if only_table:
+                raise
+            problem = str(error)
+        else:
             delivered = rows if delivered is None else _sorted(pa.concat_tables([delivered, rows]))
             problem = ""
     if only_table and delivered is None:
         raise ConfigurationError(f"The dead letters of {stream.key} cannot be read: {problem}.")
     if delivered is not None:
         delivered = _without_others(delivered, store, stream)
-    own = replace(access_of(stream, access), streams={})  # the stream of resends has another id
-    number = last_in_table(store, replace(stream, key=resent_stream(stream.key)), own)
+    number = -1
+    try:
+        number = _last_resend(store, stream, access)
+    except PenstockError as error:
+        problem = f"it is not known which were sent again: {error}"
     return StreamLetters(
         stream,
         store.dead_letters.counts(stream.key),
@@ -207,6 +211,35 @@ def load(
         problem,
         Resends.of(store, stream.key, number),
     )
+
+
+def _read(letters: StreamStatus, stream: StreamStatus, access: TableAccess) -> pa.Table:
+    """Return the dead letters of a stream in one dead-letter table.
+
+    Raises:
+        TableNotSupportedError: Penstock does not read such tables.
+        PenstockError: it cannot be read now.
+    """
+    table = stored_table(letters, access_to_letters(letters, stream, access))
+    if not isinstance(table, Readable):
+        raise TableNotSupportedError(
+            f"Penstock does not read rows from penstock.{letters.kind}. Read {letters.key.table_uri} with a "
+            "program that does: its column content has each row as an Arrow IPC stream. Or give the query a "
+            "dead-letter table in Delta, Iceberg, Postgres, DuckLake, Lance or Parquet files"
+        )
+    return _of_stream(table.read("query_id", stream.key.query_id), stream.key)
+
+
+def _last_resend(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> int:
+    """Return the batch id of the last resend in the destination; -1 if the store knows of none.
+
+    Raises:
+        PenstockError: the destination cannot be asked now.
+    """
+    if not store.dead_letters.resends(stream.key):
+        return -1
+    own = replace(access_of(stream, access), streams={})  # the stream of resends has another id
+    return last_in_table(store, replace(stream, key=resent_stream(stream.key)), own)
 
 
 def _letter_streams(

@@ -56,7 +56,10 @@ class Patience:
                     began = now
                     if self.wait_s:
                         logger.warning(
-                            "The query waits up to %.0f s (storeWaitSeconds): %s", self.wait_s, error
+                            "The query waits up to %.0f s (storeWaitSeconds) for the store, and ends if it "
+                            "does not answer by then. The first error: %s",
+                            self.wait_s,
+                            error,
                         )
                 if now - began >= self.wait_s:
                     raise unknown or error from None

@@ -330,6 +330,34 @@ def test_a_folder_of_other_files_than_parquet_is_not_read(letters: Letters, tmp_
     assert found["problem"].startswith("Penstock reads rows from Parquet files only")
 
 
+def test_tables_that_cannot_be_read_do_not_hide_the_others(letters: Letters, tmp_path: Path) -> None:
+    """The destination is not even asked, as long as nothing was sent again."""
+    lake: Any = letters.query.harness
+    letters.query = replace(
+        letters.query, query_id="q2", options={**letters.query.options, "deadLetter": str(tmp_path / "other")}
+    )
+    letters.run(0, rows_with(8, 12))
+    for folder in (Path(lake.path), tmp_path / "other"):
+        for entry in (folder / "_delta_log").iterdir():
+            entry.write_text("damaged")
+
+    first, second = run("list")["streams"]
+    assert (first["problem"], first["delivered"][0]["letters"]) == (None, 2)
+    assert (second["query_id"], second["delivered"]) == ("q2", None)
+    assert "other" in second["problem"]
+    assert "other" in run("resend", "q2", "--yes", code=3)
+
+
+def test_a_resend_cannot_be_skipped(letters: Letters, store: SqlManifestStore, http_server: HttpRows) -> None:
+    accept_bad_rows(letters, http_server)
+    with crash_at("prepare.done"):
+        Ended("dead-letters", "resend", "q1", "--yes")
+    (resends,) = (one.key.query_id for one in store.streams(is_pending=True))
+    ended = Ended("skip", resends, "0", "--reason", "not needed", "--yes")
+    assert (ended.code, "dead-letter table: there is nothing to skip" in ended.err) == (2, True), ended.err
+    assert run("resend", "q1", "--yes")["rows"] == 0
+
+
 def test_a_query_without_a_dead_letter_destination_has_nothing_to_send(letters: Letters) -> None:
     lake: Any = letters.query.harness
     letters.query = Query(lake, query_id="q3")
