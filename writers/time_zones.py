@@ -37,12 +37,13 @@ def relabelled(array: pa.Array, data_type: pa.DataType) -> pa.Array:
         return array.view(data_type)
     if types.is_struct(data_type):
         children = [relabelled(array.field(at), field.type) for at, field in enumerate(data_type)]
-        return pa.StructArray.from_arrays(children, fields=list(data_type), mask=array.is_null())
-    inside = array.values
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(data_type), mask=mask)
     if types.is_map(data_type):
         entries = pa.struct([data_type.key_field, data_type.item_field])
-        inside = relabelled(pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"]), entries)
+        inside = pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"])
+        inside = relabelled(inside, entries)
     else:
-        inside = relabelled(inside, data_type.value_type)
+        inside = relabelled(array.values, data_type.value_type)
     buffers = array.buffers()[:2]
     return pa.Array.from_buffers(data_type, len(array), buffers, -1, array.offset, [inside])
