@@ -24,10 +24,9 @@ from benchmarks.measure import Options, print_progress
 from benchmarks.report import Report
 from benchmarks.streams import FORMATS, QUERY, Stream, sink_of, write_rows
 
-from penstock.committers.contract import DataFile, DataFiles
+from penstock.committers.contract import DataFile
 from penstock.committers.errors import PenstockError
 from penstock.committers.file_tables.compaction import Compaction, CompactionPolicy
-from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.datasource.batch_plan import BatchPlan
 from penstock.delivery.compaction import TableFileRewriter
 from penstock.delivery.rewriting import GroupRewriter, InlineExecutor
@@ -124,7 +123,7 @@ def run_for(seconds: float, stream: Stream) -> Phase:
     return phase
 
 
-def write(plan: BatchPlan[DataFiles, LakeManifest]) -> tuple[DataFile, ...]:
+def write(plan: BatchPlan) -> tuple[DataFile, ...]:
     """Write the files of a batch."""
     files: list[DataFile] = []
     for task in range(TASKS):

@@ -28,8 +28,7 @@ from benchmarks.measure import Options, print_progress
 from benchmarks.report import Report, lines
 from benchmarks.streams import QUERY, Stream, sink_of, write_rows
 
-from penstock.committers.contract import DataFile, DataFiles, StreamKey
-from penstock.committers.file_tables.manifest import LakeManifest
+from penstock.committers.contract import DataFile, StreamKey
 from penstock.committers.maintenance import MaintenancePolicy
 from penstock.committers.store.sql import open_store
 from penstock.datasource.batch_plan import BatchPlan
@@ -168,7 +167,7 @@ def _stream(case: str, kind: str, folder: str, batches: int, pipe: Connection) -
                 )
 
 
-def _write(plan: BatchPlan[DataFiles, LakeManifest]) -> tuple[DataFile, ...]:
+def _write(plan: BatchPlan) -> tuple[DataFile, ...]:
     """A batch of one task."""
     first = plan.batch.batch_id * ROWS
     ids = range(first, first + ROWS)

@@ -25,7 +25,6 @@ from penstock.committers.contract import (
     Outcome,
     StreamKey,
 )
-from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import commit_batch
 from penstock.datasource.delta.options import DeltaOptions
@@ -34,7 +33,9 @@ from penstock.datasource.file_table import FileTableSink
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.iceberg.sink import IcebergSink
 from penstock.datasource.planning import plan_batch, store_url
+from penstock.datasource.query import Query
 from penstock.datasource.stores import borrow_store
+from penstock.writers.parts import PartPayload, PartPayloads
 
 QUERY = "11111111-2222-3333-4444-555555555555"
 FORMATS = ("delta", "iceberg")
@@ -120,7 +121,7 @@ def timed(spent: BatchTimes, part: str) -> Iterator[None]:
     setattr(spent, part, getattr(spent, part) + time.perf_counter() - started)
 
 
-WriteFiles = Callable[[BatchPlan[DataFiles, LakeManifest]], "tuple[DataFile, ...]"]
+WriteFiles = Callable[[BatchPlan], "tuple[DataFile, ...]"]
 
 
 @dataclass
@@ -143,25 +144,24 @@ class Stream:
         batch = Batch(self.key, self.next_batch, hashlib.sha256(str(self.next_batch).encode()).hexdigest())
         url = store_url(self.sink.options)
         with timed(spent, "plan"), borrow_store(url) as store:
-            plan = plan_batch(self.sink, store, batch, self.schema, overwrite=False)
-        committable = Committable(batch, "run", 0, 0, write(plan))
+            plan = plan_batch(Query.of(self.sink), store, batch, self.schema, overwrite=False)
+        committable: Committable[PartPayloads] = Committable(batch, "run", 0, 0, (PartPayload(write(plan)),))
         started = time.process_time()
         with timed(spent, "commit"), borrow_store(url) as store:
-            commit_batch(sink, store, [CommittableMessage(committable, plan.content)])
+            commit_batch(Query.of(sink), store, [CommittableMessage(committable, plan.targets)])
         spent.cpu = time.process_time() - started
         self.next_batch += 1
         return spent
 
 
-def write_rows(
-    plan: BatchPlan[DataFiles, LakeManifest], task: int, rows: pa.RecordBatch
-) -> tuple[DataFile, ...]:
+def write_rows(plan: BatchPlan, task: int, rows: pa.RecordBatch) -> tuple[DataFile, ...]:
     """Write the rows as one task does."""
     assert plan.writers is not None, "the batch is new"
     attempt = AttemptId(plan.batch.stream.query_id, "run", plan.batch.batch_id, task, 0)
     writer = plan.writers.open(attempt)
     writer.write(rows)
-    return writer.finish()
+    files: DataFiles = writer.finish()[0].payload
+    return files
 
 
 # Files that do not exist ------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def named_files(kind: str, count: int) -> WriteFiles:
     """Return entries of files with statistics. No commit opens the files, so they are not written."""
     statistics_of = delta_statistics if kind == "delta" else iceberg_statistics
 
-    def write(plan: BatchPlan[DataFiles, LakeManifest]) -> tuple[DataFile, ...]:
+    def write(plan: BatchPlan) -> tuple[DataFile, ...]:
         return tuple(_named_file(plan.batch, number, count, statistics_of) for number in range(count))
 
     return write

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Generic
 
 from .checkpoint_forks import CheckpointForks, DigestOf, refused
+from .commit_runner import CommitRunner, Retry
 from .contract import (
     Batch,
     Committable,
@@ -24,13 +25,14 @@ from .contract import (
     ManifestState,
     PayloadCommitter,
     PayloadT,
+    StreamKey,
     Token,
 )
 from .decision import REFUSALS, Action, TokenPosition, decide, decide_when_read, token_position
 from .errors import CheckpointMismatchError, RetryableError
-from .preparing import Preparation
-from .recovery import check_replaceable
-from .store.contract import ManifestStore
+from .preparing import Preparation, PreparedBatches, TargetBatch
+from .recovery import Recovery, check_replaceable
+from .store.contract import ManifestStore, Prepared
 
 
 class DecoupledCommitter(Generic[PayloadT]):
@@ -51,7 +53,7 @@ class DecoupledCommitter(Generic[PayloadT]):
         self._table = table
         self._may_start_with = may_start_with
         self._forks = CheckpointForks(store, table)
-        self.preparation = Preparation(store, table)
+        self.prepared = PreparedBatches(store, table)
 
     # Before the write -----------------------------------------------------------------------------
 
@@ -78,7 +80,7 @@ class DecoupledCommitter(Generic[PayloadT]):
         """
         action, record = self.check(batch, digest_of, cached_token)
         if action is Action.SUPERSEDE and record is not None:
-            self.preparation.supersede(record)
+            self.prepared.supersede(record)
         return Action.SKIP if action is Action.SKIP else Action.WRITE
 
     def check(
@@ -140,7 +142,7 @@ class DecoupledCommitter(Generic[PayloadT]):
         """
         if record.batch != batch:  # the table has it, but never had the rows of the record
             return Action.SKIP
-        if missing := self.preparation.missing(record):
+        if missing := self.prepared.missing(record):
             check_replaceable(record, missing)
         return Action.WRITE if missing else Action.SKIP
 
@@ -176,14 +178,10 @@ class DecoupledCommitter(Generic[PayloadT]):
             FencedError: another run has taken over. The files are deleted.
             RetryableError: the store failed, or another run has changed it.
         """
-        try:
-            follows = self.batch_before(manifest.batch, digest_before)
-        except RetryableError:
-            self.preparation.delete(committables)
-            raise
-        prepared = self.preparation.prepare(manifest, committables, follows)
-        if not prepared.is_ours:
-            self.preparation.delete_unnamed(committables, prepared.record)
+        Preparation(self._store, [TargetBatch(self, manifest, committables, digest_before)]).prepare()
+
+    def finish(self, preparation: Preparation, target: TargetBatch, prepared: Prepared) -> None:
+        """Do nothing: a delivery process commits the batch."""
 
     def batch_before(self, batch: Batch, digest_before: str | None = None) -> Batch | None:
         """Return the batch that the store must still have before this one; None if it does not know it.
@@ -230,6 +228,46 @@ class DecoupledCommitter(Generic[PayloadT]):
                 f"Batch {batch.batch_id} of {batch.stream} was skipped but is neither prepared nor in the "
                 "table: it was aborted in the meantime. Start the query again to write it."
             )
+
+
+class DeliveringCommitter(DecoupledCommitter[PayloadT]):
+    """Prepares as a decoupled stream, and delivers at once what is prepared; a delivery process may help.
+
+    For a target of a coupled query that is decoupled itself.
+
+    Args:
+        retry: limits of the commit loop
+    """
+
+    def __init__(
+        self,
+        store: ManifestStore,
+        table: PayloadCommitter[PayloadT],
+        may_start_with: Callable[[Batch], bool],
+        retry: Retry,
+    ) -> None:
+        super().__init__(store, table, may_start_with)
+        self._recovery = Recovery(store, table, CommitRunner(store, table, retry))
+
+    def finish(self, preparation: Preparation, target: TargetBatch, prepared: Prepared) -> None:
+        """Commit the batch, and those before it that a crash has left."""
+        self._deliver(prepared.record.batch.stream)
+
+    def confirm_skipped(self, batch: Batch) -> None:
+        super().confirm_skipped(batch)
+        self._deliver(batch.stream)
+
+    def _deliver(self, stream: StreamKey) -> None:
+        """
+        Raises:
+            RetryableError: a batch is not committed, and stays prepared.
+        """
+        for recovered in self._recovery.recover_each(stream):
+            if recovered.state is not ManifestState.COMMITTED:
+                raise RetryableError(
+                    f"Batch {recovered.record.batch.batch_id} of {stream} is not committed: "
+                    f"{recovered.reason}. Start the query again."
+                )
 
 
 def _undelivered_lost(batch: Batch, last: int) -> str:

@@ -22,6 +22,8 @@ text.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 from .safe_text import safe, shortened, without_credentials
@@ -123,3 +125,14 @@ def shown(given: str) -> str:
     """Quote a value for a message: shortened, and without passwords in URLs."""
     text = without_credentials(given)
     return repr(text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…")
+
+
+@contextmanager
+def of_target(name: str) -> Iterator[None]:
+    """Begin the message of an error with the name of the target, if it has one."""
+    try:
+        yield
+    except PenstockError as error:
+        if not name:
+            raise
+        raise type(error)(f"Target {name}: {error}") from error

@@ -1,25 +1,28 @@
-"""Phase one: make the manifest of a batch durable. Used by coupled and decoupled queries.
+"""Phase one: make the manifests of a batch durable, those of all targets of the query or none.
 
-Runs on the driver, in the process where Spark commits.
+Runs on the driver, in the process where Spark commits. After it the targets are independent: each is
+committed, delivered, parked and skipped on its own. A replay finds the batch prepared for all targets, except
+for those whose batch was aborted meanwhile; only these are written again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol
 
 from . import crash_points
 from .checkpoint_forks import mismatch
 from .commit_runner import stored_manifest
 from .contract import Batch, Committable, Manifest, ManifestRecord, ManifestState, PayloadCommitter, PayloadT
 from .decision import is_in_table
-from .errors import FencedError, RetryableError
+from .errors import FencedError, PenstockError, RetryableError, of_target
 from .recovery import being_delivered
-from .store.contract import ManifestStore, Prepared
+from .store.contract import ManifestStore, Prepared, PrepareRequest
 
 
-class Preparation(Generic[PayloadT]):
-    """Prepares the batches of one stream, and aborts earlier manifests that they replace."""
+class PreparedBatches(Generic[PayloadT]):
+    """What the batches of one stream that are prepared already are worth."""
 
     def __init__(self, store: ManifestStore, table: PayloadCommitter[PayloadT]) -> None:
         self._store = store
@@ -40,53 +43,6 @@ class Preparation(Generic[PayloadT]):
         if not self._store.abort_from(record, reason):
             raise RetryableError(being_delivered(record.batch, reason))
 
-    def prepare(
-        self, manifest: Manifest, committables: Sequence[Committable[PayloadT]], follows: Batch | None = None
-    ) -> Prepared:
-        """Prepare the batch, unless an earlier manifest is valid for it: then that one is used.
-
-        An earlier manifest of the same rows is replaced if its files are missing. This happens if the
-        database executes a request of an earlier run late, after this run has looked for pending batches, and
-        a vacuum has deleted the files. Later batches follow the same rows and are kept.
-
-        Args:
-            follows: raise an error unless the store has this batch and it does not wait for its replay
-
-        Raises:
-            CheckpointMismatchError: the earlier manifest has other source offsets.
-            FencedError: another run has taken over. The files are deleted.
-            RetryableError: the batch is being delivered, or another run has changed it or the batch before.
-                The files are deleted.
-        """
-        batch = manifest.batch
-        prepared = self.put(manifest, committables, follows)
-        is_same = prepared.record.batch.digest == batch.digest
-        if is_same and not prepared.is_ours and self.is_void(prepared.record):
-            prepared = self.put(manifest, committables, follows, replacing=prepared.record)
-        if not prepared.is_ours and prepared.record.batch.digest != batch.digest:
-            raise mismatch(batch, "prepared from other source offsets by another run")
-        return prepared
-
-    def put(
-        self,
-        manifest: Manifest,
-        committables: Sequence[Committable[PayloadT]],
-        follows: Batch | None = None,
-        replacing: ManifestRecord | None = None,
-    ) -> Prepared:
-        """Claim the stream and store the manifest; raises the errors of `prepare`."""
-        batch, run_id = manifest.batch, committables[0].run_id
-        try:
-            self._store.claim(batch.stream, run_id)
-            crash_points.reach("prepare.start", batch.batch_id)
-            prepared = self._store.prepare(manifest, run_id, follows=follows, replacing=replacing)
-        except (FencedError, RetryableError):
-            # nothing was stored and nothing will be: no manifest will list these files
-            self.delete(committables)
-            raise
-        crash_points.reach("prepare.done", batch.batch_id)
-        return prepared
-
     def missing(self, record: ManifestRecord) -> str:
         """Names of missing files of a PREPARED batch; empty if all are there or the table already has the
         batch.
@@ -102,11 +58,161 @@ class Preparation(Generic[PayloadT]):
         """Return True if the batch is PREPARED and its files are missing."""
         return record.state is ManifestState.PREPARED and bool(self.missing(record))
 
-    def delete_unnamed(self, committables: Sequence[Committable[PayloadT]], earlier: ManifestRecord) -> None:
-        """Delete the new files: an earlier manifest of the batch is valid."""
-        # file names contain the run id, so the earlier manifest lists none of these
-        if earlier.run_id != committables[0].run_id:
-            self.delete(committables)
-
-    def delete(self, committables: Sequence[Committable[PayloadT]]) -> int:
+    def discard(self, committables: Sequence[Committable[PayloadT]]) -> int:
         return self._table.discard(c.payload for c in committables if c.payload is not None)
+
+
+class BatchCommitter(Protocol):
+    """Both phases of the batches of one target."""
+
+    @property
+    def prepared(self) -> PreparedBatches[Any]: ...
+
+    def batch_before(self, batch: Batch, digest_before: str | None) -> Batch | None:
+        """Return the batch that the store must still have before this one; None if it need not have one.
+
+        Args:
+            digest_before: of the batch before, from the checkpoint, when this batch was planned
+
+        Raises:
+            CheckpointMismatchError: another copy of the checkpoint has written the batch before.
+            RetryableError: the batch before is lost.
+        """
+        ...
+
+    def finish(self, preparation: Preparation, target: TargetBatch, prepared: Prepared) -> Any:
+        """Go on with a batch that is prepared.
+
+        Args:
+            prepared: the valid manifest of the target: its own, or an earlier one
+        """
+        ...
+
+    def confirm_skipped(self, batch: Batch) -> None:
+        """Check, after the tasks, that a batch which they have not written is durable.
+
+        Raises:
+            RetryableError: it is not.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TargetBatch:
+    """A batch that was written for one of the targets."""
+
+    committer: BatchCommitter
+    manifest: Manifest
+    committables: Sequence[Committable[Any]]
+    """With the payloads of this target."""
+    digest_before: str | None = None
+    """See `BatchCommitter.batch_before`."""
+    part: int = 0
+    """Targets with the same part share their payloads."""
+    name: str = ""
+    """For messages; empty if the query has one target."""
+
+
+class Preparation:
+    """Prepares one batch for all targets of a query that its tasks have written.
+
+    Args:
+        targets: at least one, all of the same batch and run
+    """
+
+    def __init__(self, store: ManifestStore, targets: Sequence[TargetBatch]) -> None:
+        self._store = store
+        self._targets = targets
+        self._run_id = targets[0].committables[0].run_id
+        self._batch_id = targets[0].manifest.batch.batch_id
+        self._listed: set[int] = set()
+        """Parts whose payloads a manifest in the store lists."""
+
+    def prepare(self) -> list[Any]:
+        """Store all manifests after all tasks have succeeded, then let the committer of each target go on.
+        Return what these return.
+
+        Where an earlier manifest of the same rows is valid, it stays, unless its files are missing: then it
+        is replaced. This happens if the database executes a request of an earlier run late, after this run
+        has looked for pending batches, and a vacuum has deleted the files. Later batches follow the same rows
+        and are kept. Payloads that no manifest lists in the end are deleted.
+
+        Raises:
+            CheckpointMismatchError: an earlier manifest has other source offsets.
+            FencedError: another run has taken over. Nothing was stored.
+            RetryableError: the store failed, or another run has changed it. Nothing was stored.
+            PenstockError: that of a committer. The manifests are stored.
+        """
+        try:
+            prepared = self._prepared()
+        except (FencedError, RetryableError):  # no manifest will list these payloads
+            self._discard_unlisted()
+            raise
+        for target, one in zip(self._targets, prepared, strict=True):
+            if not one.is_ours and one.record.batch.digest != target.manifest.batch.digest:
+                raise mismatch(target.manifest.batch, "prepared from other source offsets by another run")
+        try:
+            finished = list(map(self._finish, self._targets, prepared))
+        except PenstockError:
+            self._discard_unlisted()
+            raise
+        self._discard_unlisted()
+        return finished
+
+    def replace(self, target: TargetBatch, earlier: ManifestRecord) -> bool:
+        """Put the manifest of a target in place of an earlier one of the same rows, which its table refuses.
+        Return False if another run has done so.
+
+        Raises:
+            FencedError, RetryableError: as `prepare`.
+        """
+        (replaced,) = self._put([target], [PrepareRequest(target.manifest, None, earlier)])
+        return replaced.is_ours
+
+    def _finish(self, target: TargetBatch, prepared: Prepared) -> Any:
+        with of_target(target.name):
+            return target.committer.finish(self, target, prepared)
+
+    def _prepared(self) -> list[Prepared]:
+        targets = self._targets
+        follows = [one.committer.batch_before(one.manifest.batch, one.digest_before) for one in targets]
+        requests = [
+            PrepareRequest(one.manifest, before) for one, before in zip(targets, follows, strict=True)
+        ]
+        prepared = self._put(targets, requests)
+        void = [
+            number
+            for number, (target, one) in enumerate(zip(targets, prepared, strict=True))
+            if not one.is_ours
+            and one.record.batch.digest == target.manifest.batch.digest
+            and target.committer.prepared.is_void(one.record)
+        ]
+        replaced = self._put(
+            [targets[number] for number in void],
+            [
+                PrepareRequest(targets[number].manifest, follows[number], prepared[number].record)
+                for number in void
+            ],
+        )
+        for number, one in zip(void, replaced, strict=True):
+            prepared[number] = one
+        return prepared
+
+    def _put(self, targets: Sequence[TargetBatch], requests: Sequence[PrepareRequest]) -> list[Prepared]:
+        """Claim the streams, and store the manifests in one transaction."""
+        if not targets:
+            return []
+        for target in targets:
+            self._store.claim(target.manifest.batch.stream, self._run_id)
+        crash_points.reach("prepare.start", self._batch_id)
+        prepared = list(self._store.prepare_all(requests, self._run_id))
+        crash_points.reach("prepare.done", self._batch_id)
+        # A manifest of this run lists the same files: their names contain the run.
+        listed = (one.is_ours or one.record.run_id == self._run_id for one in prepared)
+        self._listed |= {target.part for target, is_listed in zip(targets, listed, strict=True) if is_listed}
+        return prepared
+
+    def _discard_unlisted(self) -> None:
+        for part in {target.part for target in self._targets} - self._listed:
+            target = next(target for target in self._targets if target.part == part)
+            target.committer.prepared.discard(target.committables)

@@ -27,16 +27,15 @@ from .contract import (
     Committable,
     Committed,
     Manifest,
-    ManifestRecord,
     ManifestState,
     PayloadCommitter,
     PayloadT,
 )
 from .decision import REFUSALS, Action, decide, decide_when_read, token_position
-from .errors import PenstockError, RetryableError, SchemaMismatchError, TableChangedError
-from .preparing import Preparation
+from .errors import RetryableError, SchemaMismatchError, TableChangedError
+from .preparing import Preparation, PreparedBatches, TargetBatch
 from .recovery import Recovery
-from .store.contract import ManifestStore
+from .store.contract import ManifestStore, Prepared
 
 
 class TwoPhaseCommitter(Generic[PayloadT]):
@@ -62,7 +61,7 @@ class TwoPhaseCommitter(Generic[PayloadT]):
         self._store = store
         self._table = table
         self._forks = CheckpointForks(store, table)
-        self._preparation = Preparation(store, table)
+        self.prepared = PreparedBatches(store, table)
         self._commit_runner = CommitRunner(store, table, retry, sleep=sleep, rng=rng, now=now)
         self.recovery = Recovery(store, table, self._commit_runner)
 
@@ -94,7 +93,7 @@ class TwoPhaseCommitter(Generic[PayloadT]):
             return Action.SKIP
         self._forks.check_before(batch, digest_of)
         if action is Action.SUPERSEDE and record is not None:
-            self._preparation.supersede(record)
+            self.prepared.supersede(record)
         return Action.WRITE
 
     # Prepare and commit ---------------------------------------------------------------------------
@@ -114,25 +113,26 @@ class TwoPhaseCommitter(Generic[PayloadT]):
                 started too long ago, which is aborted.
             CommitStateUnknownError: the batch may have been committed; it stays PREPARED.
         """
-        prepared = self._preparation.prepare(manifest, committables)
-        if prepared.is_ours:
-            return self._commit_runner.commit_and_mark(manifest)
-        return self._commit_earlier(prepared.record, manifest, committables)
+        (outcome,) = Preparation(self._store, [TargetBatch(self, manifest, committables)]).prepare()
+        done: Committed | AlreadyCommitted = outcome
+        return done
 
-    def _commit_earlier(
-        self, earlier: ManifestRecord, manifest: Manifest, committables: Sequence[Committable[PayloadT]]
+    def batch_before(self, batch: Batch, digest_before: str | None) -> None:
+        """See `BatchCommitter`. Recovery has committed the batches before."""
+
+    def finish(
+        self, preparation: Preparation, target: TargetBatch, prepared: Prepared
     ) -> Committed | AlreadyCommitted:
+        """Run phase two of a batch that is prepared; raises the errors of `commit`."""
+        if prepared.is_ours:
+            return self._commit_runner.commit_and_mark(target.manifest)
+        earlier = prepared.record
         try:
-            outcome = self._commit_runner.commit_and_mark(stored_manifest(self._store, manifest.batch))
-        except PenstockError as error:
-            is_refused = isinstance(error, (SchemaMismatchError, TableChangedError))
-            is_refused = is_refused and earlier.state is ManifestState.PREPARED
-            if is_refused and self._preparation.put(manifest, committables, replacing=earlier).is_ours:
-                return self._commit_runner.commit_and_mark(manifest)
-            self._preparation.delete_unnamed(committables, earlier)
+            return self._commit_runner.commit_and_mark(stored_manifest(self._store, earlier.batch))
+        except (SchemaMismatchError, TableChangedError):
+            if earlier.state is ManifestState.PREPARED and preparation.replace(target, earlier):
+                return self._commit_runner.commit_and_mark(target.manifest)
             raise
-        self._preparation.delete_unnamed(committables, earlier)
-        return outcome
 
     def confirm_skipped(self, batch: Batch) -> None:
         """Check, after the tasks, that a skipped batch is really in the table.

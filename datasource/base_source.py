@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
+    from .query import Query
     from .sink import Sink
 
 
-class PenstockDataSource(PlansUntilPickled, DataSource):
-    """Writes streams and batches, exactly once per (query, batch).
+class QueryDataSource(PlansUntilPickled, DataSource):
+    """Writes streams into all targets of a query, exactly once per (query, batch).
 
     For every micro-batch Spark creates an instance in a planner process on the driver and asks it for a
     writer, and creates another instance to commit. See `pickling`.
@@ -41,8 +42,8 @@ class PenstockDataSource(PlansUntilPickled, DataSource):
         return cls.format
 
     @abstractmethod
-    def sink(self) -> Sink[Any, Any]:
-        """Return the sink for the options. Loads the table library.
+    def query(self) -> Query:
+        """Return the query for the options: its targets. Loads the table libraries.
 
         Raises:
             ConfigurationError: lists everything that is wrong with the options.
@@ -58,19 +59,36 @@ class PenstockDataSource(PlansUntilPickled, DataSource):
     @message_first()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         with loading_libraries():
-            sink = self.sink()
+            query = self.query()
             from .planning import plan_stream_batch
         plan = None
         if self._plans:
-            plan = plan_stream_batch(sink, schema, overwrite)
+            plan = plan_stream_batch(query, schema, overwrite)
             release_caches()
         if hasattr(pyspark.sql.datasource, "DataSourceStreamArrowWriter"):
             from .arrow_stream_writer import ArrowStreamWriter
 
-            return ArrowStreamWriter(sink, plan)
+            return ArrowStreamWriter(query, plan)
         from .row_stream_writer import RowStreamWriter
 
-        return RowStreamWriter(sink, plan, schema)
+        return RowStreamWriter(query, plan, schema)
+
+
+class PenstockDataSource(QueryDataSource):
+    """Writes streams and batches into one destination."""
+
+    @abstractmethod
+    def sink(self) -> Sink[Any, Any]:
+        """Return the sink for the options. Loads the table library.
+
+        Raises:
+            ConfigurationError: lists everything that is wrong with the options.
+        """
+
+    def query(self) -> Query:
+        from .query import Query
+
+        return Query.of(self.sink())
 
     @message_first()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

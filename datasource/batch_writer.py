@@ -52,8 +52,9 @@ class BatchWriter(DataSourceArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Driver, when a task or `commit` has failed. Messages of failed tasks are None."""
         from .committing import abort_batch
+        from .query import Query
 
         try:
-            abort_batch(self._sink.get(), committables_in(messages))
+            abort_batch(Query.of(self._sink.get()), committables_in(messages))
         finally:
             self._sink.forget()

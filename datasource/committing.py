@@ -6,20 +6,33 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from ..committers.contract import Batch, Committable, ContentT, Manifest, PayloadT, StreamKey, Target
-from ..committers.decoupled import DecoupledCommitter
-from ..committers.errors import PenstockError
+from ..committers.contract import (
+    Batch,
+    Committable,
+    ContentT,
+    Manifest,
+    PayloadCommitter,
+    PayloadT,
+    StreamKey,
+    Target,
+)
+from ..committers.decoupled import DecoupledCommitter, DeliveringCommitter
+from ..committers.errors import PenstockError, of_target
+from ..committers.preparing import BatchCommitter, Preparation, TargetBatch
 from ..committers.safe_text import get_logger
 from ..committers.store.sql import SqlManifestStore, open_store, open_store_in_memory
 from ..committers.two_phase import TwoPhaseCommitter
-from .batch_plan import CommittableMessage
+from ..writers.parts import PartPayloads
+from .batch_plan import CommittableMessage, PlannedTarget
 from .dead_letters import letter_sink_of, try_to_deliver_letters
 from .event_time import oldest
 from .new_target import can_start_with
 from .options.stream import StreamOptions
 from .planning import retry, store_url
-from .sink import Destination, FansOut, Sink, open_table
+from .query import Query, batch_of_target
+from .sink import Destination, Sink, check_same_table, open_table
 from .stores import borrow_store
 
 logger = get_logger(__name__)
@@ -31,50 +44,82 @@ PRUNING_S = 1.0
 """Seconds after which no further step begins: the batch waits for the pruning."""
 
 
-def commit_stream_batch(
-    sink: Sink[PayloadT, ContentT], messages: Sequence[CommittableMessage[PayloadT, ContentT]]
-) -> None:
-    """Prepare, commit and mark the batch. If its tasks skipped it, check that it is committed."""
-    with borrow_store(store_url(sink.options), sink.options.store_wait_s) as store:
-        commit_batch(sink, store, messages)
+def commit_stream_batch(query: Query, messages: Sequence[CommittableMessage]) -> None:
+    """Prepare, commit and mark the batch. Check that the targets which the tasks left out have it."""
+    with borrow_store(store_url(query.options), query.options.store_wait_s) as store:
+        commit_batch(query, store, messages)
 
 
-def commit_batch(
-    sink: Sink[PayloadT, ContentT],
+def commit_batch(query: Query, store: SqlManifestStore, messages: Sequence[CommittableMessage]) -> None:
+    """`commit_stream_batch` with an open store.
+
+    The manifests of all targets become durable together, or none does. Then each target goes on alone: it is
+    committed now, or by a delivery process.
+    """
+    batch, written = checked_committables(messages)[0].batch, messages[0].targets
+    if written:
+        targets = [_target_batch(query, store, target, messages) for target in written]
+        _check_letters(query, targets, messages)
+        Preparation(store, targets).prepare()
+    names = [target.name for target in written]
+    for name, sink in query.targets.items():
+        own = batch_of_target(batch, sink)
+        if name not in names:
+            with of_target(name):
+                _committer(query, store, sink, open_table(sink, store), own).confirm_skipped(own)
+        if not query.options.is_decoupled:
+            if name in names:
+                _maintain(sink, store, own)
+            _deliver_letters(sink, store, own.stream)
+
+
+def _target_batch(
+    query: Query, store: SqlManifestStore, target: PlannedTarget, messages: Sequence[CommittableMessage]
+) -> TargetBatch:
+    sink = query.targets[target.name]
+    table, batch = open_table(sink, store), batch_of_target(messages[0].committable.batch, sink)
+    committables = [message.of_target(target, batch) for message in messages]
+    return TargetBatch(
+        _committer(query, store, sink, table, batch),
+        manifest_of(table, target.content, committables),
+        committables,
+        target.digest_before,
+        target.part,
+        target.name,
+    )
+
+
+def _committer(
+    query: Query,
     store: SqlManifestStore,
-    messages: Sequence[CommittableMessage[PayloadT, ContentT]],
-) -> None:
-    """`commit_stream_batch` with an open store."""
-    if isinstance(sink, FansOut):
-        from .fanout.committing import commit_fanout, commit_prepared
-
-        commit_fanout(sink, store, messages)
-        if not sink.options.is_decoupled:
-            for target, own in commit_prepared(sink, store, messages):
-                _maintain(target, store, own)
-                _deliver_letters(target, store, own.stream)
-        return
-    committables, table = checked_committables(messages), open_table(sink, store)
-    batch = committables[0].batch
-    committer: DecoupledCommitter[PayloadT] | TwoPhaseCommitter[PayloadT]
-    if sink.options.is_decoupled:  # a delivery commits; the table is read only to check replays
-        committer = DecoupledCommitter(store, table, partial(can_start_with, store))
-    else:
-        committer = TwoPhaseCommitter(store, table, retry(sink.options))
-    try:
-        check_letters(sink.options, committables)
-    except PenstockError:
-        table.discard(c.payload for c in committables if c.payload is not None)
-        raise
-    if committables[0].skipped:
-        committer.confirm_skipped(batch)
-    elif isinstance(committer, DecoupledCommitter):
-        committer.prepare(manifest_of(table, messages), committables, messages[0].digest_before)
-    else:
-        committer.commit(manifest_of(table, messages), committables)
-        _maintain(sink, store, batch)
+    sink: Destination,
+    table: PayloadCommitter[PayloadT],
+    batch: Batch,
+) -> BatchCommitter:
     if not sink.options.is_decoupled:
-        _deliver_letters(sink, store, batch.stream)
+        return TwoPhaseCommitter(store, table, retry(sink.options))
+    starts = partial(can_start_with, store)  # the table is read only to check replays
+    if query.options.is_decoupled:
+        return DecoupledCommitter(store, table, starts)
+    check_same_table(table, batch.stream, store.written_table(batch.stream))
+    return DeliveringCommitter(store, table, starts, retry(sink.options))
+
+
+def _check_letters(
+    query: Query, targets: Sequence[TargetBatch], messages: Sequence[CommittableMessage]
+) -> None:
+    """
+    Raises:
+        SchemaMismatchError: a target has more dead letters than its `deadLetterMax`. What the tasks have
+            written for all targets is deleted.
+    """
+    try:
+        for target in targets:
+            with of_target(target.name):
+                check_letters(query.targets[target.name].options, target.committables)
+    except PenstockError:
+        discard(query, messages)
+        raise
 
 
 def check_letters(options: StreamOptions, committables: Sequence[Committable[PayloadT]]) -> None:
@@ -124,46 +169,42 @@ def prune(sink: Destination, store: SqlManifestStore, batch: Batch) -> None:
             return
 
 
-def commit_batch_write(
-    sink: Sink[PayloadT, ContentT], messages: Sequence[CommittableMessage[PayloadT, ContentT]]
-) -> None:
+def commit_batch_write(sink: Sink[Any, Any], messages: Sequence[CommittableMessage]) -> None:
     """Commit a batch write. Its manifest need not be durable, because a batch write is never replayed."""
-    committables = checked_committables(messages)
+    batch = checked_committables(messages)[0].batch
+    (target,) = messages[0].targets
+    committables = [message.of_target(target, batch) for message in messages]
     with open_store(sink.options.store) if sink.options.store else open_store_in_memory() as store:
-        store.register_stream(committables[0].batch.stream, sink.kind)
+        store.register_stream(batch.stream, sink.kind)
         table = open_table(sink, store)
         committer = TwoPhaseCommitter(store, table, retry(sink.options))
-        committer.commit(manifest_of(table, messages), committables)
+        committer.commit(manifest_of(table, target.content, committables), committables)
 
 
-def abort_batch(
-    sink: Sink[PayloadT, ContentT], messages: Sequence[CommittableMessage[PayloadT, ContentT] | None]
-) -> None:
+def abort_batch(query: Query, messages: Sequence[CommittableMessage | None]) -> None:
     """Delete the files of the tasks that succeeded, if the batch did not reach its commit.
 
     Messages of failed tasks are None. If there is none, the commit itself failed: it may have succeeded, or
     may still do so, and a store that was lost in the meantime would not know. Then nothing is deleted, and
     the clean-up finds the rest.
     """
-    written = [message.committable for message in messages if message is not None]
-    payloads = [committable.payload for committable in written if committable.payload is not None]
-    if payloads and None in messages:
-        if isinstance(sink, FansOut):
-            from .fanout.committing import discard_fanout
+    if None in messages:
+        discard(query, [message for message in messages if message is not None])
 
-            discard_fanout(sink, [message for message in messages if message is not None])
-        else:
-            sink.open_table().discard(payloads)
+
+def discard(query: Query, messages: Sequence[CommittableMessage]) -> None:
+    """Delete what the tasks have written, part by part."""
+    payloads = [one.committable.payload for one in messages if one.committable.payload is not None]
+    owners = {target.part: target.name for one in messages for target in one.targets}
+    for part, name in owners.items():
+        if payloads:
+            query.targets[name].open_table().discard([parts[part].payload for parts in payloads])
 
 
 def manifest_of(
-    target: Target[PayloadT, ContentT], messages: Sequence[CommittableMessage[PayloadT, ContentT]]
+    target: Target[PayloadT, ContentT], content: ContentT, committables: Sequence[Committable[PayloadT]]
 ) -> Manifest:
     """Return the manifest of all committables of a batch."""
-    content = messages[0].content
-    if content is None:
-        raise PenstockError("The tasks of a batch wrote rows without a plan for them.")
-    committables = [message.committable for message in messages]
     payloads = [committable.payload for committable in committables if committable.payload is not None]
     manifest = target.manifest(committables[0].batch, content, payloads)
     letters = tuple(letter for committable in committables for letter in committable.dead_letters)
@@ -171,9 +212,7 @@ def manifest_of(
     return replace(manifest, oldest_event_at=oldest_event_at, dead_letters=letters)
 
 
-def checked_committables(
-    messages: Sequence[CommittableMessage[PayloadT, ContentT]],
-) -> list[Committable[PayloadT]]:
+def checked_committables(messages: Sequence[CommittableMessage]) -> list[Committable[PartPayloads]]:
     """Return the committables, one per partition; check that all are of one batch and one run."""
     committables = [message.committable for message in messages]
     kinds = {(c.batch, c.run_id, c.skipped, c.version) for c in committables}
@@ -181,4 +220,6 @@ def checked_committables(
         raise PenstockError(
             f"The tasks of one batch do not agree on what they wrote: {sorted(map(str, kinds))}"
         )
+    if any(message.targets and message.committable.skipped for message in messages):
+        raise PenstockError("The tasks of a batch were to write rows, and have written nothing.")
     return committables

@@ -28,7 +28,7 @@ from ..committers.two_phase import TwoPhaseCommitter
 from ..writers.partition import write_partition
 from .options.dead_letters import letter_options
 from .plug_ins import data_source_of
-from .sink import Destination, OneOfSeveral, Sink, open_table, without_origins
+from .sink import Destination, Sink, open_table, without_origins
 
 if TYPE_CHECKING:
     from ..committers.store.sql import SqlManifestStore
@@ -71,14 +71,16 @@ def letter_sink_of(sink: Destination) -> Sink[Any, Any] | None:
     return letters
 
 
-def check_letter_sink(sink: Destination) -> None:
+def check_letter_sink(sink: Destination, siblings: Sequence[str] = ()) -> None:
     """
+    Args:
+        siblings: see `Query.siblings`
+
     Raises:
         ConfigurationError: the dead-letter destination cannot be used.
     """
     letters = letter_sink_of(sink)
-    own = sink.all_uris if isinstance(sink, OneOfSeveral) else (sink.table_uri,)
-    if letters is not None and letters.table_uri in own:
+    if letters is not None and letters.table_uri in (sink.table_uri, *siblings):
         raise ConfigurationError(
             f"deadLetter names {letters.table_uri}, to which the query writes its other rows. Give another "
             "location."
@@ -135,7 +137,7 @@ def write_rows(
     planned = target.plan_batch(schema, "append", batch.batch_id)
     run_id = str(uuid.uuid4())
     attempt = AttemptId(batch.stream.query_id, run_id, batch.batch_id, partition=0, attempt=0)
-    _, payload = write_partition(planned.writers, attempt, rows(), batch.stream)
+    payload = write_partition(planned.writers, attempt, rows(), batch.stream)
     committable = Committable(batch, run_id, attempt.partition, attempt.attempt, payload)
     manifest = target.manifest(batch, without_origins(planned.content), [payload])
     committer.commit(manifest, [committable])

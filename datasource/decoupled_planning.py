@@ -33,7 +33,7 @@ from .new_query import check_new_query
 from .options.delivery import DeliveryOptions
 from .plan_cache import CachedTable, PlanCache, PlanKey
 from .settings import register_stream
-from .sink import Sink, SupportsOrdering, SupportsTableIdentity, check_same_table, mode_of, open_table
+from .sink import SupportsOrdering, SupportsTableIdentity, check_same_table, mode_of, open_table
 
 if TYPE_CHECKING:
     from ..committers.store.sql import SqlManifestStore
@@ -120,11 +120,10 @@ def _plan_first(
     """Plan with the table itself; None if the batch must not be written."""
     is_known = _is_known(store, batch.stream)
     wait_s = key.sink.options.backlog_wait_s if is_known else 0
-    table, token = with_retry(partial(_load_first, key.sink, store, batch.stream), wait_s)
+    table, token = with_retry(partial(_load_first, key, store), wait_s)
     if is_known:
-        register_stream(
-            key.sink, store, batch.stream
-        )  # the deliveries that the query waits for use the options of this start
+        # the deliveries that the query waits for use the options of this start
+        register_stream(key.sink, store, batch.stream, siblings=key.siblings)
     else:
         check_new_query(key.sink, store, table, batch, key.overwrite)
     committer = DecoupledCommitter(store, table, may_start_with)
@@ -147,9 +146,10 @@ def _is_known(store: SqlManifestStore, stream: StreamKey) -> bool:
 
 
 def _load_first(
-    sink: Sink[PayloadT, ContentT], store: SqlManifestStore, stream: StreamKey
+    key: PlanKey[PayloadT, ContentT], store: SqlManifestStore
 ) -> tuple[Target[PayloadT, ContentT], Token | None]:
-    table, written = open_table(sink, store), store.written_table(stream)
+    stream = key.stream
+    table, written = open_table(key.sink, store), store.written_table(stream)
     try:
         waiting = _newest_pending(store, stream)
         if (
@@ -160,9 +160,8 @@ def _load_first(
             table.check_unchanged(stream.query_id, table.target_id_of(waiting), None)
         check_same_table(table, stream, written)
     except TableChangedError:
-        register_stream(
-            sink, store, stream
-        )  # a new store must know the stream, so that an operator can accept the table
+        # a new store must know the stream, so that an operator can accept the table
+        register_stream(key.sink, store, stream, siblings=key.siblings)
         raise
     return table, table.token(stream.query_id)
 

@@ -82,9 +82,9 @@ def _of_table(format: str, options: Mapping[str, str]) -> tuple[PartitionField, 
 
     for data_source in data_sources():
         if data_source.name() == format:
-            sink = data_source(dict(options)).sink()
-            if isinstance(sink, Partitioned):
-                return sink.partitioning()
+            for sink in data_source(dict(options)).query().targets.values():
+                if isinstance(sink, Partitioned):
+                    return sink.partitioning()
     raise ConfigurationError(
         f"distribute() does not know the partitioning of tables of the format {format!r}. Give the columns "
         "with `by`."

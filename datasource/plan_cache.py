@@ -38,6 +38,8 @@ class PlanKey(Generic[PayloadT, ContentT]):
     sink: Sink[PayloadT, ContentT]
     rows: pa.Schema
     overwrite: bool
+    siblings: tuple[str, ...] = ()
+    """See `Query.siblings`."""
 
 
 @dataclass(frozen=True, slots=True)

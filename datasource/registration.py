@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..committers.safe_text import get_logger
 from .arrow_batches import cut_by_rows
 from .aws.sources import DynamoDbDataSource, FirehoseDataSource, KinesisDataSource, SqsDataSource
-from .base_source import PenstockDataSource
+from .base_source import QueryDataSource
 from .delta.source import DeltaDataSource
 from .ducklake.source import DuckLakeDataSource
 from .fanout.source import FanoutDataSource
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-DATA_SOURCES: tuple[type[PenstockDataSource], ...] = (
+DATA_SOURCES: tuple[type[QueryDataSource], ...] = (
     DeltaDataSource,
     IcebergDataSource,
     HudiDataSource,
@@ -77,7 +77,7 @@ def register(spark: SparkSession, *, tune: bool = True) -> None:
     _warn_of_a_shared_server(spark)
 
 
-_registered: dict[tuple[str, str], type[PenstockDataSource]] = {}
+_registered: dict[tuple[str, str], type[QueryDataSource]] = {}
 """What this process has registered, by the id of a Spark Connect session ("" without one) and the name."""
 
 
@@ -85,7 +85,7 @@ def _session_id(spark: SparkSession) -> str:
     return str(getattr(spark, "session_id", ""))
 
 
-def _is_registered(spark: SparkSession, data_source: type[PenstockDataSource]) -> bool:
+def _is_registered(spark: SparkSession, data_source: type[QueryDataSource]) -> bool:
     """Return True if the session has this class: Spark logs a warning for each one that it replaces."""
     name = data_source.name()
     if _registered.get((_session_id(spark), name)) is not data_source:
@@ -99,12 +99,12 @@ def _is_registered(spark: SparkSession, data_source: type[PenstockDataSource]) -
         return False
 
 
-def data_sources() -> list[type[PenstockDataSource]]:
+def data_sources() -> list[type[QueryDataSource]]:
     """Return the data sources of Penstock and of installed plug-ins."""
     return [*DATA_SOURCES, *_other_data_sources()]
 
 
-def _other_data_sources() -> list[type[PenstockDataSource]]:
+def _other_data_sources() -> list[type[QueryDataSource]]:
     """Return those of other packages. One that cannot be loaded is skipped with a warning."""
     found = []
     for entry in plug_ins():

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 
 from ..committers.errors import SchemaMismatchError
 from .batch_plan import BatchPlan
-from .sink import Sink
 from .stream_writer import StreamWriter
 from .utc import process_in_utc
 
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
     from pyspark.sql.types import StructType
 
+    from .query import Query
+
 ROWS_PER_BATCH = 10_000
 """Spark's default for Arrow batches (spark.sql.execution.arrow.maxRecordsPerBatch)."""
 
@@ -27,8 +28,8 @@ ROWS_PER_BATCH = 10_000
 class RowStreamWriter(StreamWriter, DataSourceStreamWriter):
     """See `StreamWriter`; Spark calls `write` on the executors, `commit` and `abort` on the driver."""
 
-    def __init__(self, sink: Sink[Any, Any], plan: BatchPlan[Any, Any] | None, schema: StructType) -> None:
-        super().__init__(sink, plan)
+    def __init__(self, query: Query, plan: BatchPlan | None, schema: StructType) -> None:
+        super().__init__(query, plan)
         self._schema = schema
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:

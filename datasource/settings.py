@@ -11,7 +11,7 @@ from ..committers.dead_letters import letters_stream
 from ..writers.local_path import is_relative
 from .dead_letters import letter_sink_of
 from .options.delivery import DeliveryOptions
-from .sink import Destination, OneOfSeveral
+from .sink import Destination
 
 if TYPE_CHECKING:
     from ..committers.contract import StreamKey
@@ -22,12 +22,19 @@ DEAD_LETTERS = "dead letters"
 
 
 def register_stream(
-    sink: Destination, store: SqlManifestStore, stream: StreamKey, table_id: str = ""
+    sink: Destination,
+    store: SqlManifestStore,
+    stream: StreamKey,
+    table_id: str = "",
+    siblings: Sequence[str] = (),
 ) -> None:
-    """Register the stream, with all settings that its deliveries need. Driver only."""
+    """Register the stream, with all settings that its deliveries need. Driver only.
+
+    Args:
+        siblings: see `Query.siblings`
+    """
     options, letters = sink.options, letter_sink_of(sink)
-    targets = sink.all_uris if isinstance(sink, OneOfSeveral) else ()
-    settings = settings_of(options, "" if letters is None else letters.table_uri, targets)
+    settings = settings_of(options, "" if letters is None else letters.table_uri, siblings)
     store.register_stream(stream, sink.kind, options.query_name, table_id, settings=settings)
     if letters is not None:
         name = f"dead letters of {options.query_name}" if options.query_name else "dead letters"

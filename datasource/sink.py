@@ -6,9 +6,9 @@ never for a kind. `committers.deliveries.contract.Mergeable` and `file_table.Com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from ..committers.contract import (
     Batch,
@@ -21,7 +21,6 @@ from ..committers.contract import (
     PayloadT,
     StreamKey,
     Target,
-    TaskWriterFactory,
 )
 from ..committers.errors import TableChangedError
 from ..committers.progress import with_store
@@ -134,39 +133,6 @@ class Sink(Destination, Protocol[PayloadT, ContentT]):
 
     def open_table(self) -> Target[PayloadT, ContentT]:
         """Return a target, which loads the table when it is first needed."""
-        ...
-
-
-@runtime_checkable
-class FansOut(Protocol):
-    """A sink of several targets. Each is a stream of its own in the store."""
-
-    @property
-    def target_sinks(self) -> Mapping[str, Sink[Any, Any]]:
-        """Return the sinks by the names of the targets."""
-        ...
-
-
-@runtime_checkable
-class WritesOnce(FansOut, Protocol):
-    """A sink of several targets, for all of which the tasks write the same files."""
-
-    def joined(self, writers: Mapping[str, TaskWriterFactory[Any]]) -> TaskWriterFactory[Any]:
-        """Return the writers of these files, whose payload is for all targets.
-
-        Args:
-            writers: of each target, by its name
-        """
-        ...
-
-
-@runtime_checkable
-class OneOfSeveral(Protocol):
-    """The sink of one target of a query with several."""
-
-    @property
-    def all_uris(self) -> tuple[str, ...]:
-        """Return the addresses of all targets of the query."""
         ...
 
 

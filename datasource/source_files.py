@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from ..committers.errors import ConfigurationError, shown
 from ..writers.local_path import local_path
 from .options.stream import normalized_location
-from .sink import FansOut
 
 if TYPE_CHECKING:
     from .sink import Destination
 
 
-def check_apart_from_source(sink: Destination, files: Iterable[str]) -> None:
-    """Check that no file of the batch's sources is in a folder that the sink writes to.
+def check_apart_from_source(sinks: Iterable[Destination], files: Iterable[str]) -> None:
+    """Check that no file of the batch's sources is in a folder that one of the sinks writes to.
 
     Such a stream would read the rows again that it has written, and the clean-up of the table may delete
     files of the source. Sources other than files do not tell what they read.
@@ -27,7 +26,7 @@ def check_apart_from_source(sink: Destination, files: Iterable[str]) -> None:
     Raises:
         ConfigurationError: one is.
     """
-    folders = {_resolved(location): option for option, location in _folders(sink)}
+    folders = {_resolved(location): option for sink in sinks for option, location in _folders(sink)}
     parents = {file.rpartition("/")[0]: file for file in files} if folders else {}
     for parent, file in parents.items():
         for folder, option in folders.items():
@@ -41,9 +40,6 @@ def check_apart_from_source(sink: Destination, files: Iterable[str]) -> None:
 
 def _folders(sink: Destination) -> Iterator[tuple[str, str]]:
     """Yield the options with the folders that the sink writes to."""
-    if isinstance(sink, FansOut):
-        for target in sink.target_sinks.values():
-            yield from _folders(target)
     options: Any = sink.options
     if path := getattr(options, "path", None):
         yield "path", path

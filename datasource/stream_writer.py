@@ -12,20 +12,21 @@ See `pickling`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
 from ..committers.errors import PenstockError
 from .batch_plan import BatchPlan, CommittableMessage, committables_in
 from .pickling import NotPickled
-from .sink import Sink
 from .spark_workers import freeze_loaded, loading_libraries, release_caches
 from .task import current_task
 from .worker_errors import message_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from .query import Query
 
 
 class StreamWriter:
@@ -35,8 +36,8 @@ class StreamWriter:
         plan: the plan of the batch; None in the commit process, which writes nothing
     """
 
-    def __init__(self, sink: Sink[Any, Any], plan: BatchPlan[Any, Any] | None) -> None:
-        self._sink = NotPickled(sink)
+    def __init__(self, query: Query, plan: BatchPlan | None) -> None:
+        self._query = NotPickled(query)
         self._plan = plan
 
     @message_first()
@@ -63,7 +64,7 @@ class StreamWriter:
         with loading_libraries():
             from .committing import commit_stream_batch
 
-        commit_stream_batch(self._sink.get(), _checked(messages, batchId))
+        commit_stream_batch(self._query.get(), _checked(messages, batchId))
         release_caches()
 
     @message_first()
@@ -71,12 +72,10 @@ class StreamWriter:
         """Driver, when a task or `commit` has failed. Messages of failed tasks are None."""
         from .committing import abort_batch
 
-        abort_batch(self._sink.get(), committables_in(messages))
+        abort_batch(self._query.get(), committables_in(messages))
 
 
-def _checked(
-    messages: Sequence[WriterCommitMessage | None], batch_id: int
-) -> list[CommittableMessage[Any, Any]]:
+def _checked(messages: Sequence[WriterCommitMessage | None], batch_id: int) -> list[CommittableMessage]:
     """Return the messages of the batch, one per task, after checking them.
 
     Spark accepts continuous mode for Python sinks but never calls `write`: its commits have no messages or

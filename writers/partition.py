@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..committers.contract import AttemptId, PayloadT, StreamKey, TaskWriter, TaskWriterFactory
+from ..committers.contract import AttemptId, PayloadT, StreamKey, TaskWriterFactory
 from ..committers.error_causes import retryable
 from ..committers.errors import RetryableError
 
@@ -19,8 +19,8 @@ def write_partition(
     attempt: AttemptId,
     batches: Iterable[pa.RecordBatch],
     stream: StreamKey,
-) -> tuple[TaskWriter[PayloadT], PayloadT]:
-    """Return the finished writer and its payload. After an error, what was written is discarded.
+) -> PayloadT:
+    """Return the payload. After an error, what was written is discarded.
 
     Raises:
         SchemaMismatchError: the rows do not fit.
@@ -33,11 +33,10 @@ def write_partition(
             with _storage_errors(attempt, stream):
                 writer.write(batch)
         with _storage_errors(attempt, stream):
-            payload = writer.finish()
+            return writer.finish()
     except BaseException:
         writer.abort()
         raise
-    return writer, payload
 
 
 def not_written(error: Exception, attempt: AttemptId, table_uri: str) -> RetryableError:

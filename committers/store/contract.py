@@ -70,6 +70,13 @@ class ManifestStore(Protocol):
         """
         ...
 
+    def prepare_all(self, requests: Sequence[PrepareRequest], run_id: str) -> Sequence[Prepared]:
+        """Call `prepare` for several targets of one query, in one transaction: an error stores none.
+
+        Returns the results in the order of the requests. Raises the errors of `prepare`.
+        """
+        ...
+
     def abort_from(self, expected: ManifestRecord, reason: str) -> bool:
         """Abort all PREPARED batches of the stream from this one on.
 
@@ -112,16 +119,5 @@ class ManifestStore(Protocol):
         Args:
             expected: also compare the whole record: another run may have replaced the files
             dead_letters: rows that the table refused in the commit, stored in the same transaction
-        """
-        ...
-
-
-class JointManifestStore(ManifestStore, Protocol):
-    """A store that prepares the manifests of several targets together."""
-
-    def prepare_all(self, requests: Sequence[PrepareRequest], run_id: str) -> Sequence[Prepared]:
-        """Call `prepare` for several targets of one query, in one transaction: an error stores none.
-
-        Returns the results in the order of the requests. Raises the errors of `prepare`.
         """
         ...

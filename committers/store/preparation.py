@@ -27,7 +27,7 @@ class Preparation:
         self._clock = clock
 
     def prepare_all(self, requests: Sequence[PrepareRequest], run_id: str) -> Sequence[Prepared]:
-        """See `JointManifestStore.prepare_all`."""
+        """See `ManifestStore.prepare_all`."""
         prepared: dict[int, Prepared] = {}
         for number in sorted(range(len(requests)), key=lambda one: _stream_of(requests[one])):
             prepared[number] = self.prepare(requests[number], run_id)

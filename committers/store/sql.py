@@ -207,7 +207,6 @@ class SqlManifestStore:
                     raise fenced(stream, run_id, current)
                 queries.put_run(connection, stream_id, current.fence + 1, run_id, self._clock())
 
-    @waits
     def prepare(
         self,
         manifest: Manifest,
@@ -232,9 +231,7 @@ class SqlManifestStore:
                 has continued after a batch that was aborted to be replayed with these rows, or an operator
                 has skipped the batch.
         """
-        with self._database.write() as connection:
-            request = PrepareRequest(manifest, follows, replacing)
-            return Preparation(connection, self.name, self._clock).prepare(request, run_id)
+        return self.prepare_all([PrepareRequest(manifest, follows, replacing)], run_id)[0]
 
     @waits
     def prepare_all(self, requests: Sequence[PrepareRequest], run_id: str) -> Sequence[Prepared]:

@@ -5,26 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...committers.errors import ConfigurationError
-from ..base_source import PenstockDataSource
+from ..base_source import QueryDataSource
 from ..worker_errors import message_first
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceWriter
     from pyspark.sql.types import StructType
 
-    from .sink import FanoutSink
+    from ..query import Query
 
 
-class FanoutDataSource(PenstockDataSource):
-    """Several destinations at once. See `PenstockDataSource`."""
+class FanoutDataSource(QueryDataSource):
+    """Several destinations at once. See `QueryDataSource`."""
 
     format = "penstock.fanout"
     readers = "the readers of its targets"
 
-    def sink(self) -> FanoutSink:
-        from .sink import FanoutSink
+    def query(self) -> Query:
+        from .query import fanout_query
 
-        return FanoutSink.of(self.options)
+        return fanout_query(self.options)
 
     @message_first()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -5,25 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...committers.errors import ConfigurationError
-from ..base_source import PenstockDataSource
+from ..base_source import QueryDataSource
 from ..worker_errors import message_first
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceWriter
     from pyspark.sql.types import StructType
 
-    from .sink import LakeSink
+    from ..query import Query
 
 
-class LakeDataSource(PenstockDataSource):
-    """A Delta table and an Iceberg table with the same data files. See `PenstockDataSource`."""
+class LakeDataSource(QueryDataSource):
+    """A Delta table and an Iceberg table with the same data files. See `QueryDataSource`."""
 
     format = "penstock.lake"
 
-    def sink(self) -> LakeSink:
-        from .sink import LakeSink
+    def query(self) -> Query:
+        from .query import lake_query
 
-        return LakeSink.of(self.options)
+        return lake_query(self.options)
 
     @message_first()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

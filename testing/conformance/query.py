@@ -17,6 +17,7 @@ import pyarrow as pa
 from ...committers.contract import (
     AttemptId,
     Batch,
+    Committable,
     Committer,
     Manifest,
     ManifestState,
@@ -28,11 +29,12 @@ from ...committers.progress import StoresProgress, with_store
 from ...committers.recovery import Recovered
 from ...committers.store.sql import SqlManifestStore
 from ...committers.store.status import StreamStatus
-from ...datasource.batch_plan import BatchPlan, CommittableMessage
+from ...datasource.batch_plan import BatchPlan, CommittableMessage, PlannedTarget
 from ...datasource.committing import abort_batch, commit_batch, manifest_of
 from ...datasource.destinations import StoredTable
 from ...datasource.planning import plan_batch
 from ...datasource.plug_ins import load
+from ...datasource.query import Query as QueryTargets
 from ...datasource.sink import Sink, open_table
 from ...datasource.table_access import TableAccess
 from ...datasource.task import TaskAttempt
@@ -40,7 +42,7 @@ from ...datasource.task import TaskAttempt
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ...datasource.base_source import PenstockDataSource
+    from ...datasource.base_source import QueryDataSource
     from ...datasource.destinations import DestinationType
 
 T = TypeVar("T")
@@ -49,8 +51,8 @@ IDS = pa.schema([("id", pa.int64())])
 TEXTS = pa.schema([("id", pa.int64()), ("text", pa.string())])
 NO_ACCESS = TableAccess({}, {})
 
-Messages = list[CommittableMessage[Any, Any]]
-Plan = BatchPlan[Any, Any]
+Messages = list[CommittableMessage]
+Plan = BatchPlan
 
 
 def ids(*values: int) -> pa.Table:
@@ -75,9 +77,9 @@ class Place(Protocol):
     def destination(self) -> DestinationType: ...
 
 
-def source_of(place: Place) -> type[PenstockDataSource]:
+def source_of(place: Place) -> type[QueryDataSource]:
     """Return Spark's data source that writes here."""
-    loaded: type[PenstockDataSource] = load(place.destination.data_source)
+    loaded: type[QueryDataSource] = load(place.destination.data_source)
     return loaded
 
 
@@ -95,11 +97,16 @@ class Query:
     """Has the tokens of targets that implement `StoresProgress`."""
 
     def sink(self) -> Sink[Any, Any]:
-        """Return the sink, made only from options, as in each process of Spark."""
+        """Return the sink of the only target."""
+        (sink,) = self.with_targets().targets.values()
+        return sink
+
+    def with_targets(self) -> QueryTargets:
+        """Return the query and its targets, made only from options, as in each process of Spark."""
         where = self.harness.options if self.destination_options is None else self.destination_options
         given = {"checkpointLocation": f"/checkpoints/{self.query_id}", **where, **self.options}
         lower = {key.lower(): value for key, value in given.items()}
-        return shipped(source_of(self.harness)(lower)).sink()
+        return shipped(source_of(self.harness)(lower)).query()
 
     def with_options(self, **options: str) -> Self:
         return replace(self, options={**self.options, **options})
@@ -115,7 +122,7 @@ class Query:
 
     @property
     def stream(self) -> StreamKey:
-        return StreamKey(self.query_id, self.sink().table_uri)
+        return StreamKey(self.query_id, self.with_targets().address)
 
     def batch(self, batch_id: int, offsets: object = "") -> Batch:
         """Return a batch. The same batch id with other `offsets` has another digest."""
@@ -127,7 +134,7 @@ class Query:
     def plan(
         self, store: SqlManifestStore, batch: Batch, schema: pa.Schema = IDS, *, overwrite: bool = False
     ) -> Plan:
-        return shipped(plan_batch(self.sink(), store, batch, schema, overwrite))
+        return shipped(plan_batch(self.with_targets(), store, batch, schema, overwrite))
 
     def write(self, plan: Plan, parts: Sequence[pa.Table], run_id: str = "r1") -> Messages:
         """Write as tasks, one for each of `parts`."""
@@ -147,14 +154,14 @@ class Query:
     def commit(self, store: SqlManifestStore, messages: Messages) -> None:
         """Commit. If that raises, abort with all messages, as Spark does."""
         try:
-            commit_batch(self.sink(), store, messages)
+            commit_batch(self.with_targets(), store, messages)
         except Exception:
             self.abort(messages)
             raise
 
-    def abort(self, messages: Sequence[CommittableMessage[Any, Any] | None]) -> None:
+    def abort(self, messages: Sequence[CommittableMessage | None]) -> None:
         """Abort. None is the message of a failed task."""
-        abort_batch(self.sink(), messages)
+        abort_batch(self.with_targets(), messages)
 
     def run(
         self,
@@ -192,7 +199,8 @@ class Query:
         return manifest
 
     def manifest(self, messages: Messages) -> Manifest:
-        return manifest_of(self.target(), messages)
+        (target,) = messages[0].targets
+        return manifest_of(self.target(), target.content, committables(messages))
 
     # Store and recovery --------------------------------------------------------------------------
 
@@ -227,8 +235,14 @@ def attempt(batch: Batch, number: int, run_id: str) -> AttemptId:
     return AttemptId(batch.stream.query_id, run_id, batch.batch_id, number, number)
 
 
+def committables(messages: Messages) -> list[Committable[Any]]:
+    """Return those of the only target; of a batch that was skipped, as they are."""
+    (target,) = messages[0].targets or (PlannedTarget("", 0, None),)
+    return [message.of_target(target, message.committable.batch) for message in messages]
+
+
 def payloads(messages: Messages) -> list[Any]:
-    return [message.committable.payload for message in messages if message.committable.payload is not None]
+    return [one.payload for one in committables(messages) if one.payload is not None]
 
 
 def quietly(step: Callable[[], object], *errors: type[Exception]) -> None:

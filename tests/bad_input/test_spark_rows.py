@@ -55,9 +55,9 @@ def register_row_writers(spark: SparkSession) -> None:
             from penstock.datasource.planning import plan_stream_batch
             from penstock.datasource.row_stream_writer import RowStreamWriter
 
-            sink = self.sink()
+            query = self.query()
             return RowStreamWriter(
-                sink, plan_stream_batch(sink, schema, overwrite) if self._plans else None, schema
+                query, plan_stream_batch(query, schema, overwrite) if self._plans else None, schema
             )
 
     class Iceberg(IcebergDataSource):

@@ -152,12 +152,11 @@ def test_two_drivers_agree_on_the_id_of_a_table(
             found.append(table)
         if len(found) == (2 if has_table else 1) and not others:  # the one that is about to get an id
             monkeypatch.setattr(plan, "load_if_there", real)
-            others.append(query.plan(store, query.batch(0)).content.table_id)  # type: ignore[union-attr]
+            others.append(query.plan(store, query.batch(0)).targets[0].content.table_id)
         return table
 
     monkeypatch.setattr(plan, "load_if_there", load)
-    second = query.plan(store, query.batch(0)).content
-    assert second is not None
+    second = query.plan(store, query.batch(0)).targets[0].content
     assert [second.table_id] == others
 
 

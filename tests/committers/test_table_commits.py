@@ -85,9 +85,8 @@ def test_of_many_that_create_a_table_all_use_the_same(kind: str, tmp_path: Path)
 
         def plan(query: Query = query, start: threading.Barrier = start) -> str:
             start.wait()
-            content = query.plan_of(0).content
-            assert content is not None
-            return content.table_id
+            table_id: str = query.plan_of(0).targets[0].content.table_id
+            return table_id
 
         with ThreadPoolExecutor(4) as pool:
             futures = [pool.submit(plan) for _ in range(4)]

@@ -42,7 +42,7 @@ from penstock.committers.secrets import Secrets
 from penstock.committers.store import contents
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.sql import SqlManifestStore
-from penstock.datasource import planning
+from penstock.datasource import committing, planning
 from penstock.datasource.delta import sink as delta_sink
 from penstock.datasource.delta.sink import DeltaSink, DeltaTarget
 from penstock.datasource.files import existing_files
@@ -282,13 +282,11 @@ MUTATIONS = {
         "recovery_without_a_replay_commits_pending_batches",
     ),
     "files that a replay wrote in vain stay": Mutation(
-        returning(Preparation, "delete_unnamed", None),
+        returning(Preparation, "_discard_unlisted", None),
         "a_replay_with_other_partitions_adds_nothing",
     ),
     "an abort that deletes files that a manifest may reference": Mutation(
-        lambda: mock.patch.object(
-            query, "abort_batch", lambda sink, messages: sink.open_table().discard(query.payloads(messages))
-        ),
+        lambda: mock.patch.object(query, "abort_batch", committing.discard),
         "a_batch_whose_request_was_lost_is_committed_by_the_next_start",
         "an_abort_after_an_unknown_end_deletes_nothing",
     ),

@@ -12,20 +12,20 @@ from unittest.mock import Mock
 
 import pytest
 from tests.support.lakes import LAKES
-from tests.support.stored_lake import NOW, OLD, Lake, paths
+from tests.support.stored_lake import NOW, OLD, Lake, files_of, paths
 
 from penstock.cli.gc import CleanedTable, clean_table
 from penstock.committers.batch_writes import COMMIT_WITHIN, GIVEN_UP_AFTER, batch_write_id, batch_write_of
 from penstock.committers.commit_runner import CommitRunner
-from penstock.committers.contract import DataFiles, ManifestState
+from penstock.committers.contract import ManifestState
 from penstock.committers.errors import RetryableError
-from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.committers.iceberg import table as iceberg_table
 from penstock.committers.recovery import Recovery
 from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.datasource.batch_plan import CommittableMessage
-from penstock.datasource.committing import commit_batch_write, manifest_of
+from penstock.datasource.committing import commit_batch_write
 from penstock.datasource.table_access import TableAccess
+from penstock.testing.conformance.query import committables
 from penstock.testing.faults import at_point
 
 HOUR = timedelta(hours=1)
@@ -87,9 +87,7 @@ def test_files_of_a_committed_batch_write_stay(lake: Lake) -> None:
     before, rows = lake.on_disk(), lake.rows()
     later = NOW + OLD
     assert clean_table(lake.store, lake.store.streams(), ACCESS, later, HOUR, delete=True).error is None
-    assert paths(message.committable.payload or ()) <= lake.on_disk() == before, (
-        "an earlier version names them"
-    )
+    assert paths(files_of(message)) <= lake.on_disk() == before, "an earlier version names them"
     assert lake.rows() == rows
 
 
@@ -99,7 +97,7 @@ def test_files_that_a_manifest_of_the_store_names_stay(lake: Lake) -> None:
     batch = replace(
         message.committable.batch, stream=replace(message.committable.batch.stream, table_uri="/alias")
     )
-    manifest = replace(manifest_of(lake.sink.open_table(), [message]), batch=batch)
+    manifest = replace(lake.manifest_of_write(message), batch=batch)
     lake.store.register_stream(batch.stream, lake.kind)
     lake.store.claim(batch.stream, "run")
     lake.store.prepare(manifest, "run")
@@ -158,7 +156,7 @@ def test_a_commit_that_gets_late_between_retries_is_refused_and_its_files_are_gi
         at_point("commit.start", lambda: lake.commit(1, lake.write(1))),
         pytest.raises(RetryableError, match=LATE),
     ):
-        committer.commit(manifest_of(lake.sink.open_table(), [message]), [message.committable])
+        committer.commit(lake.manifest_of_write(message), committables([message]))
     assert len(lake.rows()) == 4, "the two batches of the stream"
     record = lake.store.record(batch.stream, 0)
     assert record is not None
@@ -166,12 +164,12 @@ def test_a_commit_that_gets_late_between_retries_is_refused_and_its_files_are_gi
     assert "6 days" in record.reason
 
 
-def recover(lake: Lake, message: CommittableMessage[DataFiles, LakeManifest], now: datetime) -> ManifestState:
+def recover(lake: Lake, message: CommittableMessage, now: datetime) -> ManifestState:
     """Recover a batch write whose driver had a store, and died between prepare and mark."""
     batch = message.committable.batch
     lake.store.register_stream(batch.stream, lake.kind)
     lake.store.claim(batch.stream, "run")
-    lake.store.prepare(manifest_of(lake.sink.open_table(), [message]), "run")
+    lake.store.prepare(lake.manifest_of_write(message), "run")
     table = lake.committer()
     with suppress(RetryableError):
         Recovery(lake.store, table, CommitRunner(lake.store, table, now=lambda: now)).recover(batch.stream)
@@ -186,7 +184,7 @@ def test_recovery_gives_up_a_batch_write_that_began_too_long_ago(lake: Lake, are
     """Whether its files exist or were cleaned up. The outcome of earlier attempts is unknown."""
     message = lake.batch_write(COMMIT_WITHIN + HOUR)
     if not are_there:
-        lake.committer().delete_files([file.path for file in message.committable.payload or ()])
+        lake.committer().delete_files([file.path for file in files_of(message)])
     rows = lake.rows()
     assert recover(lake, message, NOW) is ManifestState.ABORTED
     assert lake.rows() == rows
@@ -194,7 +192,7 @@ def test_recovery_gives_up_a_batch_write_that_began_too_long_ago(lake: Lake, are
 
 def test_recovery_finds_a_batch_write_without_token(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     message = lake.batch_write(COMMIT_WITHIN - HOUR)
-    lake.committer().commit(manifest_of(lake.sink.open_table(), [message]))
+    lake.committer().commit(lake.manifest_of_write(message))
     monkeypatch.setattr(iceberg_table, "BATCH_WRITE_TOKEN_KEPT_MS", -ONE_DAY_MS)
     lake.commit(1, lake.write(1))
     rows = lake.rows()

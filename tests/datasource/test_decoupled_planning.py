@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.support.stores import HandClock
 
-from penstock.committers.contract import Batch, Committable, DataFiles, ManifestRecord, StreamKey
+from penstock.committers.contract import Batch, Committable, ManifestRecord, StreamKey
 from penstock.committers.errors import CheckpointMismatchError, RetryableError, TableChangedError
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.committers.store.status import WrittenTable
@@ -23,9 +23,11 @@ from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
 from penstock.datasource.plan_cache import REFRESH_S, PlanCache
 from penstock.datasource.planning import plan_batch
+from penstock.datasource.query import Query
 from penstock.datasource.settings import register_stream
 from penstock.datasource.sink import check_same_table
 from penstock.delivery.stream_settings import StreamSettings
+from penstock.writers.parts import PartPayload, PartPayloads
 
 ID = pa.schema([("id", pa.int64())])
 
@@ -46,9 +48,9 @@ class Planner:
 
     def run(self, batch_id: int, rows: pa.Schema = ID) -> None:
         batch = Batch(StreamKey("q", self.sink.table_uri), batch_id, f"{batch_id:064x}")
-        plan = plan_batch(self.sink, self.store, batch, rows, False, plans=self.plans)
-        committable: Committable[DataFiles] = Committable(batch, "r", 0, 0, ())
-        commit_batch(self.sink, self.store, [CommittableMessage(committable, plan.content)])
+        plan = plan_batch(Query.of(self.sink), self.store, batch, rows, False, plans=self.plans)
+        committable: Committable[PartPayloads] = Committable(batch, "r", 0, 0, (PartPayload(()),))
+        commit_batch(Query.of(self.sink), self.store, [CommittableMessage(committable, plan.targets)])
 
     def pending(self, table: Path) -> Sequence[ManifestRecord]:
         return self.store.pending(StreamKey("q", str(table)))

@@ -18,6 +18,7 @@ from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
 from penstock.datasource.event_time import OldestEvent, event_time_column
 from penstock.datasource.task import TaskAttempt
+from penstock.testing.conformance.query import committables
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
 LATER = datetime(2026, 1, 2, 3, 4, 6, tzinfo=timezone.utc)
@@ -66,14 +67,15 @@ def test_the_manifest_has_the_oldest_event_of_all_tasks(tmp_path: Path) -> None:
     sink = DeltaSink(DeltaOptions(path=str(tmp_path / "t"), event_time="t"))
     planned = sink.open_table().plan_batch(schema, "append", 0)
     batch = Batch(StreamKey("q", sink.table_uri), 0, "0" * 64)
-    plan = BatchPlan(batch, planned.writers, planned.content, event_time="t")
+    plan = BatchPlan.of_one_target(batch, planned.writers, planned.content, event_time="t")
     parts: tuple[list[datetime | None], ...] = ([LATER], [AT], [None], [])
     messages = [
         plan.write([pa.record_batch([pa.array(part, schema[0].type)], schema=schema)], task(number))
         for number, part in enumerate(parts)
     ]
     assert [message.committable.oldest_event_at for message in messages] == [LATER, AT, None, None]
-    assert manifest_of(sink.open_table(), messages).oldest_event_at == AT
+    manifest = manifest_of(sink.open_table(), planned.content, committables(messages))
+    assert manifest.oldest_event_at == AT
     assert DeltaTable(str(tmp_path / "t")).version() == 0
 
 

@@ -90,8 +90,8 @@ class Targets:
         return Query(FanoutPlace(options))
 
     def stream(self, name: str) -> StreamKey:
-        sink: Any = self.query.sink()
-        return StreamKey("q1", sink.target_sinks[name].table_uri)
+        targets = self.query.with_targets().targets
+        return StreamKey("q1", targets[name].table_uri)
 
     def run(self, batch_id: int, *parts: tuple[int, ...], run_id: str = "r1") -> None:
         query = self.query

@@ -11,7 +11,7 @@ import pytest
 from penstock.committers.deliveries.contract import Backlog
 from penstock.committers.errors import ConfigurationError
 from penstock.datasource.decoupled_planning import bound_of
-from penstock.datasource.fanout.sink import FanoutSink
+from penstock.datasource.fanout.query import fanout_query
 from penstock.datasource.fanout.source import FanoutDataSource
 from penstock.datasource.options.declaring import options_of
 from penstock.datasource.options.delivery import DeliveryOptions
@@ -31,7 +31,7 @@ def sink(**more: str | None) -> Any:
         "checkpointLocation": "/checkpoints/q",
         **more,
     }
-    return FanoutSink.of({key.lower(): value for key, value in given.items() if value is not None})
+    return fanout_query({key.lower(): value for key, value in given.items() if value is not None})
 
 
 def with_dots(**given: str | None) -> dict[str, str | None]:
@@ -81,8 +81,8 @@ def test_no_error_or_repr_has_a_secret() -> None:
     secret = {"target.search.bearerToken": SECRET, "store": f"postgresql://u:{SECRET}@db/penstock"}
     opened = sink(**secret)
     assert SECRET not in repr(opened)
-    assert SECRET not in repr(opened.target_sinks["search"])
-    assert opened.target_sinks["search"].sink.options.bearer_token == SECRET
+    assert SECRET not in repr(opened.targets["search"])
+    assert opened.targets["search"].options.bearer_token == SECRET
     for wrong in ({"target.search.passwort": SECRET}, {"target.other.password": SECRET}):
         with pytest.raises(ConfigurationError) as error:
             sink(**secret, **wrong)
@@ -100,7 +100,7 @@ def test_targets_get_the_options_of_the_query_and_their_own_first() -> None:
             "target.search.format": "row",
         }
     )
-    lake, search = (opened.target_sinks[name].options for name in ("lake", "search"))
+    lake, search = (opened.targets[name].options for name in ("lake", "search"))
     assert search.format == "row", "an option of HTTP endpoints"
     assert (lake.backlog_s_max, search.backlog_s_max) == (30, 7)
     assert (lake.query_name, search.query_name) == ("flights.lake", "flights.search")
@@ -111,24 +111,24 @@ def test_targets_get_the_options_of_the_query_and_their_own_first() -> None:
 
 def test_a_target_that_is_down_for_a_day_does_not_hold_up_the_others() -> None:
     """With a batch a second. Only the size of its backlog does, or a limit that is given."""
-    for name, options in sink().target_sinks.items():
+    for name, options in sink().targets.items():
         bound = bound_of(options.options)
         day = Backlog(86_400, 86_400, 864_000, (100 << 30) - 1, LONG_AGO)
         assert bound.exceeded(day, LONG_AGO + timedelta(days=1)) == "", name
         full = replace(day, size_bytes=100 << 30)
         assert bound.exceeded(full, LONG_AGO) == "107,374,182,400 bytes wait (backlogBytes=107374182400)"
     given = sink(backlogBatches="5", **{"target.search.backlogSeconds": "7"})
-    lake, search = (bound_of(given.target_sinks[name].options) for name in ("lake", "search"))
+    lake, search = (bound_of(given.targets[name].options) for name in ("lake", "search"))
     assert (lake.batches, lake.age_s) == (5, 172_800)
     assert (search.batches, search.age_s) == (5, 7)
 
 
 def test_the_row_log_of_the_query_is_that_of_its_targets_without_files() -> None:
     opened = sink(rowLog="s3://bucket/log", **{"storage.AWS_REGION": "eu-west-1"})
-    search = opened.target_sinks["search"].options
+    search = opened.targets["search"].options
     assert search.row_log == "s3://bucket/log"
     assert search.storage_options == {"AWS_REGION": "eu-west-1"}
-    assert opened.target_sinks["lake"].sink.options.storage_options == {}
+    assert opened.targets["lake"].options.storage_options == {}
 
 
 def test_a_batch_write_is_refused() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.committers.errors import ConfigurationError
 from penstock.datasource.lake.options import LakeOptions
-from penstock.datasource.lake.sink import LakeSink
+from penstock.datasource.lake.query import SharedFiles, lake_query
 from penstock.datasource.lake.source import LakeDataSource
 
 GIVEN = {"path": "/lake/ids", "warehouse": "/lake/warehouse", "table": "lake.ids"}
@@ -32,7 +34,7 @@ GIVEN = {"path": "/lake/ids", "warehouse": "/lake/warehouse", "table": "lake.ids
 )
 def test_options_that_do_not_fit_both_are_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        LakeSink.of({**GIVEN, **options})
+        lake_query({**GIVEN, **options})
 
 
 def test_all_that_is_missing_is_named_at_once() -> None:
@@ -52,33 +54,35 @@ def test_options_of_s3_are_given_once_and_never_shown() -> None:
         "catalog.s3.region": "mars",
         "storage.AWS_REGION": "venus",
     }
-    sink = LakeSink.of(given)
-    properties = sink.pair.iceberg.catalog.properties
+    sink = lake_query(given)
+    assert isinstance(sink.parts, SharedFiles)
+    pair = sink.parts.pair
+    properties = pair.iceberg.catalog.properties
     assert properties["s3.endpoint"] == "https://127.0.0.1:1"
     assert properties["s3.secret-access-key"] == secret
     assert properties["s3.region"] == "mars", "what is given for Iceberg counts there"
-    assert sink.pair.data_location == sink.pair.delta.table_uri == "s3://bucket/table"
+    assert pair.data_location == pair.delta.table_uri == "s3://bucket/table"
     assert secret not in repr(sink)
-    both = sink.pair.delta.options, sink.pair.iceberg.options
+    both = pair.delta.options, pair.iceberg.options
     assert [one.compact_with for one in both] == ["none"] * 2
-    assert all(secret not in str(one.options.given) for one in sink.target_sinks.values())
+    assert all(secret not in str(one.options.given) for one in sink.targets.values())
 
 
 @pytest.mark.parametrize("delivery", ["coupled", "decoupled", None])
 def test_it_is_decoupled_unless_the_query_says_otherwise(delivery: str | None) -> None:
     """The delivery process maintains both tables in any case."""
-    sink = LakeSink.of({**GIVEN, **({} if delivery is None else {"delivery": delivery})})
+    sink = lake_query({**GIVEN, **({} if delivery is None else {"delivery": delivery})})
     assert sink.options.is_decoupled == (delivery != "coupled")
-    assert all(one.options.is_decoupled for one in sink.target_sinks.values())
+    assert all(one.options.is_decoupled for one in sink.targets.values())
 
 
 def test_garbage_collection_of_iceberg_is_off_unless_the_query_says_otherwise() -> None:
     target = "target.iceberg.tableProperties"
-    tables = [
-        LakeSink.of(given).target_sinks["iceberg"].open_table()
+    tables: list[Any] = [
+        lake_query(given).targets["iceberg"].open_table()
         for given in (GIVEN, {**GIVEN, target: '{"gc.enabled": "true"}'})
     ]
-    assert [table._new.properties["gc.enabled"] for table in tables] == ["false", "true"]  # type: ignore[attr-defined]
+    assert [table._new.properties["gc.enabled"] for table in tables] == ["false", "true"]
 
 
 def test_it_is_only_for_streams() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from tests.support.stored_lake import NOW, Lake, lake_of_small_files
+from tests.support.stored_lake import NOW, Lake, files_of, lake_of_small_files
 
 from penstock.committers.batch_writes import GIVEN_UP_AFTER
 from penstock.committers.delta.maintenance import MAINTENANCE_PROPERTY
@@ -250,7 +250,7 @@ def test_files_of_pending_batches_survive_it_all(lake: Lake) -> None:
 @KINDS
 def test_files_of_a_batch_write_whose_driver_died_are_deleted(lake: Lake) -> None:
     lost, running = (
-        {file.path for file in lake.batch_write(GIVEN_UP_AFTER + since).committable.payload or ()}
+        {file.path for file in files_of(lake.batch_write(GIVEN_UP_AFTER + since))}
         for since in (timedelta(hours=1), timedelta(hours=-1))
     )
     run(lake)

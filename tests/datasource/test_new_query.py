@@ -25,6 +25,7 @@ from penstock.datasource.delta import sink as delta
 from penstock.datasource.file_table import FileTableSink
 from penstock.datasource.iceberg import sink as iceberg
 from penstock.datasource.planning import plan_batch, plan_batch_write, store_url
+from penstock.datasource.query import Query as Written
 from penstock.datasource.task import TaskAttempt
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
@@ -241,10 +242,10 @@ def test_no_warning_for_a_checkpoint_that_was_given_a_new_query_id(
 def test_no_warning_where_each_batch_replaces_the_table(queries: Queries) -> None:
     queries.run("q1")
     shutil.rmtree(queries.folder / "cp")
-    sink = queries.sink(newQuery="refuse", queryName="ids")
-    with open_store(store_url(sink.options)) as store:
-        batch = Batch(StreamKey("q2", sink.table_uri), 0, "0" * 64)
-        assert plan_batch(sink, store, batch, ROWS.schema, overwrite=True).writers is not None
+    query = Written.of(queries.sink(newQuery="refuse", queryName="ids"))
+    with open_store(store_url(query.options)) as store:
+        batch = Batch(StreamKey("q2", query.address), 0, "0" * 64)
+        assert plan_batch(query, store, batch, ROWS.schema, overwrite=True).writers is not None
 
 
 def test_no_warning_after_an_iceberg_rollback(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

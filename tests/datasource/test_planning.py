@@ -12,12 +12,11 @@ from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 from servers.s3 import BUCKET, s3_client, s3_server
 
 from penstock import ConfigurationError, SchemaMismatchError
-from penstock.committers.contract import DataFiles
-from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.datasource.batch_plan import BatchPlan
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
 from penstock.datasource.planning import open_checkpoint, plan_batch_write, store_url
+from penstock.datasource.query import Query
 from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.parquet.write_config import WriteConfig
 
@@ -51,7 +50,7 @@ def test_a_remote_checkpoint_with_a_store_is_read_with_the_storage_options() -> 
             store="postgresql+psycopg://u@h/d",
             storage_options=storage,
         )
-        running = open_checkpoint(DeltaSink(options)).running_batch()
+        running = open_checkpoint(Query.of(DeltaSink(options))).running_batch()
 
     assert (running.query_id, running.batch_id) == ("q", 10)
 
@@ -70,7 +69,7 @@ def test_one_table_has_one_address(path: str, uri: str) -> None:
     assert DeltaSink(DeltaOptions(path=path)).table_uri == uri
 
 
-def plan(table: Path, **options: str) -> BatchPlan[DataFiles, LakeManifest]:
+def plan(table: Path, **options: str) -> BatchPlan:
     schema = StructType([StructField("id", LongType()), StructField("Price", DoubleType())])
     sink = DeltaSink(DeltaOptions.parse({"path": str(table), **options}))
     return plan_batch_write(sink, schema, overwrite=False)
@@ -86,7 +85,9 @@ def test_a_table_partitioned_by_a_double_is_refused(tmp_path: Path) -> None:
 
 
 def test_columns_in_options_are_found_without_case_as_in_spark(tmp_path: Path) -> None:
-    files = plan(tmp_path / "t", partitionby="ID", sortwithin="price").writers
+    writers = plan(tmp_path / "t", partitionby="ID", sortwithin="price").writers
+    assert writers is not None
+    files = writers.parts[0].writers
 
     assert isinstance(files, WriteConfig)
     assert isinstance(files.table_format, DeltaFormat)

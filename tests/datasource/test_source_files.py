@@ -40,7 +40,7 @@ def checkpoint(folder: Path, *files: str) -> str:
 def plan(kind: str, options: Mapping[str, str], root: Path, *files: str) -> None:
     given = {key: text.format(root) for key, text in options.items()}
     given["checkpointlocation"] = checkpoint(root / "checkpoint", *files)
-    plan_stream_batch(SINKS[kind](given).sink(), IDS, overwrite=False)
+    plan_stream_batch(SINKS[kind](given).query(), IDS, overwrite=False)
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_folders_apart_are_accepted(kind: str, options: Mapping[str, str], file:
 
 
 def test_buckets_are_compared_without_the_spelling_of_their_scheme() -> None:
-    sink = SINKS["delta"]({"path": "s3://bucket/t", "storage.AWS_REGION": "eu-west-1"}).sink()
-    check_apart_from_source(sink, ["s3a://bucket/t2/1.parquet", "s3a://bucket/1.parquet"])
+    query = SINKS["delta"]({"path": "s3://bucket/t", "storage.AWS_REGION": "eu-west-1"}).query()
+    check_apart_from_source(query.targets.values(), ["s3a://bucket/t2/1.parquet", "s3a://bucket/1.parquet"])
     with pytest.raises(ConfigurationError, match="option path"):
-        check_apart_from_source(sink, ["s3a://bucket/t/a=1/1.parquet"])
+        check_apart_from_source(query.targets.values(), ["s3a://bucket/t/a=1/1.parquet"])
 
 
 def test_a_row_log_is_no_source_of_its_query() -> None:

@@ -18,7 +18,6 @@ from penstock.committers.contract import ManifestState
 from penstock.committers.errors import RetryableError, SchemaMismatchError, TableChangedError
 from penstock.committers.postgres import committer
 from penstock.committers.postgres import merge as postgres_merge
-from penstock.datasource.planning import plan_batch
 from penstock.testing.faults import at_point, crash_at
 
 COMMITTED, ABORTED = ManifestState.COMMITTED, ManifestState.ABORTED
@@ -268,9 +267,9 @@ def test_a_new_column_that_waits_is_not_added_once_more_with_another_type(lake: 
     lake.add_column()
     lake.fill(1)
     other = pa.table({"id": pa.array([9], pa.int64()), "twice": pa.array(["x"])})
-    sink, batch = lake.query.sink(), lake.query.batch(2)
+    batch = lake.query.batch(2)
     with pytest.raises(RetryableError, match=r"twice \(bigint\).*adds twice \(text\)"):
-        plan_batch(sink, lake.store, batch, other.schema, overwrite=False)
+        lake.query.plan(lake.store, batch, other.schema)
 
 
 # Commands ---------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from penstock.committers.contract import (
 )
 from penstock.committers.deliveries.contract import Delivery, Lease
 from penstock.committers.store import queries
-from penstock.committers.store.contract import Prepared
+from penstock.committers.store.contract import Prepared, PrepareRequest
 from penstock.committers.store.database import Database
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.sql import SqlManifestStore
@@ -102,17 +102,17 @@ class RealStore(SqlManifestStore):
     def stream_keys(self) -> Sequence[StreamKey]:
         return [stream.key for stream in self.streams()]
 
-    def prepare(self, manifest: Manifest, run_id: str, **options: Any) -> Prepared:
+    def prepare_all(self, requests: Sequence[PrepareRequest], run_id: str) -> Sequence[Prepared]:
         """Only the holder of the claim prepares, and replaces only what was given up, or is as expected."""
-        batch = manifest.batch
-        before = self.record(batch.stream, batch.batch_id)
-        prepared = super().prepare(manifest, run_id, **options)
+        batches = [one.manifest.batch for one in requests]
+        earlier = [self.record(batch.stream, batch.batch_id) for batch in batches]
+        prepared = super().prepare_all(requests, run_id)
         with self.engine.connect() as connection:
-            assert queries.holder(connection, batch.stream) == run_id, "prepared without the claim"
-        is_free = (
-            before is None or before.state is ManifestState.ABORTED or before == options.get("replacing")
-        )
-        assert is_free or prepared.record == before, "replaced a manifest that held for the batch"
+            for batch in batches:
+                assert queries.holder(connection, batch.stream) == run_id, "prepared without the claim"
+        for before, request, one in zip(earlier, requests, prepared, strict=True):
+            is_free = before is None or before.state is ManifestState.ABORTED or before == request.replacing
+            assert is_free or one.record == before, "replaced a manifest that held for the batch"
         return prepared
 
     def finish(self, batch: Batch, state: ManifestState, **options: Any) -> bool:

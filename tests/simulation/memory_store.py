@@ -30,9 +30,9 @@ from penstock.committers.contract import (
     Token,
 )
 from penstock.committers.deliveries.contract import Lease
-from penstock.committers.errors import FencedError, RetryableError
+from penstock.committers.errors import FencedError, PenstockError, RetryableError
 from penstock.committers.progress import BatchInDelivery, Progress
-from penstock.committers.store.contract import Prepared
+from penstock.committers.store.contract import Prepared, PrepareRequest
 from penstock.committers.store.delivery_queries import DeliveryPhase
 from penstock.committers.store.expiries import Expiry
 from penstock.committers.store.status import OtherQuery, WrittenTable
@@ -140,6 +140,20 @@ class MemoryStore:
         follows: Batch | None = None,
         replacing: ManifestRecord | None = None,
     ) -> Prepared:
+        return self.prepare_all([PrepareRequest(manifest, follows, replacing)], run_id)[0]
+
+    def prepare_all(self, requests: Sequence[PrepareRequest], run_id: str) -> Sequence[Prepared]:
+        streams = [self.known(one.manifest.batch.stream) for one in requests]
+        before = [(dict(known.records), dict(known.manifests)) for known in streams]
+        try:
+            return [self._prepare(one, run_id) for one in requests]
+        except PenstockError:
+            for known, (records, manifests) in zip(streams, before, strict=True):
+                known.records, known.manifests = records, manifests
+            raise
+
+    def _prepare(self, request: PrepareRequest, run_id: str) -> Prepared:
+        manifest, follows, replacing = request.manifest, request.follows, request.replacing
         batch, known = manifest.batch, self.known(manifest.batch.stream)
         if not known.runs or known.runs[-1] != run_id:
             raise FencedError(f"run {run_id} does not hold the claim of {known.runs[-1:]}")

@@ -180,11 +180,11 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "first prepared wins, in the committer": Mutation(
         "commits its own manifest although another one holds for the batch",
-        always(f"{TWO_PHASE}.commit", "prepared.is_ours"),
+        always(f"{TWO_PHASE}.finish", "prepared.is_ours"),
     ),
     "digest of an earlier manifest": Mutation(
         "commits an earlier run's manifest of the batch, from whatever offsets",
-        never(f"{PREPARATION}.prepare", "prepared.record.batch.digest != batch.digest"),
+        never(f"{PREPARATION}.prepare", "one.record.batch.digest != target.manifest.batch.digest"),
         needs=("copy_checkpoint", "decoupled", "one_store"),  # coupled, the manifest is read again
     ),
     "abort rule: only what never reached its commit": Mutation(
@@ -193,7 +193,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "an unknown outcome of prepare deletes nothing": Mutation(
         "deletes the files of a batch although its manifest may have been stored",
-        instead(f"{PREPARATION}.put", "(FencedError, RetryableError)", "Exception"),
+        instead(f"{PREPARATION}.prepare", "(FencedError, RetryableError)", "Exception"),
     ),
     "mark only what is committed": Mutation(
         "marks a batch COMMITTED whatever became of its commit",
@@ -211,7 +211,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "an earlier manifest whose files are gone gives way": Mutation(
         "commits the manifest of a run that was aborted before its prepare arrived",
-        never(f"{PREPARATION}.prepare", "self.is_void(prepared.record)"),
+        never(f"{PREPARATION}._prepared", "target.committer.prepared.is_void(one.record)"),
         lakes=("iceberg",),  # in Delta the vacuum check is behind it
     ),
     "the table is read before the store": Mutation(
@@ -375,7 +375,7 @@ MUTATIONS: dict[str, Mutation] = {
         before(
             f"{DECOUPLED}.check",
             "if action is not Action.SKIP or is_pending",
-            "if action is Action.SUPERSEDE and record is not None:\n    self.preparation.supersede(record)",
+            "if action is Action.SUPERSEDE and record is not None:\n    self.prepared.supersede(record)",
         ),
         earlier(f"{TWO_PHASE}.begin", "if action is Action.SUPERSEDE", than="self._forks.check_before("),
         needs=("decoupled", "one_store", "concurrent_drivers"),
@@ -402,7 +402,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "a batch that the table refuses gives way to its replay": Mutation(
         "tries the earlier manifest again and again",
-        never(f"{TWO_PHASE}._commit_earlier", "self._preparation.put("),
+        never(f"{TWO_PHASE}.finish", "preparation.replace(target, earlier)"),
         events=("roll_back",),
     ),
     "a delivery goes by the store alone": Mutation(

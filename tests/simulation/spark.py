@@ -23,19 +23,19 @@ from penstock.committers.contract import (
     AttemptId,
     Batch,
     Committable,
-    DataFiles,
     ManifestState,
     StreamKey,
 )
 from penstock.committers.errors import CheckpointMismatchError
-from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import abort_batch, commit_batch
 from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.datasource.plan_cache import PlanCache
 from penstock.datasource.planning import plan_batch
+from penstock.datasource.query import Query
 from penstock.datasource.task import TaskAttempt
+from penstock.writers.parts import PartPayload, PartPayloads
 
 ROWS = pa.schema([("id", pa.int64())])
 TASK_ATTEMPTS_MAX = 3
@@ -95,6 +95,7 @@ class Driver:
 
     def __post_init__(self) -> None:
         self._store = cast(SqlManifestStore, self.connection)
+        self.query = Query.of(self.sink)
         self._task_attempts = 0
         self._plans = self._new_plans()
 
@@ -127,20 +128,20 @@ class Driver:
         # The planner knows no batch id: it takes the newest of the log, which may be a concurrent driver's.
         newest = batch_of(self.checkpoint, self.checkpoint.newest, self.sink.table_uri)
         plan = self._plan_or_change_nothing(newest)
-        self.scheduler.log(f"  planned: {'write' if plan.content else 'skip'} batch {newest.batch_id}")
+        self.scheduler.log(f"  planned: {'write' if plan.targets else 'skip'} batch {newest.batch_id}")
         self._let_late_requests_arrive()
         messages = self._run_tasks(plan, batch_id)
         self.scheduler.step("spark: commit", batch_id)
         try:
-            commit_batch(self.sink, self._store, messages)
+            commit_batch(self.query, self._store, messages)
         except Exception as error:
             self.scheduler.log(f"  commit: {type(error).__name__}: {str(error)[:300]}")
             self._abort(messages)
             raise
-        if plan.content is not None:
+        if plan.targets:
             self._check_prepared(newest)
 
-    def _plan_or_change_nothing(self, batch: Batch) -> BatchPlan[DataFiles, LakeManifest]:
+    def _plan_or_change_nothing(self, batch: Batch) -> BatchPlan:
         """A copy of the checkpoint that is refused has not given up what the other one waits for."""
         self.connection.last_abandoned = None
         try:
@@ -150,13 +151,13 @@ class Driver:
             assert abandoned is None, f"batch {batch.batch_id} is refused, and has given up {abandoned}"
             raise
 
-    def _plan(self, batch: Batch) -> BatchPlan[DataFiles, LakeManifest]:
+    def _plan(self, batch: Batch) -> BatchPlan:
         def digest_of(batch_id: int) -> str:
             return batch_of(self.checkpoint, batch_id, self.sink.table_uri).digest
 
         if self.start.is_decoupled and self.scheduler.rng.random() < PLANNER_DIES:
             self._plans = self._new_plans()
-        return plan_batch(self.sink, self._store, batch, ROWS, False, digest_of, self._plans)
+        return plan_batch(self.query, self._store, batch, ROWS, False, digest_of, self._plans)
 
     def _new_plans(self) -> PlanCache:
         """Of one planner process."""
@@ -168,7 +169,7 @@ class Driver:
         """A commit that ends well has prepared these rows, or found them prepared. Unless someone may have
         given them up since, it has left its batch COMMITTED, or PREPARED if it is decoupled.
         """
-        prepared = self.connection.last_prepared
+        prepared = self.connection.last_prepared.get(batch.stream)
         assert prepared == batch, f"batch {batch.batch_id} is a success, the store has {prepared}"
         if not self.is_kept(batch):
             return
@@ -187,19 +188,17 @@ class Driver:
             if scheduler.rng.random() < 0.7:
                 scheduler.arrive(request)
 
-    def _abort(self, messages: Sequence[CommittableMessage[DataFiles, LakeManifest] | None]) -> None:
+    def _abort(self, messages: Sequence[CommittableMessage | None]) -> None:
         """Spark logs what an abort raises, and ends the query with the first error."""
         self.scheduler.step("spark: abort")
         try:
-            abort_batch(self.sink, messages)
+            abort_batch(self.query, messages)
         except Exception as error:  # noqa: BLE001
             self.scheduler.log(f"  abort: {type(error).__name__}: {str(error)[:300]}")
 
     # Tasks -------------------------------------------------------------------------------------------
 
-    def _run_tasks(
-        self, plan: BatchPlan[DataFiles, LakeManifest], batch_id: int
-    ) -> list[CommittableMessage[DataFiles, LakeManifest]]:
+    def _run_tasks(self, plan: BatchPlan, batch_id: int) -> list[CommittableMessage]:
         """The messages in the order of the partitions, one of each."""
         ids, count = self.checkpoint.ids(batch_id), self.start.partitions
         tasks = [Task(self, plan, batch_id, partition, ids[partition::count]) for partition in range(count)]
@@ -224,16 +223,16 @@ class Driver:
         name = f"{self.run_id}.task{number}"
         return self.scheduler.spawn(name, lambda: task.attempt(attempt))
 
-    def write(
-        self, plan: BatchPlan[DataFiles, LakeManifest], task: TaskAttempt, ids: Sequence[int]
-    ) -> CommittableMessage[DataFiles, LakeManifest]:
+    def write(self, plan: BatchPlan, task: TaskAttempt, ids: Sequence[int]) -> CommittableMessage:
         """What a task attempt does: `BatchPlan.write`, with files that are nothing but ids."""
         plan.check_task(task)
         batch = plan.batch
         attempt = AttemptId(batch.stream.query_id, task.run_id, batch.batch_id, task.partition, task.attempt)
-        files = None if plan.content is None else self.sink.lake.write(attempt, ids)
+        files: PartPayloads | None = None
+        if plan.targets:
+            files = (PartPayload(self.sink.lake.write(attempt, ids)),)
         committable = Committable(plan.batch, task.run_id, task.partition, task.attempt, files)
-        return CommittableMessage(committable, plan.content, plan.digest_before)
+        return CommittableMessage(committable, plan.targets)
 
 
 @dataclass(eq=False)
@@ -241,11 +240,11 @@ class Task:
     """One partition of one batch, with all its attempts: the first to end well has its message heard."""
 
     driver: Driver
-    plan: BatchPlan[DataFiles, LakeManifest]
+    plan: BatchPlan
     batch_id: int
     partition: int
     ids: Sequence[int]
-    message: CommittableMessage[DataFiles, LakeManifest] | None = None
+    message: CommittableMessage | None = None
     running: list[Actor] = field(default_factory=list)
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime, timezone
 from enum import Enum
 from functools import partial
@@ -16,7 +16,7 @@ from penstock.committers.contract import Batch, Manifest, ManifestRecord, Stream
 from penstock.committers.deliveries.contract import Delivery, Lease
 from penstock.committers.errors import CommitStateUnknownError, PenstockError, RetryableError
 from penstock.committers.progress import BatchInDelivery, Progress
-from penstock.committers.store.contract import Prepared
+from penstock.committers.store.contract import Prepared, PrepareRequest
 from penstock.committers.store.delivery_queries import DeliveryRecord
 
 T = TypeVar("T")
@@ -101,18 +101,18 @@ class StoreConnection(Connection):
         self.deliveries: Any = part(store.deliveries, suffix=" delivery")
         self.progress: Any = part(store.progress, suffix=" progress")
         self.expiries: Any = part(store.expiries, suffix=" expiry")
-        self.last_prepared: Batch | None = None
-        """What the store has answered to the last prepare: its own batch, or an earlier one."""
+        self.last_prepared: dict[StreamKey, Batch] = {}
+        """What the store has answered to the last prepare of a stream: its own batch, or an earlier one."""
         self.last_abandoned: Batch | None = None
         """The last batch that was given up for its replay, and all behind it."""
 
-    def prepare(self, manifest: Manifest, run_id: str, **options: Any) -> Prepared:
-        act = partial(self._target.prepare, manifest, run_id, **options)
-        about = _Words((manifest, "by", run_id))
-        prepared: Prepared = self._write(
+    def prepare_all(self, requests: Sequence[PrepareRequest], run_id: str) -> Sequence[Prepared]:
+        act = partial(self._target.prepare_all, requests, run_id)
+        about = _Words((*(one.manifest for one in requests), "by", run_id))
+        prepared: Sequence[Prepared] = self._write(
             "store: prepare", act, about, late=self._scheduler.hazards.late_prepare
         )
-        self.last_prepared = prepared.record.batch
+        self.last_prepared |= {one.record.batch.stream: one.record.batch for one in prepared}
         return prepared
 
     def abort_from(self, expected: ManifestRecord, reason: str) -> bool:

@@ -12,13 +12,13 @@ from penstock.datasource.task import TaskAttempt
 
 @dataclass
 class WatchedPlan:
-    plan: BatchPlan[Any, Any]
+    plan: BatchPlan
     before: Callable[[TaskAttempt], None]
     """Called in each task. It must pickle."""
 
     def check_task(self, task: TaskAttempt) -> None:
         self.plan.check_task(task)
 
-    def write(self, batches: Iterable[Any], task: TaskAttempt) -> CommittableMessage[Any, Any]:
+    def write(self, batches: Iterable[Any], task: TaskAttempt) -> CommittableMessage:
         self.before(task)
         return self.plan.write(batches, task)

@@ -72,8 +72,8 @@ class BaseFanout(ABC):
         return Query(FanoutPlace(self.options(**more)))
 
     def stream(self, name: str) -> StreamKey:
-        sink: Any = self.query(*self.names).sink()
-        return StreamKey("q1", sink.target_sinks[name].table_uri)
+        targets = self.query(*self.names).with_targets().targets
+        return StreamKey("q1", targets[name].table_uri)
 
     def state(self, name: str, batch_id: int) -> ManifestState | None:
         record = self.store.record(self.stream(name), batch_id)

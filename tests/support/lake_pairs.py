@@ -77,8 +77,8 @@ class LakePair:
         return Query(LakePlace(self.options(**more)), query_id)
 
     def stream(self, target: str, query_id: str = "q1") -> StreamKey:
-        sink: Any = self.query().sink()
-        return StreamKey(query_id, sink.target_sinks[target].table_uri)
+        targets = self.query().with_targets().targets
+        return StreamKey(query_id, targets[target].table_uri)
 
     def states(self, batch_id: int) -> list[ManifestState | None]:
         records = [self.store.record(self.stream(target), batch_id) for target in TARGETS]

@@ -89,8 +89,8 @@ class Lake(TestedTable, Protocol):
     def sink(self, **options: str) -> FileTableSink:
         """As the data source makes it from these options and those that name the table."""
         given = {"checkpointLocation": "/none", **self.options, **options}
-        sink = source_of(self)({key.lower(): value for key, value in given.items()}).sink()
-        return cast("FileTableSink", sink)
+        query = source_of(self)({key.lower(): value for key, value in given.items()}).query()
+        return cast("FileTableSink", query.targets[""])
 
     def append(self, *ids: int) -> None:
         """Rows with these ids; all other columns are NULL."""

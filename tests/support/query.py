@@ -31,10 +31,10 @@ from penstock.datasource.planning import store_url
 from penstock.testing.conformance import query as conformance
 
 Ids = Sequence[int]
-Plan = BatchPlan[DataFiles, LakeManifest]
+Plan = BatchPlan
 
 
-class Written(list[CommittableMessage[DataFiles, LakeManifest]]):
+class Written(list[CommittableMessage]):
     """The messages of the tasks of one batch."""
 
     @property
@@ -43,7 +43,7 @@ class Written(list[CommittableMessage[DataFiles, LakeManifest]]):
 
     @property
     def committables(self) -> list[Committable[DataFiles]]:
-        return [message.committable for message in self]
+        return conformance.committables(self)
 
     @property
     def files(self) -> tuple[DataFile, ...]:
@@ -55,8 +55,7 @@ class Written(list[CommittableMessage[DataFiles, LakeManifest]]):
 
     @property
     def content(self) -> LakeManifest:
-        content = self[0].content
-        assert content is not None, "skipped batches have no manifest"
+        content: LakeManifest = self[0].targets[0].content
         return content
 
     @property
@@ -104,7 +103,7 @@ class Query(conformance.Query):
     def plan_of(self, batch_id: int, offsets: object = "", schema: pa.Schema | None = None) -> Plan:
         """The plan of the batch, whatever is pending."""
         planned = self.target().plan_batch(schema or self.schema, self.mode, batch_id)
-        return BatchPlan(self.batch(batch_id, offsets), planned.writers, planned.content)
+        return BatchPlan.of_one_target(self.batch(batch_id, offsets), planned.writers, planned.content)
 
     def write(self, plan: Plan, parts: Sequence[pa.Table | Ids], run_id: str = "r1") -> Written:
         return Written(super().write(plan, [self.rows(part) for part in parts], run_id))

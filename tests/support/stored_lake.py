@@ -26,17 +26,19 @@ from penstock.committers.contract import (
     StreamKey,
 )
 from penstock.committers.delta.cleanup import DeltaCleanableTable
-from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles, build_manifest
+from penstock.committers.file_tables.manifest import PlannedFiles, build_manifest
 from penstock.committers.iceberg.cleanup import IcebergCleanableTable
 from penstock.committers.recovery import Recovery
 from penstock.committers.store.sql import open_store
 from penstock.datasource.batch_plan import CommittableMessage
+from penstock.datasource.committing import manifest_of
 from penstock.datasource.destinations import paths_of
 from penstock.datasource.file_table import FileTableSink
 from penstock.datasource.planning import plan_batch_write
 from penstock.datasource.task import TaskAttempt
 from penstock.delivery.compaction import TableFileRewriter
 from penstock.delivery.rewriting import GroupRewriter, InlineExecutor
+from penstock.testing.conformance.query import committables, payloads
 from penstock.writers.parquet.write_config import parse_file_name
 
 NOW = datetime.now(timezone.utc)
@@ -44,6 +46,11 @@ OLD, YOUNG = timedelta(days=30), timedelta(days=1)
 GRACE = timedelta(days=7)
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 DAYS = ("2026-11-20", "a b%20/c")
+
+
+def files_of(message: CommittableMessage) -> DataFiles:
+    """The files of the only target."""
+    return tuple(file for files in payloads([message]) for file in files)
 
 
 class TalkativeCatalog(SqlCatalog):
@@ -126,18 +133,20 @@ class Lake:
             self.set_age(file.path, age)
         return files
 
-    def batch_write(
-        self, age: timedelta, files_age: timedelta | None = None
-    ) -> CommittableMessage[DataFiles, LakeManifest]:
+    def batch_write(self, age: timedelta, files_age: timedelta | None = None) -> CommittableMessage:
         """What the only task of a batch write hands back that began so long ago; nothing is committed."""
         columns = StructType([StructField("id", LongType()), StructField("day", StringType())])
         plan = plan_batch_write(self.sink, columns, overwrite=False, now=lambda: NOW - age)
         batch = pa.record_batch([pa.array([100, 101]), pa.array(DAYS)], schema=SCHEMA)
         task = TaskAttempt(partition=0, attempt=0, run_id="", query_id="", batch_id=None)
         message = plan.write([batch], task)
-        for file in message.committable.payload or ():
+        for file in files_of(message):
             self.set_age(file.path, age if files_age is None else files_age)
         return message
+
+    def manifest_of_write(self, message: CommittableMessage) -> Manifest:
+        """The manifest of a batch write of one task."""
+        return manifest_of(self.sink.open_table(), message.targets[0].content, committables([message]))
 
     def set_age(self, path: str, age: timedelta) -> None:
         os.utime(self.table / path, 2 * ((NOW - age).timestamp(),))

@@ -1,20 +1,20 @@
-"""Writes the rows of one task attempt for several targets. Executors only."""
+"""Writes the rows of one task attempt for all targets of a query: each part once. Executors only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ...committers.contract import AttemptId, TaskWriter, TaskWriterFactory
-from ...committers.errors import PenstockError
-from ..bad_rows import BadRowWriter
+from ..committers.contract import AttemptId, TaskWriter, TaskWriterFactory
+from ..committers.errors import of_target
+from .bad_rows import BadRowWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...committers.contract import DeadLetter
+    from ..committers.contract import DeadLetter
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +28,8 @@ class PartPayload:
     """See `Committable.rows`."""
 
 
-FanoutPayload: TypeAlias = "tuple[PartPayload, ...]"
+PartPayloads: TypeAlias = "tuple[PartPayload, ...]"
 """One for each part."""
-
-
-@contextmanager
-def of_target(name: str) -> Iterator[None]:
-    """Begin the message of an error with the name of the target."""
-    try:
-        yield
-    except PenstockError as error:
-        raise type(error)(f"Target {name}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +42,16 @@ class PartWriters:
 
 
 @dataclass(frozen=True, slots=True)
-class FanoutWriters:
+class PartsWriters:
     """Opens task writers. Pickled to the executors, with what the targets' own writers need."""
 
     parts: tuple[PartWriters, ...]
 
-    def open(self, attempt: AttemptId) -> FanoutWriter:
-        return FanoutWriter(self.parts, attempt)
+    def open(self, attempt: AttemptId) -> PartsWriter:
+        return PartsWriter(self.parts, attempt)
 
 
-class FanoutWriter:
+class PartsWriter:
     """See `TaskWriter`. Passes each Arrow batch to the writers of all parts, one after the other."""
 
     def __init__(self, parts: Sequence[PartWriters], attempt: AttemptId) -> None:
@@ -82,7 +73,7 @@ class FanoutWriter:
             with of_target(name):
                 writer.write(batch)
 
-    def finish(self) -> FanoutPayload:
+    def finish(self) -> PartPayloads:
         payloads = []
         for name, writer in self._writers:
             with of_target(name):
