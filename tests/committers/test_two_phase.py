@@ -10,7 +10,6 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -32,7 +31,7 @@ from penstock.committers.errors import (
 )
 from penstock.committers.file_tables.merge import merge
 from penstock.committers.recovery import Recovery
-from penstock.committers.store.contract import Prepared
+from penstock.committers.store.contract import Prepared, PrepareRequest
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.batch_plan import BatchPlan
 from penstock.testing.faults import at_point, crash_at
@@ -328,16 +327,16 @@ def test_a_batch_that_a_concurrent_driver_has_prepared_again_is_kept(
     query.lake.partition_by_day()
     ours = query.write(query.plan(store, batch), PARTS, "r2")
     again: list[Written] = []
-    prepare = store.prepare
+    prepare = store.prepare_all
 
-    def other_driver_acts(manifest: Manifest, run_id: str, **known: Any) -> Prepared:
-        if known["replacing"] is not None and not again:
+    def other_driver_acts(requests: Sequence[PrepareRequest], run_id: str) -> Sequence[Prepared]:
+        if requests[0].replacing is not None and not again:
             again.append(query.write(query.plan(store, batch), PARTS, "other"))
             with crash_at("commit.start"):
                 query.commit(store, again[0])
-        return prepare(manifest, run_id, **known)
+        return prepare(requests, run_id)
 
-    monkeypatch.setattr(store, "prepare", other_driver_acts)
+    monkeypatch.setattr(store, "prepare_all", other_driver_acts)
     with pytest.raises(FencedError):
         query.commit(store, ours)
     record = store.record(query.stream, 0)
@@ -490,7 +489,7 @@ def test_a_commit_that_the_store_refuses_leaves_no_files(
     query: Query, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = query.write(query.plan(store, query.batch(0)), PARTS, "r1")
-    monkeypatch.setattr(store, "prepare", Mock(side_effect=RetryableError("the disk is full")))
+    monkeypatch.setattr(store, "prepare_all", Mock(side_effect=RetryableError("the disk is full")))
     with pytest.raises(RetryableError):
         query.commit(store, written)
     assert data_files(query) == set()

@@ -334,7 +334,7 @@ def test_the_store_has_the_targets_and_no_secret(fanout: Fanout) -> None:
     run(fanout, query, 0)
     streams = {one.query_name: one for one in fanout.store.streams()}
     assert streams.keys() == {f"flights.{name}" for name in NAMES}
-    assert secret not in repr(query.sink())
+    assert secret not in repr(query.with_targets())
     assert secret.encode() not in b"".join(path.read_bytes() for path in fanout.folder.glob("store.db*"))
     plan = query.plan(fanout.store, query.batch(1))
     assert secret not in repr(plan)

@@ -91,4 +91,6 @@ def test_a_row_log_is_no_source_of_its_query() -> None:
     redis = load(load(BUILT_IN["redis"]).data_source)
     options = {"url": "redis://h/0", "structure": "set", "key": "{id}", "delivery": "decoupled"}
     with pytest.raises(ConfigurationError, match="option rowLog"):
-        check_apart_from_source(redis({**options, "rowlog": "/lake/s"}).sink(), ["file:///lake/s/1.parquet"])
+        check_apart_from_source(
+            redis({**options, "rowlog": "/lake/s"}).query().targets.values(), ["file:///lake/s/1.parquet"]
+        )
