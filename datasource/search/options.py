@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from ...writers.requests.opening import WriterSettings
-from ...writers.search.client import SearchTarget
 from ...writers.search.results import Operation
+from ...writers.search.target import SearchTarget
 from ..options.declaring import declared, option, optional
 from ..options.parsing import flag, one_of, text
 from ..options.urls import http_url

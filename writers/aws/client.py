@@ -66,7 +66,7 @@ class AwsClient(ABC, Generic[PayloadT]):
 
         limits = self._limits
         opening = open_client(
-            self._target,
+            self._target.arguments,
             connect_timeout=CONNECT_S,
             read_timeout=limits.request_timeout_s + READ_S_MORE,
             max_pool_connections=limits.in_flight_requests_max,

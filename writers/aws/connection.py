@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import cache
 from typing import Any
 
+import botocore.session
 from aiobotocore.config import AioConfig
 from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import get_session
+from botocore.loaders import create_loader
 
 from ..requests.http_answers import read_answer
 from ..requests.redirects import WithoutRedirects
-from .target import AwsTarget, data_loader
 
 
 class _Body:
@@ -35,17 +38,24 @@ class _Session(AIOHTTPSession):  # type: ignore[misc]  # untyped
         return response
 
 
-def open_client(target: AwsTarget, **config: Any) -> AbstractAsyncContextManager[Any]:
+def open_client(arguments: Mapping[str, Any], **config: Any) -> AbstractAsyncContextManager[Any]:
     """Return a context manager for a new client.
 
     Args:
+        arguments: of `create_client`
         config: arguments of `AioConfig`
     """
     session = get_session()
-    session.register_component("data_loader", data_loader())
+    session.register_component("data_loader", _data_loader())
     # Of the clients that get credentials, for example of STS.
     session.set_default_client_config(AioConfig(http_session_cls=_Session))
     client: AbstractAsyncContextManager[Any] = session.create_client(
-        **target.arguments, config=AioConfig(http_session_cls=_Session, **config)
+        **arguments, config=AioConfig(http_session_cls=_Session, **config)
     )
     return client
+
+
+@cache
+def _data_loader() -> Any:
+    """Return the loader of service descriptions. It caches them: reading them takes longer than a request."""
+    return create_loader(botocore.session.get_session().get_config_variable("data_path"))

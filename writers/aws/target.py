@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from ...committers.errors import ConfigurationError, PenstockError, RetryableError
@@ -64,7 +63,9 @@ class AwsTarget:
         from .connection import open_client
 
         retries = {"mode": "standard", "total_max_attempts": CHECK_TRIES}
-        opening = open_client(self, connect_timeout=CONNECT_S, read_timeout=CHECK_S, retries=retries)
+        opening = open_client(
+            self.arguments, connect_timeout=CONNECT_S, read_timeout=CHECK_S, retries=retries
+        )
         async with opening as client:
             sent.watch(client)
             with reading_an_answer():
@@ -80,12 +81,3 @@ class AwsTarget:
         if isinstance(result, Retry):
             return RetryableError(f"{message}{result.code}. {result.message}")
         return ConfigurationError(f"{message}{error}")
-
-
-@cache
-def data_loader() -> Any:
-    """Return the loader of service descriptions. It caches them: reading them takes longer than a request."""
-    from botocore.loaders import create_loader
-    from botocore.session import get_session
-
-    return create_loader(get_session().get_config_variable("data_path"))

@@ -80,7 +80,7 @@ class RedisClient:
 
     def _open(self) -> Any:
         return open_redis(
-            self._target,
+            self._target.arguments,
             socket_timeout=None,  # the writer limits the time of a request
             max_connections=self._connections,
         )

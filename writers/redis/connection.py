@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from redis.asyncio import Redis
@@ -10,7 +11,6 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from ..requests.answers import ANSWER_BYTES_MAX, AnswerTooLargeError
-from .target import RedisTarget
 
 
 class _BoundedStream:
@@ -54,12 +54,13 @@ class _BoundedParser(DefaultParser):  # type: ignore[misc, valid-type]  # one of
         return await super().read_response(*args, **arguments)
 
 
-def open_redis(target: RedisTarget, **arguments: Any) -> Any:
+def open_redis(arguments: Mapping[str, Any], **more: Any) -> Any:
     """Return a client of the library. Its retries are off: the writer retries.
 
     Args:
-        arguments: of the library, in addition to those of the target
+        arguments: of the library, from the target
+        more: further arguments of the library
     """
-    client = Redis(**target.arguments, protocol=2, retry=Retry(NoBackoff(), 0), **arguments)
+    client = Redis(**arguments, protocol=2, retry=Retry(NoBackoff(), 0), **more)
     client.connection_pool.connection_kwargs["parser_class"] = _BoundedParser
     return client

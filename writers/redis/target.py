@@ -106,7 +106,8 @@ class RedisTarget:
     async def _run(self, command: Sequence[str]) -> Any:
         from .connection import open_redis
 
-        async with open_redis(self, socket_timeout=CHECK_S, single_connection_client=True) as client:
+        opening = open_redis(self.arguments, socket_timeout=CHECK_S, single_connection_client=True)
+        async with opening as client:
             return await client.execute_command(*command)
 
     async def _check(self, commands: Sequence[Sequence[str | bytes | int]]) -> None:
@@ -114,7 +115,8 @@ class RedisTarget:
 
         from .connection import open_redis
 
-        async with open_redis(self, socket_timeout=CHECK_S, single_connection_client=True) as client:
+        opening = open_redis(self.arguments, socket_timeout=CHECK_S, single_connection_client=True)
+        async with opening as client:
             await client.ping()
             if await _is_cluster(client):
                 raise redis.ResponseError("MOVED The server is a node of a cluster")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...committers.errors import ConfigurationError, PenstockError, RetryableError
 from ..requests.results import Failure, Fatal, Retry
-
-if TYPE_CHECKING:
-    from .client import SearchTarget
+from .target import SearchTarget
 
 CHECK_S = 20.0
 """Time-out of a request."""

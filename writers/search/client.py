@@ -2,53 +2,22 @@
 
 from __future__ import annotations
 
-import base64
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from ..requests.acknowledgements import results_of_items
 from ..requests.entry import Entry
 from ..requests.limits import Limits
 from ..requests.results import Failure, Result
 from .checks import CHECK_S, check_index
-from .results import Operation, result_of_item
+from .results import result_of_item
+from .target import SearchTarget
 
 READ_S_MORE = 5.0
 """The writer ends a request before the client does."""
 SHOWN = ("errors", "items.*.status", "items.*.error.type", "items.*.error.reason", "items.*.error.caused_by")
 """The fields of a response that are read. The service leaves out the others."""
-
-
-@dataclass(frozen=True, slots=True)
-class SearchTarget:
-    """One index, alias or data stream. Pickled to the executors, with the credentials."""
-
-    url: str
-    index: str
-    operation: Operation = "index"
-    pipeline: str | None = None
-    creates_index: bool = False
-    basic_auth: tuple[str, str] | None = field(default=None, repr=False)
-    """User and password."""
-    api_key: str | None = field(default=None, repr=False)
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The credentials, in UTF-8: the libraries encode them differently."""
-        if self.basic_auth is not None:
-            credentials = base64.b64encode(":".join(self.basic_auth).encode()).decode()
-            return {"authorization": f"Basic {credentials}"}
-        return {} if self.api_key is None else {"authorization": f"ApiKey {self.api_key}"}
-
-    @property
-    def host(self) -> dict[str, Any]:
-        """Scheme, host, port and path of the URL. The libraries have other default ports than HTTP."""
-        parts = urlsplit(self.url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        return {"scheme": parts.scheme, "host": parts.hostname, "port": port, "path": parts.path.rstrip("/")}
 
 
 class SearchClient(ABC):

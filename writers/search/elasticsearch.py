@@ -10,9 +10,10 @@ from ...committers.errors import ConfigurationError
 from ..requests.acknowledgements import unreadable
 from ..requests.client import classify_error
 from ..requests.results import Failure, Fatal, Retry
-from .client import SHOWN, SearchClient, SearchTarget
+from .client import SHOWN, SearchClient
 from .requests import SearchRequests
 from .results import result_of_request
+from .target import SearchTarget
 
 
 @dataclass(frozen=True, slots=True)

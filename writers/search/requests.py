@@ -21,7 +21,8 @@ from ..requests.json_requests import JsonRequests, check_rows
 from ..requests.results import Failure
 from ..requests.row_ids import check_text_column, id_with_content, row_ids, texts_of
 from .checks import refused
-from .client import SearchClient, SearchTarget
+from .client import SearchClient
+from .target import SearchTarget
 
 ID_BYTES_MAX = 512
 _METADATA = frozenset(
