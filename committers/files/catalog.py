@@ -7,89 +7,21 @@ in commands; executors never see a catalog. The options are those of pyiceberg, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
 
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, ConfigurationError, PenstockError, TableChangedError
 from ..iceberg.catalog import CatalogConfig, check_address_given, known_properties, open_catalog
 from ..iceberg.redaction import redacted
-from .partitions import NewPartitions, Partition, TableName
+from .catalog_table import PartitionCatalog
+from .glue import open_glue
+from .partitions import NewPartitions
 
-_SPARK_PLACEHOLDER = (("col", "array<string>"),)
 _SHOWN_MAX = 3
 """Partitions in a message."""
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogTable:
-    """A table as its catalog describes it."""
-
-    name: TableName
-    location: str
-    storage: str
-    """Format of the table, or its SerDe."""
-    columns: tuple[tuple[str, str], ...] | None
-    """Name and type, without the partition columns. None: only Spark knows them."""
-    partition_columns: tuple[tuple[str, str], ...]
-    descriptor: Any = field(repr=False)
-    """The storage descriptor, as the client returns it."""
-
-    @classmethod
-    def of(
-        cls,
-        name: TableName,
-        *,
-        location: str | None,
-        serde: str | None,
-        serde_parameters: Mapping[str, str] | None,
-        parameters: Mapping[str, str] | None,
-        columns: Sequence[tuple[str, str]],
-        partition_columns: Sequence[tuple[str, str]],
-        descriptor: Any,
-    ) -> CatalogTable:
-        """Describe a table of Hive or Glue by the fields that both have.
-
-        Tables that Spark creates with `USING` have their location in the parameters of the SerDe, and if
-        Hive cannot read them, one column as a placeholder.
-        """
-        more = parameters or {}
-        provider = more.get("spark.sql.sources.provider")
-        if provider is not None:
-            location = (serde_parameters or {}).get("path", location)
-        if more.get("transactional", "").lower() == "true":
-            serde = "transactional"
-        is_known = provider is None or tuple(columns) != _SPARK_PLACEHOLDER
-        return cls(
-            name,
-            location or "",
-            more.get("table_type") or provider or serde or "",
-            tuple(columns) if is_known else None,
-            tuple(partition_columns),
-            descriptor,
-        )
-
-
-class PartitionCatalog(Protocol):
-    """An open catalog. Its methods raise errors of the library, which `opened` converts."""
-
-    def table(self, name: TableName) -> CatalogTable | None:
-        """Return a table; None if it does not exist."""
-        ...
-
-    def locations(
-        self, table: CatalogTable, partitions: Sequence[Partition]
-    ) -> Mapping[tuple[str, ...], str]:
-        """Return the locations of those of the partitions that exist, by their values."""
-        ...
-
-    def add(self, table: CatalogTable, partitions: Mapping[str, Partition]) -> None:
-        """Add partitions, by their locations. Those that exist already stay as they are."""
-        ...
 
 
 @contextmanager
@@ -122,8 +54,6 @@ def _client(config: CatalogConfig) -> AbstractContextManager[PartitionCatalog]:
     check_address_given(config)
     kind = catalog_kind(known_properties(config))
     if kind == "glue":
-        from .glue import open_glue
-
         return open_glue(open_catalog(config))
     if kind == "hive":
         catalog = open_catalog(config)  # reports a missing package

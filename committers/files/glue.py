@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..errors import RetryableError
-from .catalog import CatalogTable
+from .catalog_table import CatalogTable
 from .partitions import Partition, TableName, chunks
 
 CREATED_MAX = 100

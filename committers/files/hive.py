@@ -12,7 +12,7 @@ from hive_metastore.ttypes import AddPartitionsRequest, NoSuchObjectException
 from hive_metastore.ttypes import Partition as HivePartition
 
 from ..iceberg.library.hive import connected
-from .catalog import CatalogTable
+from .catalog_table import CatalogTable
 from .partitions import Partition, TableName, chunks
 
 _PARTITIONS_MAX = 1000

@@ -16,8 +16,8 @@ from ..error_causes import retryable
 from ..errors import NEXT_TRY, PenstockError, RetryableError, SchemaMismatchError, TableNotSupportedError
 from .address import PaimonAddress
 from .catalog import CatalogConfig
-from .folder import Snapshot, TableFolder
-from .table import Head, NextCommit, dropped
+from .folder import TableFolder
+from .table import Head, NextCommit, Snapshot, dropped
 
 
 class CatalogTable:

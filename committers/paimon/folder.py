@@ -1,18 +1,15 @@
 """The folder of a Paimon table on a local disk: its identity, its snapshots, and commits without a catalog.
 
 A snapshot is a file of JSON, `snapshot/snapshot-<id>`, with ids that ascend by one. Expired ones are deleted.
-Format: https://paimon.apache.org/docs/master/concepts/spec/snapshot/
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +18,10 @@ from ..error_causes import retryable
 from ..errors import NEXT_TRY, RetryableError, TableChangedError
 from ..regular_files import read_file
 from .library import in_short, require_library
-from .table import Head, NextCommit
+from .table import Head, NextCommit, Snapshot
 
 KIND = "paimon"
 _SNAPSHOT = re.compile(r"snapshot-(\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A snapshot, without what only readers of rows need."""
-
-    snapshot_id: int
-    commit_user: str
-    commit_identifier: int
-    properties: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, content: bytes) -> Snapshot:
-        """Raises ValueError, KeyError or TypeError for other content."""
-        fields: dict[str, Any] = json.loads(content)
-        properties = {str(key): str(value) for key, value in (fields.get("properties") or {}).items()}
-        return cls(int(fields["id"]), str(fields["commitUser"]), int(fields["commitIdentifier"]), properties)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ reads the current state.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .. import table_changes
@@ -16,7 +17,26 @@ from ..table_changes import check_same_id
 
 if TYPE_CHECKING:
     from ..errors import RetryableError
-    from .folder import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot, without what only readers of rows need.
+
+    Format: https://paimon.apache.org/docs/master/concepts/spec/snapshot/
+    """
+
+    snapshot_id: int
+    commit_user: str
+    commit_identifier: int
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, content: bytes) -> Snapshot:
+        """Raises ValueError, KeyError or TypeError for other content."""
+        fields: dict[str, Any] = json.loads(content)
+        properties = {str(key): str(value) for key, value in (fields.get("properties") or {}).items()}
+        return cls(int(fields["id"]), str(fields["commitUser"]), int(fields["commitIdentifier"]), properties)
 
 
 class Head(NamedTuple):

@@ -20,8 +20,7 @@ from dataclasses import dataclass, replace
 
 from ..contract import BATCH_WRITE_PREFIX, Batch, Token
 from ..errors import TableChangedError
-from .folder import Snapshot
-from .table import PaimonTable
+from .table import PaimonTable, Snapshot
 
 NOTES = "penstock"
 """The folder of the notes in a table."""

@@ -9,7 +9,8 @@ import pyarrow as pa
 from pyarrow import types
 
 from ...committers.errors import ConfigurationError, SchemaMismatchError
-from ...committers.files.catalog import CatalogTable, normalized, opened
+from ...committers.files.catalog import normalized, opened
+from ...committers.files.catalog_table import CatalogTable
 from ...committers.files.partitions import TableName
 from .existing_files import with_sizes
 

@@ -25,7 +25,7 @@ from penstock.committers.errors import (
     RetryableError,
 )
 from penstock.committers.iceberg.catalog import CatalogConfig, open_catalog
-from penstock.committers.iceberg.library import catalogs
+from penstock.committers.iceberg.library import timeouts
 from penstock.committers.iceberg.library.rest import RestCatalogWithTimeouts
 from penstock.testing.faults import at_point
 
@@ -237,7 +237,7 @@ def test_a_silent_server_does_not_block_the_query(
     silent: int, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]
 ) -> None:
     """From the first request, for the configuration or for a token."""
-    monkeypatch.setitem(catalogs.REQUEST_TIMEOUTS_S, "rest", 0.5)
+    monkeypatch.setitem(timeouts.REQUEST_TIMEOUTS_S, "rest", 0.5)
     config = CatalogConfig.of("silent", {"type": "rest", "uri": f"http://127.0.0.1:{silent}", **properties})
     with pytest.raises(RetryableError, match="timed out"):
         open_catalog(config)
@@ -246,7 +246,7 @@ def test_a_silent_server_does_not_block_the_query(
 def test_a_commit_without_answer_leaves_the_state_unknown(
     lake: RestLake, silent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(catalogs.REQUEST_TIMEOUTS_S, "rest", 0.5)
+    monkeypatch.setitem(timeouts.REQUEST_TIMEOUTS_S, "rest", 0.5)
     stream = lake.stream(properties={"x": "a catalog of its own"})
     stream.run(0, ids(1))
     written = stream.write(1, ids(2))

@@ -18,7 +18,7 @@ from pyiceberg.utils.properties import property_as_bool
 from thrift.transport import TSocket, TTransport
 
 from ...file_tables.library_hooks import changed_library, check_hooks, hook
-from .catalogs import Timeouts
+from .timeouts import Timeouts
 
 
 class HiveCatalogWithTimeouts(HiveCatalog):

@@ -13,8 +13,8 @@ from requests import Response, Session
 from ...errors import AccessRefusedError
 from ...file_tables.library_hooks import changed_library, check_hooks, hook
 from ...redirects import is_redirect, redirect_message
-from .catalogs import Timeouts
 from .table_file_io import refuse_location_provider
+from .timeouts import Timeouts
 
 
 class RestCatalogWithTimeouts(RestCatalog):
