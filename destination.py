@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .committers.requests.contract import ChecksDestination, RowPlace
     from .committers.token_check import is_committed
     from .datasource.base_source import PenstockDataSource
-    from .datasource.destinations import Cleanable, DestinationType, QueryRecords, StoredTable, TableNow
+    from .datasource.destinations import DestinationType, QueryRecords
     from .datasource.options.declaring import declared, option, optional, options_of, passed_on
     from .datasource.options.delivery import DeliveryOptions
     from .datasource.options.parsing import columns
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         SupportsOrigins,
         SupportsTableIdentity,
     )
+    from .datasource.stored_table import Cleanable, StoredTable, TableNow
     from .datasource.table_access import TableAccess
     from .writers.factory import TaskWriters
     from .writers.requests.acknowledgements import UNACKNOWLEDGED
@@ -105,7 +106,7 @@ _HOME = {
     "committers.progress": ("BatchInDelivery", "Progress", "ProgressStore", "StoresProgress"),
     "committers.token_check": ("is_committed",),
     "datasource.base_source": ("PenstockDataSource",),
-    "datasource.destinations": ("Cleanable", "DestinationType", "QueryRecords", "StoredTable", "TableNow"),
+    "datasource.destinations": ("DestinationType", "QueryRecords"),
     "datasource.options.declaring": ("declared", "passed_on", "option", "optional", "options_of"),
     "datasource.options.delivery": ("DeliveryOptions",),
     "datasource.options.stream": ("parse_as",),
@@ -118,6 +119,7 @@ _HOME = {
         "SupportsOrigins",
         "Sink",
     ),
+    "datasource.stored_table": ("Cleanable", "StoredTable", "TableNow"),
     "datasource.table_access": ("TableAccess",),
     "writers.factory": ("TaskWriters",),
     "committers.requests.contract": (

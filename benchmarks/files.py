@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from penstock.writers.background import Background
 from penstock.writers.delta.table_format import DeltaFormat
+from penstock.writers.parquet.data_file_config import ROW_GROUP_ROWS
 from penstock.writers.parquet.encodings import choose_encodings
 from penstock.writers.parquet.file import OpenParquetFile
-from penstock.writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
+from penstock.writers.parquet.write_config import WriteConfig
 
 
 def write_file(folder: Path, batches: Iterable[pa.RecordBatch]) -> None:

@@ -15,7 +15,8 @@ from benchmarks.writer import BATCH_ROWS, delta_plan, iceberg_plan
 
 from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.write_config import FileNames, WriteConfig
+from penstock.writers.parquet.file_names import FileNames
+from penstock.writers.parquet.write_config import WriteConfig
 
 GIGABYTES, QUICK_GIGABYTES = 5.0, 0.5
 MEGABYTE = 10**6

@@ -29,8 +29,9 @@ from penstock.committers.contract import PartitionField
 from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.iceberg.table_format import IcebergFormat
 from penstock.writers.parquet.data_files import DataFileWriter
+from penstock.writers.parquet.file_names import FileNames
 from penstock.writers.parquet.table_format import TableFormat
-from penstock.writers.parquet.write_config import FileNames, WriteConfig
+from penstock.writers.parquet.write_config import WriteConfig
 
 FILES = (1, 20, 200)
 FIRST = 1

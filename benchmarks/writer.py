@@ -23,9 +23,11 @@ from deltalake import write_deltalake
 
 from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.iceberg.table_format import IcebergFormat
+from penstock.writers.parquet.data_file_config import ROW_GROUP_ROWS, ParquetOptions
 from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.parquet.file import PAGE_ROWS
-from penstock.writers.parquet.write_config import ROW_GROUP_ROWS, FileNames, ParquetOptions, WriteConfig
+from penstock.writers.parquet.file_names import FileNames
+from penstock.writers.parquet.write_config import WriteConfig
 
 BATCH_ROWS = 10_000
 """Spark's default (spark.sql.execution.arrow.maxRecordsPerBatch)."""

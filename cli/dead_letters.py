@@ -21,9 +21,10 @@ from ..committers.errors import (
 from ..committers.safe_text import get_logger
 from ..committers.store.dead_letters import Resend
 from ..datasource.dead_letters import LETTERS, committed_up_to, letters_batch, write_rows
-from ..datasource.destinations import Readable, access_of, stored_table
+from ..datasource.destinations import access_of, stored_table
 from ..datasource.settings import DEAD_LETTERS, settings_of
 from ..datasource.sink import check_same_table
+from ..datasource.stored_table import Readable
 from ..delivery.stream_settings import StreamSettings, access_to_letters, build_sink, find_letters
 from .admin import last_in_table
 from .leases import held_lease

@@ -12,7 +12,8 @@ from ..committers.errors import ConfigurationError, PenstockError
 from ..committers.safe_text import one_line
 from ..committers.store.sql import SqlManifestStore
 from ..committers.store.status import StreamStatus
-from ..datasource.destinations import Cleanable, cleanup_of, stored_table
+from ..datasource.destinations import cleanup_of, stored_table
+from ..datasource.stored_table import Cleanable
 from ..datasource.stream_access import has_own_access
 from ..datasource.table_access import TableAccess
 from . import output

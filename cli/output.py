@@ -27,7 +27,7 @@ from ..committers.recovery import Recovered
 from ..committers.safe_text import one_line, safe, without_credentials
 from ..committers.store.selection import short_id
 from ..committers.store.status import StreamStatus, WrittenTable
-from ..datasource.destinations import TableNow
+from ..datasource.stored_table import TableNow
 from ..delivery.listeners import version_json
 
 FILES_SHOWN = 10

@@ -9,8 +9,9 @@ from ..committers.errors import ConfigurationError, PenstockError, TableChangedE
 from ..committers.recovery import Recovered, Recovery
 from ..committers.store.sql import SqlManifestStore
 from ..committers.store.status import StreamStatus
-from ..datasource.destinations import TableNow, open_committer, stored_table
+from ..datasource.destinations import open_committer, stored_table
 from ..datasource.sink import SupportsTableIdentity, check_same_table
+from ..datasource.stored_table import TableNow
 from ..datasource.table_access import TableAccess
 from ..delivery.stream_settings import StreamSettings
 from . import output

@@ -16,10 +16,11 @@ from ..committers.contract import Batch
 from ..committers.dead_letters import SKIPPED, SKIPPING, dead_letter, skipped_stream
 from ..committers.errors import ConfigurationError, PenstockError
 from ..datasource.dead_letters import committed_up_to, letters_batch, write_rows
-from ..datasource.destinations import Readable, stored_table
+from ..datasource.destinations import stored_table
 from ..datasource.plug_ins import data_source_of
 from ..datasource.settings import DEAD_LETTERS, settings_of
 from ..datasource.sink import open_table
+from ..datasource.stored_table import Readable
 from ..delivery.stream_settings import (
     StreamSettings,
     access_beside,

@@ -13,7 +13,8 @@ from ..committers.deliveries.contract import Mergeable
 from ..committers.errors import RetryableError
 from ..committers.file_tables.manifest import LakeManifest, build_manifest, decode, manifest_of
 from ..committers.file_tables.merge import MergeableFiles
-from ..writers.parquet.write_config import WriteConfig, parse_file_name
+from ..writers.parquet.file_names import parse_file_name
+from ..writers.parquet.write_config import WriteConfig
 from .options.file_tables import FileTableOptions
 from .sink import Destination, Maintainable, SupportsOrdering, SupportsOrigins, SupportsTableIdentity
 

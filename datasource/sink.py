@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ..committers.store.sql import SqlManifestStore
     from ..committers.store.status import WrittenTable
     from ..writers.parquet.write_config import WriteConfig
-    from .destinations import Cleanable
+    from .stored_table import Cleanable
     from .table_access import TableAccess
 
 

@@ -26,7 +26,8 @@ from ..committers.regular_files import open_input
 from ..committers.safe_text import get_logger
 from ..writers.parquet.compaction import RewriteGroup, choose_groups
 from ..writers.parquet.file import Encodings, OpenParquetFile
-from ..writers.parquet.write_config import FileNames, WriteConfig
+from ..writers.parquet.file_names import FileNames
+from ..writers.parquet.write_config import WriteConfig
 from .rewriting import GroupRewriter
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ from ..committers.crash_points import reach
 from ..committers.dead_letters import resent_stream, skipped_stream
 from ..committers.errors import RetryableError
 from ..committers.row_log.sharing import row_log_in
-from ..datasource.destinations import Cleanable, access_of, cleanup_of, destination_type, stored_table
+from ..datasource.destinations import access_of, cleanup_of, destination_type, stored_table
+from ..datasource.stored_table import Cleanable
 from .sources import remove_sources
 from .stream_settings import StreamSettings, access_to_letters, build_sink, find_letters
 
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from ..committers.contract import StreamKey
     from ..committers.store.sql import SqlManifestStore
     from ..committers.store.status import StreamStatus
-    from ..datasource.destinations import QueryRecords, StoredTable
+    from ..datasource.destinations import QueryRecords
+    from ..datasource.stored_table import StoredTable
     from ..datasource.table_access import TableAccess
 
 _ANY_BATCH = 2**63 - 1

@@ -21,7 +21,8 @@ from ..committers.contract import DataFile
 from ..committers.errors import PenstockError, RetryableError
 from ..writers.parquet.compaction import RewriteGroup, delete_files, rewrite_group
 from ..writers.parquet.compaction_process import RewriteProcess, RewriteResult, try_rewrite
-from ..writers.parquet.write_config import FileNames, WriteConfig
+from ..writers.parquet.file_names import FileNames
+from ..writers.parquet.write_config import WriteConfig
 
 if TYPE_CHECKING:
     from .context import OpenSpark

@@ -18,9 +18,10 @@ from ...committers.file_tables.shared_files import check_written_together, share
 from ...committers.maintenance import MaintenancePolicy, Step
 from ...writers.delta.partitions import check_partition_columns, serialize
 from ...writers.delta.table_format import DeltaFormat
-from ...writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
+from ...writers.parquet.data_file_config import ROW_GROUP_ROWS
+from ...writers.parquet.write_config import WriteConfig
 from ..batch_rows import WaitingRows, parquet_rows
-from ..destinations import DestinationType, TableNow, with_prefix
+from ..destinations import DestinationType, with_prefix
 from ..file_table import (
     CleanableFiles,
     CompactableFileTable,
@@ -32,6 +33,7 @@ from ..file_table import (
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.file_tables import COMPRESSION
 from ..options.stream import normalized_location, origins_of
+from ..stored_table import TableNow
 from .options import OPTIONS, DeltaOptions
 
 if TYPE_CHECKING:

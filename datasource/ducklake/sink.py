@@ -10,9 +10,10 @@ from ...committers.contract import Batch, Manifest, PartitionField
 from ...committers.ducklake.address import DuckLakeAddress, DuckLakeCatalog
 from ...committers.maintenance import MaintenancePolicy, Step
 from ..batch_rows import WaitingRows, parquet_rows
-from ..destinations import DestinationType, TableNow, with_prefix
+from ..destinations import DestinationType, with_prefix
 from ..file_table import CleanableFiles, data_files_of
 from ..plain_sink import open_from_environment
+from ..stored_table import TableNow
 from .options import OPTIONS, DuckLakeOptions, require_duckdb
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from ...committers.files.manifests import KIND, MANIFESTS
 from ...writers.delta.filesystem import open_filesystem
 from ...writers.files.table_format import parse_name
 from ..batch_rows import WaitingRows, parquet_rows
-from ..destinations import DestinationType, TableNow, with_prefix
+from ..destinations import DestinationType, with_prefix
 from ..plain_sink import PlainSink
+from ..stored_table import TableNow
 from .existing_files import read_rows
 from .options import OPTIONS, FilesOptions
 from .target import CompactableFilesTarget, FilesTarget

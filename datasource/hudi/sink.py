@@ -20,13 +20,15 @@ from ...committers.hudi.schema import arrow_schema, parse_record
 from ...committers.hudi.table import KIND, HudiTableFiles
 from ...writers.hudi.names import parse_name
 from ...writers.hudi.table_format import HudiFormat
-from ...writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
+from ...writers.parquet.data_file_config import ROW_GROUP_ROWS
+from ...writers.parquet.write_config import WriteConfig
 from ..batch_rows import WaitingRows, parquet_rows
-from ..destinations import DestinationType, TableNow, with_prefix
+from ..destinations import DestinationType, with_prefix
 from ..file_table import CompactableFileTable, CompactWith, data_files_of, leading
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.file_tables import COMPRESSION
 from ..options.stream import origins_of
+from ..stored_table import TableNow
 from .options import OPTIONS, HudiOptions
 
 if TYPE_CHECKING:

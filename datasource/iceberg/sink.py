@@ -25,13 +25,15 @@ from ...committers.iceberg.target import KIND, IcebergTableLayout
 from ...committers.maintenance import MaintenancePolicy, Step
 from ...writers.iceberg.filesystem import open_iceberg_filesystem
 from ...writers.iceberg.table_format import IcebergFormat
-from ...writers.parquet.write_config import ROW_GROUP_ROWS, ParquetOptions, WriteConfig
+from ...writers.parquet.data_file_config import ROW_GROUP_ROWS, ParquetOptions
+from ...writers.parquet.write_config import WriteConfig
 from ..batch_rows import WaitingRows, parquet_rows
-from ..destinations import DestinationType, TableNow, with_prefix
+from ..destinations import DestinationType, with_prefix
 from ..file_table import CleanableFiles, CompactableFileTable, CompactWith, data_files_of, leading
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.file_tables import COMPRESSION
 from ..options.stream import origins_of
+from ..stored_table import TableNow
 from .options import OPTIONS, IcebergOptions
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from ...committers.contract import ManifestState, StreamKey, Token
 from ...committers.errors import ConfigurationError, shown
 from ...committers.file_tables.shared_files import SHARES_PROPERTY
 from ...committers.iceberg.target import KIND as ICEBERG
-from ..destinations import Cleanable, destination_type, paths_of
+from ..destinations import destination_type, paths_of
+from ..stored_table import Cleanable
 
 if TYPE_CHECKING:
     from ...committers.store.sql import SqlManifestStore

@@ -20,10 +20,11 @@ from ...writers.lance.names import parse_lance_name
 from ...writers.lance.writer import LanceWriters
 from ...writers.parquet.schema_projection import check_fits
 from ..batch_rows import ROWS_READ, WaitingRows
-from ..destinations import DestinationType, TableNow, with_prefix
+from ..destinations import DestinationType, with_prefix
 from ..file_table import FileTableTarget, data_files_of
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.stream import normalized_location, origins_of
+from ..stored_table import TableNow
 from .options import OPTIONS, LanceOptions
 
 if TYPE_CHECKING:

@@ -22,11 +22,12 @@ from ...writers.paimon.names import parse_paimon_name
 from ...writers.paimon.writer import PaimonWriters
 from ...writers.parquet.schema_projection import check_fits
 from ..batch_rows import WaitingRows, parquet_rows
-from ..destinations import DestinationType, TableNow, with_prefix
+from ..destinations import DestinationType, with_prefix
 from ..file_table import FileTableTarget, data_files_of
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.stream import origins_of
 from ..plain_sink import open_from_environment
+from ..stored_table import TableNow
 from .options import OPTIONS, PaimonOptions
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from ...committers.errors import TableChangedError
 from ...committers.postgres.address import PostgresAddress
 from ...committers.postgres.content import decode
 from ...committers.postgres.staging import staging_path
-from ..destinations import DestinationType, TableNow, with_prefix
+from ..destinations import DestinationType, with_prefix
+from ..stored_table import TableNow
 from .credentials import advice_for, settings_for
 from .options import OPTIONS, PostgresOptions, require_driver
 

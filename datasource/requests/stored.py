@@ -11,7 +11,7 @@ from ...committers.requests.committer import RequestCommitter
 from ...committers.requests.content import RequestManifests
 from ...committers.row_log.names import RowLogName
 from ...committers.row_log.sharing import row_log_in
-from ..destinations import TableNow
+from ..stored_table import TableNow
 
 if TYPE_CHECKING:
     from ...committers.cleanup import NameParser

@@ -31,11 +31,11 @@ from ...committers.store.sql import SqlManifestStore
 from ...committers.store.status import StreamStatus
 from ...datasource.batch_plan import BatchPlan, CommittableMessage, PlannedTarget
 from ...datasource.committing import abort_batch, commit_batch, manifest_of
-from ...datasource.destinations import StoredTable
 from ...datasource.planning import plan_batch
 from ...datasource.plug_ins import load
 from ...datasource.query import Query as QueryTargets
 from ...datasource.sink import Sink, open_table
+from ...datasource.stored_table import StoredTable
 from ...datasource.table_access import TableAccess
 from ...datasource.task import TaskAttempt
 

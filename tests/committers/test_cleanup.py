@@ -23,7 +23,7 @@ from penstock.committers.delta.files import delta_files
 from penstock.committers.errors import ManifestCorruptError, RetryableError
 from penstock.committers.file_tables.files import TableFiles
 from penstock.committers.iceberg.files import iceberg_files
-from penstock.writers.parquet.write_config import parse_file_name
+from penstock.writers.parquet.file_names import parse_file_name
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.iceberg.sink import IcebergSink
 from penstock.testing.faults import Crash, lossy
 from penstock.writers.delta.partitions import serialize
-from penstock.writers.parquet.write_config import parse_file_name
+from penstock.writers.parquet.file_names import parse_file_name
 
 KINDS = pytest.mark.parametrize("kind", ["delta", "iceberg"])
 POLICY = CompactionPolicy(target_file_bytes=128 * 1024**2, small_file_bytes=96 * 1024**2)

@@ -28,7 +28,8 @@ from penstock.committers.errors import (
     TableNotSupportedError,
 )
 from penstock.committers.store.sql import SqlManifestStore
-from penstock.datasource.destinations import Cleanable, cleanup_of
+from penstock.datasource.destinations import cleanup_of
+from penstock.datasource.stored_table import Cleanable
 from penstock.testing.conformance import Query
 from penstock.testing.conformance.deliveries import deliver
 

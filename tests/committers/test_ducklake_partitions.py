@@ -23,7 +23,7 @@ from penstock.datasource.ducklake.target import DuckLakeTarget
 from penstock.testing.conformance import Query
 from penstock.writers.ducklake import table_format
 from penstock.writers.parquet.compaction import choose_groups, rewrite_group
-from penstock.writers.parquet.write_config import FileNames
+from penstock.writers.parquet.file_names import FileNames
 
 UTC = dt.timezone.utc
 

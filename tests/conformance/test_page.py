@@ -34,9 +34,9 @@ from tests.support.lance_table import LanceHarness
 from tests.support.paimon_table import PaimonHarness
 
 from penstock.committers.deliveries.contract import Mergeable
-from penstock.datasource.destinations import Cleanable
 from penstock.datasource.file_table import Compactable
 from penstock.datasource.sink import Maintainable, SupportsOrigins, SupportsTableIdentity
+from penstock.datasource.stored_table import Cleanable
 from penstock.testing.conformance import DestinationConformance, DestinationHarness, Query
 from penstock.testing.conformance.query import source_of
 

@@ -24,7 +24,7 @@ from penstock.datasource.options.delivery import DeliveryOptions
 from penstock.datasource.options.parsing import Option, Prefix, count, size, text
 from penstock.datasource.options.stream import parse_as
 from penstock.datasource.postgres.options import PostgresOptions
-from penstock.writers.parquet.write_config import ROW_GROUP_ROWS
+from penstock.writers.parquet.data_file_config import ROW_GROUP_ROWS
 
 ALL = pytest.mark.parametrize("kind", [DeltaOptions, IcebergOptions, PostgresOptions, HttpOptions])
 

@@ -22,7 +22,7 @@ from penstock.committers.maintenance import MaintenancePolicy, Step
 from penstock.delivery import compaction, rewriting
 from penstock.delivery.maintenance_steps import MaintenanceRunner, StepResult, maintenance_runner
 from penstock.writers.parquet.compaction import rewrite_group
-from penstock.writers.parquet.write_config import parse_file_name
+from penstock.writers.parquet.file_names import parse_file_name
 
 START = datetime(2026, 11, 21, tzinfo=timezone.utc)
 BATCHES = 6

@@ -34,7 +34,7 @@ from penstock.delivery.compaction import DeliveryCompactor
 from penstock.delivery.rewriting import GroupRewriter, LocalExecutor, OnProgress
 from penstock.writers.parquet.compaction import RewriteGroup
 from penstock.writers.parquet.compaction_process import RewriteProcess
-from penstock.writers.parquet.write_config import parse_file_name
+from penstock.writers.parquet.file_names import parse_file_name
 
 FORMATS = ("delta", "iceberg")
 NAN = float("nan")

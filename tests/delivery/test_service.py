@@ -33,7 +33,8 @@ from penstock.committers.file_tables.manifest import decode
 from penstock.committers.store.maintenance import WHOLE
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.committers.store.status import StreamStatus
-from penstock.datasource.destinations import Cleanable, paths_of, stored_table
+from penstock.datasource.destinations import paths_of, stored_table
+from penstock.datasource.stored_table import Cleanable
 from penstock.delivery import service
 from penstock.delivery.drain import drain
 from penstock.delivery.lease import HeldLease

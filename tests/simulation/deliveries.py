@@ -33,7 +33,7 @@ from penstock.delivery.rewriting import GroupRewriter, RewriteTask, RewrittenFil
 from penstock.delivery.sources import remove_sources
 from penstock.delivery.stream_settings import StreamSettings
 from penstock.writers.parquet.compaction import RewriteGroup
-from penstock.writers.parquet.write_config import FileNames
+from penstock.writers.parquet.file_names import FileNames
 
 if TYPE_CHECKING:
     from tests.simulation.query import Query

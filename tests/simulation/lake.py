@@ -12,7 +12,7 @@ from tests.simulation.scheduler import Scheduler
 
 from penstock.committers.contract import AttemptId, Committer, DataFile, DataFiles, Manifest
 from penstock.committers.file_tables.manifest import decode
-from penstock.writers.parquet.write_config import FileNames, parse_file_name
+from penstock.writers.parquet.file_names import FileNames, parse_file_name
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from penstock.committers.errors import RetryableError
 from penstock.committers.file_tables.manifest import decode
 from penstock.delivery.compaction import DeliveryCompactor
 from penstock.delivery.rewriting import GroupRewriter, SparkExecutor
-from penstock.writers.parquet.write_config import parse_file_name
+from penstock.writers.parquet.file_names import parse_file_name
 
 pytestmark = pytest.mark.spark
 

@@ -39,7 +39,7 @@ from penstock.datasource.task import TaskAttempt
 from penstock.delivery.compaction import TableFileRewriter
 from penstock.delivery.rewriting import GroupRewriter, InlineExecutor
 from penstock.testing.conformance.query import committables, payloads
-from penstock.writers.parquet.write_config import parse_file_name
+from penstock.writers.parquet.file_names import parse_file_name
 
 NOW = datetime.now(timezone.utc)
 OLD, YOUNG = timedelta(days=30), timedelta(days=1)

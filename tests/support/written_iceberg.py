@@ -23,7 +23,8 @@ from penstock.committers.contract import DataFile, PartitionField
 from penstock.committers.iceberg.data_files import iceberg_data_files
 from penstock.writers.iceberg.table_format import IcebergFormat
 from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.write_config import FileNames, WriteConfig
+from penstock.writers.parquet.file_names import FileNames
+from penstock.writers.parquet.write_config import WriteConfig
 
 
 @cache

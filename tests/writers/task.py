@@ -11,7 +11,8 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from penstock.committers.contract import DataFile
 from penstock.writers.parquet.data_files import DataFileWriter
-from penstock.writers.parquet.write_config import FileNames, WriteConfig
+from penstock.writers.parquet.file_names import FileNames
+from penstock.writers.parquet.write_config import WriteConfig
 
 NAMES = FileNames("query", "run", 7, 3, 12)
 

@@ -15,7 +15,7 @@ from tests.support.plans import delta_plan
 from penstock.writers.background import Background
 from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.parquet.file import OpenParquetFile
-from penstock.writers.parquet.write_config import FileNames
+from penstock.writers.parquet.file_names import FileNames
 
 GROUP_ROWS = 100
 WAIT_S_MAX = 5

@@ -35,8 +35,9 @@ from penstock.writers.parquet.compaction import (
     rewrite_group,
 )
 from penstock.writers.parquet.compaction_process import RewriteProcess
+from penstock.writers.parquet.file_names import FileNames, parse_file_name
 from penstock.writers.parquet.table_format import PartitionValues
-from penstock.writers.parquet.write_config import FileNames, WriteConfig, parse_file_name
+from penstock.writers.parquet.write_config import WriteConfig
 
 MIB = 1024 * 1024
 NEW = FileNames("query", "delivery", 9, 0, 0)

@@ -26,7 +26,7 @@ from penstock.committers.errors import RetryableError, SchemaMismatchError
 from penstock.writers.parquet.buffers import RowBuffers, RowGroup
 from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.parquet.file import WRITER_BYTES
-from penstock.writers.parquet.write_config import parse_file_name
+from penstock.writers.parquet.file_names import parse_file_name
 
 
 class Killed(BaseException):

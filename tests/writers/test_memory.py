@@ -22,7 +22,8 @@ from penstock.committers.contract import DataFile, SortField
 from penstock.writers.parquet.compaction import choose_groups, rewrite_group
 from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.delta.table_format import DeltaFormat
-from penstock.writers.parquet.write_config import FileNames, WriteConfig
+from penstock.writers.parquet.file_names import FileNames
+from penstock.writers.parquet.write_config import WriteConfig
 
 
 def peak_bytes():

@@ -26,7 +26,8 @@ from tests.writers.task import write_as_task
 
 from penstock.committers.contract import PartitionField
 from penstock.writers.iceberg.table_format import IcebergFormat
-from penstock.writers.parquet.write_config import ParquetOptions, WriteConfig
+from penstock.writers.parquet.data_file_config import ParquetOptions
+from penstock.writers.parquet.write_config import WriteConfig
 
 TYPES = pa.schema(
     [

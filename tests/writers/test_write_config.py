@@ -13,13 +13,8 @@ from hypothesis import strategies as st
 from tests.support.plans import delta_plan
 
 from penstock.committers.errors import ConfigurationError
-from penstock.writers.parquet.write_config import (
-    COMPRESSIONS,
-    FileName,
-    FileNames,
-    ParquetOptions,
-    parse_file_name,
-)
+from penstock.writers.parquet.data_file_config import COMPRESSIONS, ParquetOptions
+from penstock.writers.parquet.file_names import FileName, FileNames, parse_file_name
 
 SCHEMA = pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.string())), ("day", pa.date32())])
 

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from ..delta.partitions import check_folder_values
 from ..delta.table_format import DeltaFormat
+from ..parquet.file_names import FileName, parse_file_name
 from ..parquet.table_format import PartitionSlice, PartitionValues
-from ..parquet.write_config import FileName, parse_file_name
 from .counted import Counted
 from .formats import FORMATS, Encoder
 

@@ -13,7 +13,8 @@ from ...committers.files.object_folder import open_store
 from ...committers.files.object_store import ObjectStore
 from ...committers.files.staged import Upload, UploadedFile
 from ..parquet.data_files import DataFileWriter
-from ..parquet.write_config import FileNames, WriteConfig
+from ..parquet.file_names import FileNames
+from ..parquet.write_config import WriteConfig
 
 
 @dataclass(frozen=True, slots=True)

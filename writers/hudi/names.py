@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...committers.hudi.names import penstock_name
-from ..parquet.write_config import FileName, parse_file_name
+from ..parquet.file_names import FileName, parse_file_name
 
 
 def parse_name(path: str) -> FileName | None:

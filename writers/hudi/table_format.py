@@ -16,10 +16,10 @@ from ...committers.errors import SchemaMismatchError
 from ...committers.hudi.names import META_COLUMNS, hudi_name, staged_path
 from ..delta.filesystem import open_filesystem
 from ..delta.partitions import serialize
+from ..parquet.file_names import parse_file_name
 from ..parquet.partition_check import bad_partition_value
 from ..parquet.splitting import split_by
 from ..parquet.table_format import FileStatistics, PartitionSlice, PartitionValues
-from ..parquet.write_config import parse_file_name
 from .names import parse_name
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...committers.contract import AttemptId
-from ..parquet.write_config import FileName, FileNames, parse_file_name
+from ..parquet.file_names import FileName, FileNames, parse_file_name
 
 _ENDING = ".lance"
 _PARQUET = ".parquet"

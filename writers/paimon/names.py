@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ...committers.contract import AttemptId
-from ..parquet.write_config import FileName, FileNames, parse_file_name
+from ..parquet.file_names import FileName, FileNames, parse_file_name
 
 _ENDING = ".paimon.parquet"
 _OF_PYPAIMON = re.compile(r"\.[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-\d+\.parquet")

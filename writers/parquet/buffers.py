@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from .columns import parquet_width
+from .data_file_config import DataFileConfig
 from .partition_check import split_rows
 from .sorting import sort_rows
 from .table_format import PartitionValues
-from .write_config import WriteConfig
 
 COLUMN_BYTES = 512
 """Overhead of a piece of a column: the limit also holds with thousands of tiny pieces."""
@@ -55,7 +55,7 @@ class RowBuffers:
     Only rows that stay are copied.
     """
 
-    def __init__(self, config: WriteConfig, where: str, partition: PartitionValues | None = None) -> None:
+    def __init__(self, config: DataFileConfig, where: str, partition: PartitionValues | None = None) -> None:
         """`partition` is the table partition of all rows; None if rows have to be split."""
         self._config = config
         self._partition = () if partition is None and not config.table_format.is_partitioned else partition

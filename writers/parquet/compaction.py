@@ -27,9 +27,10 @@ from ...committers.errors import PenstockError, RetryableError
 from ...committers.regular_files import open_input
 from .columns import parquet_width
 from .data_files import DataFileWriter
+from .file_names import FileNames
 from .objects import objects_of
 from .table_format import PartitionValues
-from .write_config import FileNames, WriteConfig
+from .write_config import WriteConfig
 
 _KIBIBYTE = 1024
 _MEBIBYTE = 1024 * _KIBIBYTE

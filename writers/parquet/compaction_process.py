@@ -18,7 +18,8 @@ from ...committers.contract import DataFile
 from ...committers.errors import PenstockError, RetryableError
 from .. import child_process
 from .compaction import RewriteGroup, delete_files, rewrite_group
-from .write_config import FileNames, WriteConfig
+from .file_names import FileNames
+from .write_config import WriteConfig
 
 RewriteResult: TypeAlias = "tuple[DataFile, ...] | PenstockError"
 

@@ -11,13 +11,14 @@ from ...committers.contract import DataFiles
 from ...committers.crash_points import reach
 from ..background import Background
 from .buffers import RowBuffers, RowGroup
+from .data_file_config import DataFileConfig
 from .encodings import SAMPLE_ROWS, choose_encodings, fits
 from .file import Encodings
+from .file_names import FileNames
 from .open_files import OpenFiles
 from .partition_check import split_rows
 from .schema_projection import SchemaProjector
 from .table_format import ChecksValues, OpensFiles, PartitionValues
-from .write_config import FileNames, WriteConfig
 
 ARRAY_BYTES_MAX = 2**31 - 1
 """Limit for strings in one array: offsets have 32 bits."""
@@ -40,7 +41,7 @@ class DataFileWriter:
 
     def __init__(
         self,
-        config: WriteConfig,
+        config: DataFileConfig,
         names: FileNames,
         location: tuple[FileSystem, str] | None = None,
         partition: PartitionValues | None = None,

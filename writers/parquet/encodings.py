@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from ...committers.arrow_values import numeric_array
 from .columns import ParquetColumn, parquet_columns, reach
+from .data_file_config import DataFileConfig
 from .file import DECIMALS_AS_INTEGERS, Encodings, OpenParquetFile
-from .write_config import WriteConfig
 
 SAMPLE_ROWS = 8192
 _PIECES = 4
@@ -41,7 +41,7 @@ SAVED_BYTES_MIN = 1024
 """… or if a row group would shrink by less than this: each page has a start-up cost for the codec."""
 
 
-def choose_encodings(config: WriteConfig, rows: pa.Table, group_rows: int) -> Encodings:
+def choose_encodings(config: DataFileConfig, rows: pa.Table, group_rows: int) -> Encodings:
     """Choose encodings by a sample of rows, for row groups of about `group_rows` rows.
 
     A dictionary pays off if values repeat. Delta encoding pays off for integers and times that do not.
@@ -108,7 +108,7 @@ def _spread(rows: pa.Table) -> list[pa.RecordBatch]:
 # Compression --------------------------------------------------------------------------------------
 
 
-def _worth_compressing(config: WriteConfig, rows: pa.Table, encodings: Encodings) -> list[str]:
+def _worth_compressing(config: DataFileConfig, rows: pa.Table, encodings: Encodings) -> list[str]:
     """Encodes a sample and reads the sizes from its footer."""
     sample = _runs(rows)
     trial = OpenParquetFile(pa.MockOutputStream(), sample.schema, config, encodings)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .columns import parquet_columns
-from .write_config import WriteConfig, has_levels
+from .data_file_config import DataFileConfig, has_levels
 
 BLOOM_FALSE_POSITIVES = 0.01
 """Iceberg's default."""
@@ -48,7 +48,7 @@ class OpenParquetFile:
     """
 
     def __init__(
-        self, sink: pa.NativeFile, schema: pa.Schema, config: WriteConfig, encodings: Encodings
+        self, sink: pa.NativeFile, schema: pa.Schema, config: DataFileConfig, encodings: Encodings
     ) -> None:
         columns = list(parquet_columns(schema))
         self._footers: list[pq.FileMetaData] = []
@@ -101,14 +101,14 @@ DECIMALS_AS_INTEGERS = "store_decimal_as_integer" in _KNOWN_OPTIONS
 """False with older versions of Arrow, which store the bytes of a number."""
 
 
-def _compression(config: WriteConfig, columns: list[str]) -> dict[str, Any]:
+def _compression(config: DataFileConfig, columns: list[str]) -> dict[str, Any]:
     options: dict[str, Any] = {"compression": dict.fromkeys(columns, config.compression)}
     if config.compression_level is not None and has_levels(config.compression):
         options["compression_level"] = dict.fromkeys(columns, config.compression_level)
     return options
 
 
-def _newer_options(schema: pa.Schema, config: WriteConfig, encodings: Encodings) -> dict[str, Any]:
+def _newer_options(schema: pa.Schema, config: DataFileConfig, encodings: Encodings) -> dict[str, Any]:
     """Options that only newer versions of Arrow support."""
     page_rows = config.parquet.page_rows or PAGE_ROWS
     options: dict[str, Any] = {"store_decimal_as_integer": True, "max_rows_per_page": page_rows}
@@ -117,7 +117,7 @@ def _newer_options(schema: pa.Schema, config: WriteConfig, encodings: Encodings)
     return {name: value for name, value in options.items() if name in _KNOWN_OPTIONS}
 
 
-def _bloom_filters(schema: pa.Schema, config: WriteConfig, rows: int) -> dict[str, Any]:
+def _bloom_filters(schema: pa.Schema, config: DataFileConfig, rows: int) -> dict[str, Any]:
     """Bloom filters, sized as if all values of a row group were different.
 
     Arrow does not support them for booleans. Floating-point columns get none: filters compare bits, so a

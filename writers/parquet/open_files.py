@@ -12,11 +12,12 @@ from pyarrow.fs import FileSystem, LocalFileSystem
 from ...committers.contract import DataFile
 from ...committers.crash_points import reach
 from .buffers import RowGroup
+from .data_file_config import DataFileConfig
 from .file import Encodings, OpenParquetFile
+from .file_names import FileNames
 from .new_files import LocalFiles, NewFiles
 from .table_format import FileStatistics, OpenDataFile, OpensFiles, PartitionValues, StoresFileNames
 from .uploads import Uploads
-from .write_config import FileNames, WriteConfig
 
 FULL = 0.9
 """A file this close to the target size is closed: only a tiny row group would still fit."""
@@ -44,7 +45,7 @@ class OpenFiles:
     rows of all partitions arrive in turn, so each file would be closed just before its next row group.
     """
 
-    def __init__(self, config: WriteConfig, names: FileNames, filesystem: FileSystem, root: str) -> None:
+    def __init__(self, config: DataFileConfig, names: FileNames, filesystem: FileSystem, root: str) -> None:
         self._config = config
         self._names = names
         self._schema = config.file_schema

@@ -12,7 +12,7 @@ from ...committers.errors import SchemaMismatchError
 from .table_format import PartitionSlice, PartitionValues
 
 if TYPE_CHECKING:
-    from .write_config import WriteConfig
+    from .data_file_config import DataFileConfig
 
 _FILE_NAME = "file.none.parquet"
 
@@ -39,7 +39,7 @@ def bad_partition_value(name: str, problem: str, where: str) -> SchemaMismatchEr
     )
 
 
-def split_rows(config: WriteConfig, rows: pa.Table, where: str) -> Iterator[PartitionSlice]:
+def split_rows(config: DataFileConfig, rows: pa.Table, where: str) -> Iterator[PartitionSlice]:
     """Split the rows by table partition, as `TableFormat.split` does. Check the paths of their files by the
     rule by which a commit reads them from the manifest.
 
