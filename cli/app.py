@@ -16,8 +16,8 @@ from typer.core import TyperGroup
 
 from ..committers.errors import ConfigurationError, PenstockError, StoreUnreachableError
 from .commands import admin, dead_letters, delivery, forget, history, inspect, repair, retire
-from .commands.common import FAILED, UNREACHABLE, WRONG_USAGE
 from .commands.options_file import with_options_file
+from .exit_codes import FAILED, UNREACHABLE, WRONG_USAGE
 
 HELP = """
 Inspect, deliver and repair what Penstock's streams have written.

@@ -27,7 +27,7 @@ from ..delivery.listeners import LastError, LogListener, delivery_report_json
 from ..delivery.runners import error_line
 from ..delivery.running import DeliveryScope, deliver, open_to_deliver, opened
 from . import output
-from .commands.common import ATTENTION
+from .exit_codes import ATTENTION
 
 logger = get_logger("penstock.delivery")
 

@@ -1,4 +1,4 @@
-"""Exit codes, the store and questions to the operator, for all commands."""
+"""The store and questions to the operator, for all commands."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ...committers.store.sql import SqlManifestStore
     from ...committers.store.status import StreamStatus
     from ...datasource.table_access import TableAccess
-
-ATTENTION, WRONG_USAGE, FAILED, UNREACHABLE = 1, 2, 3, 4
 
 
 def opened_store(

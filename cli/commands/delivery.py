@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from ...datasource.table_access import TableAccess
+from ..exit_codes import ATTENTION, FAILED
 from . import options
-from .common import ATTENTION, FAILED
 
 if TYPE_CHECKING:
     from ...committers.store.status import StreamStatus

@@ -8,8 +8,9 @@ import typer
 
 from ...committers.errors import ConfigurationError, TableChangedError
 from ...datasource.table_access import TableAccess
+from ..exit_codes import ATTENTION
 from . import options
-from .common import ATTENTION, opened_store, utc_now
+from .common import opened_store, utc_now
 
 if TYPE_CHECKING:
     from ...committers.store.sql import SqlManifestStore

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...datasource.table_access import TableAccess
+from ..exit_codes import ATTENTION, FAILED
 from . import options
-from .common import ATTENTION, FAILED, confirm, opened_store, utc_now
+from .common import confirm, opened_store, utc_now
 
 if TYPE_CHECKING:
     from ...committers.store.sql import SqlManifestStore

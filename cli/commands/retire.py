@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from ...datasource.table_access import TableAccess
+from ..exit_codes import FAILED
 from . import options
-from .common import FAILED, confirm, opened_store
+from .common import confirm, opened_store
 
 
 def retire(

@@ -20,7 +20,7 @@ from pyiceberg.types import DecimalType, FixedType, IcebergType, UUIDType
 
 from ..file_tables.unsupported_features import UnsupportedFeature, refuse
 from .library.snapshots import transform_name
-from .properties import value_problem
+from .properties import unsupported_property
 
 FORMAT_VERSION_MAX = 2
 
@@ -62,21 +62,6 @@ def _of_properties(properties: Mapping[str, str]) -> Iterator[UnsupportedFeature
         unsupported_feature = unsupported_property(key, value)
         if unsupported_feature is not None:
             yield unsupported_feature
-
-
-def unsupported_property(key: str, value: str) -> UnsupportedFeature | None:
-    """Return what is wrong with a table property, of an existing table or of one to create."""
-    named = f"{key} = {value}"
-    if key == "write.format.default" and value.strip().lower() != "parquet":
-        return UnsupportedFeature(named, "Penstock writes only Parquet files", f"set {key} to parquet")
-    if key in ("write.location-provider.impl", "write.py-location-provider.impl"):
-        return UnsupportedFeature(
-            named, "a class named by the table decides where data files are stored", f"unset {key}"
-        )
-    if key.startswith("encryption."):
-        return UnsupportedFeature(key, "files would have to be encrypted", "use a table without encryption")
-    problem = value_problem(key, value)
-    return problem and UnsupportedFeature(named, problem[0], f"set {key} to {problem[1]}, or unset it")
 
 
 def _of_transforms(metadata: TableMetadata) -> Iterator[UnsupportedFeature]:

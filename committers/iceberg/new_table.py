@@ -18,10 +18,10 @@ from ..errors import ConfigurationError
 from .address import IcebergAddress
 from .arrow import iceberg_struct
 from .catalog import CatalogConfig, catalog_error, is_io_property, open_catalog
-from .checks import FORMAT_VERSION_MAX, unsupported_property
+from .checks import FORMAT_VERSION_MAX
 from .layout import iceberg_sort_order, layout_problems, partition_spec
 from .plan import metrics_modes, parquet_settings
-from .properties import EXPIRE_PROPERTY, FREE_PROPERTIES, MAINTENANCE_PROPERTY
+from .properties import EXPIRE_PROPERTY, FREE_PROPERTIES, MAINTENANCE_PROPERTY, unsupported_property
 from .schema import RESERVED, check_names
 from .table import load, load_if_there
 

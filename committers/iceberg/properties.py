@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 from pyiceberg.table.name_mapping import parse_mapping_from_json
 
+from ..file_tables.unsupported_features import UnsupportedFeature
+
 EXPIRE_PROPERTY = "penstock.expire-snapshots"
 MAINTENANCE_PROPERTY = "penstock.maintenance"
 FREE_PROPERTIES = (EXPIRE_PROPERTY, MAINTENANCE_PROPERTY)
@@ -55,7 +57,22 @@ def is_maintained(properties: Mapping[str, str]) -> bool:
     return EXPIRE_PROPERTY in properties if flag is None else flag.lower() == "true"
 
 
-def value_problem(key: str, value: str) -> tuple[str, str] | None:
+def unsupported_property(key: str, value: str) -> UnsupportedFeature | None:
+    """Return what is wrong with a table property, of an existing table or of one to create."""
+    named = f"{key} = {value}"
+    if key == "write.format.default" and value.strip().lower() != "parquet":
+        return UnsupportedFeature(named, "Penstock writes only Parquet files", f"set {key} to parquet")
+    if key in ("write.location-provider.impl", "write.py-location-provider.impl"):
+        return UnsupportedFeature(
+            named, "a class named by the table decides where data files are stored", f"unset {key}"
+        )
+    if key.startswith("encryption."):
+        return UnsupportedFeature(key, "files would have to be encrypted", "use a table without encryption")
+    problem = _value_problem(key, value)
+    return problem and UnsupportedFeature(named, problem[0], f"set {key} to {problem[1]}, or unset it")
+
+
+def _value_problem(key: str, value: str) -> tuple[str, str] | None:
     """(what is wrong with the value, what to set instead); None if it is supported or never read."""
     if key in _FLAGS and value.lower() not in ("true", "false"):
         return "engines interpret it differently", "true or false"

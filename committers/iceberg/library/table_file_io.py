@@ -18,7 +18,7 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from ...file_tables.library_hooks import check_hooks, hook
 from ...file_tables.unsupported_features import refuse
-from ..checks import unsupported_property
+from ..properties import unsupported_property
 
 _Opened = TypeVar("_Opened", bound=Catalog)
 
