@@ -65,6 +65,10 @@ class DeltaSink:
     def open_table(self) -> DeltaTarget:
         return DeltaTarget(self.table_uri, self.options)
 
+    def open_shared(self, partner: str) -> DeltaTarget:
+        """See `DeltaOfPair`."""
+        return DeltaTarget(self.table_uri, self.options, partner)
+
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
         """Open a location, a remote one with the options `storage.*`."""
         return DeltaFormat(()).open_filesystem(location, dict(self.options.storage_options))
@@ -124,6 +128,7 @@ class DeltaTarget(CompactableFileTable, DeltaTableCommitter):
     """The target of a stream into a Delta table, with the options of its query. See `Target`.
 
     Args:
+        partner: the table with the same files that the query writes too
         views, log_checkpoints, now_ms: as in `DeltaTableCommitter`
     """
 
@@ -131,6 +136,7 @@ class DeltaTarget(CompactableFileTable, DeltaTableCommitter):
         self,
         table_uri: str,
         options: DeltaOptions,
+        partner: str | None = None,
         *,
         snapshot_cache: SnapshotCache = SNAPSHOT_CACHE,
         log_checkpoints: LogCheckpoints = LOG_CHECKPOINTS,
@@ -145,8 +151,7 @@ class DeltaTarget(CompactableFileTable, DeltaTableCommitter):
         )
         self._table_uri = table_uri
         self._query = options
-        self._partner: str | None = None
-        """The table with the same files that the query writes too."""
+        self._partner = partner
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
         options = self._query

@@ -93,6 +93,10 @@ class IcebergSink:
     def open_table(self) -> IcebergTarget:
         return IcebergTarget(self._catalog, self._address, self._new, self.options)
 
+    def open_shared(self, partner: str) -> IcebergTarget:
+        """Return the target of a table that shares its files with another one."""
+        return IcebergTarget(self._catalog, self._address, self._new, self.options, partner)
+
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
         """Open a location, a remote one with the file options in `catalog.*`."""
         return open_iceberg_filesystem(location, dict(self.options.catalog_properties))
@@ -156,16 +160,24 @@ class IcebergSink:
 
 
 class IcebergTarget(CompactableFileTable, IcebergTableCommitter):
-    """The target of a stream into an Iceberg table, with the options of its query. See `Target`."""
+    """The target of a stream into an Iceberg table, with the options of its query. See `Target`.
+
+    Args:
+        partner: the table with the same files that the query writes too
+    """
 
     def __init__(
-        self, catalog: CatalogConfig, address: IcebergAddress, new: NewIcebergTable, options: IcebergOptions
+        self,
+        catalog: CatalogConfig,
+        address: IcebergAddress,
+        new: NewIcebergTable,
+        options: IcebergOptions,
+        partner: str | None = None,
     ) -> None:
         super().__init__(catalog, address)
         self._new = new
         self._query = options
-        self._partner: str | None = None
-        """The table with the same files that the query writes too."""
+        self._partner = partner
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
         options = self._query

@@ -23,15 +23,14 @@ from ...writers.parquet.compaction import SMALL
 from ..iceberg.sink import IcebergSink
 from ..options.delivery import TARGET_FILE_BYTES
 from .cleanup import PartnerFiles
-from .pair import TablePair
+from .pair import DeltaOfPair, TablePair
 
 if TYPE_CHECKING:
     from ...writers.parquet.write_config import WriteConfig
-    from ..delta.sink import DeltaSink
     from ..sink import MaintenanceContext
 
 
-def shared_compaction(delta: DeltaSink, partner: str, context: MaintenanceContext) -> Step:
+def shared_compaction(delta: DeltaOfPair, partner: str, context: MaintenanceContext) -> Step:
     """Return the step that gives both tables the same larger files.
 
     Args:
@@ -47,7 +46,7 @@ def shared_compaction(delta: DeltaSink, partner: str, context: MaintenanceContex
     return Step("compact", context.policy.compact_s, compact)
 
 
-def shared_vacuum(delta: DeltaSink, partner: str, context: MaintenanceContext) -> Callable[[], str]:
+def shared_vacuum(delta: DeltaOfPair, partner: str, context: MaintenanceContext) -> Callable[[], str]:
     """Return what deletes files that the Delta table has removed and that the Iceberg table does not need.
 
     Args:
@@ -69,7 +68,7 @@ def shared_vacuum(delta: DeltaSink, partner: str, context: MaintenanceContext) -
     return remove
 
 
-def pair_of(delta: DeltaSink, partner: str, context: MaintenanceContext) -> TablePair:
+def pair_of(delta: DeltaOfPair, partner: str, context: MaintenanceContext) -> TablePair:
     """Return the Delta table and the Iceberg table that its property names.
 
     Raises:
@@ -121,9 +120,8 @@ class _PairRewriter:
         return self._rewrite(first, groups, batch_id)
 
     def _write_config(self, of_delta: LakeManifest) -> WriteConfig | None:
-        from .sink import LakeDeltaTarget, LakeIcebergTarget
-
         assert self._of_iceberg is not None, "set by `__call__`"
-        delta = LakeDeltaTarget(self._pair).rewrite_config(of_delta)
-        iceberg = LakeIcebergTarget(self._pair).rewrite_config(self._of_iceberg)
-        return None if delta is None or iceberg is None else self._pair.write_config(delta, iceberg)
+        pair = self._pair
+        delta = pair.delta.open_shared(pair.name_of_iceberg).rewrite_config(of_delta)
+        iceberg = pair.iceberg.open_shared(pair.name_of_delta).rewrite_config(self._of_iceberg)
+        return None if delta is None or iceberg is None else pair.write_config(delta, iceberg)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import pyarrow as pa
 from deltalake import Schema as DeltaSchema
@@ -27,16 +28,33 @@ from ...writers.iceberg.table_format import IcebergFormat
 from ...writers.lake.table_format import LakeFormat
 from ...writers.parquet.columns import with_small_offsets
 from ...writers.parquet.write_config import WriteConfig
-from ..delta.sink import DeltaSink
-from ..file_table import with_case_of
+from ..delta.options import DeltaOptions
+from ..file_table import CompactableFileTable, with_case_of
 from ..iceberg.sink import IcebergSink
+
+
+class DeltaOfPair(Protocol):
+    """The sink of the Delta table. `DeltaSink` maintains the pair that its table belongs to."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def table_uri(self) -> str: ...
+
+    @property
+    def options(self) -> DeltaOptions: ...
+
+    def open_shared(self, partner: str) -> CompactableFileTable:
+        """Return the target of a table that shares its files with another one."""
+        ...
 
 
 @dataclass(frozen=True)
 class TablePair:
     """A Delta table and an Iceberg table that share the data files in the location of the Delta table."""
 
-    delta: DeltaSink
+    delta: DeltaOfPair
     iceberg: IcebergSink
 
     @cached_property
