@@ -5,29 +5,51 @@ Called by committers within the commit, on the same version of the target that t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from .contract import Batch, Manifest, Token
 from .deliveries.contract import check_none_committed
 from .errors import CheckpointMismatchError
 
+EarlierDigest: TypeAlias = Callable[[], "str | None"]
+"""Returns the digest, or a prefix of it, under which the target has a batch before its last one; None if the
+target no longer shows it.
+"""
 
-def is_committed(manifest: Manifest, token: Token | None, table: str) -> bool:
+
+def is_committed(
+    manifest: Manifest, token: Token | None, table: str, earlier_digest: EarlierDigest = lambda: None
+) -> bool:
     """Return True if the target has the token of the batch or of a later batch of the query.
 
     Args:
         token: the query's token in the target
         table: format and address of the target, for messages
+        earlier_digest: called if the token is that of a later batch
 
     Raises:
         CheckpointMismatchError: the target has the batch id with other offsets.
         FencedError: the target has some of the merged batches, but not all.
     """
-    batch = manifest.batch
     if token is None:
         return False
     check_none_committed(manifest, token, table)
-    if token.batch_id == batch.batch_id and not token.matches(batch.digest):
+    return has_batch(manifest.batch, token, table, earlier_digest)
+
+
+def has_batch(batch: Batch, token: Token, table: str, earlier_digest: EarlierDigest) -> bool:
+    """Same as `is_committed`, for one batch. Merged batches before it are not checked.
+
+    Raises:
+        CheckpointMismatchError: the target has the batch id with other offsets.
+    """
+    if token.batch_id < batch.batch_id:
+        return False
+    digest = token.digest if token.batch_id == batch.batch_id else earlier_digest()
+    if digest is not None and not batch.digest.startswith(digest):
         raise other_offsets(batch, table)
-    return token.batch_id >= batch.batch_id
+    return True
 
 
 def other_offsets(batch: Batch, table: str) -> CheckpointMismatchError:

@@ -108,10 +108,13 @@ class Mergeable(Committer, Protocol):
         ...
 
 
-def check_none_committed(manifest: Manifest, token: Token, table_uri: str) -> None:
+def check_none_committed(manifest: Manifest, token: Token, table: str) -> None:
     """Check that the table has none of the delivery's batches: they are committed together or not at all.
 
     Another process may have delivered some of them. Called within the commit.
+
+    Args:
+        table: format and address of the target, for messages
 
     Raises:
         FencedError: nothing was committed.
@@ -119,7 +122,7 @@ def check_none_committed(manifest: Manifest, token: Token, table_uri: str) -> No
     first = manifest.batches[0].batch_id
     if first <= token.batch_id < manifest.batch.batch_id:
         raise FencedError(
-            f"The table {table_uri} already has batches up to {token.batch_id} of query "
+            f"The {table} already has batches up to {token.batch_id} of query "
             f"{manifest.batch.stream.query_id}, and this delivery has the batches {first} to "
             f"{manifest.batch.batch_id}: another process was faster. Nothing was committed."
         )

@@ -15,20 +15,14 @@ Delta does not use them to deduplicate: a new handle may commit a lower version 
 the newest version of the table, looks for the token, and commits exactly the next version. If another writer
 commits that version first, the attempt fails, and the next attempt sees its changes, including the token of a
 concurrent driver.
-
-An append is one new file in the log. It is written here if the log's files can be reached (`log_files`), so
-its cost does not depend on the size of the table. Everything else is left to the Delta library: an overwrite
-has to list all files, and new columns are metadata.
 """
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
-from deltalake import CommitProperties, Field
 from deltalake.exceptions import CommitFailedError
 
 from .. import crash_points
@@ -43,50 +37,38 @@ from ..contract import (
     Outcome,
     Token,
 )
-from ..deliveries.contract import check_none_committed
 from ..errors import (
-    NEXT_TRY,
     RetryableError,
     SchemaMismatchError,
     TableNotSupportedError,
 )
 from ..failed_commit import failed_batch
+from ..file_tables.clock import now_ms
 from ..file_tables.files import TableFiles
 from ..file_tables.manifest import LakeManifest, decode
-from ..safe_text import get_logger
 from ..table_changes import check_not_behind
-from ..token_check import other_offsets
+from ..token_check import is_committed
 from .checks import check_supported
+from .commit_writer import CommitWriter
 from .files import delta_files
 from .history import CommitInfo, commits_since
 from .library import in_short, needs_other_features
-from .library_commit import commit_by_library, is_checkpoint_due
 from .log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
-from .log_entry import append_entry
 from .log_files import is_local
-from .plan import NewDeltaTable, check_partitioning, create_table, join_names
-from .schema import DeltaTableLayout, check_files_fit, delta_fields, fields_of, plan_target, target_of_files
+from .new_columns import add_columns
+from .plan import NewDeltaTable, check_partitioning, create_table
+from .schema import DeltaTableLayout, check_files_fit, delta_fields, plan_target, target_of_files
 from .snapshot_cache import SNAPSHOT_CACHE, SnapshotCache, TableSnapshot
 from .table import (
     KIND,
-    app_versions_of,
     check_not_restored,
     check_same_table,
     committed_version,
     dropped,
+    earlier_digest,
     recorded_origin,
     token_of,
 )
-
-logger = get_logger(__name__)
-
-_LOOKBACK_COMMITS = 50
-"""For a batch before the last one, which happens only if the checkpoint or store was copied or restored."""
-
-
-def now_ms() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 class DeltaTableCommitter:
@@ -101,8 +83,7 @@ class DeltaTableCommitter:
         table_uri: location of the table, in the Delta library's form
         storage_options: for the Delta library's object store
         snapshot_cache: table snapshots cached in this process
-        log_checkpoints: decides when log checkpoints are written
-        now_ms: clock, milliseconds since 1970; used as `modificationTime` of the files in the log
+        log_checkpoints, now_ms: see `CommitWriter`
     """
 
     def __init__(
@@ -116,9 +97,9 @@ class DeltaTableCommitter:
     ) -> None:
         self._uri = table_uri
         self._options = dict(storage_options or {})
+        self._name = f"Delta table {table_uri}"
         self._snapshot_cache = snapshot_cache
-        self._log_checkpoints = log_checkpoints
-        self._now_ms = now_ms
+        self._writer = CommitWriter(table_uri, self._options, snapshot_cache, log_checkpoints, now_ms)
         self._cached_table: TableSnapshot | None = None
 
     # Before the write -----------------------------------------------------------------------------
@@ -215,7 +196,7 @@ class DeltaTableCommitter:
     def _check_log_since(
         self, table: TableSnapshot, version: int, committed: int | None
     ) -> Sequence[CommitInfo]:
-        check_not_behind(f"Delta table {self._uri}", table.version(), version)
+        check_not_behind(self._name, table.version(), version)
         commits = commits_since(table, self._options, version)
         check_not_restored(table, self._options, commits, committed)
         return commits
@@ -278,7 +259,7 @@ class DeltaTableCommitter:
         if isinstance(attempt, TableSnapshot) and (
             missing_columns := self._missing_columns(attempt, manifest.batch, content)
         ):
-            if not self._add_columns(attempt, manifest.batch, content, missing_columns):
+            if not add_columns(attempt, self._uri, manifest.batch, content, missing_columns):
                 return Conflict("another writer committed while the table's columns were added")
             attempt = self._prepare_attempt(manifest, content, check_token)
             if isinstance(attempt, TableSnapshot) and self._missing_columns(attempt, manifest.batch, content):
@@ -296,7 +277,7 @@ class DeltaTableCommitter:
         committed = committed_version(table, batch.stream.query_id)
         commits = self._check_log_since(table, content.table_version, committed)
         token = token_of(table, batch.stream.query_id)
-        if token is not None and self._is_in(table, token, manifest):
+        if token is not None and self._is_committed(table, token, manifest):
             return AlreadyCommitted(committed if token.batch_id == batch.batch_id else None)
         check_token(token)
         is_known = len(commits) == table.version() - content.table_version  # no entry was cleaned up
@@ -312,26 +293,9 @@ class DeltaTableCommitter:
         check_same_table(table, content.table_id)
         return table
 
-    def _is_in(self, table: TableSnapshot, token: Token, manifest: Manifest) -> bool:
-        """Return True if the batch is in the table: the query's token there is its own or a later batch's."""
-        batch = manifest.batch
-        check_none_committed(manifest, token, self._uri)
-        if token.batch_id < batch.batch_id:
-            return False
-        if not self._may_be(table, token, batch):
-            raise other_offsets(batch, f"Delta table {self._uri}")
-        return True
-
-    def _may_be(self, table: TableSnapshot, token: Token, batch: Batch) -> bool:
-        """Check that the table's batch with this id has the same offsets. For an earlier batch this is read
-        from the log.
-        """
-        if token.batch_id == batch.batch_id:
-            return token.matches(batch.digest)
-        end = committed_version(table, batch.stream.query_id) or table.version()
-        commits = commits_since(table, self._options, max(end - _LOOKBACK_COMMITS, -1))
-        digests = (commit.digest_of(batch) for commit in commits)
-        return batch.digest.startswith(next(filter(None, digests), batch.digest))
+    def _is_committed(self, table: TableSnapshot, token: Token, manifest: Manifest) -> bool:
+        earlier = partial(earlier_digest, table, self._options, manifest.batch)
+        return is_committed(manifest, token, self._name, earlier)
 
     def _check_not_vacuumed(self, manifest: Manifest) -> None:
         """A vacuum with a short retention deletes files that are not committed yet."""
@@ -350,55 +314,16 @@ class DeltaTableCommitter:
         """
         return check_files_fit(table, content, f"batch {batch.batch_id} of query {batch.stream.query_id}")
 
-    def _add_columns(
-        self, table: TableSnapshot, batch: Batch, content: LakeManifest, missing_columns: Sequence[str]
-    ) -> bool:
-        """Add the columns in a separate commit; return False if another writer has taken the version.
-
-        The library's append does not add columns. After a crash the new columns are NULL everywhere, and
-        recovery of the batch finds them in the table.
-        """
-        new = [
-            Field.from_json(json.dumps(f))
-            for f in fields_of(content.schema_json)
-            if f["name"] in missing_columns
-        ]
-        try:
-            table.handle().alter.add_columns(new, commit_properties=CommitProperties(max_commit_retries=0))
-        except CommitFailedError:
-            return False
-        except Exception as error:
-            raise RetryableError(
-                f"The columns {join_names(missing_columns)} could not be added to the Delta table "
-                f"{self._uri}: {in_short(error)}. The batch was not committed. {NEXT_TRY}"
-            ) from error
-        crash_points.reach("evolve.done", batch.batch_id)
-        return True
-
     def _commit_once(self, table: TableSnapshot, manifest: Manifest, content: LakeManifest) -> Outcome:
         batch, version = manifest.batch, table.version() + 1
-        is_append = table.tail is not None and content.mode == "append"
-        commit = self._append if is_append else self._commit_by_library
         crash_points.reach("commit.start", batch.batch_id)
         try:
-            commit(table, manifest, content, version)
+            self._writer.write(table, manifest, content)
         except Exception as error:  # noqa: BLE001  the table shows whether the batch was committed
             return self._outcome_after(error, manifest, content, version)
         crash_points.reach("commit.landed", batch.batch_id)
-        if is_append and is_checkpoint_due(table, version):
-            self._log_checkpoints.write(self._uri, self._options)
+        self._writer.write_log_checkpoint(table, content)
         return Committed(version)
-
-    def _append(self, table: TableSnapshot, manifest: Manifest, content: LakeManifest, version: int) -> None:
-        app_versions = app_versions_of(manifest.batch, version, content.origins)
-        entry = append_entry(manifest, content, app_versions, self._now_ms())
-        self._snapshot_cache.append(self._uri, self._options, table, entry, app_versions)
-
-    def _commit_by_library(
-        self, table: TableSnapshot, manifest: Manifest, content: LakeManifest, version: int
-    ) -> None:
-        app_versions = app_versions_of(manifest.batch, version, content.origins)
-        commit_by_library(table.handle(), manifest, content, app_versions, self._now_ms())
 
     def _outcome_after(
         self, error: Exception, manifest: Manifest, content: LakeManifest, version: int
@@ -414,7 +339,7 @@ class DeltaTableCommitter:
             ) from error
         failed = failed_batch(
             batch,
-            f"the Delta table {self._uri}",
+            f"the {self._name}",
             in_short(error),
             can_commit_later=not is_local(self._uri),
             cause=error,
@@ -430,7 +355,7 @@ class DeltaTableCommitter:
     ) -> Committed | Conflict | None:
         batch, table = manifest.batch, self._newest(content)
         token = token_of(table, batch.stream.query_id)
-        if token is not None and self._is_in(table, token, manifest):
+        if token is not None and self._is_committed(table, token, manifest):
             crash_points.reach("commit.landed", batch.batch_id)
             committed = committed_version(table, batch.stream.query_id)
             return Committed(version if committed is None else committed)

@@ -16,17 +16,21 @@ from ..error_causes import retryable
 from ..errors import NEXT_TRY, RetryableError, TableChangedError
 from ..origins import query_number
 from ..table_changes import check_same_id
-from .history import CommitInfo
+from .history import CommitInfo, commits_since
 from .library import in_short
 from .table_state import DeltaTableState
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .snapshot_cache import TableSnapshot
+
 KIND = "delta"
 
 DIGEST_CHARS = 15
 """Number of hex digits of the digest that fit into a `txn` version, a signed 64-bit number."""
+_LOOKBACK_COMMITS = 50
+"""For a batch before the last one, which happens only if the checkpoint or store was copied or restored."""
 
 
 def load_if_there(table_uri: str, storage_options: Mapping[str, str]) -> DeltaTable | None:
@@ -133,6 +137,18 @@ def committed_version(table: HasAppVersions, query_id: str) -> int | None:
         RetryableError: the log cannot be read now.
     """
     return table.app_version(_app_id(query_id, "version"))
+
+
+def earlier_digest(table: TableSnapshot, storage_options: Mapping[str, str], batch: Batch) -> str | None:
+    """Digest prefix of the offsets from which a batch before the last one was delivered, as in the log; None
+    if the log no longer shows it.
+
+    Raises:
+        RetryableError: the log cannot be read now.
+    """
+    last = committed_version(table, batch.stream.query_id) or table.version()
+    commits = commits_since(table, storage_options, max(last - _LOOKBACK_COMMITS, -1))
+    return next(filter(None, (commit.digest_of(batch) for commit in commits)), None)
 
 
 def app_versions_of(batch: Batch, version: int, origins: Sequence[str] = ()) -> dict[str, int]:

@@ -8,6 +8,7 @@ so if a concurrent driver was faster the attempt fails, and the next attempt see
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
@@ -26,7 +27,6 @@ from ..contract import (
     Outcome,
     Token,
 )
-from ..deliveries.contract import check_none_committed
 from ..error_causes import retryable
 from ..errors import (
     NEXT_TRY,
@@ -39,7 +39,7 @@ from ..errors import (
 from ..failed_commit import failed_batch
 from ..file_tables.files import TableFiles
 from ..file_tables.manifest import LakeManifest, decode
-from ..token_check import other_offsets
+from ..token_check import EarlierDigest, has_batch, is_committed
 from .address import IcebergAddress
 from .branch import ensure_branch
 from .catalog import CatalogConfig, io_properties, known_properties, redacted
@@ -55,7 +55,7 @@ from .table import (
     check_not_rolled_back,
     check_same_table,
     committed_batch,
-    digest_of,
+    earlier_digest,
     load,
     load_if_there,
     recorded_origin,
@@ -79,6 +79,7 @@ class IcebergTableCommitter:
     def __init__(self, catalog: CatalogConfig, address: IcebergAddress) -> None:
         self._catalog = catalog
         self._address = address
+        self._name = f"Iceberg table {address.uri}"
         self._cached_table: Table | None = None
 
     # Before the write -----------------------------------------------------------------------------
@@ -253,20 +254,14 @@ class IcebergTableCommitter:
         content = decode(manifest, KIND)
         table = load(self._catalog, self._address, content.table_id)
         committed = self._committed_batch(table.metadata, manifest.batch.stream.query_id)
-        if committed is not None:
-            check_none_committed(manifest, committed.token, self._address.uri)
-            if self._is_in(table.metadata, committed, manifest.batch):
-                return AlreadyCommitted(committed.snapshot_id if committed.holds(manifest.batch) else None)
+        earlier = self._earlier_digest(table, manifest.batch)
+        if committed is not None and is_committed(manifest, committed.token, self._name, earlier):
+            return AlreadyCommitted(committed.snapshot_id if committed.holds(manifest.batch) else None)
         check_token(None if committed is None else committed.token)
         return self._commit_once(self._prepare(table, manifest, content), manifest, content)
 
-    def _is_in(self, metadata: TableMetadata, committed: CommittedBatch, batch: Batch) -> bool:
-        if committed.batch_id < batch.batch_id:
-            return False
-        digest = digest_of(metadata, self._address.branch, committed, batch)
-        if digest is not None and not batch.digest.startswith(digest):
-            raise other_offsets(batch, f"Iceberg table {self._address.uri}")
-        return True
+    def _earlier_digest(self, table: Table, batch: Batch) -> EarlierDigest:
+        return partial(earlier_digest, table.metadata, self._address.branch, batch)
 
     def _prepare(self, table: Table, manifest: Manifest, content: LakeManifest) -> Attempt:
         batch, branch = manifest.batch, self._address.branch
@@ -307,7 +302,7 @@ class IcebergTableCommitter:
         """Interpret an error of the commit request."""
         failed = failed_batch(
             batch,
-            f"the Iceberg table {self._address.uri}",
+            f"the {self._name}",
             self._in_short(error),
             can_commit_later=not self._catalog.is_embedded,
         )
@@ -322,7 +317,8 @@ class IcebergTableCommitter:
     ) -> Committed | Conflict | None:
         table = load(self._catalog, self._address, content.table_id)
         committed = self._committed_batch(table.metadata, batch.stream.query_id)
-        if committed is not None and self._is_in(table.metadata, committed, batch):
+        earlier = self._earlier_digest(table, batch)
+        if committed is not None and has_batch(batch, committed.token, self._name, earlier):
             crash_points.reach("commit.landed", batch.batch_id)
             return Committed(committed.snapshot_id)
         if isinstance(error, CommitFailedException):

@@ -174,7 +174,7 @@ def _producer(
 
 
 def _summary(manifest: Manifest) -> dict[str, str]:
-    """Snapshot summary, for display and for `digest_of`."""
+    """Snapshot summary, for display and for `earlier_digest`."""
     batch = manifest.batch
     return {
         SUMMARY_QUERY: batch.stream.query_id,

@@ -217,13 +217,10 @@ def token_of(metadata: TableMetadata, query_id: str, branch: str) -> Token | Non
     return None if committed is None else committed.token
 
 
-def digest_of(metadata: TableMetadata, branch: str, committed: CommittedBatch, batch: Batch) -> str | None:
-    """Digest of the offsets from which the batch id was delivered, or a prefix of it.
-
-    None if unknown: for a batch before the last one, if its snapshot has expired.
+def earlier_digest(metadata: TableMetadata, branch: str, batch: Batch) -> str | None:
+    """Digest of the offsets from which a batch before the last one was delivered, or a prefix of it; None if
+    its snapshot has expired.
     """
-    if committed.batch_id == batch.batch_id:
-        return committed.digest
     for snapshot in line_of(metadata, branch):
         summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
         if summary.get(SUMMARY_QUERY) != batch.stream.query_id:

@@ -16,7 +16,6 @@ is committed only as the version after the one that was read.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -36,6 +35,7 @@ from ..contract import (
 from ..delta.files import delta_files
 from ..errors import RetryableError
 from ..failed_commit import failed_batch
+from ..file_tables.clock import now_ms
 from ..file_tables.manifest import LakeManifest, decode
 from ..file_tables.merged_batches import merged_note
 from ..table_changes import check_not_behind
@@ -54,11 +54,6 @@ from .table import (
 
 if TYPE_CHECKING:
     from lance import LanceDataset
-
-
-def now_ms() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 class LanceTableCommitter:

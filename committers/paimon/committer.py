@@ -11,7 +11,6 @@ A REST catalog compares the base of the commit with its newest snapshot.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -29,6 +28,7 @@ from ..contract import (
 )
 from ..errors import TableChangedError
 from ..failed_commit import failed_batch
+from ..file_tables.clock import now_ms
 from ..file_tables.manifest import LakeManifest, decode
 from ..file_tables.merged_batches import merged_note
 from ..safe_text import get_logger
@@ -43,11 +43,6 @@ from .table import Head, PaimonTable, check_not_behind, check_same_table, droppe
 from .tokens import DIGEST, USER_PREFIX, Note, Tokens
 
 logger = get_logger(__name__)
-
-
-def now_ms() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 class PaimonTableCommitter:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from ...committers.contract import Batch, Manifest, Mode, PartitionField, PlannedBatch, SortField
 from ...committers.dead_letters import BadRows
-from ...committers.delta.committer import DeltaTableCommitter, now_ms
+from ...committers.delta.committer import DeltaTableCommitter
 from ...committers.delta.log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
 from ...committers.delta.snapshot_cache import SNAPSHOT_CACHE, SnapshotCache
 from ...committers.delta.table import KIND, load_if_there
+from ...committers.file_tables.clock import now_ms
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles, decode
 from ...committers.file_tables.merge import merge
 from ...committers.file_tables.shared_files import check_written_together, shared_with

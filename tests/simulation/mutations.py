@@ -58,6 +58,7 @@ class Mutation:
 DECISION = "committers/decision.py"
 DELTA = "committers/delta/committer.py::DeltaTableCommitter"
 ICEBERG = "committers/iceberg/committer.py::IcebergTableCommitter"
+HAS_BATCH = "committers/token_check.py::has_batch"
 EXPIRY = "committers/iceberg/expiry.py::SnapshotExpiry"
 TWO_PHASE = "committers/two_phase.py::TwoPhaseCommitter"
 DECOUPLED = "committers/decoupled.py::DecoupledCommitter"
@@ -86,11 +87,11 @@ MUTATIONS: dict[str, Mutation] = {
     # The table
     "token check (Delta)": Mutation(
         "commits without looking for the batch's token",
-        instead(f"{DELTA}._prepare_attempt", "self._is_in(table, token, manifest)", "False"),
+        instead(f"{DELTA}._prepare_attempt", "self._is_committed(table, token, manifest)", "False"),
     ),
     "token check (Iceberg)": Mutation(
         "commits without looking for the batch's token",
-        never(f"{ICEBERG}.commit", "self._is_in(table.metadata, committed, manifest.batch)"),
+        never(f"{ICEBERG}.commit", "is_committed("),
     ),
     "same-handle check (Delta)": Mutation(
         "commits on a newer version than the one whose token was checked",
@@ -117,11 +118,13 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "digest in the table's token (Delta)": Mutation(
         "takes another batch of the same id for this one",
-        never(f"{DELTA}._is_in", "not self._may_be(table, token, batch)"),
+        never(HAS_BATCH, "not batch.digest.startswith(digest)"),
+        lakes=("delta",),
     ),
     "digest in the table's token (Iceberg)": Mutation(
         "takes another batch of the same id for this one",
-        never(f"{ICEBERG}._is_in", "not batch.digest.startswith(digest)"),
+        never(HAS_BATCH, "not batch.digest.startswith(digest)"),
+        lakes=("iceberg",),
     ),
     "RESTORE check (Delta)": Mutation(
         "trusts the token of a table that was restored",
@@ -206,8 +209,8 @@ MUTATIONS: dict[str, Mutation] = {
     "what can never be committed is aborted at once": Mutation(
         "leaves a manifest pending that the table has refused for its offsets",
         without(f"{RUNNER}.commit_and_mark", "self._store.finish("),
-        before(f"{DELTA}._may_be", "end = committed_version(", "return True"),
-        before("committers/iceberg/table.py::digest_of", "for snapshot in line_of(", "return None"),
+        before("committers/delta/table.py::earlier_digest", "last = committed_version(", "return None"),
+        before("committers/iceberg/table.py::earlier_digest", "for snapshot in line_of(", "return None"),
     ),
     "an earlier manifest whose files are gone gives way": Mutation(
         "commits the manifest of a run that was aborted before its prepare arrived",
