@@ -56,7 +56,7 @@ class RowWriter(AsyncSinkWriter[PayloadT]):
     def record_refused_with(self, record: Callable[[], None]) -> None:
         """See `RecordsRefused`."""
         if self._in_order:
-            self._sender.after_refusal = record
+            self._sender.after_refusal(record)
 
     def take_refused(self) -> list[RefusedEntry]:
         taken, self._refused[:] = list(self._refused), []

@@ -7,23 +7,23 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from ...committers.errors import AccessRefusedError, PenstockError, RetryableError, SchemaMismatchError
 from ...committers.requests.contract import Counters
-from ...committers.safe_text import get_logger
-from .buffer import EntryBuffer, Queued
-from .client import Client, ErrorClassifier, Observer, classify_error
+from .buffer import EntryBuffer
+from .client import Client, Observer
+from .done_entries import DoneEntries
 from .entry import Entry
 from .limits import Limits
+from .outages import OutageReports
 from .progress import Progress
-from .rate_limit import Aimd, Permit, RateLimit
-from .results import Acknowledged, DeadLetter, Delivered, Dropped, Failure, Fatal, Result, Retry
+from .rate_limit import Aimd, RateLimit
+from .results import Acknowledged, DeadLetter, Failure, Result
 from .retry_budget import RetryBudget
+from .sent_request import SentRequest
 from .settlement import settle
-
-logger = get_logger(__name__)
 
 PayloadT = TypeVar("PayloadT")
 
@@ -31,26 +31,10 @@ _OF_COMMANDS = (
     "A delivery process or a command does not have the credentials of the query: give them in its options "
     "file, under `streams` (docs/cli.md, Secrets)."
 )
-OUTAGE_S = 10.0
-"""An entry that is not accepted for so long is reported in the log."""
-WARNING_EVERY_S = 30.0
 CLOSE_S = 5.0
 """Time limit for closing the client."""
-LATE_S = 1.0
-"""If a timeout is later than this, the process was paused, or a store did not answer the observer. Responses
-that have arrived meanwhile get this much time to be read.
-"""
-
 _TICK_S = 1e-6
 """Timers can be early by less than this."""
-
-
-@dataclass(slots=True, eq=False)
-class _Request(Generic[PayloadT]):
-    queued: list[Queued[PayloadT]]
-    permit: Permit
-    timer: asyncio.TimerHandle
-    is_timed_out: bool = False
 
 
 class RequestSender(Generic[PayloadT]):
@@ -99,14 +83,13 @@ class RequestSender(Generic[PayloadT]):
             tasks,
             entries_s_max,
         )
-        self._observer = observer
-        self.after_refusal: Callable[[], None] = lambda: None
-        """Called after dead letters are acknowledged, before anything more is sent."""
         self._draw = draw
         self._buffer: EntryBuffer[PayloadT] = EntryBuffer(order_by_key=order_by_key, in_order=in_order)
-        self._in_flight: dict[asyncio.Task[Failure | Sequence[Result]], _Request[PayloadT]] = {}
+        self._in_flight: list[SentRequest[PayloadT]] = []
         self._progress = Progress()
         self._counters = Counters(in_flight_max=self._rate.limit_entries)
+        self._done = DoneEntries(self._progress, self._counters, observer)
+        self._outages = OutageReports()
         self._timer: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._flushes = 0
@@ -115,7 +98,6 @@ class RequestSender(Generic[PayloadT]):
         """Size of the entry for which `write` needs room; None if it does not wait."""
         self._error: PenstockError | None = None
         self._is_closed = self._is_stopped = False
-        self._warn_at = -math.inf
 
     # For the caller -----------------------------------------------------------------------------------
 
@@ -130,6 +112,10 @@ class RequestSender(Generic[PayloadT]):
     def counters(self) -> Counters:
         """The live counters; read them only."""
         return self._counters
+
+    def after_refusal(self, call: Callable[[], None]) -> None:
+        """Call this after dead letters are acknowledged, before anything more is sent."""
+        self._done.after_refusal = call
 
     async def write(self, entries: Sequence[Entry[PayloadT]]) -> None:
         """Take the entries. Waits while the buffer is full.
@@ -177,7 +163,7 @@ class RequestSender(Generic[PayloadT]):
         """
         self._is_stopped = True
         if self._in_flight:
-            await asyncio.wait(list(self._in_flight), timeout=seconds)
+            await asyncio.wait([request.task for request in self._in_flight], timeout=seconds)
 
     async def abort(self) -> None:
         """Give up all entries that are not done. Nothing is in flight afterwards. Raises nothing.
@@ -201,11 +187,11 @@ class RequestSender(Generic[PayloadT]):
         self._buffer.clear()
         if self._timer is not None:
             self._timer.cancel()
-        requests = list(self._in_flight)
-        for request in requests:
-            request.cancel()
-        if requests:
-            await asyncio.wait(requests)
+        tasks = [request.task for request in self._in_flight]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         self._count()
         self._notify()
         with suppress(Exception):  # the results of all requests are known
@@ -318,60 +304,27 @@ class RequestSender(Generic[PayloadT]):
         return self._rate.next_start(now, min(self._buffer.ready_entries, self._limits.batch_entries_max))
 
     def _start_request(self, now: float) -> None:
-        loop = asyncio.get_running_loop()
         queued = self._buffer.take(self._limits.batch_entries_max, self._limits.batch_bytes_max)
-        entries = [one.entry for one in queued]
-        task = loop.create_task(self._client.submit(entries))
-        timer = loop.call_later(self._limits.request_timeout_s, self._time_out, task)
-        self._in_flight[task] = _Request(queued, self._rate.start(now, len(queued)), timer)
-        task.add_done_callback(self._finish_request)
-        counters = self._counters
-        counters.requests += 1
-        counters.sent += len(entries)
-        counters.bytes += sum(entry.size_bytes for entry in entries)
-        counters.in_flight += len(entries)
+        permit = self._rate.start(now, len(queued))
+        request = SentRequest(
+            self._client, self._limits, self._counters, queued, permit, self._finish_request
+        )
+        self._in_flight.append(request)
 
-    def _time_out(self, task: asyncio.Task[Failure | Sequence[Result]]) -> None:
-        request, loop = self._in_flight[task], asyncio.get_running_loop()
-        if loop.time() > request.timer.when() + LATE_S:
-            request.timer = loop.call_later(LATE_S, self._time_out, task)
-            return
-        request.is_timed_out = True
-        task.cancel()
-
-    def _finish_request(self, task: asyncio.Task[Failure | Sequence[Result]]) -> None:
-        request = self._in_flight.pop(task)
-        request.timer.cancel()
-        self._counters.in_flight -= len(request.queued)
+    def _finish_request(self, request: SentRequest[PayloadT]) -> None:
+        self._in_flight.remove(request)
         if self._is_closed:
-            with suppress(asyncio.CancelledError):
-                task.exception()  # or asyncio reports that nobody looked at it
+            request.ignore()
             return
         try:
-            self._settle(request, self._results(task, request))
+            self._settle(request, request.results())
         except Exception as error:  # noqa: BLE001  of the client's classifier
             self._fail(_wrapped(error))
         self._send_what_is_due()
         self._count()
         self._notify()
 
-    def _results(
-        self, task: asyncio.Task[Failure | Sequence[Result]], request: _Request[PayloadT]
-    ) -> Failure | Sequence[Result]:
-        """The results of a request, whatever became of it."""
-        if not task.cancelled() and (error := task.exception()) is None:
-            return task.result()
-        if request.is_timed_out:
-            self._counters.timed_out_requests += 1
-            message = f"No response within {self._limits.request_timeout_s:g} s."
-            return (Fatal if self._limits.fail_on_timeout else Retry)("timeout", message)
-        if task.cancelled():
-            return Retry("cancelled", "The client cancelled the request.")
-        assert isinstance(error, Exception)  # others end the loop
-        classify = self._client.classify if isinstance(self._client, ErrorClassifier) else classify_error
-        return classify(error)
-
-    def _settle(self, request: _Request[PayloadT], results: Failure | Sequence[Result]) -> None:
+    def _settle(self, request: SentRequest[PayloadT], results: Failure | Sequence[Result]) -> None:
         """Acknowledge, put back, or stop."""
         now = asyncio.get_running_loop().time()
         settlement = settle(
@@ -390,7 +343,7 @@ class RequestSender(Generic[PayloadT]):
             self._buffer.put_back(queued, next_attempt_at)
         self._counters.retried += len(settlement.put_back)
         if settlement.put_back and settlement.retry is not None:
-            self._warn(settlement.put_back[0][0], settlement.retry, now)
+            self._outages.warn(settlement.put_back[0][0], settlement.retry, now)
         if settlement.done:
             self._acknowledge(settlement.acknowledged)
             self._buffer.release(settlement.done)
@@ -399,52 +352,14 @@ class RequestSender(Generic[PayloadT]):
             more = f" {_OF_COMMANDS}" if issubclass(fatal.error, AccessRefusedError) else ""
             self._fail(fatal.error(f"{message}{more}"))
 
-    def _warn(self, queued: Queued[PayloadT], retry: Retry, now: float) -> None:
-        """Report an outage that lasts, now and then."""
-        elapsed_s = now - queued.first_sent_at
-        if elapsed_s < OUTAGE_S or now < self._warn_at:
-            return
-        self._warn_at = now + WARNING_EVERY_S
-        logger.warning(
-            "Entry %s has not been accepted for %.0f s (%s attempts): %s. %s It is sent again.",
-            queued.entry.id,
-            elapsed_s,
-            queued.attempts,
-            retry.code,
-            retry.message,
-        )
-
     def _acknowledge(self, done: Sequence[tuple[Entry[PayloadT], Acknowledged]]) -> None:
-        """Those delivered come first: they count also if the observer stops at another one.
-
-        After an error, count what is delivered without the observer, which may have raised the error.
-        """
-        delivered = [one for one in done if isinstance(one[1], Delivered)]
-        others = [one for one in done if not isinstance(one[1], Delivered)]
         if self._error is not None:
-            self._finish(delivered)
+            self._done.record_unobserved(done)
             return
-        for some in filter(None, (delivered, others)):
-            try:
-                if self._observer is not None:
-                    self._observer(some)
-                self._finish(some)
-                if any(isinstance(result, DeadLetter) for _, result in some):
-                    self.after_refusal()
-            except Exception as error:  # noqa: BLE001  of any type
-                self._fail(_wrapped(error))
-                return
-
-    def _finish(self, done: Sequence[tuple[Entry[PayloadT], Acknowledged]]) -> None:
-        self._progress.finish([entry.position for entry, _ in done])
-        counters = self._counters
-        for _, result in done:
-            if isinstance(result, Delivered):
-                counters.delivered += 1
-            elif isinstance(result, Dropped):
-                counters.dropped += 1
-            else:
-                counters.dead_letters += 1
+        try:
+            self._done.record(done)
+        except Exception as error:  # noqa: BLE001  of any type
+            self._fail(_wrapped(error))
 
     def _count(self) -> None:
         self._counters.in_flight_requests = len(self._in_flight)

@@ -35,6 +35,7 @@ from penstock.committers.errors import (
     SchemaMismatchError,
 )
 from penstock.writers.requests.client import classify_error
+from penstock.writers.requests.outages import WARNING_EVERY_S
 from penstock.writers.requests.results import (
     DELIVERED,
     DeadLetter,
@@ -48,7 +49,6 @@ from penstock.writers.requests.results import (
 )
 from penstock.writers.requests.retry_after import parse_retry_after
 from penstock.writers.requests.retry_budget import RetryBudget
-from penstock.writers.requests.sender import WARNING_EVERY_S
 
 BUSY = Retry("503", "Busy.")
 FIRST_S = 0.1
