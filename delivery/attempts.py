@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from ..committers.deliveries.contract import LEASE_S_MAX
-from ..committers.deliveries.deliverer import Delivered, Failed
+from ..committers.deliveries.results import Delivered, Failed
 from ..committers.errors import ConfigurationError
 from ..committers.requests.contract import Counters
 from ..committers.store.status import StreamStatus

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from ..committers.commit_runner import Retry
 from ..committers.deliveries.contract import Lease
-from ..committers.deliveries.deliverer import Compactor, Delivered, Failed, StreamDelivery, policy_for
-from ..committers.deliveries.policy import DeliveryPolicy, due, is_put_off
+from ..committers.deliveries.deliverer import Compactor, StreamDelivery
+from ..committers.deliveries.policy import DeliveryPolicy, due, is_put_off, policy_for
+from ..committers.deliveries.results import Delivered, Failed
 from ..committers.errors import (
     CommitStateUnknownError,
     FencedError,

@@ -5,10 +5,11 @@ table's token and its conflict check decide. One round:
 
     finish an unfinished delivery    commit it, or abandon it
     settle                           mark batches before the table's token as COMMITTED
-    choose                           is a delivery due? which batches?
+    choose                           is a delivery due? which batches? (`due_batches`)
     merge, compact                   one manifest, its small files rewritten
     prepare                          make the delivery durable
     commit, finish                   one table commit with the token of the last batch
+    go on                            at once, after a wait, batch by batch, or parked (`retries`)
 
 Protocol: RisingWave RFC 0055 (a log between the stream and the sink, delivered independently), on top of the
 two phases of `two_phase`.
@@ -19,11 +20,10 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
-from itertools import chain, takewhile
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Protocol
 
 from .. import crash_points
 from ..checkpoint_forks import CheckpointForks
@@ -41,18 +41,17 @@ from ..contract import (
 from ..decision import Action, TokenPosition, decide, token_position
 from ..errors import (
     CheckpointMismatchError,
-    CommitStateUnknownError,
     FencedError,
     PenstockError,
     RetryableError,
     TableChangedError,
 )
 from ..store.contract import ManifestStore
-from .contract import BATCHES_READ, Delivery, DeliveryState, DeliveryStore, Lease, Mergeable
-from .policy import DeliveryPolicy, due, is_put_off
-
-TRANSIENT_ERRORS = (RetryableError, CommitStateUnknownError)
-"""Outages and conflicts: retried without limit, and the stream is never parked."""
+from .contract import Delivery, DeliveryState, DeliveryStore, Lease, Mergeable
+from .due_batches import DueBatches
+from .policy import DeliveryPolicy, policy_for
+from .results import TRANSIENT_ERRORS, Delivered, RefusedError, Round
+from .retries import Retries
 
 
 class Compactor(Protocol):
@@ -69,42 +68,6 @@ class Compactor(Protocol):
             RetryableError: storage or cluster failed. No new files are left.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """A committed delivery."""
-
-    delivery: Delivery
-    outcome: Committed | AlreadyCommitted
-    committed_at: datetime
-    source_files: int
-    """Number of files of its batches before they were rewritten; 0 if another process had prepared the
-    delivery.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A failed round. The stream's state in the store has the same error."""
-
-    error: PenstockError
-    retry_at: datetime | None
-    """None if the stream was parked."""
-
-
-Round: TypeAlias = Delivered | Failed | None
-"""None: there was nothing to do."""
-
-
-class _RefusedError(Exception):
-    """The table does not accept these batches, and a retry would not help."""
-
-    def __init__(self, error: PenstockError, manifest: Manifest, delivery: Delivery | None) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.manifest = manifest
-        self.delivery = delivery
 
 
 class StreamDelivery:
@@ -143,13 +106,14 @@ class StreamDelivery:
         self._deliveries = deliveries
         self._table = table
         self._forks = CheckpointForks(store, table)
-        self._policy = policy_for(table, policy)
         self._compact = compact
         self._check = check
-        self._last_checkpointed = last_checkpointed
         self._verified_version = verified_version
         self._clock = clock
         self._rng = rng or random.Random()
+        policy = policy_for(table, policy)
+        self._due_batches = DueBatches(stream, store, deliveries, table, policy, last_checkpointed, clock)
+        self._retries = Retries(deliveries, policy, clock, self._rng)
         self._commit_runner = CommitRunner(store, table, commit_retry, sleep=sleep, rng=self._rng)
 
     def round(self, lease: Lease, trigger: str | None = None) -> Round:
@@ -163,33 +127,17 @@ class StreamDelivery:
             FencedError: another process has taken over the lease.
         """
         state = self._deliveries.state(self._stream)
-        if not self._is_wanted(state, trigger):
+        if not self._due_batches.may_be_due(state, trigger):
             return None
         try:
             delivered = self._round(lease, state, trigger)
-        except _RefusedError as refused:
-            return self._refused(lease, state, refused)
+        except RefusedError as refused:
+            return self._retries.refused(lease, state, refused)
         except TRANSIENT_ERRORS as error:
-            return self._failed(lease, state, error)
+            return self._retries.failed(lease, state, error)
         if delivered is not None:
-            self._succeeded(lease, state, delivered)
+            self._retries.succeeded(lease, state, delivered)
         return delivered
-
-    def _is_wanted(self, state: DeliveryState, trigger: str | None) -> bool:
-        """Return True if a round may have something to do. Called about once per second and before each
-        delivery, so it is cheap for a backlog of any length.
-        """
-        if state.parked_at is not None:
-            return False
-        if trigger is None and is_put_off(state, self._policy, self._clock()):
-            return False
-        backlog = self._deliveries.backlog(self._stream, limit=self._policy.after_batches)
-        if not backlog.batches:
-            return False
-        is_begun = trigger is not None or state.tries > 0 or state.isolate_until >= 0
-        if is_begun or due(backlog, self._policy, self._clock()):
-            return True
-        return self._deliveries.unfinished(self._stream) is not None
 
     def _round(self, lease: Lease, state: DeliveryState, trigger: str | None) -> Delivered | None:
         unfinished = self._deliveries.unfinished(self._stream)
@@ -199,7 +147,7 @@ class StreamDelivery:
             if delivered is not None:
                 return delivered
         self._settle()
-        chosen, why = self._choose(state, trigger)
+        chosen, why = self._due_batches.choose(state, trigger)
         if not chosen:
             return None
         merged = self._merged(chosen)
@@ -215,7 +163,7 @@ class StreamDelivery:
     def _check_table(self, unfinished: Delivery | None) -> None:
         """
         Raises:
-            _RefusedError: the table is no longer the stream's; this affects all batches.
+            RefusedError: the table is no longer the stream's; this affects all batches.
         """
         try:
             self._check()
@@ -223,11 +171,11 @@ class StreamDelivery:
             raise
         except PenstockError as error:
             if unfinished is not None:
-                raise _RefusedError(error, unfinished.manifest, unfinished) from error
+                raise RefusedError(error, unfinished.manifest, unfinished) from error
             oldest = self._deliveries.deliverable(self._stream, 1)
             if not oldest:
                 raise RetryableError(str(error)) from error
-            raise _RefusedError(error, self._manifest(oldest[0]), None) from error
+            raise RefusedError(error, self._manifest(oldest[0]), None) from error
 
     # Unfinished work of other processes -------------------------------------------------------------
 
@@ -251,7 +199,7 @@ class StreamDelivery:
         token = self._table.token(self._stream.query_id)
         if token is None:
             return
-        for record in self._prepared():  # independent of Spark's commit log
+        for record in self._due_batches.prepared():  # independent of Spark's commit log
             action = decide(record, token_position(token, record.batch), record.batch)
             # Committing these again adds nothing, but checks in the table that it is this batch.
             manifest = self._manifest(record)
@@ -273,12 +221,12 @@ class StreamDelivery:
 
         Raises:
             RetryableError: the store does not have the table's last batch yet.
-            _RefusedError: the store has the table's last batch with other source offsets.
+            RefusedError: the store has the table's last batch with other source offsets.
         """
         is_known = (
             waiting.batch.batch_id >= token.batch_id
             or self._store.record(self._stream, token.batch_id) is not None
-            or any(record.batch.batch_id >= token.batch_id for record in self._prepared())
+            or any(record.batch.batch_id >= token.batch_id for record in self._due_batches.prepared())
         )
         if not is_known:
             raise RetryableError(
@@ -290,52 +238,7 @@ class StreamDelivery:
         try:
             self._forks.check_token(self._stream, token)
         except CheckpointMismatchError as error:
-            raise _RefusedError(error, self._manifest(waiting), None) from error
-
-    # Choose -----------------------------------------------------------------------------------------
-
-    def _choose(self, state: DeliveryState, trigger: str | None) -> tuple[list[Manifest], str]:
-        """Return the batches of the next delivery, oldest first, and its reason; an empty list if none is
-        due.
-        """
-        table = self._table
-        last = self._last_checkpointed() if self._policy.after_checkpoint else None
-        records = self._deliverable(last)
-        first = next(records, None)
-        if first is None:
-            return [], ""
-        if first.batch.batch_id <= state.isolate_until:
-            return [self._manifest(first)], trigger or "retry"
-        why = trigger or self._due(last)
-        if why is None:
-            return [], ""
-        manifests = (self._manifest(record) for record in chain([first], records))
-        return table.mergeable(manifests) if isinstance(table, Mergeable) else [next(manifests)], why
-
-    def _due(self, last: int | None) -> str | None:
-        """Return why a delivery of batches up to `last` is due. Adds up only as many as decide that."""
-        before = None if last is None else last + 1
-        backlog = self._deliveries.backlog(self._stream, before, self._policy.after_batches)
-        return due(backlog, self._policy, self._clock())
-
-    def _deliverable(self, last: int | None) -> Iterator[ManifestRecord]:
-        """Yield the batches that may be delivered, oldest first.
-
-        Args:
-            last: the newest batch in Spark's commit log; None: any batch may be delivered
-        """
-        return takewhile(lambda one: last is None or one.batch.batch_id <= last, self._prepared())
-
-    def _prepared(self) -> Iterator[ManifestRecord]:
-        """Yield the batches that are in no delivery, oldest first. Reads one first, then twice as many each
-        time: the cost depends on how many are used, not on how many wait.
-        """
-        limit, after = 1, None
-        while some := self._deliveries.deliverable(self._stream, limit, after):
-            yield from some
-            if len(some) < limit:
-                return
-            limit, after = min(2 * limit, BATCHES_READ), some[-1].batch.batch_id
+            raise RefusedError(error, self._manifest(waiting), None) from error
 
     def _manifest(self, record: ManifestRecord) -> Manifest:
         return stored_manifest(self._store, record.batch)
@@ -354,7 +257,7 @@ class StreamDelivery:
                 " Restore them and run `penstock retry`. Only if they are lost for good, and their rows with "
                 "them: `penstock skip`."
             )
-            raise _RefusedError(error, manifest, None)
+            raise RefusedError(error, manifest, None)
 
     def _merged(self, chosen: Sequence[Manifest]) -> Manifest:
         if not isinstance(self._table, Mergeable):
@@ -366,7 +269,7 @@ class StreamDelivery:
             raise
         except PenstockError as error:
             batches = tuple(manifest.batch for manifest in chosen)
-            raise _RefusedError(error, replace(chosen[-1], merged=batches), None) from error
+            raise RefusedError(error, replace(chosen[-1], merged=batches), None) from error
 
     def _compacted(self, manifest: Manifest) -> Manifest | None:
         """Return the manifest with its small files rewritten; None if they are not rewritten."""
@@ -377,7 +280,7 @@ class StreamDelivery:
         except TRANSIENT_ERRORS:
             raise
         except PenstockError as error:
-            raise _RefusedError(error, manifest, None) from error
+            raise RefusedError(error, manifest, None) from error
 
     # Commit -----------------------------------------------------------------------------------------
 
@@ -403,50 +306,4 @@ class StreamDelivery:
         except (FencedError, *TRANSIENT_ERRORS):
             raise
         except PenstockError as error:
-            raise _RefusedError(error, manifest, delivery) from error
-
-    # Result of a round ------------------------------------------------------------------------------
-
-    def _succeeded(self, lease: Lease, state: DeliveryState, delivered: Delivered) -> None:
-        is_past = delivered.delivery.manifest.batch.batch_id >= state.isolate_until
-        done = replace(
-            state, tries=0, retry_at=None, error="", isolate_until=-1 if is_past else state.isolate_until
-        )
-        if done != state:
-            self._deliveries.set_state(lease, done)
-
-    def _refused(self, lease: Lease, state: DeliveryState, refused: _RefusedError) -> Failed:
-        """Deliver the batches one by one after a failure, so that those before the bad one are committed;
-        then park.
-        """
-        if refused.delivery is not None:
-            self._deliveries.abandon(lease, refused.delivery, str(refused.error))
-        last = refused.manifest.batch.batch_id
-        if len(refused.manifest.batches) > 1 and last > state.isolate_until:
-            self._deliveries.set_state(lease, replace(state, isolate_until=last, error=str(refused.error)))
-            return Failed(refused.error, self._clock())
-        if state.tries + 1 < self._policy.tries_max:
-            return self._failed(lease, state, refused.error)
-        now = self._clock()
-        parked = replace(
-            state,
-            tries=state.tries + 1,
-            retry_at=None,
-            error=str(refused.error),
-            parked_at=now,
-            parked_by="",
-            parked_why=f"batch {last} was refused {state.tries + 1} times",
-        )
-        self._deliveries.set_state(lease, parked)
-        return Failed(refused.error, None)
-
-    def _failed(self, lease: Lease, state: DeliveryState, error: PenstockError) -> Failed:
-        tries = state.tries + 1
-        retry_at = self._clock() + timedelta(seconds=self._policy.wait_s(tries, self._rng))
-        self._deliveries.set_state(lease, replace(state, tries=tries, retry_at=retry_at, error=str(error)))
-        return Failed(error, retry_at)
-
-
-def policy_for(table: Committer, policy: DeliveryPolicy) -> DeliveryPolicy:
-    """Without merging, there is no reason to wait for more batches."""
-    return policy if isinstance(table, Mergeable) else replace(policy, after_batches=1)
+            raise RefusedError(error, manifest, delivery) from error

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from .contract import Backlog, DeliveryState
+from ..contract import Committer
+from .contract import Backlog, DeliveryState, Mergeable
 
 MIB = 1024 * 1024
 CLOCK_DIFFERENCE_S_MAX = 60.0
@@ -35,6 +36,11 @@ class DeliveryPolicy:
         """Wait after this many failures in a row: between half of the step and the whole step."""
         step = min(self.retry_s * 2.0 ** min(tries - 1, 30), self.retry_s_max)
         return step * rng.uniform(0.5, 1.0)
+
+
+def policy_for(table: Committer, policy: DeliveryPolicy) -> DeliveryPolicy:
+    """Without merging, there is no reason to wait for more batches."""
+    return policy if isinstance(table, Mergeable) else replace(policy, after_batches=1)
 
 
 def is_ahead(timestamp: datetime, now: datetime, longest_s: float) -> bool:

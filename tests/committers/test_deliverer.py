@@ -33,8 +33,9 @@ from penstock.committers.contract import (
     PayloadCommitter,
 )
 from penstock.committers.deliveries.contract import Lease, check_none_committed
-from penstock.committers.deliveries.deliverer import Compactor, Delivered, Failed, Round, StreamDelivery
+from penstock.committers.deliveries.deliverer import Compactor, StreamDelivery
 from penstock.committers.deliveries.policy import CLOCK_DIFFERENCE_S_MAX, DeliveryPolicy
+from penstock.committers.deliveries.results import Delivered, Failed, Round
 from penstock.committers.errors import (
     CheckpointMismatchError,
     CommitStateUnknownError,

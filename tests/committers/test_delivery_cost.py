@@ -10,8 +10,9 @@ from tests.support.request_streams import Service
 from tests.support.stores import START, HandClock, run_sql, work_of
 
 from penstock.committers.contract import AbortedBy, Batch, Manifest, ManifestState
-from penstock.committers.deliveries.deliverer import Delivered, StreamDelivery
+from penstock.committers.deliveries.deliverer import StreamDelivery
 from penstock.committers.deliveries.policy import DeliveryPolicy
+from penstock.committers.deliveries.results import Delivered
 from penstock.committers.requests.content import BATCHES_MAX, RequestManifests
 from penstock.committers.requests.contract import Sent
 from penstock.committers.store.sql import SqlManifestStore, open_store

@@ -27,7 +27,7 @@ from tests.support.lakes import LAKES
 from tests.support.stores import statements_of
 
 from penstock.committers.deliveries.contract import Backlog
-from penstock.committers.deliveries.deliverer import Failed
+from penstock.committers.deliveries.results import Failed
 from penstock.committers.errors import AccessRefusedError, FencedError, RetryableError
 from penstock.committers.file_tables.manifest import decode
 from penstock.committers.store.maintenance import WHOLE

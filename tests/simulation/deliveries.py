@@ -16,7 +16,8 @@ from penstock.committers.contract import (
     Manifest,
 )
 from penstock.committers.deliveries.contract import Lease
-from penstock.committers.deliveries.deliverer import Delivered, Failed, StreamDelivery
+from penstock.committers.deliveries.deliverer import StreamDelivery
+from penstock.committers.deliveries.results import Delivered, Failed
 from penstock.committers.errors import (
     CheckpointGoneError,
     CheckpointMismatchError,

@@ -68,6 +68,7 @@ RECOVERY = "committers/recovery.py::Recovery"
 FORKS = "committers/checkpoint_forks.py::CheckpointForks"
 CLEANUP = "committers/cleanup.py::Cleanup"
 DELIVERY = "committers/deliveries/deliverer.py::StreamDelivery"
+DUE_BATCHES = "committers/deliveries/due_batches.py::DueBatches"
 REQUESTS = "committers/requests/committer.py::RequestCommitter"
 SENDING = "committers/requests/delivery.py"
 STORE = "committers/store/sql.py::SqlManifestStore"
@@ -321,7 +322,11 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "deliverAfterCheckpoint": Mutation(
         "delivers batches that Spark's commits log does not have",
-        instead(f"{DELIVERY}._deliverable", "last is None or one.batch.batch_id <= last", "True"),
+        instead(
+            f"{DUE_BATCHES}._deliverable",
+            "last is None or one.batch.batch_id <= last",
+            "True",
+        ),
     ),
     "a failed overlap check abandons the delivery": Mutation(
         "tries a delivery again of which another process has committed a part",
