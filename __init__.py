@@ -38,9 +38,7 @@ if TYPE_CHECKING:
         SqsDataSource,
     )
     from .datasource.delta.source import DeltaDataSource
-    from .datasource.distribute import distribute
     from .datasource.ducklake.source import DuckLakeDataSource
-    from .datasource.error_of import error_of
     from .datasource.fanout.source import FanoutDataSource
     from .datasource.files.source import FilesDataSource
     from .datasource.http.source import HttpDataSource
@@ -52,9 +50,11 @@ if TYPE_CHECKING:
     from .datasource.paimon.source import PaimonDataSource
     from .datasource.postgres.source import PostgresDataSource
     from .datasource.redis.source import RedisDataSource
-    from .datasource.registration import register
     from .datasource.search.sources import ElasticsearchDataSource, OpenSearchDataSource
-    from .datasource.start_settings import START_SETTINGS
+    from .datasource.spark.distribute import distribute
+    from .datasource.spark.error_of import error_of
+    from .datasource.spark.registration import register
+    from .datasource.spark.start_settings import START_SETTINGS
     from .delivery.handle import DeliveryHandle, start_delivery
 
 __version__ = "0.1.0"
@@ -122,11 +122,11 @@ _HOME = {
     "PaimonDataSource": "datasource.paimon.source",
     "PostgresDataSource": "datasource.postgres.source",
     "RedisDataSource": "datasource.redis.source",
-    "START_SETTINGS": "datasource.start_settings",
+    "START_SETTINGS": "datasource.spark.start_settings",
     "SqsDataSource": "datasource.aws.sources",
-    "distribute": "datasource.distribute",
-    "error_of": "datasource.error_of",
-    "register": "datasource.registration",
+    "distribute": "datasource.spark.distribute",
+    "error_of": "datasource.spark.error_of",
+    "register": "datasource.spark.registration",
     "start_delivery": "delivery.handle",
 }
 

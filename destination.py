@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .committers.cleanup import CleanableTable, ListedFile
+    from .committers.cleaning.cleanup import CleanableTable, ListedFile
     from .committers.contract import (
         AlreadyCommitted,
         AttemptId,
@@ -34,11 +34,10 @@ if TYPE_CHECKING:
     )
     from .committers.crash_points import reach
     from .committers.deliveries.contract import Mergeable
-    from .committers.file_manifests import FileManifests
+    from .committers.file_tables.file_manifests import FileManifests
     from .committers.progress import BatchInDelivery, Progress, ProgressStore, StoresProgress
+    from .committers.protocol.token_check import is_committed
     from .committers.requests.contract import ChecksDestination, RowPlace
-    from .committers.token_check import is_committed
-    from .datasource.base_source import PenstockDataSource
     from .datasource.destinations import DestinationType, QueryRecords
     from .datasource.options.declaring import declared, option, optional, options_of, passed_on
     from .datasource.options.delivery import DeliveryOptions
@@ -57,8 +56,9 @@ if TYPE_CHECKING:
         SupportsOrigins,
         SupportsTableIdentity,
     )
-    from .datasource.stored_table import Cleanable, StoredTable, TableNow
-    from .datasource.table_access import TableAccess
+    from .datasource.spark.base_source import PenstockDataSource
+    from .datasource.stored.stored_table import Cleanable, StoredTable, TableNow
+    from .datasource.stored.table_access import TableAccess
     from .writers.factory import TaskWriters
     from .writers.requests.acknowledgements import UNACKNOWLEDGED
     from .writers.requests.client import Client, classify_error
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from .writers.requests.row_requests import RowRequests
 
 _HOME = {
-    "committers.cleanup": ("CleanableTable", "ListedFile"),
+    "committers.cleaning.cleanup": ("CleanableTable", "ListedFile"),
     "committers.contract": (
         "AlreadyCommitted",
         "AttemptId",
@@ -102,10 +102,10 @@ _HOME = {
     ),
     "committers.crash_points": ("reach",),
     "committers.deliveries.contract": ("Mergeable",),
-    "committers.file_manifests": ("FileManifests",),
+    "committers.file_tables.file_manifests": ("FileManifests",),
     "committers.progress": ("BatchInDelivery", "Progress", "ProgressStore", "StoresProgress"),
-    "committers.token_check": ("is_committed",),
-    "datasource.base_source": ("PenstockDataSource",),
+    "committers.protocol.token_check": ("is_committed",),
+    "datasource.spark.base_source": ("PenstockDataSource",),
     "datasource.destinations": ("DestinationType", "QueryRecords"),
     "datasource.options.declaring": ("declared", "passed_on", "option", "optional", "options_of"),
     "datasource.options.delivery": ("DeliveryOptions",),
@@ -119,8 +119,8 @@ _HOME = {
         "SupportsOrigins",
         "Sink",
     ),
-    "datasource.stored_table": ("Cleanable", "StoredTable", "TableNow"),
-    "datasource.table_access": ("TableAccess",),
+    "datasource.stored.stored_table": ("Cleanable", "StoredTable", "TableNow"),
+    "datasource.stored.table_access": ("TableAccess",),
     "writers.factory": ("TaskWriters",),
     "committers.requests.contract": (
         "ChecksDestination",

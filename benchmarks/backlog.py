@@ -26,7 +26,7 @@ from penstock.committers.store.sql import open_store
 from penstock.datasource.http.sink import DESTINATION
 from penstock.datasource.plug_ins import load
 from penstock.datasource.settings import register_stream
-from penstock.datasource.table_access import TableAccess
+from penstock.datasource.stored.table_access import TableAccess
 from penstock.delivery.attempts import DeliveryListener, DeliveryReport, ServiceSettings
 from penstock.delivery.context import DeliveryContext
 from penstock.delivery.drain import drain

@@ -176,7 +176,7 @@ def commit_by_pyiceberg(stream: Stream, catalog: Catalog, name: str, file_count:
 
 def _plan_of(stream: Stream) -> Any:
     from penstock.committers.contract import Batch
-    from penstock.datasource.batch_plan import BatchPlan
+    from penstock.datasource.planning.batch_plan import BatchPlan
 
     return BatchPlan(Batch(stream.key, stream.next_batch, ""))
 

@@ -27,7 +27,7 @@ from benchmarks.streams import FORMATS, QUERY, Stream, sink_of, write_rows
 from penstock.committers.contract import DataFile
 from penstock.committers.errors import PenstockError
 from penstock.committers.file_tables.compaction import Compaction, CompactionPolicy
-from penstock.datasource.batch_plan import BatchPlan
+from penstock.datasource.planning.batch_plan import BatchPlan
 from penstock.delivery.compaction import TableFileRewriter
 from penstock.delivery.rewriting import GroupRewriter, InlineExecutor
 from penstock.testing.duckdb_reader import load_extensions

@@ -31,8 +31,8 @@ from benchmarks.streams import QUERY, Stream, sink_of, write_rows
 from penstock.committers.contract import DataFile, StreamKey
 from penstock.committers.maintenance import MaintenancePolicy
 from penstock.committers.store.sql import open_store
-from penstock.datasource.batch_plan import BatchPlan
-from penstock.datasource.planning import store_url
+from penstock.datasource.planning.batch_plan import BatchPlan
+from penstock.datasource.planning.plan import store_url
 from penstock.delivery.maintenance_steps import maintenance_runner
 
 BATCHES = 20_000

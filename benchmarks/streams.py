@@ -25,14 +25,14 @@ from penstock.committers.contract import (
     Outcome,
     StreamKey,
 )
-from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import commit_batch
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
 from penstock.datasource.file_table import FileTableSink
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.iceberg.sink import IcebergSink
-from penstock.datasource.planning import plan_batch, store_url
+from penstock.datasource.planning.batch_plan import BatchPlan, CommittableMessage
+from penstock.datasource.planning.plan import plan_batch, store_url
 from penstock.datasource.query import Query
 from penstock.datasource.stores import borrow_store
 from penstock.writers.parts import PartPayload, PartPayloads

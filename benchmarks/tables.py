@@ -32,8 +32,8 @@ from penstock.testing.conformance.query import ids
 from penstock.testing.duckdb_reader import load_extensions
 
 if TYPE_CHECKING:
-    from penstock.datasource.base_source import PenstockDataSource
     from penstock.datasource.destinations import DestinationType
+    from penstock.datasource.spark.base_source import PenstockDataSource
 
 ROWS, QUICK_ROWS = 2_000_000, 500_000
 ARROW_ROWS = 2000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..committers.errors import ConfigurationError
 from ..committers.store.sql import SqlManifestStore, open_store, sqlite_url
-from ..datasource.checkpoint import STORE_FILE
+from ..datasource.spark.checkpoint import STORE_FILE
 from ..writers.local_path import local_path
 
 

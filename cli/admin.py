@@ -17,12 +17,12 @@ from ..committers.errors import (
 )
 from ..committers.store.sql import SqlManifestStore
 from ..committers.store.status import StreamStatus
-from ..datasource.checkpoint import Checkpoint
 from ..datasource.destinations import open_committer, paths_of, stored_table
 from ..datasource.settings import DEAD_LETTERS
 from ..datasource.sink import Sink
-from ..datasource.stored_table import Cleanable
-from ..datasource.table_access import TableAccess
+from ..datasource.spark.checkpoint import Checkpoint
+from ..datasource.stored.stored_table import Cleanable
+from ..datasource.stored.table_access import TableAccess
 from ..delivery.stream_settings import StreamSettings, build_sink
 from ..writers.local_path import is_relative
 from .leases import held_lease

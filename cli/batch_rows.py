@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from ..committers.contract import ManifestState
 from ..committers.errors import ConfigurationError, TableNotSupportedError
-from ..committers.row_text import row_text
-from ..committers.safe_text import one_line
-from ..datasource.batch_rows import HoldsRows
+from ..committers.texts.row_text import row_text
+from ..committers.texts.safe_text import one_line
 from ..datasource.destinations import stored_table
+from ..datasource.stored.batch_rows import HoldsRows
 from . import output
 
 if TYPE_CHECKING:
     from ..committers.contract import Manifest, ManifestRecord
     from ..committers.store.sql import SqlManifestStore
     from ..committers.store.status import StreamStatus
-    from ..datasource.batch_rows import WaitingRows
-    from ..datasource.table_access import TableAccess
+    from ..datasource.stored.batch_rows import WaitingRows
+    from ..datasource.stored.table_access import TableAccess
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,13 @@ from ..committers.errors import (
     TableNotSupportedError,
     shown,
 )
-from ..committers.safe_text import get_logger
 from ..committers.store.dead_letters import Resend
+from ..committers.texts.safe_text import get_logger
 from ..datasource.dead_letters import LETTERS, committed_up_to, letters_batch, write_rows
 from ..datasource.destinations import access_of, stored_table
 from ..datasource.settings import DEAD_LETTERS, settings_of
 from ..datasource.sink import check_same_table
-from ..datasource.stored_table import Readable
+from ..datasource.stored.stored_table import Readable
 from ..delivery.stream_settings import StreamSettings, access_to_letters, build_sink, find_letters
 from .admin import last_in_table
 from .leases import held_lease
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..committers.store.sql import SqlManifestStore
     from ..committers.store.status import StreamStatus
     from ..datasource.sink import Sink
-    from ..datasource.table_access import TableAccess
+    from ..datasource.stored.table_access import TableAccess
 
 logger = get_logger(__name__)
 

@@ -15,10 +15,10 @@ from types import FrameType
 from typing import Any
 
 from ..committers.errors import ConfigurationError, RetryableError
-from ..committers.safe_text import get_logger, one_line
 from ..committers.store.database import displayed_url
 from ..committers.store.sql import SqlManifestStore
-from ..datasource.table_access import TableAccess
+from ..committers.texts.safe_text import get_logger, one_line
+from ..datasource.stored.table_access import TableAccess
 from ..delivery.attempts import DeliveryListener, DeliveryReport
 from ..delivery.context import DeliveryContext
 from ..delivery.drain import Drained, drain

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ..committers.cleanup import ClassifiedFiles
+from ..committers.cleaning.cleanup import ClassifiedFiles
 from ..committers.errors import ConfigurationError, PenstockError
-from ..committers.safe_text import one_line
 from ..committers.store.sql import SqlManifestStore
 from ..committers.store.status import StreamStatus
+from ..committers.texts.safe_text import one_line
 from ..datasource.destinations import cleanup_of, stored_table
-from ..datasource.stored_table import Cleanable
-from ..datasource.stream_access import has_own_access
-from ..datasource.table_access import TableAccess
+from ..datasource.stored.stored_table import Cleanable
+from ..datasource.stored.stream_access import has_own_access
+from ..datasource.stored.table_access import TableAccess
 from . import output
 
 GRACE_MIN = timedelta(hours=1)

@@ -20,14 +20,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..committers.cleanup import ListedFile
+from ..committers.cleaning.cleanup import ListedFile
 from ..committers.contract import Batch, DataFile, ManifestRecord, Token
 from ..committers.errors import PenstockError
-from ..committers.recovery import Recovered
-from ..committers.safe_text import one_line, safe, without_credentials
+from ..committers.protocol.recovery import Recovered
 from ..committers.store.selection import short_id
 from ..committers.store.status import StreamStatus, WrittenTable
-from ..datasource.stored_table import TableNow
+from ..committers.texts.safe_text import one_line, safe, without_credentials
+from ..datasource.stored.stored_table import TableNow
 from ..delivery.listeners import version_json
 
 FILES_SHOWN = 10

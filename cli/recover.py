@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 from ..committers.contract import ManifestState
 from ..committers.errors import ConfigurationError, PenstockError, TableChangedError
-from ..committers.recovery import Recovered, Recovery
+from ..committers.protocol.recovery import Recovered, Recovery
 from ..committers.store.sql import SqlManifestStore
 from ..committers.store.status import StreamStatus
 from ..datasource.destinations import open_committer, stored_table
 from ..datasource.sink import SupportsTableIdentity, check_same_table
-from ..datasource.stored_table import TableNow
-from ..datasource.table_access import TableAccess
+from ..datasource.stored.stored_table import TableNow
+from ..datasource.stored.table_access import TableAccess
 from ..delivery.stream_settings import StreamSettings
 from . import output
 

@@ -17,7 +17,7 @@ from ..committers.contract import ManifestState
 from ..committers.errors import ConfigurationError
 from ..committers.store.sql import SqlManifestStore
 from ..committers.store.status import StreamStatus
-from ..datasource.checkpoint import Checkpoint
+from ..datasource.spark.checkpoint import Checkpoint
 
 METADATA = "metadata"
 CHECKSUM = ".metadata.crc"

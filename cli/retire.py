@@ -10,11 +10,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from ..committers.errors import ConfigurationError, PenstockError
-from ..committers.safe_text import one_line
 from ..committers.store.sql import SqlManifestStore
 from ..committers.store.status import StreamStatus
-from ..datasource.checkpoint import STORE_FILE
-from ..datasource.table_access import TableAccess
+from ..committers.texts.safe_text import one_line
+from ..datasource.spark.checkpoint import STORE_FILE
+from ..datasource.stored.table_access import TableAccess
 from ..delivery.retiring import Leftovers, Retirement
 from . import output
 from .admin import checkpoint_of

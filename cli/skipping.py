@@ -20,7 +20,7 @@ from ..datasource.destinations import stored_table
 from ..datasource.plug_ins import data_source_of
 from ..datasource.settings import DEAD_LETTERS, settings_of
 from ..datasource.sink import open_table
-from ..datasource.stored_table import Readable
+from ..datasource.stored.stored_table import Readable
 from ..delivery.stream_settings import (
     StreamSettings,
     access_beside,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ..committers.store.sql import SqlManifestStore
     from ..committers.store.status import StreamStatus
     from ..datasource.sink import Sink
-    from ..datasource.table_access import TableAccess
+    from ..datasource.stored.table_access import TableAccess
 
 FOLDER = "penstock-skipped"
 """Folder of the default table of skipped rows, in the checkpoint."""

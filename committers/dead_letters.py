@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .contract import DeadLetter, StreamKey
 from .errors import SchemaMismatchError
-from .safe_text import without_credentials
+from .texts.safe_text import without_credentials
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from .safe_text import safe, shortened, without_credentials
+from .texts.safe_text import safe, shortened, without_credentials
 
 MESSAGE_MAX = 4000
 """Maximum length of a message. The middle of a longer one is left out."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any
 
-from .safe_text import get_logger
+from .texts.safe_text import get_logger
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL

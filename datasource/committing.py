@@ -18,19 +18,19 @@ from ..committers.contract import (
     StreamKey,
     Target,
 )
-from ..committers.decoupled import DecoupledCommitter, DeliveringCommitter
 from ..committers.errors import PenstockError, of_target
-from ..committers.preparing import BatchCommitter, Preparation, TargetBatch
-from ..committers.safe_text import get_logger
+from ..committers.protocol.decoupled import DecoupledCommitter, DeliveringCommitter
+from ..committers.protocol.preparing import BatchCommitter, Preparation, TargetBatch
+from ..committers.protocol.two_phase import TwoPhaseCommitter
 from ..committers.store.sql import SqlManifestStore, open_store, open_store_in_memory
-from ..committers.two_phase import TwoPhaseCommitter
+from ..committers.texts.safe_text import get_logger
 from ..writers.parts import PartPayloads
-from .batch_plan import CommittableMessage, PlannedTarget
 from .dead_letters import letter_sink_of, try_to_deliver_letters
-from .event_time import oldest
-from .new_target import can_start_with
 from .options.stream import StreamOptions
-from .planning import retry, store_url
+from .planning.batch_plan import CommittableMessage, PlannedTarget
+from .planning.event_time import oldest
+from .planning.new_target import can_start_with
+from .planning.plan import retry, store_url
 from .query import Query, batch_of_target
 from .sink import Destination, Sink, check_same_table, open_table
 from .stores import borrow_store

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ..committers import crash_points
-from ..committers.commit_runner import Retry
 from ..committers.contract import AttemptId, Batch, Committable, DeadLetter, StreamKey
 from ..committers.dead_letters import letters_stream, row_in
-from ..committers.decision import Action
 from ..committers.errors import ConfigurationError, PenstockError
-from ..committers.recovery import Recovery
-from ..committers.row_text import row_text
-from ..committers.safe_text import get_logger
-from ..committers.two_phase import TwoPhaseCommitter
+from ..committers.protocol.commit_runner import Retry
+from ..committers.protocol.decision import Action
+from ..committers.protocol.recovery import Recovery
+from ..committers.protocol.two_phase import TwoPhaseCommitter
+from ..committers.texts.row_text import row_text
+from ..committers.texts.safe_text import get_logger
 from ..writers.partition import write_partition
 from .options.dead_letters import letter_options
 from .plug_ins import data_source_of

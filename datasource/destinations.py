@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..committers.cleanup import Cleanup
+from ..committers.cleaning.cleanup import Cleanup
 from ..committers.errors import ConfigurationError, shown
 from ..committers.progress import with_store
 from .options.parsing import Option
 from .plug_ins import BUILT_IN, GROUP, load, plug_ins
 from .sink import Destination
-from .stored_table import Cleanable, StoredTable
-from .table_access import TableAccess
+from .stored.stored_table import Cleanable, StoredTable
+from .stored.table_access import TableAccess
 
 if TYPE_CHECKING:
     from ..committers.contract import Committer, DataFile, Manifest, StreamKey
@@ -118,7 +118,7 @@ def stored_table(stream: StreamStatus, access: TableAccess) -> StoredTable:
 
 def access_of(stream: StreamStatus, access: TableAccess) -> TableAccess:
     """Return the options of a process for one stream. See `merged_access`. Raises as `destination_type`."""
-    from .stream_access import merged_access  # loads SQLAlchemy, which executors do not need
+    from .stored.stream_access import merged_access  # loads SQLAlchemy, which executors do not need
 
     return merged_access(stream, destination_type(stream.key, stream.kind).options, access)
 

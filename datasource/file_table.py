@@ -21,7 +21,7 @@ from .sink import Destination, Maintainable, SupportsOrdering, SupportsOrigins, 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..committers.cleanup import NameParser
+    from ..committers.cleaning.cleanup import NameParser
     from ..committers.contract import StreamKey
 
 CompactWith: TypeAlias = Literal["local", "spark", "none"]

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from ..committers.store.sql import SqlManifestStore
     from ..committers.store.status import WrittenTable
     from ..writers.parquet.write_config import WriteConfig
-    from .stored_table import Cleanable
-    from .table_access import TableAccess
+    from .stored.stored_table import Cleanable
+    from .stored.table_access import TableAccess
 
 
 TableT_co = TypeVar("TableT_co", covariant=True)

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
+from ..committers.cleaning.regular_files import open_input
 from ..committers.contract import DataFile, Manifest
 from ..committers.crash_points import reach
 from ..committers.errors import ConfigurationError, PenstockError, RetryableError
 from ..committers.file_tables.compaction import Rewritten
 from ..committers.file_tables.manifest import LakeManifest
-from ..committers.regular_files import open_input
-from ..committers.safe_text import get_logger
+from ..committers.texts.safe_text import get_logger
 from ..writers.parquet.compaction import RewriteGroup, choose_groups
 from ..writers.parquet.file import Encodings, OpenParquetFile
 from ..writers.parquet.file_names import FileNames

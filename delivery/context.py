@@ -12,12 +12,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..committers.requests.contract import Counters
-from ..committers.safe_text import get_logger
 from ..committers.store.database import Clock
 from ..committers.store.sql import SqlManifestStore, utc_now
 from ..committers.store.status import StreamStatus
-from ..datasource.stream_access import about_unknown_names
-from ..datasource.table_access import TableAccess
+from ..committers.texts.safe_text import get_logger
+from ..datasource.stored.stream_access import about_unknown_names
+from ..datasource.stored.table_access import TableAccess
 from .attempts import DeliveryListener, DeliveryReport, ServiceSettings
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..committers.errors import ConfigurationError, PenstockError
-from ..committers.safe_text import get_logger
-from ..datasource.table_access import StreamAccess, TableAccess
+from ..committers.texts.safe_text import get_logger
+from ..datasource.stored.table_access import StreamAccess, TableAccess
 from .attempts import ServiceSettings
 from .context import DeliveryContext
 from .listeners import LOOPBACK

@@ -14,7 +14,7 @@ from types import TracebackType
 
 from ..committers.deliveries.contract import DeliveryStore, Lease
 from ..committers.errors import CommitStateUnknownError, FencedError, RetryableError
-from ..committers.safe_text import get_logger
+from ..committers.texts.safe_text import get_logger
 
 logger = get_logger(__name__)
 

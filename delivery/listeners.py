@@ -9,10 +9,10 @@ from typing import Any
 
 from ..committers.contract import Committed
 from ..committers.errors import PenstockError
-from ..committers.safe_text import get_logger
 from ..committers.store.database import displayed_url
 from ..committers.store.selection import short_id
 from ..committers.store.status import StreamStatus
+from ..committers.texts.safe_text import get_logger
 from .attempts import DeliveryListener, DeliveryReport
 
 logger = get_logger("penstock.delivery")

@@ -25,8 +25,8 @@ from ..committers.file_tables.manifest import LakeManifest
 from ..committers.maintenance import MaintenancePolicy, Step
 from ..datasource.destinations import cleanup_of, paths_of
 from ..datasource.sink import Destination, Maintainable
-from ..datasource.stored_table import Cleanable
-from ..datasource.table_access import TableAccess
+from ..datasource.stored.stored_table import Cleanable
+from ..datasource.stored.table_access import TableAccess
 from ..writers.parquet.compaction import SMALL
 from ..writers.parquet.write_config import WriteConfig
 from .compaction import TableFileRewriter

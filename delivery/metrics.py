@@ -21,10 +21,10 @@ from prometheus_client.registry import Collector
 from ..committers.contract import Committed, StreamKey
 from ..committers.errors import ManifestCorruptError
 from ..committers.requests.contract import Counters
-from ..committers.safe_text import one_line
 from ..committers.store.database import Clock
 from ..committers.store.sql import utc_now
 from ..committers.store.status import StreamStatus
+from ..committers.texts.safe_text import one_line
 from .attempts import DeliveryListener, DeliveryReport
 from .stream_settings import StreamSettings
 

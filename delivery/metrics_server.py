@@ -14,7 +14,7 @@ from prometheus_client import MetricsHandler
 from prometheus_client.registry import Collector
 
 from ..committers.errors import ConfigurationError
-from ..committers.safe_text import get_logger
+from ..committers.texts.safe_text import get_logger
 
 logger = get_logger(__name__)
 

@@ -20,13 +20,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from ..committers.cleanup import Cleanup, ListedFile
+from ..committers.cleaning.cleanup import Cleanup, ListedFile
 from ..committers.crash_points import reach
 from ..committers.dead_letters import resent_stream, skipped_stream
 from ..committers.errors import RetryableError
 from ..committers.row_log.sharing import row_log_in
 from ..datasource.destinations import access_of, cleanup_of, destination_type, stored_table
-from ..datasource.stored_table import Cleanable
+from ..datasource.stored.stored_table import Cleanable
 from .sources import remove_sources
 from .stream_settings import StreamSettings, access_to_letters, build_sink, find_letters
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from ..committers.store.sql import SqlManifestStore
     from ..committers.store.status import StreamStatus
     from ..datasource.destinations import QueryRecords
-    from ..datasource.stored_table import StoredTable
-    from ..datasource.table_access import TableAccess
+    from ..datasource.stored.stored_table import StoredTable
+    from ..datasource.stored.table_access import TableAccess
 
 _ANY_BATCH = 2**63 - 1
 

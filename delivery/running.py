@@ -7,13 +7,13 @@ import threading
 from dataclasses import dataclass, field, replace
 
 from ..committers.errors import ConfigurationError, PenstockError, StoreMissingError, StoreUnreachableError
-from ..committers.safe_text import get_logger
 from ..committers.store.database import displayed_url
 from ..committers.store.selection import is_named
 from ..committers.store.sql import SqlManifestStore, open_store, sqlite_url
 from ..committers.store.status import StreamStatus
-from ..datasource.checkpoint import STORE_FILE
-from ..datasource.moved_checkpoint import follow_moved_checkpoint
+from ..committers.texts.safe_text import get_logger
+from ..datasource.planning.moved_checkpoint import follow_moved_checkpoint
+from ..datasource.spark.checkpoint import STORE_FILE
 from ..writers.local_path import local_path
 from .context import DeliveryContext, new_holder
 from .service import TRANSIENT_ERRORS, DeliveryService, Pauses

@@ -15,9 +15,9 @@ from datetime import datetime
 
 from ..committers.contract import StreamKey
 from ..committers.errors import CommitStateUnknownError, PenstockError, RetryableError
-from ..committers.safe_text import get_logger
 from ..committers.store.sql import SqlManifestStore
 from ..committers.store.status import StreamStatus
+from ..committers.texts.safe_text import get_logger
 from .attempts import DeliveryAttempt, DeliveryRequest
 from .context import DeliveryContext
 from .stream_maintenance import is_maintenance_due, maintained_at

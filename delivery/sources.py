@@ -5,8 +5,8 @@ delivery has been in the table, by the table's own token, for the grace period, 
 the delivery itself, by any readable version of the table, or by a version whose files are still to be
 deleted.
 
-The order of reading is that of `committers.cleanup`: first the token, then the references. Later commits
-belong to later batches.
+The order of reading is that of `committers.cleaning.cleanup`: first the token, then the references. Later
+commits belong to later batches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 
-from ..committers.cleanup import CleanableTable
+from ..committers.cleaning.cleanup import CleanableTable
 from ..committers.contract import Manifest, StreamKey
 from ..committers.store.delivery_queries import DeliveryRecord
 from ..committers.store.sql import SqlManifestStore

@@ -9,11 +9,11 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from ..committers.errors import PenstockError
-from ..committers.safe_text import get_logger
 from ..committers.store.maintenance import WHOLE
+from ..committers.texts.safe_text import get_logger
 from ..datasource.destinations import access_of, stored_table
 from ..datasource.sink import Destination, Maintainable
-from ..datasource.stored_table import Cleanable
+from ..datasource.stored.stored_table import Cleanable
 from .maintenance_steps import MaintenanceRunner, maintenance_runner
 from .sources import SOURCES_GRACE, remove_sources
 

@@ -17,7 +17,7 @@ from ..datasource.destinations import access_of, destination_type
 from ..datasource.options.parsing import Option, not_storable
 from ..datasource.settings import DEAD_LETTERS
 from ..datasource.sink import Destination, Sink
-from ..datasource.table_access import TableAccess
+from ..datasource.stored.table_access import TableAccess
 
 if TYPE_CHECKING:
     from ..committers.contract import StreamKey

@@ -12,7 +12,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ..committers.commit_runner import Retry
 from ..committers.deliveries.contract import Lease
 from ..committers.deliveries.deliverer import Compactor, StreamDelivery
 from ..committers.deliveries.policy import DeliveryPolicy, due, is_put_off, policy_for
@@ -23,12 +22,13 @@ from ..committers.errors import (
     PenstockError,
     RetryableError,
 )
+from ..committers.protocol.commit_runner import Retry
 from ..committers.requests.contract import Counters, CountsRequests
-from ..committers.safe_text import get_logger
-from ..datasource.checkpoint import Checkpoint
+from ..committers.texts.safe_text import get_logger
 from ..datasource.dead_letters import try_to_deliver_letters
 from ..datasource.file_table import Compactable
 from ..datasource.sink import Destination, check_same_table, open_table
+from ..datasource.spark.checkpoint import Checkpoint
 from .attempts import DeliveryAttempt, DeliveryReport, DeliveryRequest
 from .context import DeliveryContext
 from .lease import HeldLease

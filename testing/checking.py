@@ -135,7 +135,7 @@ def _pending(store: str | Path, table_uri: str) -> list[str]:
 
 def _open(store: str) -> SqlManifestStore:
     from ..committers.store.sql import open_store, sqlite_url
-    from ..datasource.checkpoint import STORE_FILE
+    from ..datasource.spark.checkpoint import STORE_FILE
     from ..writers.local_path import local_path
 
     folder = local_path(store)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, runtime_checkable
 from ..committers.contract import PayloadT
 from ..committers.dead_letters import DOES_NOT_FIT, WRITING, BadRows, LetterBox, dead_letter
 from ..committers.errors import ConfigurationError, SchemaMismatchError
-from ..committers.safe_text import get_logger
+from ..committers.texts.safe_text import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from penstock.datasource.spark_workers import release_caches
+from penstock.datasource.spark.spark_workers import release_caches
 
 
 class EmptyDataSource(DataSource):
@@ -62,6 +62,6 @@ class FilesWriter(EmptyWriter):
     def _take(self, batches: Iterator[Any]) -> None:
         from benchmarks.files import write_file
 
-        from penstock.datasource.coalescing import coalesced
+        from penstock.datasource.spark.coalescing import coalesced
 
         write_file(Path(self._options["path"]), coalesced(batches))

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import penstock
-from penstock.datasource.arrow_batches import BYTES_MAX, NO_BOUND, ROWS_MAX
+from penstock.datasource.spark.arrow_batches import BYTES_MAX, NO_BOUND, ROWS_MAX
 
 JVM_EXTENSIONS = "io.delta.sql.DeltaSparkSessionExtension"
 """delta-spark needs this extension for the whole Spark."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...datasource.table_access import TableAccess
+from ...datasource.stored.table_access import TableAccess
 from . import options
 from .common import checked_reason, confirm, one_stream, opened_store, operator
 

@@ -13,7 +13,7 @@ from ...committers.errors import ConfigurationError, PenstockError, shown
 if TYPE_CHECKING:
     from ...committers.store.sql import SqlManifestStore
     from ...committers.store.status import StreamStatus
-    from ...datasource.table_access import TableAccess
+    from ...datasource.stored.table_access import TableAccess
 
 
 def opened_store(
@@ -31,7 +31,7 @@ def opened_store(
         store = os.environ.get("PENSTOCK_STORE") or None
     opened = open_named_store(checkpoint, store)
     if access is not None and access.streams:
-        from ...datasource.stream_access import about_unknown_names
+        from ...datasource.stored.stream_access import about_unknown_names
 
         try:
             unknown = about_unknown_names(access, opened.streams(), opened.name)
@@ -48,7 +48,7 @@ def one_stream(store: SqlManifestStore, name: str | None) -> StreamStatus:
     from dataclasses import replace
 
     from ...committers.store.selection import select_one
-    from ...datasource.moved_checkpoint import settings_here
+    from ...datasource.planning.moved_checkpoint import settings_here
 
     found = select_one(store.streams(), name)
     return replace(found, settings=settings_here(store, found.key))

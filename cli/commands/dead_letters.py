@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...datasource.table_access import TableAccess
+from ...datasource.stored.table_access import TableAccess
 from . import options
 from .common import confirm, opened_store, parse_time
 
@@ -155,8 +155,8 @@ def show_letters(
 
     Example: `penstock dead-letters show flights --batch 17 --checkpoint /checkpoints/flights`
     """
-    from ...committers.safe_text import one_line
     from ...committers.store.selection import select_one
+    from ...committers.texts.safe_text import one_line
     from ...datasource.dead_letters import LETTERS
     from .. import dead_letters, output
 

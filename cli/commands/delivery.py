@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from ...datasource.table_access import TableAccess
+from ...datasource.stored.table_access import TableAccess
 from ..exit_codes import ATTENTION, FAILED
 from . import options
 

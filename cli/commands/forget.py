@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...datasource.table_access import TableAccess
+from ...datasource.stored.table_access import TableAccess
 from . import options
 from .common import confirm, one_stream, opened_store
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...committers.errors import ConfigurationError, TableChangedError
-from ...datasource.table_access import TableAccess
+from ...datasource.stored.table_access import TableAccess
 from ..exit_codes import ATTENTION
 from . import options
 from .common import opened_store, utc_now

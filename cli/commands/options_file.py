@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...committers.errors import ConfigurationError
-from ...datasource.table_access import StreamAccess, TableAccess
+from ...datasource.stored.table_access import StreamAccess, TableAccess
 from .options import Catalog, OptionsFile, Storage
 
 _VARIABLES = {"storage": "PENSTOCK_STORAGE", "catalog": "PENSTOCK_CATALOG"}
@@ -113,8 +113,8 @@ def _are_strings(objects: Mapping[str, Any]) -> bool:
 
 
 def _warn_of_secrets(store: str | None, typed: Mapping[str, Any]) -> None:
-    from ...committers.safe_text import has_credentials
-    from ...committers.secrets import names_a_secret
+    from ...committers.texts.safe_text import has_credentials
+    from ...committers.texts.secrets import names_a_secret
 
     shown = ["--store"] if has_credentials(store or "") else []
     for name in _VARIABLES:

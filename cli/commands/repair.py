@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...datasource.table_access import TableAccess
+from ...datasource.stored.table_access import TableAccess
 from ..exit_codes import ATTENTION, FAILED
 from . import options
 from .common import confirm, opened_store, utc_now

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ...datasource.table_access import TableAccess
+from ...datasource.stored.table_access import TableAccess
 from ..exit_codes import FAILED
 from . import options
 from .common import confirm, opened_store

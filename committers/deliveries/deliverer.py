@@ -26,8 +26,6 @@ from datetime import datetime, timezone
 from typing import Protocol
 
 from .. import crash_points
-from ..checkpoint_forks import CheckpointForks
-from ..commit_runner import CommitRunner, Retry, stored_manifest
 from ..contract import (
     AlreadyCommitted,
     Committed,
@@ -38,7 +36,6 @@ from ..contract import (
     StreamKey,
     Token,
 )
-from ..decision import Action, TokenPosition, decide, token_position
 from ..errors import (
     CheckpointMismatchError,
     FencedError,
@@ -46,6 +43,9 @@ from ..errors import (
     RetryableError,
     TableChangedError,
 )
+from ..protocol.checkpoint_forks import CheckpointForks
+from ..protocol.commit_runner import CommitRunner, Retry, stored_manifest
+from ..protocol.decision import Action, TokenPosition, decide, token_position
 from ..store.contract import ManifestStore
 from .contract import Delivery, DeliveryState, DeliveryStore, Lease, Mergeable
 from .due_batches import DueBatches

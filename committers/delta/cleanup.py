@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
-from ..cleanup import ListedFile
+from ..cleaning.cleanup import ListedFile
 from ..contract import Token
 from ..errors import RetryableError
 from .files import delta_files

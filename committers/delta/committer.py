@@ -42,12 +42,12 @@ from ..errors import (
     SchemaMismatchError,
     TableNotSupportedError,
 )
-from ..failed_commit import failed_batch
 from ..file_tables.clock import now_ms
 from ..file_tables.files import TableFiles
 from ..file_tables.manifest import LakeManifest, decode
-from ..table_changes import check_not_behind
-from ..token_check import is_committed
+from ..file_tables.table_changes import check_not_behind
+from ..protocol.failed_commit import failed_batch
+from ..protocol.token_check import is_committed
 from .checks import check_supported
 from .commit_writer import CommitWriter
 from .files import delta_files

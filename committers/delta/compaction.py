@@ -25,9 +25,9 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from ..contract import Conflict, DataFile, Token
-from ..failed_commit import failed_compaction
 from ..file_tables.compaction import Outdated, Replaced, Replacement, Rewritten, VisibleFiles
 from ..file_tables.manifest import LakeManifest
+from ..protocol.failed_commit import failed_compaction
 from .checks import check_supported
 from .files import delta_files
 from .history import NOTE_KEY, commits_since

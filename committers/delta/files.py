@@ -9,7 +9,7 @@ import pyarrow.fs as pafs
 from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
-from ..deletion import local_root
+from ..cleaning.deletion import local_root
 from ..file_tables.files import TableFiles
 from .library import in_short
 from .object_store import errors_of_the_system, open_object_store

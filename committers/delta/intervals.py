@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from functools import lru_cache
 
-from ..safe_text import get_logger
+from ..texts.safe_text import get_logger
 
 logger = get_logger(__name__)
 

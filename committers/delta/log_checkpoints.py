@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from ..errors import RetryableError, TableChangedError
-from ..safe_text import get_logger
+from ..texts.safe_text import get_logger
 from .maintenance import write_log_checkpoint
 from .table import load
 

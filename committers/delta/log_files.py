@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ..regular_files import open_file
+from ..cleaning.regular_files import open_file
 from .object_store import open_object_store
 
 if TYPE_CHECKING:

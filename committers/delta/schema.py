@@ -20,7 +20,7 @@ from ..contract import DataFile, Mode
 from ..errors import SchemaMismatchError
 from ..file_tables.manifest import LakeManifest
 from ..file_tables.reserved_names import ReservedNames
-from ..schema_diff import (
+from ..file_tables.schema_diff import (
     FILES,
     QUERY,
     DifferenceKind,

@@ -23,7 +23,7 @@ from typing import TypeAlias
 from deltalake import DeltaTable, Schema
 from deltalake.table import Metadata, ProtocolVersions
 
-from ..safe_text import get_logger
+from ..texts.safe_text import get_logger
 from .library import in_short
 from .log_entry import changes_of
 from .log_files import LogFiles, open_log_files

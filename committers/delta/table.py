@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from .. import table_changes
 from ..contract import Batch, Token
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, RetryableError, TableChangedError
+from ..file_tables import table_changes
+from ..file_tables.table_changes import check_same_id
 from ..origins import query_number
-from ..table_changes import check_same_id
 from .history import CommitInfo, commits_since
 from .library import in_short
 from .table_state import DeltaTableState

@@ -29,13 +29,13 @@ from ..errors import (
     SchemaMismatchError,
     TableChangedError,
 )
-from ..failed_commit import failed_batch
 from ..file_tables.manifest import LakeManifest, decode
 from ..file_tables.merged_batches import merged_note
+from ..file_tables.table_changes import check_not_behind
 from ..postgres.address import quoted
-from ..safe_text import get_logger
-from ..table_changes import check_not_behind
-from ..token_check import is_committed
+from ..protocol.failed_commit import failed_batch
+from ..protocol.token_check import is_committed
+from ..texts.safe_text import get_logger
 from . import connection, fence
 from .connection import ConversionError, DatabaseError, Lake, LakeServer, is_conflict, literal
 from .fence import FenceRow

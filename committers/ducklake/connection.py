@@ -22,7 +22,7 @@ import duckdb
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, AccessRefusedError, ConfigurationError, PenstockError, RetryableError
 from ..postgres.address import quoted
-from ..safe_text import one_line
+from ..texts.safe_text import one_line
 from .address import DuckLakeAddress, DuckLakeCatalog
 from .storage import DuckDbSecret, duckdb_secret
 

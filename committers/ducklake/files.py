@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..cleanup import ListedFile
+from ..cleaning.cleanup import ListedFile
 from ..contract import Token
 from ..errors import RetryableError
 from ..file_tables.files import TableFiles

@@ -12,13 +12,12 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from ..arrow_ipc.reader import read_schema
-from ..deletion import local_root
+from ..cleaning.deletion import local_root
 from ..errors import ManifestCorruptError, SchemaMismatchError, TableNotSupportedError
 from ..file_tables.folder_columns import columns_in_path
 from ..file_tables.manifest import LakeManifest
 from ..file_tables.reserved_names import ReservedNames
-from ..postgres.address import quoted
-from ..schema_diff import (
+from ..file_tables.schema_diff import (
     FILES,
     QUERY,
     UNDO,
@@ -30,7 +29,8 @@ from ..schema_diff import (
     query_mismatch,
     without_case,
 )
-from ..table_changes import check_same_id, dropped
+from ..file_tables.table_changes import check_same_id, dropped
+from ..postgres.address import quoted
 from .address import DuckLakeAddress
 from .connection import Lake, LakeServer, column_types
 from .storage import S3, is_on_s3

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from ..deletion import DeletionGuard
+from ..cleaning.deletion import DeletionGuard
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, TableChangedError
 

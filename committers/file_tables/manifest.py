@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from ..arrow_ipc.reader import read_stream
 from ..arrow_values import numeric_array, string_array
+from ..cleaning.deletion import is_relative
 from ..contract import Batch, DataFile, DataFiles, Manifest, Mode, PlannedBatch
-from ..deletion import is_relative
 from ..errors import ConfigurationError, ManifestCorruptError, PenstockError
 
 VERSION = 1

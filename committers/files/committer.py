@@ -24,9 +24,9 @@ from ..contract import (
 )
 from ..crash_points import reach
 from ..errors import CommitStateUnknownError, ConfigurationError, RetryableError, TableChangedError
-from ..failed_commit import failed_batch
-from ..safe_text import get_logger
-from ..token_check import is_committed
+from ..protocol.failed_commit import failed_batch
+from ..protocol.token_check import is_committed
+from ..texts.safe_text import get_logger
 from .catalog import add_partitions
 from .journal import Journal
 from .local_folder import LocalFolder

@@ -32,7 +32,7 @@ from requests.adapters import HTTPAdapter
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, AccessRefusedError, ConfigurationError
 from ..redirects import is_redirect, redirect_message
-from ..safe_text import one_line
+from ..texts.safe_text import one_line
 from .azure_account import AzureAccount, azure_account
 from .object_store import ConditionError, StoredObject
 from .staged import UPLOADS_MAX, Upload

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 
+from ..cleaning.deletion import is_relative
 from ..contract import Token
-from ..deletion import is_relative
 from .partitions import NewPartitions
 from .staged import StagedFiles, upload_of
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from ..cleanup import ListedFile
-from ..deletion import DeletionGuard
+from ..cleaning.cleanup import ListedFile
+from ..cleaning.deletion import DeletionGuard
+from ..cleaning.regular_files import open_new, read_file
 from ..error_causes import retryable
 from ..errors import RetryableError, TableChangedError
-from ..regular_files import open_new, read_file
 from .place import FileState, JournalChangedError, StoredJournal
 from .staged import StagedFiles
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..contract import Batch, DataFile, DataFiles, Manifest
 from ..errors import ManifestCorruptError
-from ..file_manifests import FileManifests, data_file
+from ..file_tables.file_manifests import FileManifests, data_file
 from .markers import Markers
 from .partitions import TableName
 from .staged import UploadedFile, upload_of

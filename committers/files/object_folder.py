@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import TypeVar
 
-from ..cleanup import ListedFile
-from ..deletion import DeletionGuard
+from ..cleaning.cleanup import ListedFile
+from ..cleaning.deletion import DeletionGuard
 from ..delta.object_store import AZURE_SCHEMES
 from ..errors import CommitStateUnknownError, ConfigurationError, RetryableError, TableChangedError
 from .bucket import open_bucket

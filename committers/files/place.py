@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from ..cleanup import ListedFile
+from ..cleaning.cleanup import ListedFile
 from .staged import StagedFiles
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from ..errors import RetryableError, TableNotSupportedError
-from ..safe_text import get_logger
+from ..texts.safe_text import get_logger
 from .local_folder import LocalFolder, staging_of, sync
 
 logger = get_logger(__name__)

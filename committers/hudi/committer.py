@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 
 from .. import crash_points
+from ..cleaning.deletion import is_relative
 from ..contract import (
     AlreadyCommitted,
     CheckToken,
@@ -28,12 +29,11 @@ from ..contract import (
     Outcome,
     Token,
 )
-from ..deletion import is_relative
 from ..errors import NEXT_TRY, CommitStateUnknownError, RetryableError, SchemaMismatchError, TableChangedError
-from ..failed_commit import failed_batch
 from ..file_tables.manifest import LakeManifest, decode
-from ..safe_text import get_logger
-from ..token_check import is_committed
+from ..protocol.failed_commit import failed_batch
+from ..protocol.token_check import is_committed
+from ..texts.safe_text import get_logger
 from .claims import Claim, Claims, recorded_origin
 from .commit_metadata import commit_metadata, inflight_metadata
 from .names import STAGED, instant_of, query_id_of, reservation, visible_path

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ..errors import ConfigurationError, SchemaMismatchError
-from ..table_changes import dropped
+from ..file_tables.table_changes import dropped
 from .names import RESERVED
 from .properties import KEY_TYPES, PARTITION_TYPES, HudiTable, NewHudiTable
 from .schema import arrow_schema, avro_record, new_columns

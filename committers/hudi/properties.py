@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..deletion import is_relative
+from ..cleaning.deletion import is_relative
 from ..errors import TableNotSupportedError
 from .layout import LAYOUT_1, Layout
 from .names import META

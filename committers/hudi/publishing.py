@@ -11,7 +11,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Sequence
 
 from ..contract import DataFile
-from ..safe_text import get_logger
+from ..texts.safe_text import get_logger
 from .commit_metadata import extra_metadata, token_in
 from .layout import Layout
 from .names import (

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import SchemaMismatchError, TableNotSupportedError
-from ..schema_diff import (
+from ..file_tables.schema_diff import (
     FILES,
     NOT_ADDED,
     QUERY,

@@ -14,10 +14,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ..deletion import DeletionGuard, local_root
+from ..cleaning.deletion import DeletionGuard, local_root
+from ..cleaning.regular_files import check_regular
 from ..delta.object_store import errors_of_the_system, open_object_store
 from ..errors import ConfigurationError
-from ..regular_files import check_regular
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

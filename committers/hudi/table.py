@@ -13,7 +13,7 @@ import pyarrow as pa
 from .. import crash_points
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, ConfigurationError
-from ..table_changes import check_same_id, dropped
+from ..file_tables.table_changes import check_same_id, dropped
 from . import avro
 from .commit_metadata import SCHEMA_KEY, empty_commit, extra_metadata
 from .layout import LAYOUT_1, Layout

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..error_causes import ErrorCause, cause_of
 from ..errors import NEXT_TRY, AccessRefusedError, ConfigurationError, PenstockError, RetryableError
-from ..safe_text import get_logger
+from ..texts.safe_text import get_logger
 from .object_store import IO_PREFIXES
 from .redaction import redacted
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from pyiceberg.table import Table
 
-from ..cleanup import ListedFile
+from ..cleaning.cleanup import ListedFile
 from ..contract import Token
 from ..errors import PenstockError, RetryableError
 from ..file_tables.files import TableFiles

@@ -36,10 +36,10 @@ from ..errors import (
     TableChangedError,
     TableNotSupportedError,
 )
-from ..failed_commit import failed_batch
 from ..file_tables.files import TableFiles
 from ..file_tables.manifest import LakeManifest, decode
-from ..token_check import EarlierDigest, has_batch, is_committed
+from ..protocol.failed_commit import failed_batch
+from ..protocol.token_check import EarlierDigest, has_batch, is_committed
 from .address import IcebergAddress
 from .branch import ensure_branch
 from .catalog import CatalogConfig, io_properties, known_properties, redacted

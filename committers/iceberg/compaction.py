@@ -27,9 +27,9 @@ from pyiceberg.table.update import (
 from ..contract import Conflict, DataFile
 from ..error_causes import retryable
 from ..errors import PenstockError
-from ..failed_commit import failed_compaction
 from ..file_tables.compaction import Outdated, Replaced, Replacement, Rewritten, VisibleFiles
 from ..file_tables.manifest import LakeManifest
+from ..protocol.failed_commit import failed_compaction
 from .address import IcebergAddress
 from .catalog import CatalogConfig, io_properties, known_properties, redacted
 from .checks import check_supported

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from pyiceberg.table import Table
 
+from ..cleaning.deletion import DeletionGuard, has_folder
 from ..contract import Manifest
-from ..deletion import DeletionGuard, has_folder
 from ..errors import ManifestCorruptError
 from ..file_tables.manifest import LakeManifest
 from ..file_tables.shared_files import shared_with

@@ -57,8 +57,8 @@ from pyiceberg.utils.properties import property_as_bool
 
 from ..errors import PenstockError, RetryableError
 from ..file_tables.shared_files import shared_with
-from ..safe_text import get_logger
 from ..store.expiries import Expiry
+from ..texts.safe_text import get_logger
 from .deletion_guard import table_deletion_guard
 from .file_io import TableFileIO
 from .reachability import ExpiredFiles, decode_expired, expired_files, needed_again

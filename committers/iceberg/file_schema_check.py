@@ -13,7 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import IcebergType, StructType
 
 from ..file_tables.manifest import LakeManifest
-from ..schema_diff import (
+from ..file_tables.schema_diff import (
     FILES,
     UNDO,
     Difference,

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pyarrow.fs as pafs
 
-from ..deletion import DeletionGuard, local_root
+from ..cleaning.deletion import DeletionGuard, local_root
 from ..file_tables.files import TableFiles
 from .local_files import local_path
 from .object_store import open_object_store

@@ -11,7 +11,7 @@ from typing import cast
 
 from pyiceberg.io import InputFile, InputStream, OutputFile, OutputStream
 
-from ..regular_files import open_file
+from ..cleaning.regular_files import open_file
 
 
 def local_path(location: str) -> Path | None:

@@ -22,7 +22,7 @@ from pyarrow.fs import FileSystem
 from pyiceberg.io import InputStream, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile
 
-from ..safe_text import get_logger
+from ..texts.safe_text import get_logger
 from .object_store import IO_PREFIXES, open_object_store
 
 logger = get_logger(__name__)

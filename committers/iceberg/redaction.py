@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from urllib.parse import unquote, urlsplit
 
-from ..safe_text import MASK
-from ..secrets import Secrets, names_a_secret
+from ..texts.safe_text import MASK
+from ..texts.secrets import Secrets, names_a_secret
 
 TEXT_CHARS_MAX = 500
 

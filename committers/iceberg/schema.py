@@ -29,7 +29,7 @@ from pyiceberg.types import (
 
 from ..errors import SchemaMismatchError
 from ..file_tables.reserved_names import ReservedNames
-from ..schema_diff import (
+from ..file_tables.schema_diff import (
     NOT_ADDED,
     QUERY,
     Difference,

@@ -30,9 +30,9 @@ from pyiceberg.types import DoubleType
 
 from ..contract import Manifest
 from ..errors import PenstockError, SchemaMismatchError
-from ..failed_commit import FailedCommit
 from ..file_tables.manifest import LakeManifest
 from ..file_tables.merged_batches import merged_note
+from ..protocol.failed_commit import FailedCommit
 from .data_files import iceberg_data_files
 from .expiry import delete_files, delete_old_metadata
 from .library.snapshots import Producer, UncopiedTransaction, delete_merged, delete_uncommitted, replace_all

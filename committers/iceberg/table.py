@@ -25,7 +25,7 @@ from ..contract import BATCH_WRITE_PREFIX, Batch, Token
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, PenstockError, RetryableError, TableChangedError
 from ..file_tables.merged_batches import recorded_digest
-from ..table_changes import check_same_id, dropped
+from ..file_tables.table_changes import check_same_id, dropped
 from .address import MAIN_BRANCH, IcebergAddress
 from .catalog import (
     CatalogConfig,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from ..cleanup import ListedFile
+from ..cleaning.cleanup import ListedFile
 from ..contract import Token
 from ..delta.files import delta_files
 from .fragments import DATA

@@ -34,12 +34,12 @@ from ..contract import (
 )
 from ..delta.files import delta_files
 from ..errors import RetryableError
-from ..failed_commit import failed_batch
 from ..file_tables.clock import now_ms
 from ..file_tables.manifest import LakeManifest, decode
 from ..file_tables.merged_batches import merged_note
-from ..table_changes import check_not_behind
-from ..token_check import is_committed
+from ..file_tables.table_changes import check_not_behind
+from ..protocol.failed_commit import failed_batch
+from ..protocol.token_check import is_committed
 from .fragments import new_fragments
 from .library import in_short, is_local, load_if_there
 from .schema import check_files_fit, with_metadata

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..deletion import local_root
+from ..cleaning.deletion import local_root
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, ConfigurationError, RetryableError
 

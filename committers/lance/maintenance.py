@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from ..delta.files import delta_files
 from ..errors import RetryableError
-from ..safe_text import get_logger
+from ..texts.safe_text import get_logger
 from .library import in_short, load_if_there
 
 logger = get_logger(__name__)

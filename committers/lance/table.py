@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .. import table_changes
 from ..contract import BATCH_WRITE_PREFIX, Batch, Token
 from ..errors import TableChangedError
-from ..table_changes import check_same_id
+from ..file_tables import table_changes
+from ..file_tables.table_changes import check_same_id
 
 if TYPE_CHECKING:
     from lance import LanceDataset

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..deletion import local_root
+from ..cleaning.deletion import local_root
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, PenstockError, RetryableError, SchemaMismatchError, TableNotSupportedError
 from .address import PaimonAddress

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ..cleanup import ListedFile
+from ..cleaning.cleanup import ListedFile
 from ..contract import Token
 from .files import files_of
 from .table import PaimonTable

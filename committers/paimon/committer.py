@@ -27,12 +27,12 @@ from ..contract import (
     Token,
 )
 from ..errors import TableChangedError
-from ..failed_commit import failed_batch
 from ..file_tables.clock import now_ms
 from ..file_tables.manifest import LakeManifest, decode
 from ..file_tables.merged_batches import merged_note
-from ..safe_text import get_logger
-from ..token_check import is_committed
+from ..protocol.failed_commit import failed_batch
+from ..protocol.token_check import is_committed
+from ..texts.safe_text import get_logger
 from .features import refuse_unsupported
 from .files import files_of
 from .folder import KIND

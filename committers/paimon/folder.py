@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..deletion import DeletionGuard
+from ..cleaning.deletion import DeletionGuard
+from ..cleaning.regular_files import read_file
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, RetryableError, TableChangedError
-from ..regular_files import read_file
 from .library import in_short, require_library
 from .table import Head, NextCommit, Snapshot
 

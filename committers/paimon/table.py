@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from .. import table_changes
 from ..errors import TableChangedError
-from ..table_changes import check_same_id
+from ..file_tables import table_changes
+from ..file_tables.table_changes import check_same_id
 
 if TYPE_CHECKING:
     from ..errors import RetryableError

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..cleanup import ListedFile, NameParser
+from ..cleaning.cleanup import ListedFile, NameParser
 from ..contract import Batch, StreamKey, Token
 from . import fence
 from .address import PostgresAddress, qualified

@@ -27,16 +27,16 @@ from ..contract import (
     Token,
 )
 from ..dead_letters import BadRows, DeadLetterMax
-from ..decision import is_in_table
 from ..errors import (
     NEXT_TRY,
     PenstockError,
     RetryableError,
     TableChangedError,
 )
-from ..failed_commit import failed_batch
-from ..safe_text import get_logger
-from ..token_check import is_committed
+from ..protocol.decision import is_in_table
+from ..protocol.failed_commit import failed_batch
+from ..protocol.token_check import is_committed
+from ..texts.safe_text import get_logger
 from . import fence, refused_rows
 from .address import PostgresAddress, quoted
 from .connection import (

@@ -22,7 +22,7 @@ from ..postgres_timeouts import (
     missing_settings,
     set_time_limits,
 )
-from ..safe_text import one_line
+from ..texts.safe_text import one_line
 
 COMMIT_TIMEOUT_S = 3600.0
 """For statements that move rows: `INSERT ... SELECT` of all rows of a task."""

@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from .. import schema_diff
 from ..errors import SchemaMismatchError, TableNotSupportedError
-from ..schema_diff import QUERY, DifferenceKind, by_name, compare, problems_in, query_mismatch, without_case
-from ..table_changes import check_same_id, dropped
+from ..file_tables import schema_diff
+from ..file_tables.schema_diff import (
+    QUERY,
+    DifferenceKind,
+    by_name,
+    compare,
+    problems_in,
+    query_mismatch,
+    without_case,
+)
+from ..file_tables.table_changes import check_same_id, dropped
 from .address import IDENTIFIER_BYTES_MAX, PostgresAddress, quoted
 from .types import can_encode, holds, may_hold, sql_type, takes
 

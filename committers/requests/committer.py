@@ -26,9 +26,9 @@ from ..contract import (
 from ..dead_letters import BadRows, DeadLetterMax
 from ..errors import ConfigurationError, FencedError, PenstockError
 from ..progress import Progress, ProgressStore
+from ..protocol.token_check import other_offsets
 from ..row_log.log import LoggedBatch, RowLog
-from ..safe_text import get_logger
-from ..token_check import other_offsets
+from ..texts.safe_text import get_logger
 from .content import RequestManifests, RequestPayload
 from .contract import Counters, Requests, Sent
 from .delivery import ProgressRecorder, deliver

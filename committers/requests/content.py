@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from ..contract import Batch, DataFile, DataFiles, Manifest
 from ..errors import ManifestCorruptError
-from ..file_manifests import FileManifests
+from ..file_tables.file_manifests import FileManifests
 from ..row_log.log import LoggedBatch
 from ..row_log.names import RowLogName
 from .contract import Sent

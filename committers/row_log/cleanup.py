@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from ..cleanup import ListedFile
+from ..cleaning.cleanup import ListedFile
 from ..contract import StreamKey, Token
 from ..progress import ProgressStore
 from .log import RowLog

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..arrow_ipc.reader import Messages
+from ..cleaning.deletion import local_root
+from ..cleaning.regular_files import open_input
 from ..contract import Batch, DataFile
-from ..deletion import local_root
 from ..delta.files import delta_files
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, TableChangedError
 from ..file_tables.files import TableFiles
-from ..regular_files import open_input
 from .names import CHECKSUM, RowLogName
 
 ROWS_MAX = 1000

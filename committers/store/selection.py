@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import ConfigurationError
 from ..row_log.sharing import targets_in
-from ..safe_text import one_line
+from ..texts.safe_text import one_line
 from .status import StreamStatus
 
 SHORT_ID_CHARS = 8

@@ -12,7 +12,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from ..errors import CommitStateUnknownError, PenstockError, StoreFailedError, StoreUnreachableError
-from ..safe_text import get_logger
+from ..texts.safe_text import get_logger
 
 logger = get_logger(__name__)
 

@@ -21,7 +21,6 @@ from ...writers.delta.partitions import check_partition_columns, serialize
 from ...writers.delta.table_format import DeltaFormat
 from ...writers.parquet.data_file_config import ROW_GROUP_ROWS
 from ...writers.parquet.write_config import WriteConfig
-from ..batch_rows import WaitingRows, parquet_rows
 from ..destinations import DestinationType, with_prefix
 from ..file_table import (
     CleanableFiles,
@@ -34,19 +33,20 @@ from ..file_table import (
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.file_tables import COMPRESSION
 from ..options.stream import normalized_location, origins_of
-from ..stored_table import TableNow
+from ..stored.batch_rows import WaitingRows, parquet_rows
+from ..stored.stored_table import TableNow
 from .options import OPTIONS, DeltaOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
-    from ...committers.cleanup import CleanableTable
+    from ...committers.cleaning.cleanup import CleanableTable
     from ...committers.contract import StreamKey
     from ...committers.delta.schema import DeltaTableLayout
     from ...committers.store.sql import SqlManifestStore
     from ..sink import MaintenanceContext
-    from ..table_access import TableAccess
+    from ..stored.table_access import TableAccess
 
 CHECKPOINT_S = 3600.0
 
@@ -260,7 +260,7 @@ class StoredDelta(CleanableFiles):
         if partner is None:
             return own
         from ..lake.cleanup import PartnerFiles, SharedCleanable
-        from ..table_access import TableAccess
+        from ..stored.table_access import TableAccess
 
         access = TableAccess(dict(self.storage), dict(self.catalog))
         return SharedCleanable(own, PartnerFiles(partner, store, access))

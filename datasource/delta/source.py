@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..base_source import PenstockDataSource
+from ..spark.base_source import PenstockDataSource
 
 if TYPE_CHECKING:
     from .sink import DeltaSink

@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING
 from ...committers.contract import Batch, Manifest, PartitionField
 from ...committers.ducklake.address import DuckLakeAddress, DuckLakeCatalog
 from ...committers.maintenance import MaintenancePolicy, Step
-from ..batch_rows import WaitingRows, parquet_rows
 from ..destinations import DestinationType, with_prefix
 from ..file_table import CleanableFiles, data_files_of
 from ..plain_sink import open_from_environment
-from ..stored_table import TableNow
+from ..stored.batch_rows import WaitingRows, parquet_rows
+from ..stored.stored_table import TableNow
 from .options import OPTIONS, DuckLakeOptions, require_duckdb
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
-    from ...committers.cleanup import CleanableTable
+    from ...committers.cleaning.cleanup import CleanableTable
     from ...committers.contract import StreamKey
     from ...committers.ducklake.committer import DuckLakeCommitter
     from ...committers.ducklake.connection import LakeServer
     from ...committers.ducklake.files import DuckLakeRecords
     from ...committers.store.sql import SqlManifestStore
     from ..sink import MaintenanceContext
-    from ..table_access import TableAccess
+    from ..stored.table_access import TableAccess
     from .target import DuckLakeTarget
 
 

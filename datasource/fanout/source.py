@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...committers.errors import ConfigurationError
-from ..base_source import QueryDataSource
-from ..worker_errors import message_first
+from ..spark.base_source import QueryDataSource
+from ..spark.worker_errors import message_first
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceWriter

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from ...committers.cleaning.regular_files import open_input
 from ...committers.error_causes import retryable
 from ...committers.errors import ConfigurationError, TableNotSupportedError
 from ...committers.files.committer import place_of
-from ...committers.regular_files import open_input
 from ...writers.delta.filesystem import open_filesystem
 from ...writers.delta.partitions import directory
 from ...writers.files.formats import FORMATS, format_in

@@ -15,10 +15,10 @@ from ...committers.files.local_folder import LocalFolder, staging_of
 from ...committers.files.manifests import KIND, MANIFESTS
 from ...writers.delta.filesystem import open_filesystem
 from ...writers.files.table_format import parse_name
-from ..batch_rows import WaitingRows, parquet_rows
 from ..destinations import DestinationType, with_prefix
 from ..plain_sink import PlainSink
-from ..stored_table import TableNow
+from ..stored.batch_rows import WaitingRows, parquet_rows
+from ..stored.stored_table import TableNow
 from .existing_files import read_rows
 from .options import OPTIONS, FilesOptions
 from .target import CompactableFilesTarget, FilesTarget
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
-    from ...committers.cleanup import CleanableTable, NameParser
+    from ...committers.cleaning.cleanup import CleanableTable, NameParser
     from ...committers.contract import StreamKey
     from ...committers.store.sql import SqlManifestStore
-    from ..table_access import TableAccess
+    from ..stored.table_access import TableAccess
 
 
 @dataclass(frozen=True, slots=True)

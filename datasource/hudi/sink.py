@@ -22,24 +22,24 @@ from ...writers.hudi.names import parse_name
 from ...writers.hudi.table_format import HudiFormat
 from ...writers.parquet.data_file_config import ROW_GROUP_ROWS
 from ...writers.parquet.write_config import WriteConfig
-from ..batch_rows import WaitingRows, parquet_rows
 from ..destinations import DestinationType, with_prefix
 from ..file_table import CompactableFileTable, CompactWith, data_files_of, leading
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.file_tables import COMPRESSION
 from ..options.stream import origins_of
-from ..stored_table import TableNow
+from ..stored.batch_rows import WaitingRows, parquet_rows
+from ..stored.stored_table import TableNow
 from .options import OPTIONS, HudiOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
-    from ...committers.cleanup import CleanableTable, NameParser
+    from ...committers.cleaning.cleanup import CleanableTable, NameParser
     from ...committers.contract import StreamKey
     from ...committers.hudi.cleanup import HudiRecords
     from ...committers.store.sql import SqlManifestStore
-    from ..table_access import TableAccess
+    from ..stored.table_access import TableAccess
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,24 +27,24 @@ from ...writers.iceberg.filesystem import open_iceberg_filesystem
 from ...writers.iceberg.table_format import IcebergFormat
 from ...writers.parquet.data_file_config import ROW_GROUP_ROWS, ParquetOptions
 from ...writers.parquet.write_config import WriteConfig
-from ..batch_rows import WaitingRows, parquet_rows
 from ..destinations import DestinationType, with_prefix
 from ..file_table import CleanableFiles, CompactableFileTable, CompactWith, data_files_of, leading
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.file_tables import COMPRESSION
 from ..options.stream import origins_of
-from ..stored_table import TableNow
+from ..stored.batch_rows import WaitingRows, parquet_rows
+from ..stored.stored_table import TableNow
 from .options import OPTIONS, IcebergOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
-    from ...committers.cleanup import CleanableTable
+    from ...committers.cleaning.cleanup import CleanableTable
     from ...committers.contract import StreamKey
     from ...committers.store.sql import SqlManifestStore
     from ..sink import MaintenanceContext
-    from ..table_access import TableAccess
+    from ..stored.table_access import TableAccess
 
 BATCHES_PER_MAINTENANCE = 10
 EXPIRE_S = 600.0

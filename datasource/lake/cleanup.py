@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...committers.cleanup import CleanableTable, ListedFile
+from ...committers.cleaning.cleanup import CleanableTable, ListedFile
 from ...committers.contract import ManifestState, StreamKey, Token
 from ...committers.errors import ConfigurationError, shown
 from ...committers.file_tables.shared_files import SHARES_PROPERTY
 from ...committers.iceberg.target import KIND as ICEBERG
 from ..destinations import destination_type, paths_of
-from ..stored_table import Cleanable
+from ..stored.stored_table import Cleanable
 
 if TYPE_CHECKING:
     from ...committers.store.sql import SqlManifestStore
-    from ..table_access import TableAccess
+    from ..stored.table_access import TableAccess
 
 
 class PartnerFiles:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import Schema as DeltaSchema
 from pyiceberg.schema import Schema as IcebergSchema
 
-from ...committers.deletion import DeletionGuard, local_root
+from ...committers.cleaning.deletion import DeletionGuard, local_root
 from ...committers.delta import table as delta_table
 from ...committers.delta.committer import DeltaTableCommitter
 from ...committers.delta.schema import check_reserved, check_timestamps_in_maps, delta_fields

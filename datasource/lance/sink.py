@@ -19,23 +19,23 @@ from ...writers.delta.table_format import DeltaFormat
 from ...writers.lance.names import parse_lance_name
 from ...writers.lance.writer import LanceWriters
 from ...writers.parquet.schema_projection import check_fits
-from ..batch_rows import ROWS_READ, WaitingRows
 from ..destinations import DestinationType, with_prefix
 from ..file_table import FileTableTarget, data_files_of
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.stream import normalized_location, origins_of
-from ..stored_table import TableNow
+from ..stored.batch_rows import ROWS_READ, WaitingRows
+from ..stored.stored_table import TableNow
 from .options import OPTIONS, LanceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
-    from ...committers.cleanup import CleanableTable, NameParser
+    from ...committers.cleaning.cleanup import CleanableTable, NameParser
     from ...committers.contract import StreamKey
     from ...committers.store.sql import SqlManifestStore
     from ..sink import MaintenanceContext
-    from ..table_access import TableAccess
+    from ..stored.table_access import TableAccess
 
 _OF_LANCE = {"data", "_deletions", "_indices", "_refs", "_transactions", "_versions", "tree"}
 """Folders of a Lance table. A table that was dropped may have left some."""

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from ...committers.origins import origin
-from ...committers.safe_text import has_credentials
+from ...committers.texts.safe_text import has_credentials
 from ...writers.local_path import local_path
 from .dead_letters import DeadLetterOptions, problems_of_dead_letters
 from .declaring import declared, option, optional, options_of, prefixes_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from ...committers.safe_text import has_credentials
+from ...committers.texts.safe_text import has_credentials
 from .parsing import text
 
 _PORTS = {"http": 80, "https": 443}

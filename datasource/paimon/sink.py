@@ -21,25 +21,25 @@ from ...committers.paimon.tokens import NOTES
 from ...writers.paimon.names import parse_paimon_name
 from ...writers.paimon.writer import PaimonWriters
 from ...writers.parquet.schema_projection import check_fits
-from ..batch_rows import WaitingRows, parquet_rows
 from ..destinations import DestinationType, with_prefix
 from ..file_table import FileTableTarget, data_files_of
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.stream import origins_of
 from ..plain_sink import open_from_environment
-from ..stored_table import TableNow
+from ..stored.batch_rows import WaitingRows, parquet_rows
+from ..stored.stored_table import TableNow
 from .options import OPTIONS, PaimonOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
-    from ...committers.cleanup import CleanableTable, NameParser
+    from ...committers.cleaning.cleanup import CleanableTable, NameParser
     from ...committers.contract import StreamKey
     from ...committers.paimon.cleanup import PaimonRecords
     from ...committers.paimon.table import PaimonTable
     from ...committers.store.sql import SqlManifestStore
-    from ..table_access import TableAccess
+    from ..stored.table_access import TableAccess
 
 _OF_PAIMON = {NOTES, "snapshot", "schema", "manifest", "index", "statistics", "changelog", "consumer", "tag"}
 """Folders of a Paimon table. A table that was dropped may have left some."""

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from ...committers.errors import ConfigurationError, shown
 from ...committers.postgres.address import PostgresAddress
-from ..table_access import TableAccess
+from ..stored.table_access import TableAccess
 
 
 def settings_for(address: PostgresAddress, access: TableAccess, table_uri: str) -> dict[str, str]:

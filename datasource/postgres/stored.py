@@ -12,21 +12,21 @@ from ...committers.postgres.address import PostgresAddress
 from ...committers.postgres.content import decode
 from ...committers.postgres.staging import staging_path
 from ..destinations import DestinationType, with_prefix
-from ..stored_table import TableNow
+from ..stored.stored_table import TableNow
 from .credentials import advice_for, settings_for
 from .options import OPTIONS, PostgresOptions, require_driver
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...committers.cleanup import NameParser
+    from ...committers.cleaning.cleanup import NameParser
     from ...committers.contract import Batch, StreamKey
     from ...committers.postgres.cleanup import PostgresCleanableTable
     from ...committers.postgres.committer import PostgresCommitter
     from ...committers.postgres.connection import PostgresServer
     from ...committers.store.sql import SqlManifestStore
-    from ..batch_rows import WaitingRows
-    from ..table_access import TableAccess
+    from ..stored.batch_rows import WaitingRows
+    from ..stored.table_access import TableAccess
     from .sink import PostgresSink
 
 
@@ -61,7 +61,7 @@ class StoredPostgres:
         server, _ = self._server()
         from ...committers.postgres.staged_rows import each_batch
         from ...committers.postgres.staging import StagingName, missing_tables
-        from ..batch_rows import WaitingRows
+        from ..stored.batch_rows import WaitingRows
 
         content = decode(manifest)
         with server.transaction("Nothing was read") as cursor:

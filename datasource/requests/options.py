@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...committers.dead_letters import BadRows
 from ...committers.errors import ConfigurationError
-from ...committers.secrets import Secrets, names_a_secret
+from ...committers.texts.secrets import Secrets, names_a_secret
 from ...writers.local_path import local_path
 from ...writers.requests.keyed import KeyedRequests
 from ...writers.requests.limits import Limits

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...committers.contract import StreamKey
     from ...committers.requests.contract import Requests
     from ..options.parsing import Option
-    from ..table_access import TableAccess
+    from ..stored.table_access import TableAccess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from ...committers.requests.committer import RequestCommitter
 from ...committers.requests.content import RequestPayload
 from ...committers.requests.contract import ChecksDestination, Requests, Sent
 from ...committers.row_log.log import RowLog
-from ...committers.safe_text import get_logger
+from ...committers.texts.safe_text import get_logger
 from ...writers.delta.filesystem import open_filesystem
 from ...writers.local_path import local_path
 from ...writers.requests.direct import DirectWriters

@@ -11,14 +11,14 @@ from ...committers.requests.committer import RequestCommitter
 from ...committers.requests.content import RequestManifests
 from ...committers.row_log.names import RowLogName
 from ...committers.row_log.sharing import row_log_in
-from ..stored_table import TableNow
+from ..stored.stored_table import TableNow
 
 if TYPE_CHECKING:
-    from ...committers.cleanup import NameParser
+    from ...committers.cleaning.cleanup import NameParser
     from ...committers.contract import Manifest, StreamKey
     from ...committers.row_log.cleanup import CleanableRowLogs
     from ...committers.store.sql import SqlManifestStore
-    from ..batch_rows import WaitingRows
+    from ..stored.batch_rows import WaitingRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class StoredRequests:
     def batch_rows(self, manifest: Manifest, store: SqlManifestStore) -> Iterator[WaitingRows]:
         """See `HoldsRows`."""
         from ...committers.row_log.log import RowLog
-        from ..batch_rows import WaitingRows
-        from ..moved_checkpoint import settings_here
+        from ..planning.moved_checkpoint import settings_here
+        from ..stored.batch_rows import WaitingRows
 
         stream = manifest.batch.stream
         location = row_log_in(settings_here(store, stream))

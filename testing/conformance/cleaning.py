@@ -10,7 +10,7 @@ from ...cli.gc import CleanedTable, clean_table
 from ...cli.leases import held_lease
 from ...committers.store.sql import SqlManifestStore
 from ...datasource.settings import register_stream
-from ...datasource.stored_table import Cleanable
+from ...datasource.stored.stored_table import Cleanable
 from ...delivery.retiring import Retirement
 from .claims import Claims, check_nothing_left, check_rows
 from .deliveries import deliver

@@ -18,7 +18,7 @@ from ...committers.contract import ManifestState
 from ...committers.errors import PenstockError, SchemaMismatchError
 from ...committers.store.sql import SqlManifestStore
 from ...datasource.committing import commit_batch_write
-from ...datasource.planning import plan_batch_write
+from ...datasource.planning.plan import plan_batch_write
 from .claims import Claims, check_nothing_left, check_rows
 from .harness import DestinationHarness
 from .query import IDS, TEXTS, Plan, Query, ids, shipped, task

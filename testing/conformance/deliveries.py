@@ -16,7 +16,7 @@ from ...committers.errors import CheckpointMismatchError
 from ...committers.store.sql import SqlManifestStore
 from ...committers.store.status import StreamStatus
 from ...datasource.file_table import Compactable
-from ...datasource.table_access import TableAccess
+from ...datasource.stored.table_access import TableAccess
 from ...delivery.attempts import DeliveryListener, ServiceSettings
 from ...delivery.context import DeliveryContext
 from ...delivery.drain import Drained, drain

@@ -18,7 +18,7 @@ import pytest
 
 from ...committers.errors import PenstockError
 from ...committers.store.sql import SqlManifestStore
-from ...datasource.table_access import TableAccess
+from ...datasource.stored.table_access import TableAccess
 from .claims import Claims
 from .deliveries import deliver
 from .harness import SECRET, DestinationHarness

@@ -11,7 +11,7 @@ from ...committers.contract import Manifest, ManifestState
 from ...committers.errors import ManifestCorruptError, TableNotSupportedError
 from ...committers.store.sql import SqlManifestStore
 from ...committers.store.tables import contents
-from ...datasource.batch_rows import HoldsRows
+from ...datasource.stored.batch_rows import HoldsRows
 from .claims import Claims, check_rows
 from .harness import DestinationHarness
 from .query import Query, ids, payloads, shipped

@@ -26,24 +26,24 @@ from ...committers.contract import (
     TaskWriter,
 )
 from ...committers.progress import StoresProgress, with_store
-from ...committers.recovery import Recovered
+from ...committers.protocol.recovery import Recovered
 from ...committers.store.sql import SqlManifestStore
 from ...committers.store.status import StreamStatus
-from ...datasource.batch_plan import BatchPlan, CommittableMessage, PlannedTarget
 from ...datasource.committing import abort_batch, commit_batch, manifest_of
-from ...datasource.planning import plan_batch
+from ...datasource.planning.batch_plan import BatchPlan, CommittableMessage, PlannedTarget
+from ...datasource.planning.plan import plan_batch
 from ...datasource.plug_ins import load
 from ...datasource.query import Query as QueryTargets
 from ...datasource.sink import Sink, open_table
-from ...datasource.stored_table import StoredTable
-from ...datasource.table_access import TableAccess
-from ...datasource.task import TaskAttempt
+from ...datasource.spark.task import TaskAttempt
+from ...datasource.stored.stored_table import StoredTable
+from ...datasource.stored.table_access import TableAccess
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ...datasource.base_source import QueryDataSource
     from ...datasource.destinations import DestinationType
+    from ...datasource.spark.base_source import QueryDataSource
 
 T = TypeVar("T")
 
@@ -222,7 +222,7 @@ class Query:
 
     def recover(self, store: SqlManifestStore) -> list[Recovered]:
         """Recover as `penstock recover` does, without a replay."""
-        from ...committers.recovery import Recovery
+        from ...committers.protocol.recovery import Recovery
 
         return Recovery(store, open_table(self.sink(), store)).recover(self.stream)
 

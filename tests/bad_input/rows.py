@@ -13,7 +13,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 from tests.bad_input.kinds import as_read, values
 from tests.bad_input.values import arrow_array, types_of
 
-from penstock.datasource.types import arrow_schema
+from penstock.datasource.spark.types import arrow_schema
 
 ZONES = ("UTC", "Etc/UTC", "America/New_York", "+05:30", "Asia/Kathmandu")
 

@@ -26,10 +26,10 @@ from tests.bad_input.values import rows_of, types_of
 from tests.support.lakes import LAKES, LakeTable
 
 from penstock.committers.errors import ConfigurationError, SchemaMismatchError, TableNotSupportedError
-from penstock.committers.safe_text import safe
+from penstock.committers.texts.safe_text import safe
 from penstock.datasource.committing import commit_batch_write
-from penstock.datasource.planning import plan_batch_write
-from penstock.datasource.task import TaskAttempt
+from penstock.datasource.planning.plan import plan_batch_write
+from penstock.datasource.spark.task import TaskAttempt
 from penstock.testing.duckdb_reader import connect
 
 REFUSALS = (ConfigurationError, SchemaMismatchError, TableNotSupportedError)

@@ -16,14 +16,14 @@ from tests.support.lakes import LAKES
 
 from penstock.committers.delta.plan import _HARMLESS_PROPERTIES
 from penstock.committers.errors import ConfigurationError, TableNotSupportedError
-from penstock.committers.safe_text import safe
+from penstock.committers.texts.safe_text import safe
 from penstock.datasource.delta import options as delta
 from penstock.datasource.delta.sink import DeltaSink
 from penstock.datasource.iceberg import options as iceberg
 from penstock.datasource.iceberg.sink import IcebergSink
 from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.datasource.options.parsing import Option
-from penstock.datasource.planning import store_url
+from penstock.datasource.planning.plan import store_url
 
 pytestmark = pytest.mark.parametrize("kind", LAKES)
 

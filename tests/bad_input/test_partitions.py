@@ -34,7 +34,7 @@ from tests.bad_input.texts import NAMES
 from tests.support.lakes import IcebergLake, LakeTable
 
 from penstock.committers.errors import SchemaMismatchError, TableNotSupportedError
-from penstock.datasource.types import arrow_schema
+from penstock.datasource.spark.types import arrow_schema
 
 
 @dataclass(frozen=True)

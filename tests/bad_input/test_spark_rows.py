@@ -52,8 +52,8 @@ def register_row_writers(spark: SparkSession) -> None:
         format = "rows.delta"
 
         def streamWriter(self, schema: spark_types.StructType, overwrite: bool) -> DataSourceStreamWriter:
-            from penstock.datasource.planning import plan_stream_batch
-            from penstock.datasource.row_stream_writer import RowStreamWriter
+            from penstock.datasource.planning.plan import plan_stream_batch
+            from penstock.datasource.spark.row_stream_writer import RowStreamWriter
 
             query = self.query()
             return RowStreamWriter(

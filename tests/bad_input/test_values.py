@@ -24,7 +24,7 @@ from tests.bad_input.values import Hidden, arrow_array, rows_of, values_of
 from tests.support.lakes import LAKES
 
 from penstock.committers.errors import SchemaMismatchError
-from penstock.datasource.types import arrow_schema
+from penstock.datasource.spark.types import arrow_schema
 from penstock.writers.parquet.schema_projection import SchemaProjector
 
 pytestmark = [

@@ -27,9 +27,9 @@ from penstock.cli.commands import options_file
 from penstock.cli.gc import GRACE_MIN, parse_grace
 from penstock.committers.contract import Batch, ManifestRecord, ManifestState, StreamKey
 from penstock.committers.errors import ConfigurationError
-from penstock.committers.recovery import Recovered
-from penstock.datasource.checkpoint import STORE_FILE
+from penstock.committers.protocol.recovery import Recovered
 from penstock.datasource.iceberg.sink import IcebergSink
+from penstock.datasource.spark.checkpoint import STORE_FILE
 
 QUERY = "8d9a1c2b-5a0f-4f4e-9d3e-000000000001"
 OTHER = "8d9a1c2b-ffff-4f4e-9d3e-000000000002"

@@ -15,8 +15,14 @@ import pytest
 from tests.support.lakes import LAKES
 from tests.support.stored_lake import GRACE, NOW, OLD, Lake, paths
 
-from penstock.committers import cleanup
-from penstock.committers.cleanup import ClassifiedFiles, FileStatus, ListedFile, classify, settled_batches
+from penstock.committers.cleaning import cleanup
+from penstock.committers.cleaning.cleanup import (
+    ClassifiedFiles,
+    FileStatus,
+    ListedFile,
+    classify,
+    settled_batches,
+)
 from penstock.committers.contract import DataFile, ManifestState, Token
 from penstock.committers.delta.cleanup import DeltaCleanableTable
 from penstock.committers.delta.files import delta_files

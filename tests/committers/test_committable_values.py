@@ -18,7 +18,7 @@ from tests.support.plans import with_ids
 from penstock.committers.contract import Batch, DataFile, PartitionField, StreamKey
 from penstock.committers.ducklake.values import check_partition_values
 from penstock.committers.errors import SchemaMismatchError
-from penstock.committers.file_manifests import FileManifests
+from penstock.committers.file_tables.file_manifests import FileManifests
 from penstock.committers.file_tables.manifest import LakeManifest, build_manifest, decode
 from penstock.committers.store.sql import open_store
 from penstock.testing.conformance import DestinationHarness, Query

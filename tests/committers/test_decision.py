@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.committers.contract import AbortedBy, Batch, ManifestRecord, ManifestState, StreamKey, Token
-from penstock.committers.decision import (
+from penstock.committers.protocol.decision import (
     COUPLED,
     DECOUPLED,
     REFUSALS,

@@ -24,11 +24,11 @@ from penstock.committers.contract import (
     StreamKey,
     Token,
 )
-from penstock.committers.decision import Action
-from penstock.committers.decoupled import DecoupledCommitter
 from penstock.committers.errors import CheckpointMismatchError, RetryableError
+from penstock.committers.protocol.decision import Action
+from penstock.committers.protocol.decoupled import DecoupledCommitter
+from penstock.committers.protocol.two_phase import TwoPhaseCommitter
 from penstock.committers.store.sql import SqlManifestStore, open_store
-from penstock.committers.two_phase import TwoPhaseCommitter
 from penstock.testing.faults import crash_at
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED

@@ -14,8 +14,8 @@ from servers.s3 import BUCKET, s3_properties
 from tests.support.stored_lake import Lake
 
 import penstock
+from penstock.committers.cleaning.deletion import DeletionGuard, has_folder, is_relative
 from penstock.committers.contract import DataFile
-from penstock.committers.deletion import DeletionGuard, has_folder, is_relative
 from penstock.committers.delta.files import delta_files
 from penstock.committers.delta.object_store import open_object_store
 from penstock.committers.file_tables.files import TableFiles
@@ -198,7 +198,7 @@ CALLERS = {
     "writers/paimon/writer.py": "files that this task attempt has written",
     "datasource/lake/maintenance.py": "calls Penstock's own `vacuum`",
     "cli/reset_query_id.py": "the checksum of a checkpoint's file",
-    "datasource/pickling.py": "its own temporary file",
+    "datasource/spark/pickling.py": "its own temporary file",
     "datasource/delta/sink.py": "calls Penstock's own `vacuum`",
 }
 """Which modules call what deletes files, and why they may."""

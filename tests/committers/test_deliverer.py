@@ -21,7 +21,6 @@ from tests.support.query import Ids, Query, Written
 from tests.support.stores import HandClock
 
 from penstock import testing
-from penstock.committers.commit_runner import Retry
 from penstock.committers.contract import (
     AlreadyCommitted,
     CheckToken,
@@ -49,6 +48,7 @@ from penstock.committers.errors import (
 from penstock.committers.file_tables.manifest import build_manifest, columns_bytes, decode
 from penstock.committers.file_tables.merge import merge
 from penstock.committers.file_tables.merged_batches import merged_note, recorded_digest
+from penstock.committers.protocol.commit_runner import Retry
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.file_table import FileTable
 from penstock.datasource.sink import check_same_table

@@ -16,7 +16,7 @@ from tests.support.file_rows import canonical
 from tests.support.lakes import ids
 from tests.support.values import rows_of_all_types
 
-from penstock.committers.cleanup import ListedFile
+from penstock.committers.cleaning.cleanup import ListedFile
 from penstock.committers.contract import AlreadyCommitted, Committed, Manifest, Token
 from penstock.committers.ducklake.maintenance import delete_removed_files, merge_files
 from penstock.committers.errors import (
@@ -29,7 +29,7 @@ from penstock.committers.errors import (
 )
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.destinations import cleanup_of
-from penstock.datasource.stored_table import Cleanable
+from penstock.datasource.stored.stored_table import Cleanable
 from penstock.testing.conformance import Query
 from penstock.testing.conformance.deliveries import deliver
 

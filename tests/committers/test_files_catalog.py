@@ -34,7 +34,7 @@ from penstock.committers.iceberg.catalog import CatalogConfig, open_catalog
 from penstock.datasource.files.options import FilesOptions
 from penstock.datasource.files.sink import DESTINATION, sink_of
 from penstock.datasource.files.target import FilesTarget
-from penstock.datasource.table_access import TableAccess
+from penstock.datasource.stored.table_access import TableAccess
 from penstock.testing.faults import crash_at
 
 ROWS = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("kind", pa.string())])

@@ -11,9 +11,9 @@ from servers.hudi_reader import SeenTable, archive_hudi, hudi_jars, read_hudi, w
 from servers.maven import MavenUnreachableError
 from tests.support.hudi import HudiLake, dying_in
 
-from penstock.committers.commit_runner import stored_manifest
 from penstock.committers.contract import AlreadyCommitted
 from penstock.committers.errors import SchemaMismatchError, TableNotSupportedError
+from penstock.committers.protocol.commit_runner import stored_manifest
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance import Query
 

@@ -17,10 +17,10 @@ from penstock.committers.hudi import table as hudi_table
 from penstock.committers.hudi.storage import HudiStorage
 from penstock.committers.hudi.table import HudiTableFiles
 from penstock.committers.store.sql import SqlManifestStore
-from penstock.datasource.base_source import PenstockDataSource
 from penstock.datasource.destinations import DestinationType
 from penstock.datasource.hudi.sink import DESTINATION
 from penstock.datasource.hudi.source import HudiDataSource
+from penstock.datasource.spark.base_source import PenstockDataSource
 from penstock.testing.conformance import Query
 from penstock.testing.conformance.query import ids
 

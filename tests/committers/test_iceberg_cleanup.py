@@ -85,7 +85,7 @@ def test_files_of_expired_snapshots_are_kept_for_their_grace_period(lake: Lake) 
 
 def test_each_check_loads_the_table_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """And once each for the names and for the deletion."""
-    monkeypatch.setattr("penstock.committers.cleanup.FILES_PER_CHECK", 1)
+    monkeypatch.setattr("penstock.committers.cleaning.cleanup.FILES_PER_CHECK", 1)
     loads: list[IcebergLake] = []
     load = IcebergLake.load
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.committers.cleaning.deletion import is_relative
 from penstock.committers.contract import Batch, DataFile, StreamKey
-from penstock.committers.deletion import is_relative
 from penstock.committers.errors import ManifestCorruptError, PenstockError
 from penstock.committers.file_tables.manifest import LakeManifest, build_manifest, decode
 

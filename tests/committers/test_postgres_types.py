@@ -20,7 +20,7 @@ from penstock.committers.errors import SchemaMismatchError
 from penstock.committers.postgres.connection import COMMIT_TIMEOUT_S, IDLE_TASK_TIMEOUT_S
 from penstock.committers.postgres.types import holds, is_staged_as, sql_type
 from penstock.committers.store.sql import SqlManifestStore
-from penstock.datasource.types import ARROW_TYPES
+from penstock.datasource.spark.types import ARROW_TYPES
 
 TEXTS = ["", "a", "\\N", "NULL", "\\", "\\.", 'a"b,c{d}', "tab\tline\nreturn\r", "ä😀", " ", None]
 UTC = timezone.utc

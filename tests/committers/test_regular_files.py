@@ -9,16 +9,16 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import pytest
 
+from penstock.committers.cleaning.regular_files import open_new, read_file
 from penstock.committers.contract import AttemptId, Batch, DataFile, StreamKey
 from penstock.committers.delta.log_files import LocalLogFiles, entry_name
 from penstock.committers.errors import PenstockError, RetryableError
 from penstock.committers.files.local_folder import LocalFolder
 from penstock.committers.hudi.storage import HudiStorage
 from penstock.committers.iceberg.local_files import LocalFile
-from penstock.committers.regular_files import open_new, read_file
 from penstock.committers.row_log.log import LoggedBatch, RowLog
 from penstock.committers.row_log.names import row_log_path
-from penstock.datasource.checkpoint import Checkpoint
+from penstock.datasource.spark.checkpoint import Checkpoint
 from penstock.writers.parquet.objects import objects_of
 
 pytestmark = pytest.mark.timeout(20)

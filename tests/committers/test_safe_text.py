@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock import PenstockError
 from penstock.committers.errors import MESSAGE_MAX, ConfigurationError, shown
-from penstock.committers.safe_text import get_logger, printable, safe, without_credentials
+from penstock.committers.texts.safe_text import get_logger, printable, safe, without_credentials
 
 SECRET = "hunter2"
 

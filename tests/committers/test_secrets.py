@@ -11,8 +11,8 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from penstock.committers.safe_text import MASK
-from penstock.committers.secrets import MESSAGE_MAX, TEXT_MAX, Secrets, without_last_word
+from penstock.committers.texts.safe_text import MASK
+from penstock.committers.texts.secrets import MESSAGE_MAX, TEXT_MAX, Secrets, without_last_word
 
 VALUES = {
     "letters": "geheim4711",

@@ -17,10 +17,8 @@ import pytest
 from tests.support.lakes import LAKES, LakeTable
 from tests.support.query import Ids, Query, Written
 
-from penstock.committers.commit_runner import Retry
 from penstock.committers.contract import Conflict, Manifest, ManifestRecord, ManifestState, StreamKey
 from penstock.committers.crash_points import DELIVERY_POINTS, STREAM_POINTS
-from penstock.committers.decision import Action
 from penstock.committers.errors import (
     CheckpointMismatchError,
     FencedError,
@@ -30,10 +28,12 @@ from penstock.committers.errors import (
     TableChangedError,
 )
 from penstock.committers.file_tables.merge import merge
-from penstock.committers.recovery import Recovery
+from penstock.committers.protocol.commit_runner import Retry
+from penstock.committers.protocol.decision import Action
+from penstock.committers.protocol.recovery import Recovery
 from penstock.committers.store.contract import Prepared, PrepareRequest
 from penstock.committers.store.sql import SqlManifestStore, open_store
-from penstock.datasource.batch_plan import BatchPlan
+from penstock.datasource.planning.batch_plan import BatchPlan
 from penstock.testing.faults import at_point, crash_at
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED

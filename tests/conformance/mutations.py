@@ -27,26 +27,28 @@ from tests.conformance.harnesses import (
 from tests.plug_in.harness import JsonLinesHarness
 from tests.support.files import FilesHarness
 
-from penstock.committers import cleanup, decision, token_check
+from penstock.committers.cleaning import cleanup
 from penstock.committers.contract import Committed, DataFile, Manifest, Token
-from penstock.committers.decision import Action, RecordStatus
 from penstock.committers.delta import committer as delta_committer
 from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.errors import ManifestCorruptError, RetryableError, SchemaMismatchError
-from penstock.committers.file_manifests import FileManifests
+from penstock.committers.file_tables.file_manifests import FileManifests
 from penstock.committers.file_tables.reserved_names import ReservedNames
 from penstock.committers.postgres.connection import PostgresServer
-from penstock.committers.preparing import Preparation
-from penstock.committers.recovery import Recovery
-from penstock.committers.secrets import Secrets
+from penstock.committers.protocol import decision, token_check
+from penstock.committers.protocol.decision import Action, RecordStatus
+from penstock.committers.protocol.preparing import Preparation
+from penstock.committers.protocol.recovery import Recovery
 from penstock.committers.store import contents
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.sql import SqlManifestStore
-from penstock.datasource import committing, planning
+from penstock.committers.texts.secrets import Secrets
+from penstock.datasource import committing
 from penstock.datasource.delta import sink as delta_sink
 from penstock.datasource.delta.sink import DeltaSink, DeltaTarget
 from penstock.datasource.files import existing_files
 from penstock.datasource.options import stream as stream_options
+from penstock.datasource.planning import plan as planning
 from penstock.testing.conformance import query
 from penstock.testing.conformance.data import NESTED
 from penstock.testing.conformance.harness import DestinationHarness

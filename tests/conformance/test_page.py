@@ -36,7 +36,7 @@ from tests.support.paimon_table import PaimonHarness
 from penstock.committers.deliveries.contract import Mergeable
 from penstock.datasource.file_table import Compactable
 from penstock.datasource.sink import Maintainable, SupportsOrigins, SupportsTableIdentity
-from penstock.datasource.stored_table import Cleanable
+from penstock.datasource.stored.stored_table import Cleanable
 from penstock.testing.conformance import DestinationConformance, DestinationHarness, Query
 from penstock.testing.conformance.query import source_of
 

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.datasource import coalescing
-from penstock.datasource.arrow_batches import BYTES_MAX, NO_BOUND, ROWS_MAX, ROWS_PER_GIB, cut_by_rows
-from penstock.datasource.coalescing import COALESCED_ROWS, coalesced
-from penstock.datasource.registration import DATA_SOURCES, register
+from penstock.datasource.spark import coalescing
+from penstock.datasource.spark.arrow_batches import BYTES_MAX, NO_BOUND, ROWS_MAX, ROWS_PER_GIB, cut_by_rows
+from penstock.datasource.spark.coalescing import COALESCED_ROWS, coalesced
+from penstock.datasource.spark.registration import DATA_SOURCES, register
 
 
 class Conf(dict[str, str]):

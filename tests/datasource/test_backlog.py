@@ -16,7 +16,7 @@ from penstock.committers.contract import ManifestState
 from penstock.committers.deliveries.contract import DeliveryState
 from penstock.committers.errors import RetryableError
 from penstock.committers.store.sql import SqlManifestStore, open_store
-from penstock.datasource.backlog import BacklogBound, wait_for_delivery
+from penstock.datasource.planning.backlog import BacklogBound, wait_for_delivery
 
 WIDE = BacklogBound(batches=1000, size_bytes=10**9, age_s=10**6, wait_s=600)
 

@@ -15,16 +15,21 @@ from tests.support.lakes import LAKES
 from tests.support.stored_lake import NOW, OLD, Lake, files_of, paths
 
 from penstock.cli.gc import CleanedTable, clean_table
-from penstock.committers.batch_writes import COMMIT_WITHIN, GIVEN_UP_AFTER, batch_write_id, batch_write_of
-from penstock.committers.commit_runner import CommitRunner
 from penstock.committers.contract import ManifestState
 from penstock.committers.errors import RetryableError
 from penstock.committers.iceberg import table as iceberg_table
-from penstock.committers.recovery import Recovery
-from penstock.committers.two_phase import TwoPhaseCommitter
-from penstock.datasource.batch_plan import CommittableMessage
+from penstock.committers.protocol.batch_writes import (
+    COMMIT_WITHIN,
+    GIVEN_UP_AFTER,
+    batch_write_id,
+    batch_write_of,
+)
+from penstock.committers.protocol.commit_runner import CommitRunner
+from penstock.committers.protocol.recovery import Recovery
+from penstock.committers.protocol.two_phase import TwoPhaseCommitter
 from penstock.datasource.committing import commit_batch_write
-from penstock.datasource.table_access import TableAccess
+from penstock.datasource.planning.batch_plan import CommittableMessage
+from penstock.datasource.stored.table_access import TableAccess
 from penstock.testing.conformance.query import committables
 from penstock.testing.faults import at_point
 

@@ -11,7 +11,7 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 
 from penstock import CheckpointGoneError, ConfigurationError, RetryableError
-from penstock.datasource.checkpoint import Checkpoint
+from penstock.datasource.spark.checkpoint import Checkpoint
 from penstock.writers.delta.table_format import DeltaFormat
 
 QUERY_ID = "32538359-987d-4cf2-964a-3f0751795c53"

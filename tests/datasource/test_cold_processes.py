@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from penstock.datasource.base_source import PenstockDataSource
+from penstock.datasource.spark.base_source import PenstockDataSource
 
 QUERY = "11111111-1111-1111-1111-111111111111"
 

@@ -34,10 +34,10 @@ from penstock.committers.dead_letters import joined, row_in
 from penstock.committers.errors import ConfigurationError, RetryableError, SchemaMismatchError
 from penstock.committers.store.progress import SqlProgress
 from penstock.committers.store.sql import SqlManifestStore
-from penstock.datasource import planning
 from penstock.datasource.dead_letters import deliver_letters, letter_sink_of, try_to_deliver_letters
 from penstock.datasource.destinations import stored_table
-from penstock.datasource.table_access import TableAccess
+from penstock.datasource.planning import plan as planning
+from penstock.datasource.stored.table_access import TableAccess
 from penstock.delivery.metrics import Metrics
 from penstock.testing.conformance.query import Query
 from penstock.testing.faults import at_point, crash_at

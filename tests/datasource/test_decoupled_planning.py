@@ -16,13 +16,13 @@ from penstock.committers.contract import Batch, Committable, ManifestRecord, Str
 from penstock.committers.errors import CheckpointMismatchError, RetryableError, TableChangedError
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.committers.store.status import WrittenTable
-from penstock.datasource.batch_plan import CommittableMessage
 from penstock.datasource.committing import commit_batch
-from penstock.datasource.decoupled_planning import with_retry
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
-from penstock.datasource.plan_cache import REFRESH_S, PlanCache
-from penstock.datasource.planning import plan_batch
+from penstock.datasource.planning.batch_plan import CommittableMessage
+from penstock.datasource.planning.decoupled_planning import with_retry
+from penstock.datasource.planning.plan import plan_batch
+from penstock.datasource.planning.plan_cache import REFRESH_S, PlanCache
 from penstock.datasource.query import Query
 from penstock.datasource.settings import register_stream
 from penstock.datasource.sink import check_same_table

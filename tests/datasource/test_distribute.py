@@ -21,7 +21,7 @@ from tests.support.lakes import LakeTable, delta_lake, iceberg_lake
 import penstock
 from penstock import ConfigurationError
 from penstock.committers.contract import PartitionField
-from penstock.datasource.partition_terms import partition_term
+from penstock.datasource.spark.partition_terms import partition_term
 from penstock.writers.parquet.transforms import apply_transform
 
 pytestmark = pytest.mark.spark

@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock import PenstockError
 from penstock.committers import errors
-from penstock.datasource.registration import DATA_SOURCES
+from penstock.datasource.spark.registration import DATA_SOURCES
 
 PAGE = Path(__file__).parents[2] / "docs" / "api" / "penstock.md"
 MESSAGE = "Options of penstock.delta:\n  - typo is not an option."

@@ -12,12 +12,12 @@ from deltalake import DeltaTable
 
 from penstock import ConfigurationError
 from penstock.committers.contract import Batch, StreamKey
-from penstock.datasource.batch_plan import BatchPlan
 from penstock.datasource.committing import manifest_of
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
-from penstock.datasource.event_time import OldestEvent, event_time_column
-from penstock.datasource.task import TaskAttempt
+from penstock.datasource.planning.batch_plan import BatchPlan
+from penstock.datasource.planning.event_time import OldestEvent, event_time_column
+from penstock.datasource.spark.task import TaskAttempt
 from penstock.testing.conformance.query import committables
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)

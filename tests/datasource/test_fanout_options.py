@@ -10,11 +10,11 @@ import pytest
 
 from penstock.committers.deliveries.contract import Backlog
 from penstock.committers.errors import ConfigurationError
-from penstock.datasource.decoupled_planning import bound_of
 from penstock.datasource.fanout.query import fanout_query
 from penstock.datasource.fanout.source import FanoutDataSource
 from penstock.datasource.options.declaring import options_of
 from penstock.datasource.options.delivery import DeliveryOptions
+from penstock.datasource.planning.decoupled_planning import bound_of
 from penstock.datasource.plug_ins import BUILT_IN, load
 
 SECRET = "geheim-4711"

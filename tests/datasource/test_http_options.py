@@ -14,7 +14,7 @@ from penstock.committers.requests.contract import RowPlace
 from penstock.datasource.http.options import HttpOptions
 from penstock.datasource.http.sink import DESTINATION
 from penstock.datasource.http.source import HttpDataSource
-from penstock.datasource.table_access import TableAccess
+from penstock.datasource.stored.table_access import TableAccess
 
 GIVEN = {"url": "https://api.example.com/rows"}
 IDS = pa.schema({"id": pa.int64()})

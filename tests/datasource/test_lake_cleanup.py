@@ -19,7 +19,7 @@ from penstock.committers.delta.maintenance import vacuum
 from penstock.committers.file_tables.manifest import decode
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.iceberg.sink import IcebergSink
-from penstock.datasource.table_access import TableAccess
+from penstock.datasource.stored.table_access import TableAccess
 from penstock.testing.conformance import Query
 from penstock.testing.conformance.query import ids
 
@@ -104,7 +104,7 @@ def test_clean_up_keeps_what_only_the_iceberg_table_names(pair: LakePair) -> Non
     age_files(pair)
     with (
         mock.patch("penstock.committers.delta.cleanup.DeltaCleanableTable.names", return_value=()),
-        mock.patch("penstock.committers.cleanup.Cleanup._names", return_value=set()),
+        mock.patch("penstock.committers.cleaning.cleanup.Cleanup._names", return_value=set()),
     ):
         assert gc(pair).code == 0
     assert len(pair.files()) == 6

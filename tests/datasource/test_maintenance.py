@@ -12,13 +12,13 @@ import pytest
 from deltalake import DeltaTable
 from tests.support.stored_lake import NOW, Lake, files_of, lake_of_small_files
 
-from penstock.committers.batch_writes import GIVEN_UP_AFTER
 from penstock.committers.delta.maintenance import MAINTENANCE_PROPERTY
 from penstock.committers.errors import RetryableError
 from penstock.committers.file_tables.compaction import BATCHES_AHEAD_MIN
 from penstock.committers.iceberg.properties import EXPIRE_PROPERTY
 from penstock.committers.iceberg.properties import MAINTENANCE_PROPERTY as ICEBERG_MAINTENANCE_PROPERTY
 from penstock.committers.maintenance import MaintenancePolicy, Step
+from penstock.committers.protocol.batch_writes import GIVEN_UP_AFTER
 from penstock.delivery import compaction, rewriting
 from penstock.delivery.maintenance_steps import MaintenanceRunner, StepResult, maintenance_runner
 from penstock.writers.parquet.compaction import rewrite_group

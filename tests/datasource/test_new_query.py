@@ -19,14 +19,14 @@ from penstock import CheckpointMismatchError
 from penstock.committers.contract import Batch, StreamKey
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.committers.store.status import OtherQuery
-from penstock.datasource.checkpoint import STORE_FILE
 from penstock.datasource.committing import commit_batch_write
 from penstock.datasource.delta import sink as delta
 from penstock.datasource.file_table import FileTableSink
 from penstock.datasource.iceberg import sink as iceberg
-from penstock.datasource.planning import plan_batch, plan_batch_write, store_url
+from penstock.datasource.planning.plan import plan_batch, plan_batch_write, store_url
 from penstock.datasource.query import Query as Written
-from penstock.datasource.task import TaskAttempt
+from penstock.datasource.spark.checkpoint import STORE_FILE
+from penstock.datasource.spark.task import TaskAttempt
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
 SAME_CHECKPOINT = "of an earlier query with the same checkpoint directory"

@@ -14,7 +14,7 @@ from penstock.committers.errors import RetryableError, TableChangedError
 from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
-from penstock.datasource.plan_cache import PLANS_MAX, REFRESH_S, CachedTable, PlanCache, PlanKey
+from penstock.datasource.planning.plan_cache import PLANS_MAX, REFRESH_S, CachedTable, PlanCache, PlanKey
 
 ROWS = pa.schema([("id", pa.int64())])
 

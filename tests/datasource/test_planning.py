@@ -12,10 +12,10 @@ from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 from servers.s3 import BUCKET, s3_client, s3_server
 
 from penstock import ConfigurationError, SchemaMismatchError
-from penstock.datasource.batch_plan import BatchPlan
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
-from penstock.datasource.planning import open_checkpoint, plan_batch_write, store_url
+from penstock.datasource.planning.batch_plan import BatchPlan
+from penstock.datasource.planning.plan import open_checkpoint, plan_batch_write, store_url
 from penstock.datasource.query import Query
 from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.parquet.write_config import WriteConfig

@@ -17,13 +17,13 @@ from tests.support.cli import Ended, penstock
 from tests.support.lakes import ids
 from tests.support.postgres import PostgresQuery, query_into
 
-from penstock.committers.batch_writes import COMMIT_WITHIN, GIVEN_UP_AFTER
 from penstock.committers.contract import ManifestState, StreamKey
 from penstock.committers.errors import RetryableError
 from penstock.committers.postgres import committer
+from penstock.committers.protocol.batch_writes import COMMIT_WITHIN, GIVEN_UP_AFTER
 from penstock.committers.store.sql import open_store
 from penstock.datasource.committing import commit_batch_write
-from penstock.datasource.planning import plan_batch_write
+from penstock.datasource.planning.plan import plan_batch_write
 from penstock.testing.conformance.query import payloads, task
 from penstock.testing.faults import crash_at
 

@@ -10,7 +10,8 @@ import pytest
 
 import penstock
 from penstock.committers.contract import StreamKey
-from penstock.datasource import destinations, plug_ins, registration
+from penstock.datasource import destinations, plug_ins
+from penstock.datasource.spark import registration
 
 
 def session(settings: dict[str, str], context: object | None) -> Any:

@@ -24,7 +24,7 @@ from penstock.datasource.plug_ins import BUILT_IN, load
 from penstock.datasource.redis.options import RedisOptions
 from penstock.datasource.requests.sink import RequestSink
 from penstock.datasource.search.elasticsearch import ElasticsearchOptions
-from penstock.datasource.table_access import TableAccess
+from penstock.datasource.stored.table_access import TableAccess
 
 SEARCH_URL = "https://search.example.com:9200"
 AWS, SEARCH = tuple(NAMED_BY), ("opensearch", "elasticsearch")

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from penstock import ConfigurationError
-from penstock.datasource.planning import plan_stream_batch
+from penstock.datasource.planning.plan import plan_stream_batch
+from penstock.datasource.planning.source_files import check_apart_from_source
 from penstock.datasource.plug_ins import BUILT_IN, load
-from penstock.datasource.registration import DATA_SOURCES
-from penstock.datasource.source_files import check_apart_from_source
+from penstock.datasource.spark.registration import DATA_SOURCES
 
 IDS = StructType([StructField("id", LongType())])
 SINKS = {source.name().removeprefix("penstock."): source for source in DATA_SOURCES}

@@ -11,7 +11,7 @@ from zipimport import zipimporter
 
 import pytest
 
-from penstock.datasource.spark_workers import drop_import_caches
+from penstock.datasource.spark.spark_workers import drop_import_caches
 
 
 def archive(folder: Path, name: str, package: str) -> str:

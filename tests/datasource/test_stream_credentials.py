@@ -24,8 +24,8 @@ from penstock.committers.errors import AccessRefusedError, ConfigurationError
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.committers.store.status import StreamStatus
 from penstock.datasource.destinations import access_of, destination_type, stored_table
-from penstock.datasource.stream_access import about_unknown_names
-from penstock.datasource.table_access import StreamAccess, TableAccess
+from penstock.datasource.stored.stream_access import about_unknown_names
+from penstock.datasource.stored.table_access import StreamAccess, TableAccess
 from penstock.delivery.stream_settings import access_to_letters
 
 QUERY_IDS = {

@@ -10,15 +10,15 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from penstock import DeltaDataSource, IcebergDataSource, PenstockError
 from penstock.committers.contract import Batch, Committable, StreamKey
-from penstock.datasource.base_source import PenstockDataSource
-from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import checked_committables
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
+from penstock.datasource.planning.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.postgres.source import PostgresDataSource
 from penstock.datasource.query import Query
-from penstock.datasource.stream_writer import StreamWriter
-from penstock.datasource.task import TaskAttempt
+from penstock.datasource.spark.base_source import PenstockDataSource
+from penstock.datasource.spark.stream_writer import StreamWriter
+from penstock.datasource.spark.task import TaskAttempt
 
 BATCH = Batch(StreamKey("q", "/t"), 7, "d1")
 

@@ -55,7 +55,7 @@ from tests.support.query import Batches, Query
 from tests.writers.task import write_as_task
 
 from penstock.committers.errors import SchemaMismatchError
-from penstock.datasource.types import CHAR_VARCHAR_KEY, arrow_schema
+from penstock.datasource.spark.types import CHAR_VARCHAR_KEY, arrow_schema
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "types.md"
 

@@ -13,8 +13,8 @@ from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
 from penstock.committers.errors import SchemaMismatchError
-from penstock.datasource.row_stream_writer import RowStreamWriter
-from penstock.datasource.utc import in_utc
+from penstock.datasource.spark.row_stream_writer import RowStreamWriter
+from penstock.datasource.spark.utc import in_utc
 from penstock.writers.requests.python_values import python_values
 
 NEW_YORK, UTC = pa.timestamp("us", "America/New_York"), pa.timestamp("us", "UTC")

@@ -10,7 +10,7 @@ from tests.support.cli import Ended
 from tests.support.request_streams import ROWS, http_stream
 
 from penstock.committers.store.sql import open_store
-from penstock.datasource.checkpoint import STORE_FILE
+from penstock.datasource.spark.checkpoint import STORE_FILE
 
 
 @pytest.fixture

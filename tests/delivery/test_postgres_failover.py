@@ -14,8 +14,8 @@ from tests.support.backlogs import QUERY, SOON, DecoupledLake, start_cli, wait_u
 from tests.support.stored_lake import YOUNG
 
 from penstock.committers.contract import StreamKey
-from penstock.committers.decoupled import DecoupledCommitter
 from penstock.committers.errors import CheckpointMismatchError, RetryableError
+from penstock.committers.protocol.decoupled import DecoupledCommitter
 from penstock.committers.store.sql import open_store
 
 BATCHES = 12

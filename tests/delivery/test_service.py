@@ -34,7 +34,7 @@ from penstock.committers.store.maintenance import WHOLE
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.committers.store.status import StreamStatus
 from penstock.datasource.destinations import paths_of, stored_table
-from penstock.datasource.stored_table import Cleanable
+from penstock.datasource.stored.stored_table import Cleanable
 from penstock.delivery import service
 from penstock.delivery.drain import drain
 from penstock.delivery.lease import HeldLease

@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.committers.arrow_ipc.reader import read_schema
+from penstock.committers.cleaning.deletion import is_relative
 from penstock.committers.contract import AttemptId, Batch, DataFile, StreamKey, Token
 from penstock.committers.dead_letters import WRITING, dead_letter, row_in
-from penstock.committers.deletion import is_relative
 from penstock.committers.delta import history
 from penstock.committers.delta.log_entry import changes_of
 from penstock.committers.errors import ManifestCorruptError, PenstockError, TableChangedError
@@ -33,8 +33,8 @@ from penstock.committers.postgres.address import PostgresAddress
 from penstock.committers.postgres.staging import StagingTable, staging_name
 from penstock.committers.row_log.log import LoggedBatch, RowLog
 from penstock.committers.row_log.names import CHECKSUM, row_log_path
-from penstock.committers.row_text import row_text
-from penstock.datasource.checkpoint import _log_position
+from penstock.committers.texts.row_text import row_text
+from penstock.datasource.spark.checkpoint import _log_position
 from penstock.delivery.stream_settings import StreamSettings
 
 BATCH = Batch(StreamKey("query-1", "/lake/t"), 7, "ab" * 32)

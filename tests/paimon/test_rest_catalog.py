@@ -23,7 +23,7 @@ from penstock.committers.paimon.cleanup import PaimonCleanableTable
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.paimon.options import PaimonOptions
 from penstock.datasource.paimon.sink import DESTINATION
-from penstock.datasource.table_access import TableAccess
+from penstock.datasource.stored.table_access import TableAccess
 from penstock.testing.conformance import DestinationHarness
 from penstock.testing.conformance.changes import ChangeClaims
 from penstock.testing.conformance.concurrency import ConcurrencyClaims

@@ -14,7 +14,7 @@ import penstock
 from penstock.cli.app import app
 from penstock.committers.store.sql import open_store
 from penstock.datasource.plug_ins import BUILT_IN
-from penstock.datasource.registration import DATA_SOURCES
+from penstock.datasource.spark.registration import DATA_SOURCES
 from penstock.testing.conformance import Query
 from penstock.testing.conformance.query import ids
 

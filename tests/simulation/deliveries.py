@@ -10,7 +10,6 @@ from tests.simulation.lakes import SimulatedLake
 from tests.simulation.scheduler import HOUR_S, DiskFullError, UnreachableError
 from tests.simulation.store_connection import StoreConnection, clock_of
 
-from penstock.committers.commit_runner import Retry
 from penstock.committers.contract import (
     DataFile,
     Manifest,
@@ -27,6 +26,7 @@ from penstock.committers.errors import (
     RetryableError,
     TableChangedError,
 )
+from penstock.committers.protocol.commit_runner import Retry
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.sink import check_same_table, open_table
 from penstock.delivery.compaction import DeliveryCompactor

@@ -19,8 +19,7 @@ from tests.simulation.store_connection import clock_of
 from tests.spark_logs import Checkpoint
 
 from penstock.cli.admin import abort, check_skippable, undelivered
-from penstock.committers.cleanup import Cleanup
-from penstock.committers.commit_runner import CommitRunner
+from penstock.committers.cleaning.cleanup import Cleanup
 from penstock.committers.contract import ManifestRecord, ManifestState
 from penstock.committers.errors import (
     CheckpointMismatchError,
@@ -29,14 +28,15 @@ from penstock.committers.errors import (
     TableChangedError,
 )
 from penstock.committers.progress import with_store
-from penstock.committers.recovery import Recovery
+from penstock.committers.protocol.commit_runner import CommitRunner
+from penstock.committers.protocol.recovery import Recovery
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.sink import check_same_table
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-    from penstock.datasource.table_access import TableAccess
+    from penstock.datasource.stored.table_access import TableAccess
 
 ENGINES = ("append", "compact", "vacuum", "expire", "roll_back")
 """Of these, what other engines do to the table."""

@@ -30,8 +30,8 @@ from tests.simulation.lake import FileLake, RewritePlan, TableContents
 from tests.simulation.object_store import LocationFileSystem, ObjectStore
 from tests.simulation.scheduler import Scheduler
 
+from penstock.committers.cleaning.deletion import DeletionGuard
 from penstock.committers.contract import Batch, DataFile, Mode
-from penstock.committers.deletion import DeletionGuard
 from penstock.committers.file_tables.files import TableFiles
 from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles
 from penstock.committers.iceberg import catalog, cleanup, committer, expiry, new_table, snapshot, table

@@ -55,18 +55,18 @@ class Mutation:
         """The simulation has a store of its own: calls to both stores show it, not histories."""
 
 
-DECISION = "committers/decision.py"
+DECISION = "committers/protocol/decision.py"
 DELTA = "committers/delta/committer.py::DeltaTableCommitter"
 ICEBERG = "committers/iceberg/committer.py::IcebergTableCommitter"
-HAS_BATCH = "committers/token_check.py::has_batch"
+HAS_BATCH = "committers/protocol/token_check.py::has_batch"
 EXPIRY = "committers/iceberg/expiry.py::SnapshotExpiry"
-TWO_PHASE = "committers/two_phase.py::TwoPhaseCommitter"
-DECOUPLED = "committers/decoupled.py::DecoupledCommitter"
-PREPARATION = "committers/preparing.py::Preparation"
-RUNNER = "committers/commit_runner.py::CommitRunner"
-RECOVERY = "committers/recovery.py::Recovery"
-FORKS = "committers/checkpoint_forks.py::CheckpointForks"
-CLEANUP = "committers/cleanup.py::Cleanup"
+TWO_PHASE = "committers/protocol/two_phase.py::TwoPhaseCommitter"
+DECOUPLED = "committers/protocol/decoupled.py::DecoupledCommitter"
+PREPARATION = "committers/protocol/preparing.py::Preparation"
+RUNNER = "committers/protocol/commit_runner.py::CommitRunner"
+RECOVERY = "committers/protocol/recovery.py::Recovery"
+FORKS = "committers/protocol/checkpoint_forks.py::CheckpointForks"
+CLEANUP = "committers/cleaning/cleanup.py::Cleanup"
 DELIVERY = "committers/deliveries/deliverer.py::StreamDelivery"
 DUE_BATCHES = "committers/deliveries/due_batches.py::DueBatches"
 REQUESTS = "committers/requests/committer.py::RequestCommitter"
@@ -77,7 +77,7 @@ DELIVERY_QUERIES = "committers/store/delivery_queries.py"
 UPDATE_PREPARED = "committers/store/queries.py::_UPDATE_PREPARED"
 OPERATOR_SKIP = "committers/store/operator_actions.py::SqlOperatorActions.skip"
 ROW_LOGS = "committers/row_log/cleanup.py::CleanableRowLogs"
-CLASSIFY = "committers/cleanup.py::classify"
+CLASSIFY = "committers/cleaning/cleanup.py::classify"
 SNAPSHOT_CACHE = "committers/delta/snapshot_cache.py"
 PROGRESS = "committers/store/progress.py"
 DECOUPLED_TESTS = "tests/committers/test_decoupled.py"
@@ -396,7 +396,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "the manifest of other rows is not taken": Mutation(
         "commits whatever the store has under the batch id by now",
-        without("committers/commit_runner.py::stored_manifest", "manifest.batch != batch"),
+        without("committers/protocol/commit_runner.py::stored_manifest", "manifest.batch != batch"),
         test=f"{TWO_PHASE_TESTS}::test_the_manifest_of_other_rows_is_not_taken_for_an_earlier_one",
     ),
     "a batch whose files are gone stays prepared until its replay is": Mutation(

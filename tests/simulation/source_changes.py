@@ -1,8 +1,9 @@
 """Changes of the product's source that take a guard away, and the import hook that loads the changed source.
 
 A change names a place (file and function, as pytest names tests) and a piece of code there, as in
-`never("committers/recovery.py::Recovery.recover", "is_replayed")`. Pieces are compared as `ast.unparse`
-writes them, so lines may move or wrap. A piece that is not there exactly once is a `GuardNotFoundError`.
+`never("committers/protocol/recovery.py::Recovery.recover", "is_replayed")`. Pieces are compared as
+`ast.unparse` writes them, so lines may move or wrap. A piece that is not there exactly once is a
+`GuardNotFoundError`.
 """
 
 from __future__ import annotations

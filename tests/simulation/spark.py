@@ -28,13 +28,13 @@ from penstock.committers.contract import (
 )
 from penstock.committers.errors import CheckpointMismatchError
 from penstock.committers.store.sql import SqlManifestStore
-from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.committing import abort_batch, commit_batch
 from penstock.datasource.options.file_tables import FileTableOptions
-from penstock.datasource.plan_cache import PlanCache
-from penstock.datasource.planning import plan_batch
+from penstock.datasource.planning.batch_plan import BatchPlan, CommittableMessage
+from penstock.datasource.planning.plan import plan_batch
+from penstock.datasource.planning.plan_cache import PlanCache
 from penstock.datasource.query import Query
-from penstock.datasource.task import TaskAttempt
+from penstock.datasource.spark.task import TaskAttempt
 from penstock.writers.parts import PartPayload, PartPayloads
 
 ROWS = pa.schema([("id", pa.int64())])
@@ -44,7 +44,7 @@ PLANNER_DIES = 0.2
 
 
 def batch_of(checkpoint: Checkpoint, batch_id: int, table_uri: str) -> Batch:
-    """As `datasource.checkpoint` has it: the digest covers the batch's offsets, both ends."""
+    """As `datasource.spark.checkpoint` has it: the digest covers the batch's offsets, both ends."""
     ends = (checkpoint.offsets.get(batch_id - 1, 0), checkpoint.offsets[batch_id])
     digest = hashlib.sha256(f"{ends}".encode()).hexdigest()
     return Batch(StreamKey(checkpoint.query_id, table_uri), batch_id, digest)

@@ -40,7 +40,7 @@ from tests.spark_logs import Checkpoint, SparkError
 
 from penstock.cli import admin
 from penstock.committers import crash_points
-from penstock.committers.cleanup import CleanableTable, NameParser
+from penstock.committers.cleaning.cleanup import CleanableTable, NameParser
 from penstock.committers.contract import (
     Committer,
     Manifest,
@@ -50,14 +50,16 @@ from penstock.committers.contract import (
 from penstock.committers.errors import PenstockError
 from penstock.committers.file_tables import manifest as lake_manifest
 from penstock.committers.progress import with_store
+from penstock.committers.protocol.two_phase import TwoPhaseCommitter
 from penstock.committers.store.delivery_queries import DeliveryPhase
-from penstock.committers.two_phase import TwoPhaseCommitter
-from penstock.datasource import committing, decoupled_planning, planning
-from penstock.datasource.backlog import wait_for_delivery
-from penstock.datasource.decoupled_planning import with_retry
+from penstock.datasource import committing
 from penstock.datasource.file_table import CleanableFiles
 from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.datasource.options.stream import NewTarget
+from penstock.datasource.planning import decoupled_planning
+from penstock.datasource.planning import plan as planning
+from penstock.datasource.planning.backlog import wait_for_delivery
+from penstock.datasource.planning.decoupled_planning import with_retry
 from penstock.testing.invariant import Observation, find_problems
 
 HISTORY_MAX = 100

@@ -15,7 +15,7 @@ from tests.support.id_stream import IdStream, write_ids
 from tests.support.lakes import LakeTable
 
 from penstock.committers.contract import ManifestState, StreamKey
-from penstock.committers.recovery import Recovery
+from penstock.committers.protocol.recovery import Recovery
 from penstock.committers.store.sql import open_store
 
 pytestmark = pytest.mark.spark

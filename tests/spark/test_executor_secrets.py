@@ -28,8 +28,8 @@ from tests.support.id_stream import IdStream
 from tests.support.lakes import IcebergLake
 
 import penstock
-from penstock.datasource.batch_writer import BatchWriter
-from penstock.datasource.task import TaskAttempt
+from penstock.datasource.spark.batch_writer import BatchWriter
+from penstock.datasource.spark.task import TaskAttempt
 
 pytestmark = pytest.mark.spark
 

@@ -18,8 +18,8 @@ from tests.support.driver_process import SUBMIT_ARGS
 from tests.support.lakes import LakeTable, rows
 
 import penstock
-from penstock.datasource.arrow_batches import BYTES_MAX, ROWS_MAX, cut_by_rows, rows_per_batch
-from penstock.datasource.registration import DATA_SOURCES
+from penstock.datasource.spark.arrow_batches import BYTES_MAX, ROWS_MAX, cut_by_rows, rows_per_batch
+from penstock.datasource.spark.registration import DATA_SOURCES
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ from tests.spark.watched_plan import WatchedPlan
 from tests.support.id_stream import IdStream
 
 import penstock
-from penstock.datasource.task import TaskAttempt
+from penstock.datasource.spark.task import TaskAttempt
 
 pytestmark = pytest.mark.spark
 

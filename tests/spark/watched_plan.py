@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
-from penstock.datasource.task import TaskAttempt
+from penstock.datasource.planning.batch_plan import BatchPlan, CommittableMessage
+from penstock.datasource.spark.task import TaskAttempt
 
 
 @dataclass

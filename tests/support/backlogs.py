@@ -20,7 +20,7 @@ from tests.support.stored_lake import YOUNG, Lake
 
 from penstock.committers.store.sql import open_store
 from penstock.committers.store.status import StreamStatus
-from penstock.datasource.table_access import TableAccess
+from penstock.datasource.stored.table_access import TableAccess
 from penstock.delivery.attempts import DeliveryListener, DeliveryReport, ServiceSettings
 from penstock.delivery.context import DeliveryContext
 from penstock.delivery.service import DeliveryService

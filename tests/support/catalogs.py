@@ -35,7 +35,7 @@ from thrift.transport.TTransport import TTransportException
 from penstock import testing
 from penstock.committers.contract import AlreadyCommitted, Committed, ManifestState
 from penstock.committers.iceberg.catalog import open_catalog
-from penstock.committers.recovery import Recovered
+from penstock.committers.protocol.recovery import Recovered
 from penstock.committers.store.sql import open_store
 from penstock.datasource.iceberg.sink import DESTINATION as ICEBERG
 from penstock.testing.faults import Lost, lossy

@@ -19,10 +19,10 @@ from hudi import HudiQueryType, HudiReadOptions, HudiTableBuilder
 
 from penstock.committers.hudi import avro
 from penstock.committers.hudi.publishing import Publishing
-from penstock.datasource.base_source import PenstockDataSource
 from penstock.datasource.destinations import DestinationType
 from penstock.datasource.hudi.sink import DESTINATION
 from penstock.datasource.hudi.source import HudiDataSource
+from penstock.datasource.spark.base_source import PenstockDataSource
 from penstock.testing.faults import Crash
 
 META = [

@@ -21,7 +21,7 @@ from tests.support.lakes import DeltaLake, IcebergLake
 from penstock.committers.contract import ManifestState, StreamKey
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.delta.sink import DESTINATION
-from penstock.datasource.table_access import TableAccess
+from penstock.datasource.stored.table_access import TableAccess
 from penstock.delivery.maintenance_steps import StepResult, maintenance_runner
 from penstock.delivery.stream_settings import StreamSettings, build_sink
 from penstock.testing.conformance import Query

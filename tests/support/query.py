@@ -10,7 +10,6 @@ import pyarrow as pa
 from tests.support.lakes import IDS, LakeTable, ids_alone
 
 from penstock import testing
-from penstock.committers.commit_runner import Retry
 from penstock.committers.contract import (
     Batch,
     Committable,
@@ -22,12 +21,13 @@ from penstock.committers.contract import (
     PayloadCommitter,
 )
 from penstock.committers.file_tables.manifest import LakeManifest, build_manifest
+from penstock.committers.protocol.commit_runner import Retry
+from penstock.committers.protocol.two_phase import TwoPhaseCommitter
 from penstock.committers.store.contract import ManifestStore
 from penstock.committers.store.sql import SqlManifestStore, open_store
-from penstock.committers.two_phase import TwoPhaseCommitter
-from penstock.datasource.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.file_table import FileTable
-from penstock.datasource.planning import store_url
+from penstock.datasource.planning.batch_plan import BatchPlan, CommittableMessage
+from penstock.datasource.planning.plan import store_url
 from penstock.testing.conformance import query as conformance
 
 Ids = Sequence[int]

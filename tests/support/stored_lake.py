@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tests.support.lakes import LAKES, IcebergLake, rows
 from typing_extensions import Self
 
-from penstock.committers.cleanup import ClassifiedFiles, CleanableTable, Cleanup, ListedFile
+from penstock.committers.cleaning.cleanup import ClassifiedFiles, CleanableTable, Cleanup, ListedFile
 from penstock.committers.contract import (
     AttemptId,
     Batch,
@@ -28,14 +28,14 @@ from penstock.committers.contract import (
 from penstock.committers.delta.cleanup import DeltaCleanableTable
 from penstock.committers.file_tables.manifest import PlannedFiles, build_manifest
 from penstock.committers.iceberg.cleanup import IcebergCleanableTable
-from penstock.committers.recovery import Recovery
+from penstock.committers.protocol.recovery import Recovery
 from penstock.committers.store.sql import open_store
-from penstock.datasource.batch_plan import CommittableMessage
 from penstock.datasource.committing import manifest_of
 from penstock.datasource.destinations import paths_of
 from penstock.datasource.file_table import FileTableSink
-from penstock.datasource.planning import plan_batch_write
-from penstock.datasource.task import TaskAttempt
+from penstock.datasource.planning.batch_plan import CommittableMessage
+from penstock.datasource.planning.plan import plan_batch_write
+from penstock.datasource.spark.task import TaskAttempt
 from penstock.delivery.compaction import TableFileRewriter
 from penstock.delivery.rewriting import GroupRewriter, InlineExecutor
 from penstock.testing.conformance.query import committables, payloads

@@ -16,7 +16,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.datasource.registration import data_sources
+from penstock.datasource.spark.registration import data_sources
 
 
 def main() -> None:

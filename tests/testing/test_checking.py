@@ -23,7 +23,7 @@ from tests.support.query import Query
 
 from penstock import ConfigurationError, testing
 from penstock.committers.store.sql import SqlManifestStore, open_store
-from penstock.datasource.checkpoint import STORE_FILE
+from penstock.datasource.spark.checkpoint import STORE_FILE
 from penstock.testing.faults import crash_at
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "delta"

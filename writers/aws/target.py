@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...committers.errors import ConfigurationError, PenstockError, RetryableError
-from ...committers.secrets import Secrets
+from ...committers.texts.secrets import Secrets
 from ..requests.results import Fatal, Retry
 from .errors import MISSING, classify, reading_an_answer
 from .signed import SentSecrets

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from ...committers.cleaning.deletion import local_root
 from ...committers.contract import AttemptId, DataFile, DataFiles
 from ...committers.crash_points import reach
-from ...committers.deletion import local_root
 from ...committers.errors import PenstockError
-from ...committers.safe_text import get_logger
+from ...committers.texts.safe_text import get_logger
 from ..background import Background
 from ..delta.filesystem import open_filesystem
 from ..parquet.schema_projection import SchemaProjector

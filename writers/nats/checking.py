@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ...committers.errors import ConfigurationError, PenstockError, RetryableError
-from ...committers.safe_text import get_logger
+from ...committers.texts.safe_text import get_logger
 from ..requests.results import Fatal
 from .errors import classify
 from .target import NatsTarget, close

@@ -14,7 +14,7 @@ import pyarrow as pa
 from ...committers.contract import AttemptId, DataFile, DataFiles
 from ...committers.crash_points import reach
 from ...committers.errors import PenstockError
-from ...committers.safe_text import get_logger
+from ...committers.texts.safe_text import get_logger
 from ..delta.partitions import check_folder_value
 from ..parquet.schema_projection import SchemaProjector
 from ..partition import not_written

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
+from ...committers.cleaning.deletion import DeletionGuard
+from ...committers.cleaning.regular_files import open_input
 from ...committers.contract import DataFile
-from ...committers.deletion import DeletionGuard
 from ...committers.errors import PenstockError, RetryableError
-from ...committers.regular_files import open_input
 from .columns import parquet_width
 from .data_files import DataFileWriter
 from .file_names import FileNames

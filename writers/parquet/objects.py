@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 from pyarrow.fs import FileSystem
 
-from ...committers.regular_files import open_input
+from ...committers.cleaning.regular_files import open_input
 
 
 class Parts(Protocol):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ...committers.deletion import is_relative, local_root
+from ...committers.cleaning.deletion import is_relative, local_root
 from ...committers.errors import SchemaMismatchError
 from .table_format import PartitionSlice, PartitionValues
 

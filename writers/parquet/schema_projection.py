@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ...committers.arrow_values import fixed_size_bytes
 from ...committers.errors import SchemaMismatchError
-from ...committers.schema_diff import (
+from ...committers.file_tables.schema_diff import (
     DifferenceKind,
     SchemaColumn,
     compare,

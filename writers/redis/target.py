@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from ...committers.errors import ConfigurationError, PenstockError, RetryableError
-from ...committers.safe_text import get_logger
+from ...committers.texts.safe_text import get_logger
 from ..requests.results import Failure, Fatal
 from ..requests.template import Template
 

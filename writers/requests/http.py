@@ -15,7 +15,7 @@ from yarl import URL
 
 from ...committers.errors import AccessRefusedError, ConfigurationError
 from ...committers.redirects import is_redirect
-from ...committers.secrets import without_last_word
+from ...committers.texts.secrets import without_last_word
 from .acknowledgements import CODE
 from .client import classify_error
 from .entry import Entry

@@ -11,7 +11,7 @@ from typing import TypeVar
 from ...committers.dead_letters import BadRows
 from ...committers.errors import SchemaMismatchError
 from ...committers.requests.contract import RefusedEntry
-from ...committers.secrets import Secrets
+from ...committers.texts.secrets import Secrets
 from .async_sink_writer import AsyncSinkWriter
 from .client import Client
 from .entry import Entry

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...committers.safe_text import get_logger
+from ...committers.texts.safe_text import get_logger
 from .buffer import Queued
 from .results import Retry
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from ...committers.secrets import Secrets
+from ...committers.texts.secrets import Secrets
 from .client import Client, ErrorClassifier, classify_error
 from .entry import Entry
 from .results import DeadLetter, Dropped, Failure, Fatal, Result, Retry, Split

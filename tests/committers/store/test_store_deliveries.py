@@ -35,9 +35,9 @@ from tests.support.stores import (
 )
 
 from penstock.committers.contract import AbortedBy
-from penstock.committers.decision import Action, TokenPosition, decide
 from penstock.committers.deliveries.contract import Backlog, DeliveryState, Lease
 from penstock.committers.errors import CommitStateUnknownError, ManifestCorruptError, RetryableError
+from penstock.committers.protocol.decision import Action, TokenPosition, decide
 from penstock.committers.store import database
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.delivery_queries import DeliveryPhase

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.committers.errors import ConfigurationError
-from penstock.committers.secrets import MESSAGE_MAX, Secrets
+from penstock.committers.texts.secrets import MESSAGE_MAX, Secrets
 from penstock.writers.requests.entry import Entry
 from penstock.writers.requests.results import DELIVERED, DeadLetter, Dropped, Fatal, Result, Retry, Split
 from penstock.writers.requests.safe_client import SafeClient

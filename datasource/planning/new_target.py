@@ -1,0 +1,115 @@
+"""Targets that are new to a running query: another table, or one that was added to a fan-out. Driver only.
+
+Spark's checkpoint belongs to a query, not to a table. A query that is started on its old checkpoint with
+another table continues at its offsets, and the table never gets the rows before. So that is an error, unless
+the option `newTarget` says that it is meant.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...committers.contract import Batch, Committer
+from ...committers.errors import CheckpointMismatchError
+from ...committers.origins import origin
+from ...committers.progress import StoresProgress
+from ...committers.texts.safe_text import get_logger
+from ..options.stream import NewTarget, normalized_location
+from ..sink import Destination, Sink, SupportsOrigins
+from .new_query import checkpoint_of
+
+if TYPE_CHECKING:
+    from ...committers.store.sql import SqlManifestStore
+
+logger = get_logger(__name__)
+
+
+def check_new_target(sink: Destination, store: SqlManifestStore, table: Committer, batch: Batch) -> None:
+    """Refuse to start in a table that does not have the batches before. For coupled streams.
+
+    A table that has earlier batches of the query, and a store that knows no other table, are no reason: the
+    store was lost, and batches without rows leave nothing in the table. Nor is a store that knows no other
+    table if it has the token itself.
+
+    Raises:
+        CheckpointMismatchError: the batches before are not in the table, and the option is newTarget=refuse.
+            Nothing was written.
+    """
+    if batch.batch_id == 0 or store.record(batch.stream, batch.batch_id - 1) is not None:
+        return
+    token = table.token(batch.stream.query_id)
+    last = -1 if token is None else token.batch_id
+    if last >= batch.batch_id - 1:
+        return
+    if token is None and not isinstance(table, StoresProgress):
+        is_new = not _has_new_id(sink, store, table, batch)
+    else:
+        is_new = can_start_with(store, batch)
+    if is_new:
+        _accept(sink, store, "", batch, last)
+
+
+def can_start_with(store: SqlManifestStore, batch: Batch) -> bool:
+    """Return True if the target is new to the query, which has already prepared the batch before.
+
+    The manifests of a batch are prepared together. So if another target has the batch before, and this one
+    does not, it was not a target then: nothing is lost.
+    """
+    others = (stream for stream in store.streams_of(batch.stream.query_id) if stream != batch.stream)
+    before = (store.record(stream, batch.batch_id - 1) for stream in others)
+    return any(record is not None and not record.awaits_replay for record in before)
+
+
+def starts_with(store: SqlManifestStore, sink: Sink[Any, Any], prefix: str, batch: Batch) -> bool:
+    """`can_start_with`, which asks the option. For decoupled streams.
+
+    Args:
+        prefix: of the options of a target of a fan-out, `target.NAME.`; empty for the target of a query
+
+    Raises:
+        CheckpointMismatchError: the option is newTarget=refuse. Nothing was written.
+    """
+    if not can_start_with(store, batch):
+        return False
+    last = next((one.batch.batch_id for one in store.history(batch.stream, 1)), -1)
+    _accept(sink, store, prefix, batch, last)
+    return True
+
+
+def _accept(sink: Destination, store: SqlManifestStore, prefix: str, batch: Batch, last: int) -> None:
+    """Report the batches that the target does not get.
+
+    Args:
+        last: the last batch of the query that the target has; -1 if none
+    """
+    name = prefix[len("target.") : -1]
+    target = f"Target {name} ({sink.table_uri})" if name else f"The target {sink.table_uri}"
+    what = "is new to" if last < 0 else f"has the batches up to {last} of"
+    message = (
+        f"{target} {what} the query {batch.stream.query_id}, and starts with batch {batch.batch_id}. It does "
+        f"not get the rows of the batches {'before' if last < 0 else 'in between'}."
+    )
+    if sink.options.new_target is NewTarget.ALLOW:
+        logger.warning("%s", message)
+        return
+    others = [one.table_uri for one in store.streams_of(batch.stream.query_id) if one != batch.stream]
+    wrote = f" So far this query has written to {', '.join(others)}." if others and not name else ""
+    raise CheckpointMismatchError(
+        f"{message}{wrote} Nothing was written. Start a query of its own with a new checkpoint to write all "
+        "rows to it. Or, if the rows before are not wanted there, or another sink has written them: "
+        f'.option("{prefix}newTarget", "allow").'
+    )
+
+
+def _has_new_id(sink: Destination, store: SqlManifestStore, table: Committer, batch: Batch) -> bool:
+    """Return True if the table has batches of this checkpoint under another query id.
+
+    `penstock reset-query-id` gives a checkpoint a new id; its query continues in the table that it has
+    written.
+    """
+    checkpoint = normalized_location(sink.options.checkpoint_location or "")
+    if any(checkpoint_of(one.settings) == checkpoint for one in store.other_queries(batch.stream)):
+        return True
+    if not isinstance(table, SupportsOrigins):
+        return False
+    return table.recorded_origin(batch.stream.query_id, [origin("checkpoint", checkpoint)]) is not None

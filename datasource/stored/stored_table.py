@@ -1,0 +1,73 @@
+"""A stream's table, as commands and the delivery process need it without the options of its query.
+
+A stored table may have further capabilities. Generic code checks for them with isinstance, and never for a
+kind. `batch_rows.HoldsRows` is one more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ...committers.cleaning.cleanup import CleanableTable, NameParser
+    from ...committers.contract import Committer, StreamKey
+    from ...committers.store.sql import SqlManifestStore
+
+
+@dataclass(frozen=True, slots=True)
+class TableNow:
+    """The current state of a table."""
+
+    table_id: str
+    version: int
+
+
+class StoredTable(Protocol):
+    """A stream's table, opened by its address in the store. Runs in the commands and the delivery process."""
+
+    def committer(self) -> Committer:
+        """Return a committer. Each instance loads the table once."""
+        ...
+
+    def now(self) -> TableNow | None:
+        """Return the current state of the table; None if it does not exist.
+
+        Raises:
+            RetryableError: the table cannot be read now.
+        """
+        ...
+
+
+@runtime_checkable
+class Cleanable(Protocol):
+    """A stored table in whose location failed tasks and killed drivers may leave files."""
+
+    def cleanable(self, store: SqlManifestStore) -> CleanableTable:
+        """Return the table for the clean-up."""
+        ...
+
+    def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
+        """Return a parser that recognizes the files of these streams, which all write to this table."""
+        ...
+
+    def moves_rows(self) -> bool:
+        """True if a commit copies the rows out of the manifest's files, which are then no longer needed."""
+        ...
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """A stored table whose rows Penstock can read, for `penstock dead-letters`."""
+
+    def read(self, column: str, value: str) -> pa.Table | None:
+        """Return the rows with this value in a text column; None if the table does not exist.
+
+        Raises:
+            TableNotSupportedError: Penstock does not read its files.
+            RetryableError: the table cannot be read now.
+        """
+        ...
