@@ -142,6 +142,34 @@ def served_metrics() -> set[str]:
     return names
 
 
+WALKS = re.findall(
+    r"^\| \d \| `([\w/.]+)` \| `([\w.]+)` \|", (ROOT / "docs" / "design.md").read_text(), re.MULTILINE
+)
+
+
+def test_a_batch_makes_three_walks_of_five_stops() -> None:
+    assert len(WALKS) == 15
+
+
+@pytest.mark.parametrize(("file", "function"), WALKS)
+def test_each_stop_of_a_walk_is_in_the_code(file: str, function: str) -> None:
+    scope: ast.AST = ast.parse((ROOT / file).read_text())
+    for name in function.split("."):
+        (scope,) = [node for node in ast.iter_child_nodes(scope) if getattr(node, "name", "") == name]
+
+
+MAPS = ("docs/design.md", "docs/protocol.md", "CONTRIBUTING.md")
+
+
+@pytest.mark.parametrize("page", MAPS)
+def test_files_and_folders_on_the_maps_exist(page: str) -> None:
+    text = (ROOT / page).read_text()
+    named = re.findall(
+        r"`((?:cli|committers|datasource|delivery|writers|testing|tests|servers)/[\w/.]*)`", text
+    )
+    assert [one for one in named if not (ROOT / one).exists()] == []
+
+
 @pytest.mark.parametrize(
     "path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 )
