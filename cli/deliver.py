@@ -15,8 +15,8 @@ from types import FrameType
 from typing import Any
 
 from ..committers.errors import ConfigurationError, RetryableError
-from ..committers.store.database import displayed_url
 from ..committers.store.sql import SqlManifestStore
+from ..committers.store.urls import displayed_url
 from ..committers.texts.safe_text import get_logger, one_line
 from ..datasource.stored.table_access import TableAccess
 from ..delivery.attempts import DeliveryListener, DeliveryReport

@@ -9,9 +9,9 @@ from typing import Any
 
 from ..committers.contract import Committed
 from ..committers.errors import PenstockError
-from ..committers.store.database import displayed_url
 from ..committers.store.selection import short_id
 from ..committers.store.status import StreamStatus
+from ..committers.store.urls import displayed_url
 from ..committers.texts.safe_text import get_logger
 from .attempts import DeliveryListener, DeliveryReport
 

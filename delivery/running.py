@@ -7,10 +7,10 @@ import threading
 from dataclasses import dataclass, field, replace
 
 from ..committers.errors import ConfigurationError, PenstockError, StoreMissingError, StoreUnreachableError
-from ..committers.store.database import displayed_url
 from ..committers.store.selection import is_named
 from ..committers.store.sql import SqlManifestStore, open_store, sqlite_url
 from ..committers.store.status import StreamStatus
+from ..committers.store.urls import displayed_url
 from ..committers.texts.safe_text import get_logger
 from ..datasource.planning.moved_checkpoint import follow_moved_checkpoint
 from ..datasource.spark.checkpoint import STORE_FILE

@@ -6,13 +6,12 @@ tables or given up. The store does not interpret the content.
 
 from __future__ import annotations
 
-import hashlib
-
 import sqlalchemy as sa
 
 from ..contract import StreamKey
 from ..errors import ManifestCorruptError, RetryableError
 from . import queries
+from .contents import sha256_of
 from .database import Clock, Database
 from .tables import compactions, streams
 
@@ -31,7 +30,7 @@ class SqlCompactions:
         Raises:
             RetryableError: another process has prepared one, or the store does not know the stream.
         """
-        values = {"prepared_at": self._clock(), "content": content, "content_sha256": _sha256(content)}
+        values = {"prepared_at": self._clock(), "content": content, "content_sha256": sha256_of(content)}
         with self._database.write() as connection:
             stream_id = queries.lock_known_stream(connection, stream, self._database.name)
             there = sa.select(compactions.c.stream_id).where(compactions.c.stream_id == stream_id)
@@ -53,7 +52,7 @@ class SqlCompactions:
             row = connection.execute(query).one_or_none()
         if row is None:
             return None
-        if _sha256(row.content) != row.content_sha256:
+        if sha256_of(row.content) != row.content_sha256:
             raise ManifestCorruptError(
                 f"The prepared compaction of {stream} in the store {self._database.name} is damaged: its "
                 "content does not match its checksum. Nothing was changed. Restore the store from a backup."
@@ -65,7 +64,3 @@ class SqlCompactions:
         with self._database.write() as connection:
             stream_id = queries.lock_known_stream(connection, stream, self._database.name)
             connection.execute(sa.delete(compactions).where(compactions.c.stream_id == stream_id))
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

@@ -133,12 +133,16 @@ def _manifest(batch: Batch, row: Row[Any], merged: tuple[Batch, ...]) -> Manifes
     )
 
 
+def sha256_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def _is_removed(row: Row[Any]) -> bool:
     return row.content is None and row.sources_removed_at is not None
 
 
 def _is_whole(row: Row[Any]) -> bool:
-    return row.content is not None and hashlib.sha256(row.content).hexdigest() == row.content_sha256
+    return row.content is not None and sha256_of(row.content) == row.content_sha256
 
 
 def _corrupt(database: Database, stream: StreamKey, what: str, row: Row[Any]) -> ManifestCorruptError:

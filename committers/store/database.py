@@ -1,12 +1,10 @@
-"""The database of the manifest store: connecting, engine settings per dialect, transactions, errors.
+"""The database of the manifest store: connecting, schema version, transactions, errors.
 
 Runs on the driver, in the delivery process and in the command line.
 """
 
 from __future__ import annotations
 
-import os
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,12 +12,10 @@ from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
-from urllib.parse import unquote
 
 import sqlalchemy as sa
-from sqlalchemy import event, exc
-from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy import exc
+from sqlalchemy.engine import Connection
 
 from ..error_causes import ErrorCause, cause_of
 from ..errors import (
@@ -34,19 +30,13 @@ from ..errors import (
     StoreMissingError,
     StoreUnreachableError,
 )
-from ..postgres_timeouts import LOCK_TIMEOUT_S, connection_settings, set_timeouts
+from .engines import postgres_engine, sqlite_engine
 from .tables import SCHEMA_VERSIONS, VERSION_TABLE
+from .urls import file_of, has_file, parsed_url, without_secrets
 from .waiting import Patience
 
 Clock = Callable[[], datetime]
 """Returns the current time, with a time zone."""
-
-SUPPORTED = "sqlite:////path/to/store.db or postgresql+psycopg://user:password@host/database"
-
-FILE_MODE = 0o600
-"""File mode of a new SQLite store. Manifests contain minimum and maximum values of columns, which are user
-data.
-"""
 
 _FAILURES = (exc.DBAPIError, exc.TimeoutError)
 _TRANSIENT_SQLITE_ERRORS = ("database is locked", "disk I/O error", "database or disk is full")
@@ -72,15 +62,15 @@ class Database:
             ConfigurationError: the URL is wrong, the driver is missing, the server is unreachable,
                 permissions are missing, or the tables were created by a newer version of Penstock.
         """
-        parsed = _parsed(url)
-        self.name = _displayed(parsed)
+        parsed = parsed_url(url)
+        self.name = without_secrets(parsed)
         self.patience = patience or Patience()
         self._must_exist = must_exist
         self._is_sqlite = parsed.get_backend_name() == "sqlite"
         if must_exist and not has_file(parsed):
             raise self._no_store()
         try:
-            self.engine = _sqlite_engine(parsed, in_memory) if self._is_sqlite else _postgres_engine(parsed)
+            self.engine = sqlite_engine(parsed, in_memory) if self._is_sqlite else postgres_engine(parsed)
         except ImportError as error:
             raise ConfigurationError(
                 f"The manifest store {self.name} needs a database driver that is not installed ({error}). "
@@ -96,7 +86,7 @@ class Database:
     @property
     def file(self) -> Path | None:
         """The file of a SQLite store."""
-        return _path_of(self.engine.url)
+        return file_of(self.engine.url)
 
     @property
     def has_same_file(self) -> bool:
@@ -110,7 +100,7 @@ class Database:
         """Device and inode of the SQLite file; None if the file does not exist, zeros if the store is not a
         file.
         """
-        path = _path_of(self.engine.url)
+        path = file_of(self.engine.url)
         if path is None:
             return 0, 0
         with suppress(OSError):
@@ -271,144 +261,7 @@ def _run_migrations(connection: Connection) -> None:
         command.upgrade(config, "head")
 
 
-# URLs -----------------------------------------------------------------------------------------------
-
-
-def _parsed(url: str) -> URL:
-    """Parse the URL and set its driver. Errors do not show an unreadable URL: it may contain a password."""
-    try:
-        parsed = sa.make_url(url)
-    except (exc.ArgumentError, ValueError):
-        raise ConfigurationError(
-            f"The store URL cannot be parsed. Write it as {SUPPORTED}, and percent-encode special "
-            "characters in the password (@ as %40, / as %2F)."
-        ) from None
-    is_file = parsed.get_backend_name() == "sqlite"
-    if "@" in (parsed.host or "") or (not is_file and "@" in (parsed.database or "")):
-        raise ConfigurationError(
-            "The store URL has an @ or / in its user or password. Percent-encode special characters there "
-            "(@ as %40, / as %2F)."
-        )
-    if parsed.drivername in ("postgres", "postgresql"):
-        return parsed.set(drivername="postgresql+psycopg")
-    if parsed.drivername in ("sqlite+pysqlite", "postgresql+psycopg"):
-        return parsed
-    if parsed.drivername != "sqlite":
-        raise ConfigurationError(
-            f"The store URL names the driver {parsed.drivername!r}, which Penstock does not support. "
-            f"Use {SUPPORTED}."
-        )
-    return parsed
-
-
-def _path_of(url: URL) -> Path | None:
-    """Return the file of a SQLite database; None for in-memory databases and servers."""
-    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
-        return None
-    name = str(url.database)
-    return Path(unquote(name.removeprefix("file:")) if "uri" in url.query else name)
-
-
-def has_file(url: URL) -> bool:
-    """Return False if the file of a SQLite database does not exist."""
-    path = _path_of(url)
-    return path is None or path.is_file()
-
-
-def displayed_url(url: str) -> str:
-    """Return the URL without its secrets: the name of the store.
-
-    Raises:
-        ConfigurationError: the URL cannot be parsed.
-    """
-    return _displayed(_parsed(url))
-
-
-def _displayed(url: URL) -> str:
-    """Remove the password and the query parameters, which may contain passwords too."""
-    shown = {key: value for key, value in url.query.items() if key in ("host", "port")}
-    return url.set(query=shown).render_as_string(hide_password=True)
-
-
 def _message(error: Exception) -> str:
     """The driver's message on one line, without the statement and its parameters."""
     original = error.orig if isinstance(error, exc.DBAPIError) else error
     return " ".join(str(original).split()).rstrip(".?")
-
-
-# Engines --------------------------------------------------------------------------------------------
-
-
-def _sqlite_engine(url: URL, in_memory: bool) -> Engine:
-    # isolation_level None: the driver starts no transactions itself, `begin` below does.
-    connect_args: dict[str, Any] = {"timeout": LOCK_TIMEOUT_S, "isolation_level": None}
-    if in_memory:
-        connect_args["check_same_thread"] = False
-        engine = sa.create_engine(url, poolclass=sa.StaticPool, connect_args=connect_args)
-    else:
-        _make_file_of(url)
-        engine = sa.create_engine(url, connect_args=connect_args, hide_parameters=True)
-
-    @event.listens_for(engine, "connect")
-    def configure(connection: sqlite3.Connection, _record: Any) -> None:
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA fullfsync=ON")
-        connection.execute("PRAGMA foreign_keys=ON")
-        # Stored in the database file. It fails while another process uses the file, and the next connection
-        # tries again. Until then the store is as durable, but readers wait for writers.
-        with suppress(sqlite3.OperationalError):
-            connection.execute("PRAGMA journal_mode=WAL")
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        """Take the write lock at once. A transaction that reads first and writes later fails if another one
-        writes in between.
-        """
-        writes = connection.get_execution_options().get("penstock_writes")
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    return engine
-
-
-def _make_file_of(url: URL) -> None:
-    """Create the file of a new store. SQLite gives its other files the same mode."""
-    if url.database in (None, "", ":memory:") or "mode" in url.query:
-        raise ConfigurationError(
-            f"The store {_displayed(url)} is not a file, but manifests must survive this process. Use "
-            "sqlite:////path/to/store.db"
-        )
-    path = _path_of(url)
-    assert path is not None
-    folder = path.parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(
-            f"The directory {folder} of the manifest store cannot be created: {error.strerror}. Choose "
-            "another directory with the option `store`, or give this user write permission."
-        ) from error
-    # An existing file is not opened here: to close it would end the locks of this process's other
-    # connections, and another process could then delete the write-ahead log that they use.
-    with suppress(OSError):  # it exists, or SQLite reports the error
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDONLY, FILE_MODE))
-
-
-def _postgres_engine(url: URL) -> Engine:
-    name = {} if "application_name" in url.query else {"application_name": "penstock"}
-    engine = sa.create_engine(
-        url,
-        # `prepare` takes a lock and then reads what earlier holders of the lock wrote: this needs READ
-        # COMMITTED.
-        isolation_level="READ COMMITTED",
-        connect_args={**connection_settings(url), **name},
-        pool_size=1,
-        max_overflow=4,
-        pool_pre_ping=True,
-        hide_parameters=True,
-    )
-
-    @event.listens_for(engine, "connect")
-    def configure(connection: Any, _record: Any) -> None:
-        set_timeouts(connection, url, LOCK_TIMEOUT_S)
-
-    return engine

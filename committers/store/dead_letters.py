@@ -146,18 +146,6 @@ _IS_OF_BATCH = sa.and_(
 )
 
 
-def count_letters(database: Database, stream: StreamKey, batch_id: int, stage: str) -> int:
-    query = (
-        sa.select(sa.func.count())
-        .select_from(dead_letters)
-        .join(streams)
-        .where(queries.is_stream(stream), dead_letters.c.batch_id == batch_id)
-        .where(dead_letters.c.letter_id.startswith(f"{stage}-"))
-    )
-    with database.read() as connection:
-        return connection.scalar(query) or 0
-
-
 def count_waiting(connection: Connection) -> dict[int, int]:
     """Count the dead letters that wait for the dead-letter destination, by the number of the stream."""
     of_batch = (

@@ -21,7 +21,7 @@ from ..contract import (
 )
 from ..deliveries.contract import BATCHES_READ, Backlog, Delivery, DeliveryState, Lease
 from ..errors import CommitStateUnknownError, ManifestCorruptError
-from . import contents, delivery_queries, pruning, queries
+from . import contents, delivery_queries, manifest_queries, pruning, queries
 from .database import Clock, Database
 from .delivery_queries import DeliveryPhase, DeliveryRecord
 from .operator_actions import SqlOperatorActions
@@ -30,6 +30,7 @@ from .tables import IS_PREPARED, IS_UNFINISHED, deliveries, leases, manifests, s
 from .waiting import waits
 
 
+@waits("backlog", "wait")
 class SqlDeliveries(SqlOperatorActions):
     """`DeliveryStore` on SQLite and Postgres, including operator actions.
 
@@ -171,7 +172,7 @@ class SqlDeliveries(SqlOperatorActions):
                 return False
             delivery_queries.commit_batches(connection, ended)
             for batch_id, letters in dead_letters.items():
-                queries.put_dead_letters(connection, ended.stream_id, batch_id, letters)
+                manifest_queries.put_dead_letters(connection, ended.stream_id, batch_id, letters)
             if table_version is not None:
                 known = {"table_version": table_version, "table_batch_id": manifest.batch.batch_id}
                 queries.update_stream(connection, ended.stream_id, known)
@@ -237,7 +238,6 @@ class SqlDeliveries(SqlOperatorActions):
                 is_free = (streams.c.id == stream_id, streams.c.parked_at.is_(None))
                 connection.execute(sa.update(streams).where(*is_free).values(parked))
 
-    @waits
     def backlog(
         self,
         stream: StreamKey,
@@ -259,9 +259,8 @@ class SqlDeliveries(SqlOperatorActions):
         if since is not None:
             chosen = sa.and_(chosen, manifests.c.batch_id >= since)
         with self._database.read() as connection:
-            return queries.backlog(connection, chosen, limit)
+            return manifest_queries.backlog(connection, chosen, limit)
 
-    @waits
     def wait(self, stream: StreamKey, since: datetime | None) -> None:
         """Record since when the query waits for its backlog to shrink; None: it does not wait."""
         with self._database.write() as connection:
@@ -288,7 +287,7 @@ class SqlDeliveries(SqlOperatorActions):
                 return []
             first, last = rows[0].batch_id, rows[-1].batch_id
             gap = delivery_queries.find_gap(connection, of_stream, first, last, after)
-        return [queries.to_record(stream, row) for row in rows if gap is None or row.batch_id < gap]
+        return [manifest_queries.to_record(stream, row) for row in rows if gap is None or row.batch_id < gap]
 
     def recent(self, stream: StreamKey, limit: int) -> Sequence[DeliveryRecord]:
         """The newest deliveries in any state, newest first. Takes no lock."""

@@ -9,7 +9,6 @@ from enum import Enum
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Row
 
 from ..contract import (
@@ -118,9 +117,8 @@ def is_held_by_another(row: Row[Any] | None, holder: str, now: datetime) -> bool
 
 
 def put_lease(connection: Connection, stream_id: int, holder: str, fence: int, expires_at: datetime) -> None:
-    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     values = {"holder": holder, "fence": fence, "expires_at": expires_at}
-    statement = insert(leases).values(stream_id=stream_id, **values)
+    statement = queries.insert_into(connection, leases).values(stream_id=stream_id, **values)
     connection.execute(statement.on_conflict_do_update(index_elements=["stream_id"], set_=values))
 
 

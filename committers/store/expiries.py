@@ -6,17 +6,17 @@ The store does not interpret the content, which lists the files.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Row
 
 from ..errors import ManifestCorruptError
+from . import queries
+from .contents import sha256_of
 from .database import Database
 from .tables import expiries
 
@@ -58,11 +58,10 @@ class SqlExpiries:
             "expired_at": expiry.expired_at,
             "deleted": expiry.deleted,
             "content": expiry.content,
-            "content_sha256": _sha256(expiry.content),
+            "content_sha256": sha256_of(expiry.content),
         }
         with self._database.write() as connection:
-            insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-            statement = insert(expiries).values(values)
+            statement = queries.insert_into(connection, expiries).values(values)
             connection.execute(
                 statement.on_conflict_do_update(index_elements=["id"], set_={"expired_at": expiry.expired_at})
             )
@@ -97,7 +96,7 @@ class SqlExpiries:
         return [self._checked(row) for row in rows]
 
     def _checked(self, row: Row[Any]) -> Expiry:
-        if _sha256(row.content) != row.content_sha256:
+        if sha256_of(row.content) != row.content_sha256:
             raise ManifestCorruptError(
                 f"The expiry record {row.id} of the table {row.table_uri} in the store "
                 f"{self._database.name} is damaged: its content does not match its checksum. Restore the "
@@ -112,7 +111,3 @@ class SqlExpiries:
             expired_at=row.expired_at,
             deleted=row.deleted,
         )
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

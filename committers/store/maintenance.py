@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from datetime import datetime
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from ..contract import StreamKey
 from . import queries
@@ -44,9 +43,10 @@ class SqlMaintenance:
             RetryableError: the store does not know the stream.
         """
         with self._database.write() as connection:
-            insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
             stream_id = queries.lock_known_stream(connection, stream, self._database.name)
-            statement = insert(maintenance).values(stream_id=stream_id, step=step, done_at=at)
+            statement = queries.insert_into(connection, maintenance).values(
+                stream_id=stream_id, step=step, done_at=at
+            )
             connection.execute(
                 statement.on_conflict_do_update(index_elements=["stream_id", "step"], set_={"done_at": at})
             )

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 
 from ..contract import AbortedBy, Batch, ManifestRecord, ManifestState, StreamKey
 from ..errors import RetryableError
-from . import delivery_queries, pruning, queries
+from . import delivery_queries, manifest_queries, pruning, queries
 from .database import Clock, Database
 from .tables import IS_PREPARED, dead_letters, manifests, operator_actions, streams
 
@@ -77,15 +77,17 @@ class SqlOperatorActions:
         """
         with self._database.write() as connection:
             stream_id, now = self._lock(connection, stream), self._clock()
-            row = queries.find_manifest(connection, stream_id, batch_id)
+            row = manifest_queries.find_manifest(connection, stream_id, batch_id)
             if row is None or row.state != ManifestState.PREPARED.value:
                 return False
             if expected is not None and expected.digest != row.digest:
                 return False
             if row.delivery_id is not None:
                 raise _being_delivered(stream, batch_id, row.delivery_id)
-            values = queries.aborted(now, AbortedBy.SKIP, f"skipped by {who}: {why}")
-            queries.update_prepared(connection, stream_id, Batch(stream, batch_id, row.digest), values)
+            values = manifest_queries.aborted(now, AbortedBy.SKIP, f"skipped by {who}: {why}")
+            manifest_queries.update_prepared(
+                connection, stream_id, Batch(stream, batch_id, row.digest), values
+            )
             delivery_queries.put_operator_actions(connection, stream_id, now, who, "skip", why, [batch_id])
             letters = sa.delete(dead_letters).filter_by(stream_id=stream_id, batch_id=batch_id)
             connection.execute(letters)  # the caller has saved them with the batch's rows
@@ -121,7 +123,7 @@ class SqlOperatorActions:
             stream_id, now = self._lock(connection, stream), self._clock()
             chosen = (manifests.c.stream_id == stream_id, *are_chosen)
             query = sa.select(manifests).where(*chosen).order_by(manifests.c.batch_id)
-            records = [queries.to_record(stream, row) for row in connection.execute(query)]
+            records = [manifest_queries.to_record(stream, row) for row in connection.execute(query)]
             if expected is not None and {record.batch for record in records} != set(expected):
                 raise RetryableError(
                     f"The pending batches of {stream} have changed: some were delivered, or a query has "
@@ -132,7 +134,7 @@ class SqlOperatorActions:
                     raise _being_delivered(stream, record.batch.batch_id, record.delivery_id)
             if not records:
                 return []
-            values = queries.aborted(now, AbortedBy.ABORT, f"aborted by {who}: {why}")
+            values = manifest_queries.aborted(now, AbortedBy.ABORT, f"aborted by {who}: {why}")
             connection.execute(sa.update(manifests).where(*chosen).values(values))
             ids = [record.batch.batch_id for record in records]
             delivery_queries.put_operator_actions(connection, stream_id, now, who, "abort", why, ids)

@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection, Row
 
 from ..contract import Batch, ManifestRecord, ManifestState, StreamKey
 from ..errors import FencedError, RetryableError
-from . import queries
+from . import manifest_queries, queries
 from .contract import Prepared, PrepareRequest
 from .database import Clock
 
@@ -44,23 +44,23 @@ class Preparation:
             raise fenced(batch.stream, run_id, current)
         if request.follows is not None:
             self._check_followed(stream_id, request.follows)
-        row = queries.find_manifest(connection, stream_id, batch.batch_id)
+        row = manifest_queries.find_manifest(connection, stream_id, batch.batch_id)
         if row is not None:
-            record = queries.to_record(batch.stream, row)
+            record = manifest_queries.to_record(batch.stream, row)
             is_ours = (row.run_id, row.digest, row.content_sha256) == (run_id, batch.digest, checksum)
             if record.is_skipped and record.batch == batch:
                 raise RetryableError(_skipped(record))
             if not _gives_way(record, None if is_ours else request.replacing):
                 return Prepared(record, is_ours)
-            if record.batch != batch and queries.is_followed(connection, stream_id, batch.batch_id):
+            if record.batch != batch and manifest_queries.is_followed(connection, stream_id, batch.batch_id):
                 raise RetryableError(_followed(record))
-            queries.delete_manifest(connection, stream_id, batch.batch_id)
-        new = queries.put_manifest(connection, stream_id, manifest, checksum, run_id, self._clock())
+            manifest_queries.delete_manifest(connection, stream_id, batch.batch_id)
+        new = manifest_queries.put_manifest(connection, stream_id, manifest, checksum, run_id, self._clock())
         return Prepared(new, is_ours=True)
 
     def _check_followed(self, stream_id: int, follows: Batch) -> None:
-        row = queries.find_manifest(self._connection, stream_id, follows.batch_id)
-        before = None if row is None else queries.to_record(follows.stream, row)
+        row = manifest_queries.find_manifest(self._connection, stream_id, follows.batch_id)
+        before = None if row is None else manifest_queries.to_record(follows.stream, row)
         if before is not None and before.batch == follows and not before.awaits_replay:
             return
         what = "does not know" if before is None else "has aborted, or has other rows for,"

@@ -14,13 +14,13 @@ from ..deliveries.contract import Lease
 from ..errors import FencedError
 from ..progress import BatchInDelivery, Progress
 from ..row_log.sharing import row_log_in, targets_in
-from . import delivery_queries, queries
+from . import delivery_queries, manifest_queries, queries
 from .database import Clock, Database
-from .dead_letters import count_letters
-from .tables import IS_PREPARED, manifests, progress, streams
+from .tables import IS_PREPARED, dead_letters, manifests, progress, streams
 from .waiting import waits
 
 
+@waits("read")
 class SqlProgress:
     """`ProgressStore` on SQLite and Postgres. Each method is one short database transaction.
 
@@ -32,7 +32,6 @@ class SqlProgress:
         self._database = database
         self._clock = clock
 
-    @waits
     def read(self, stream: StreamKey) -> Progress:
         query = sa.select(progress).join(streams).where(queries.is_stream(stream))
         with self._database.read() as connection:
@@ -40,7 +39,15 @@ class SqlProgress:
 
     def dead_letters(self, stream: StreamKey, batch_id: int) -> int:
         """See `ProgressStore`."""
-        return count_letters(self._database, stream, batch_id, SENDING)
+        query = (
+            sa.select(sa.func.count())
+            .select_from(dead_letters)
+            .join(streams)
+            .where(queries.is_stream(stream), dead_letters.c.batch_id == batch_id)
+            .where(dead_letters.c.letter_id.startswith(f"{SENDING}-"))
+        )
+        with self._database.read() as connection:
+            return connection.scalar(query) or 0
 
     def write(
         self,
@@ -82,7 +89,7 @@ class SqlProgress:
             else:
                 connection.execute(sa.insert(progress).values(stream_id=stream_id, **values))
             for batch_id, letters in dead_letters.items():
-                queries.put_dead_letters(connection, stream_id, batch_id, letters)
+                manifest_queries.put_dead_letters(connection, stream_id, batch_id, letters)
         return new
 
     # Row logs that several targets of a query share, see `SharedLogs` ---------------------------------

@@ -25,7 +25,7 @@ from ..contract import (
     StreamKey,
 )
 from ..errors import CommitStateUnknownError
-from . import contents, queries
+from . import contents, manifest_queries, queries
 from .compactions import SqlCompactions
 from .contract import Prepared, PrepareRequest
 from .database import Clock, Database
@@ -35,8 +35,8 @@ from .expiries import SqlExpiries
 from .maintenance import SqlMaintenance
 from .preparation import Preparation, fenced
 from .progress import SqlProgress
-from .status import OtherQuery, StreamStatus, WrittenTable, statuses, written_table
-from .tables import IS_PREPARED, manifests, streams
+from .streams import SqlStreams
+from .tables import IS_PREPARED, manifests
 from .waiting import Patience, waits
 
 
@@ -77,7 +77,19 @@ def open_store_in_memory(clock: Clock = utc_now) -> SqlManifestStore:
     return SqlManifestStore(Database("sqlite://", in_memory=True), clock)
 
 
-class SqlManifestStore:
+@waits(
+    "claim",
+    "prepare",
+    "prepare_all",
+    "record",
+    "manifest",
+    "pending",
+    "finish",
+    "abort_from",
+    "set_reason",
+    "history",
+)
+class SqlManifestStore(SqlStreams):
     """`ManifestStore` on SQLite and Postgres. Safe to share among threads, not among forked processes.
 
     Each change locks the stream's row first, so changes to one stream are serialized. Methods raise
@@ -86,8 +98,7 @@ class SqlManifestStore:
     """
 
     def __init__(self, database: Database, clock: Clock, lease_clock: Clock | None = None) -> None:
-        self._database = database
-        self._clock = clock
+        super().__init__(database, clock)
         self.compactions = SqlCompactions(database, clock)
         self.expiries = SqlExpiries(database)
         self.deliveries = SqlDeliveries(database, clock, lease_clock)
@@ -130,62 +141,6 @@ class SqlManifestStore:
 
     # Protocol ---------------------------------------------------------------------------------------
 
-    @waits
-    def register_stream(
-        self, stream: StreamKey, kind: str, query_name: str = "", table_id: str = "", settings: str = ""
-    ) -> None:
-        """Insert or update the stream. Idempotent; a renamed query is shown with its new name.
-
-        Args:
-            table_id: stored until the first batch is committed, fixed after that
-            settings: what a delivery process needs to open the table, as JSON without secrets; if empty, the
-                stored settings are kept
-        """
-        given = (streams.c.query_name, streams.c.table_id, streams.c.settings)
-        with self._database.read() as connection:
-            known = connection.execute(sa.select(*given).where(queries.is_stream(stream))).one_or_none()
-        if known is None or tuple(known) != (query_name, table_id, settings or known.settings):
-            with self._database.write() as connection:
-                now = self._clock()
-                queries.put_stream(connection, stream, kind, query_name, table_id, settings, now)
-
-    @waits
-    def settings(self, stream: StreamKey) -> str:
-        """The settings stored by the last start of the query; empty if there are none."""
-        query = sa.select(streams.c.settings).where(queries.is_stream(stream))
-        with self._database.read() as connection:
-            return connection.scalar(query) or ""
-
-    def change_settings(self, stream: StreamKey, settings: str) -> None:
-        """Replace the settings of a stream, until the next start of the query replaces them."""
-        with self._database.write() as connection:
-            queries.update_stream(connection, self._lock(connection, stream), {"settings": settings})
-
-    @waits
-    def settings_of_table(self, table_uri: str) -> Sequence[tuple[StreamKey, str]]:
-        """The streams of a table, each with its settings, in the order in which they were registered."""
-        query = sa.select(streams.c.query_id, streams.c.settings).where(streams.c.table_uri == table_uri)
-        with self._database.read() as connection:
-            rows = connection.execute(query.order_by(streams.c.id)).all()
-        return [(StreamKey(row.query_id, table_uri), row.settings) for row in rows]
-
-    @waits
-    def written_table(self, stream: StreamKey) -> WrittenTable | None:
-        """The table that the stream has committed to; None before its first commit."""
-        known = (streams.c.table_id, streams.c.table_version, streams.c.table_batch_id)
-        query = sa.select(*known).where(queries.is_stream(stream))
-        with self._database.read() as connection:
-            row = connection.execute(query).one_or_none()
-        return None if row is None else written_table(row)
-
-    @waits
-    def accept_table(self, stream: StreamKey, table_id: str, table_version: int) -> None:
-        """Record that an operator has accepted the table at this version: the stream continues with it."""
-        with self._database.write() as connection:
-            values = {"table_id": table_id, "table_version": table_version, "table_batch_id": None}
-            queries.update_stream(connection, self._lock(connection, stream), values)
-
-    @waits
     def claim(self, stream: StreamKey, run_id: str) -> None:
         """Make `run_id` the run that may prepare batches of the stream.
 
@@ -233,7 +188,6 @@ class SqlManifestStore:
         """
         return self.prepare_all([PrepareRequest(manifest, follows, replacing)], run_id)[0]
 
-    @waits
     def prepare_all(self, requests: Sequence[PrepareRequest], run_id: str) -> Sequence[Prepared]:
         """Call `prepare` for several targets of one query, in one transaction: an error stores none.
 
@@ -242,15 +196,13 @@ class SqlManifestStore:
         with self._database.write() as connection:
             return Preparation(connection, self.name, self._clock).prepare_all(requests, run_id)
 
-    @waits
     def record(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None:
         """The record of the batch; None if it was never prepared."""
         query = sa.select(manifests).where(queries.of_stream(stream), manifests.c.batch_id == batch_id)
         with self._database.read() as connection:
             row = connection.execute(query).one_or_none()
-        return None if row is None else queries.to_record(stream, row)
+        return None if row is None else manifest_queries.to_record(stream, row)
 
-    @waits
     def manifest(self, stream: StreamKey, batch_id: int) -> Manifest | None:
         """The batch's own manifest, after its checksum is verified.
 
@@ -261,15 +213,13 @@ class SqlManifestStore:
         """
         return contents.of_batch(self._database, stream, batch_id)
 
-    @waits
     def pending(self, stream: StreamKey) -> Sequence[ManifestRecord]:
         """PREPARED batches in ascending order."""
         query = sa.select(manifests).where(queries.of_stream(stream), IS_PREPARED)
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(manifests.c.batch_id)).all()
-        return [queries.to_record(stream, row) for row in rows]
+        return [manifest_queries.to_record(stream, row) for row in rows]
 
-    @waits
     def finish(
         self,
         batch: Batch,
@@ -310,18 +260,19 @@ class SqlManifestStore:
                 return False
             if expected is not None and not _is_still(connection, stream_id, expected):
                 return False
-            if not queries.update_prepared(connection, stream_id, batch, values, only_free=is_aborted):
+            if not manifest_queries.update_prepared(
+                connection, stream_id, batch, values, only_free=is_aborted
+            ):
                 return False
             for batch_id, letters in dead_letters.items():
-                queries.put_dead_letters(connection, stream_id, batch_id, letters)
+                manifest_queries.put_dead_letters(connection, stream_id, batch_id, letters)
             if state is ManifestState.COMMITTED:
-                queries.count_committed(connection, stream_id, batch.batch_id, table_version)
+                manifest_queries.count_committed(connection, stream_id, batch.batch_id, table_version)
             elif table_version is not None:
                 known = {"table_version": table_version, "table_batch_id": batch.batch_id}
                 queries.update_stream(connection, stream_id, known)
         return True
 
-    @waits
     def abort_from(self, expected: ManifestRecord, reason: str) -> bool:
         """Abort all PREPARED batches of the stream from this one on, in one transaction.
 
@@ -335,7 +286,7 @@ class SqlManifestStore:
             stream_id = self._lock(connection, batch.stream)
             if not _is_still(connection, stream_id, expected):
                 return False
-            return queries.abort_from(connection, stream_id, batch.batch_id, self._clock(), reason)
+            return manifest_queries.abort_from(connection, stream_id, batch.batch_id, self._clock(), reason)
 
     # Methods for the command line and clean-up ------------------------------------------------------
 
@@ -351,7 +302,6 @@ class SqlManifestStore:
         older_than = self._clock() - timedelta(seconds=kept_s)
         return self.deliveries.prune(stream, older_than, kept_max, batches_max)
 
-    @waits
     def set_reason(self, batch: Batch, reason: str) -> bool:
         """Store the result of the last attempt to commit a PREPARED batch; return False if it is not
         PREPARED.
@@ -359,45 +309,16 @@ class SqlManifestStore:
         with self._database.write() as connection:
             stream_id = queries.lock_stream(connection, batch.stream)
             values = {"reason": queries.storable(reason)}
-            return stream_id is not None and queries.update_prepared(connection, stream_id, batch, values)
+            return stream_id is not None and manifest_queries.update_prepared(
+                connection, stream_id, batch, values
+            )
 
-    @waits
-    def streams(self, *, key: StreamKey | None = None, is_pending: bool = False) -> Sequence[StreamStatus]:
-        """Streams in the order in which they were registered. The cost does not depend on their history.
-
-        Args:
-            key: only this stream
-            is_pending: only those with PREPARED batches. The cost does not depend on the number of others.
-        """
-        chosen = []
-        if key is not None:
-            chosen.append(queries.is_stream(key))
-        if is_pending:
-            chosen.append(streams.c.id.in_(sa.select(manifests.c.stream_id).where(IS_PREPARED)))
-        with self._database.read() as connection:
-            return statuses(connection, *chosen)
-
-    @waits
-    def streams_of(self, query_id: str) -> Sequence[StreamKey]:
-        """The streams of one query: one, or one for each target of a fan-out. Also targets that it no longer
-        has.
-        """
-        query = sa.select(streams.c.table_uri).where(streams.c.query_id == query_id).order_by(streams.c.id)
-        with self._database.read() as connection:
-            return [StreamKey(query_id, table_uri) for table_uri in connection.scalars(query)]
-
-    @waits
-    def other_queries(self, stream: StreamKey) -> Sequence[OtherQuery]:
-        """Other queries that have batches in the stream's table or pending for it; newest first."""
-        with self._database.read() as connection:
-            rows = connection.execute(queries.others_of_table(stream)).all()
-        return [OtherQuery(**row._mapping) for row in rows]
-
-    @waits
     def history(self, stream: StreamKey, limit: int) -> Sequence[ManifestRecord]:
         """The highest `limit` batch ids, highest first."""
+        query = sa.select(manifests).where(queries.of_stream(stream))
         with self._database.read() as connection:
-            return queries.newest(connection, stream, limit)
+            rows = connection.execute(query.order_by(manifests.c.batch_id.desc()).limit(limit)).all()
+        return [manifest_queries.to_record(stream, row) for row in rows]
 
     def manifests(self, stream: StreamKey, state: ManifestState) -> Iterator[Manifest]:
         """Yield all manifests that list files. Only one is in memory at a time, and no transaction stays
@@ -415,12 +336,7 @@ class SqlManifestStore:
         """
         yield from contents.in_state(self._database, stream, state)
 
-    # ------------------------------------------------------------------------------------------------
-
-    def _lock(self, connection: Connection, stream: StreamKey) -> int:
-        return queries.lock_known_stream(connection, stream, self.name)
-
 
 def _is_still(connection: Connection, stream_id: int, expected: ManifestRecord) -> bool:
-    row = queries.find_manifest(connection, stream_id, expected.batch.batch_id)
-    return row is not None and queries.to_record(expected.batch.stream, row) == expected
+    row = manifest_queries.find_manifest(connection, stream_id, expected.batch.batch_id)
+    return row is not None and manifest_queries.to_record(expected.batch.stream, row) == expected

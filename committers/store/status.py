@@ -14,7 +14,7 @@ from ..contract import AbortedBy, ManifestRecord, StreamKey
 from ..dead_letters import letters_stream
 from ..deliveries.contract import Backlog, DeliveryState
 from ..row_log.sharing import parsed_settings
-from . import queries
+from . import manifest_queries, queries
 from .dead_letters import count_waiting
 from .maintenance import WHOLE
 from .tables import maintenance, manifests, operator_actions, streams
@@ -110,7 +110,7 @@ def statuses(connection: Connection, *chosen: sa.ColumnElement[bool]) -> list[St
     ids = sa.select(streams.c.id).where(*chosen) if chosen else None
     details = _Details(
         newest=_newest(connection, chosen),
-        backlogs=queries.backlogs(connection, ids),
+        backlogs=manifest_queries.backlogs(connection, ids),
         written=_written_letters(connection, rows),
         letters=count_waiting(connection),
         maintained=_maintained(connection, ids),
@@ -202,7 +202,7 @@ def _status_of(row: Row[Any], details: _Details) -> StreamStatus:
         kind=row.kind,
         query_name=row.query_name,
         created_at=row.created_at,
-        last=None if newest is None else queries.to_record(key, newest),
+        last=None if newest is None else manifest_queries.to_record(key, newest),
         committed_batches=row.committed_batches,
         committed_rows=row.committed_rows,
         committed_bytes=row.committed_bytes,

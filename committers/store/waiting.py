@@ -9,16 +9,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from ..errors import CommitStateUnknownError, PenstockError, StoreFailedError, StoreUnreachableError
 from ..texts.safe_text import get_logger
 
 logger = get_logger(__name__)
 
-P = ParamSpec("P")
 T = TypeVar("T")
-StoreT = TypeVar("StoreT")
 
 PAUSE_S = 0.5
 
@@ -71,14 +69,23 @@ class Patience:
             self.sleep(PAUSE_S)
 
 
-def waits(method: Callable[Concatenate[StoreT, P], T]) -> Callable[Concatenate[StoreT, P], T]:
-    """Let a method of a part of the store wait as the `Patience` of its `_database` says."""
+def waits(*methods: str) -> Callable[[type[T]], type[T]]:
+    """Let these methods of a part of the store wait, as the `Patience` of its `_database` says."""
 
+    def decorated(part: type[T]) -> type[T]:
+        for name in methods:
+            setattr(part, name, _waiting(getattr(part, name)))
+        return part
+
+    return decorated
+
+
+def _waiting(method: Callable[..., T]) -> Callable[..., T]:
     @wraps(method)
-    def patient(self: StoreT, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        patience: Patience = self._database.patience  # type: ignore[attr-defined]
+    def waiting(self: Any, *args: Any, **kwargs: Any) -> T:
+        patience: Patience = self._database.patience
         if not patience.wait_s:
             return method(self, *args, **kwargs)
         return patience.call(lambda: method(self, *args, **kwargs))
 
-    return patient
+    return waiting

@@ -22,7 +22,7 @@ from penstock.committers.errors import (
     RetryableError,
     SchemaMismatchError,
 )
-from penstock.committers.store import queries
+from penstock.committers.store import manifest_queries
 from penstock.committers.store.sql import open_store
 from penstock.testing.conformance import Query
 from penstock.testing.conformance.query import ids
@@ -151,7 +151,7 @@ def test_a_crash_before_the_manifests_are_stored_prepares_no_target(fanout: Fano
 @pytest.mark.parametrize("stored", [1, 2, 3])
 def test_a_crash_within_the_transaction_prepares_no_target(fanout: Fanout, stored: int) -> None:
     """After the manifests of some targets."""
-    query, left, real = fanout.query(), [stored], queries.put_manifest
+    query, left, real = fanout.query(), [stored], manifest_queries.put_manifest
 
     def put(*arguments: Any) -> Any:
         if not left[0]:
@@ -159,7 +159,7 @@ def test_a_crash_within_the_transaction_prepares_no_target(fanout: Fanout, store
         left[0] -= 1
         return real(*arguments)
 
-    with mock.patch.object(queries, "put_manifest", put), pytest.raises(Crash):
+    with mock.patch.object(manifest_queries, "put_manifest", put), pytest.raises(Crash):
         run(fanout, query, 0)
     assert fanout.states(0) == [None] * 4
     run(fanout, query, 0, run_id="r2")

@@ -17,8 +17,8 @@ from penstock.committers.contract import (
     StreamKey,
 )
 from penstock.committers.deliveries.contract import Delivery, Lease
-from penstock.committers.store import queries
-from penstock.committers.store.contract import Prepared, PrepareRequest
+from penstock.committers.store import manifest_queries, queries
+from penstock.committers.store.contract import PrepareRequest, Prepared
 from penstock.committers.store.database import Database
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.sql import SqlManifestStore
@@ -65,7 +65,7 @@ class CheckedDeliveries(SqlDeliveries):
         query = sa.select(manifests).where(queries.of_stream(stream), IS_PREPARED)
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(manifests.c.batch_id))
-            return [queries.to_record(stream, row) for row in rows]
+            return [manifest_queries.to_record(stream, row) for row in rows]
 
 
 class RealStore(SqlManifestStore):

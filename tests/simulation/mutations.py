@@ -74,7 +74,7 @@ SENDING = "committers/requests/delivery.py"
 STORE = "committers/store/sql.py::SqlManifestStore"
 STORE_PREPARATION = "committers/store/preparation.py::Preparation"
 DELIVERY_QUERIES = "committers/store/delivery_queries.py"
-UPDATE_PREPARED = "committers/store/queries.py::_UPDATE_PREPARED"
+UPDATE_PREPARED = "committers/store/manifest_queries.py::_UPDATE_PREPARED"
 OPERATOR_SKIP = "committers/store/operator_actions.py::SqlOperatorActions.skip"
 ROW_LOGS = "committers/row_log/cleanup.py::CleanableRowLogs"
 CLASSIFY = "committers/cleaning/cleanup.py::classify"
@@ -421,7 +421,7 @@ MUTATIONS: dict[str, Mutation] = {
     "what was skipped behind an aborted batch waits for its replay": Mutation(
         "keeps the operator's skip for rows that followed other rows",
         without(
-            "committers/store/queries.py::abort_from",
+            "committers/store/manifest_queries.py::abort_from",
             "connection.execute(sa.update(manifests).where(*are_skipped).values(",
         ),
     ),
@@ -534,7 +534,7 @@ MUTATIONS: dict[str, Mutation] = {
         "aborts what a concurrent driver has prepared since the record was read",
         instead(
             "committers/store/sql.py::_is_still",
-            "row is not None and queries.to_record(expected.batch.stream, row) == expected",
+            "row is not None and manifest_queries.to_record(expected.batch.stream, row) == expected",
             "True",
         ),
     ),

@@ -34,7 +34,7 @@ from penstock.committers.errors import (
     RetryableError,
 )
 from penstock.committers.postgres_timeouts import IDLE_TRANSACTION_TIMEOUT_S
-from penstock.committers.store import database
+from penstock.committers.store import database, engines
 from penstock.committers.store.sql import SqlManifestStore, open_store, open_store_in_memory
 
 
@@ -444,7 +444,7 @@ def test_threads_share_a_store(store: SqlManifestStore) -> None:
 def test_readers_do_not_wait(
     store: SqlManifestStore, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(engines, "LOCK_TIMEOUT_S", 0.2)
     store.prepare(manifest(), "r1")
     with open_store(store_url) as reader, holding(store, STREAM):
         assert len(reader.pending(STREAM)) == 1
@@ -456,7 +456,7 @@ def test_readers_do_not_wait(
 
 
 def test_locks_time_out(store: SqlManifestStore, store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(engines, "LOCK_TIMEOUT_S", 0.2)
     store.prepare(manifest(), "r1")
     with open_store(store_url) as other, holding(store, STREAM):
         with pytest.raises(RetryableError, match=r"lock.*Nothing was written"):

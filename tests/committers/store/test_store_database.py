@@ -22,7 +22,7 @@ from alembic.script import ScriptDirectory
 import penstock
 from penstock.committers.contract import StreamKey
 from penstock.committers.errors import ConfigurationError, RetryableError
-from penstock.committers.store import database
+from penstock.committers.store import database, engines
 from penstock.committers.store.sql import open_store
 from penstock.committers.store.tables import SCHEMA_VERSIONS, VERSION_TABLE, metadata
 
@@ -239,7 +239,7 @@ def test_a_failed_migration_is_no_wrong_configuration(
 
 def test_a_locked_store_is_no_wrong_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as a driver that was stopped in the middle of its first transaction."""
-    monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(engines, "LOCK_TIMEOUT_S", 0.05)
     with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(RetryableError, match=r"(?s)database is locked.*next start.*tries again"):

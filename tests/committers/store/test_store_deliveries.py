@@ -38,7 +38,7 @@ from penstock.committers.contract import AbortedBy
 from penstock.committers.deliveries.contract import Backlog, DeliveryState, Lease
 from penstock.committers.errors import CommitStateUnknownError, ManifestCorruptError, RetryableError
 from penstock.committers.protocol.decision import Action, TokenPosition, decide
-from penstock.committers.store import database
+from penstock.committers.store import engines
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.delivery_queries import DeliveryPhase
 from penstock.committers.store.sql import SqlManifestStore, open_store
@@ -276,7 +276,7 @@ def test_a_batch_in_an_unfinished_delivery_is_not_given_up(store: SqlManifestSto
 def test_a_failure_of_the_database_leaves_the_delivery_unfinished(
     store: SqlManifestStore, store_url: str, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(engines, "LOCK_TIMEOUT_S", 0.2)
     fill(store, 2)
     delivery = deliver(store, lease, 0, 1)
     with open_store(store_url) as other, holding(store, STREAM):

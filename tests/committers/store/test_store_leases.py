@@ -14,7 +14,7 @@ from penstock.committers.contract import StreamKey, Token
 from penstock.committers.deliveries.contract import LEASE_S_MAX, Backlog, Delivery, DeliveryState, Lease
 from penstock.committers.errors import FencedError, RetryableError
 from penstock.committers.progress import Progress
-from penstock.committers.store import database
+from penstock.committers.store import engines
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.sql import SqlManifestStore, open_store
 
@@ -172,7 +172,7 @@ def test_of_two_processes_that_want_a_stream_one_gets_it(store_url: str, is_expi
 def test_a_standby_waits_for_no_lock(
     store: SqlManifestStore, store_url: str, monkeypatch: pytest.MonkeyPatch, clock: HandClock
 ) -> None:
-    monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(engines, "LOCK_TIMEOUT_S", 0.2)
     with open_store(store_url, clock, lease_clock=clock) as standby, holding(store, STREAM):
         assert standby.deliveries.acquire(STREAM, "second", 10) is None
 
