@@ -18,7 +18,7 @@ from penstock.committers.contract import (
 )
 from penstock.committers.deliveries.contract import Delivery, Lease
 from penstock.committers.store import manifest_queries, queries
-from penstock.committers.store.contract import PrepareRequest, Prepared
+from penstock.committers.store.contract import Prepared, PrepareRequest
 from penstock.committers.store.database import Database
 from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.sql import SqlManifestStore
