@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
-from ..committers.contract import Batch, DataFile, DataFiles, Manifest, Target
+from ..committers.contract import Batch, DataFile, DataFiles, Manifest, PartitionField, SortField, Target
 from ..committers.deliveries.contract import Mergeable
-from ..committers.errors import RetryableError
+from ..committers.errors import ConfigurationError, RetryableError
 from ..committers.file_tables.manifest import LakeManifest, build_manifest, decode, manifest_of
 from ..committers.file_tables.merge import MergeableFiles
 from ..writers.parquet.file_names import parse_file_name
-from ..writers.parquet.write_config import WriteConfig
-from .options.file_tables import FileTableOptions
+from ..writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
+from .options.delivery import TARGET_FILE_BYTES
+from .options.file_tables import COMPRESSION, FileTableOptions
 from .sink import Destination, Maintainable, SupportsOrdering, SupportsOrigins, SupportsTableIdentity
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from ..committers.cleaning.cleanup import NameParser
     from ..committers.contract import StreamKey
+    from ..writers.parquet.table_format import TableFormat
 
 CompactWith: TypeAlias = Literal["local", "spark", "none"]
 
@@ -106,9 +108,14 @@ class FileTableTarget(MergeableFiles):
 class CompactableFileTable(FileTableTarget, ABC):
     """A `FileTableTarget` that is `Compactable`."""
 
+    _query: FileTableOptions
+
     @abstractmethod
     def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
         """See `FileTable`."""
+
+    def compact_with(self) -> CompactWith:
+        return self._query.compact_with
 
     def delivery_files(self, manifest: Manifest) -> DeliveryFiles:
         """See `Compactable`."""
@@ -150,6 +157,57 @@ class CleanableFiles:
 
     def moves_rows(self) -> bool:
         return False
+
+
+def write_config(
+    options: FileTableOptions,
+    location: str,
+    storage_options: Mapping[str, str],
+    schema: pa.Schema,
+    table_format: TableFormat,
+    sort_within: Sequence[str],
+) -> WriteConfig:
+    """Return how to write files as the options of the query say."""
+    return WriteConfig(
+        location=location,
+        storage_options=dict(storage_options),
+        schema=schema,
+        table_format=table_format,
+        target_file_bytes=options.target_file_bytes or TARGET_FILE_BYTES,
+        row_group_rows=options.row_group_rows or ROW_GROUP_ROWS,
+        compression=options.compression or COMPRESSION,
+        max_open_partitions=options.max_open_partitions,
+        buffer_bytes_max=options.buffer_bytes_max,
+        sort=sort_fields(sort_within, schema),
+        narrows=options.narrows,
+    )
+
+
+def sort_fields(names: Iterable[str], columns: pa.Schema) -> tuple[SortField, ...]:
+    return tuple([SortField((name,)) for name in with_case_of(names, columns)])
+
+
+def partition_fields(columns: Iterable[str]) -> tuple[PartitionField, ...]:
+    """Return the fields of a table that is partitioned by the values of columns."""
+    return tuple([PartitionField(name, (name,), "identity") for name in columns])
+
+
+def check_location_is_free(table: str, uri: str, entries: Iterable[str], leftover: Collection[str]) -> None:
+    """Check the location of a new table.
+
+    Args:
+        table: such as "Lance table", for messages
+        entries: names of what is there
+        leftover: names of what a table that was dropped may have left
+
+    Raises:
+        ConfigurationError: there is something else, for example a Delta table.
+    """
+    if others := sorted(set(entries).difference(leftover)):
+        raise ConfigurationError(
+            f"There is no {table} at {uri}, and the location is not empty: it has {others[0]!r}. Give "
+            "another path for a new table."
+        )
 
 
 def leading(names: Sequence[str], known: Collection[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from ..options.declaring import declared, optional, options_of, passed_on, prefi
 from ..options.file_tables import FileTableOptions, problems_of_sorting
 from ..options.parsing import columns, text
 from ..options.places import problems_of_plain_http
-from ..options.stream import parse_as
+from ..options.stream import normalized_location, parse_as
 
 NAME = "penstock.delta"
 
@@ -57,6 +57,11 @@ class DeltaOptions(FileTableOptions):
         str.upper,
         "Options of the Delta library's object store, such as `storage.AWS_REGION`.",
     )
+
+    @property
+    def table_uri(self) -> str:
+        """The normalized location: an absolute path on the local disk, or a URL without a trailing slash."""
+        return normalized_location(self.path)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> DeltaOptions:

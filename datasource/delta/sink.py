@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Batch, Manifest, Mode, PartitionField, PlannedBatch, SortField
-from ...committers.dead_letters import BadRows
+from ...committers.contract import Manifest, Mode, PartitionField, PlannedBatch
 from ...committers.delta.committer import DeltaTableCommitter
 from ...committers.delta.log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
 from ...committers.delta.snapshot_cache import SNAPSHOT_CACHE, SnapshotCache
@@ -25,21 +24,21 @@ from ..destinations import DestinationType, with_prefix
 from ..file_table import (
     CleanableFiles,
     CompactableFileTable,
-    CompactWith,
     data_files_of,
     leading,
+    partition_fields,
     with_case_of,
+    write_config,
 )
 from ..options.delivery import TARGET_FILE_BYTES
-from ..options.file_tables import COMPRESSION
-from ..options.stream import normalized_location, origins_of
+from ..options.stream import origins_of
+from ..plain_sink import StorageSink
 from ..stored.batch_rows import WaitingRows, parquet_rows
 from ..stored.stored_table import TableNow
 from .options import OPTIONS, DeltaOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyarrow.fs import FileSystem
 
     from ...committers.cleaning.cleanup import CleanableTable
     from ...committers.contract import StreamKey
@@ -52,7 +51,7 @@ CHECKPOINT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaSink:
+class DeltaSink(StorageSink):
     """See `Sink`."""
 
     options: DeltaOptions
@@ -60,8 +59,7 @@ class DeltaSink:
 
     @property
     def table_uri(self) -> str:
-        """The normalized location: an absolute path on the local disk, or a URL without a trailing slash."""
-        return normalized_location(self.options.path)
+        return self.options.table_uri
 
     def open_table(self) -> DeltaTarget:
         return DeltaTarget(self.table_uri, self.options)
@@ -69,13 +67,6 @@ class DeltaSink:
     def open_shared(self, partner: str) -> DeltaTarget:
         """See `DeltaOfPair`."""
         return DeltaTarget(self.table_uri, self.options, partner)
-
-    def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
-        """Open a location, a remote one with the options `storage.*`."""
-        return DeltaFormat(()).open_filesystem(location, dict(self.options.storage_options))
-
-    def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
-        """Do nothing: the Delta library writes log checkpoints and cleans the log with its commits."""
 
     def maintenance_policy(self) -> MaintenancePolicy:
         return self.options.maintenance_policy
@@ -117,7 +108,7 @@ class DeltaSink:
     def partitioning(self) -> tuple[PartitionField, ...]:
         table = load_if_there(self.table_uri, self.options.storage_options)
         names = self.options.partition_by or () if table is None else table.metadata().partition_columns
-        return tuple([PartitionField(name, (name,), "identity") for name in names])
+        return partition_fields(names)
 
     def is_maintained(self) -> bool:
         from ...committers.delta.maintenance import is_maintained
@@ -151,7 +142,7 @@ class DeltaTarget(CompactableFileTable, DeltaTableCommitter):
             now_ms=now_ms,
         )
         self._table_uri = table_uri
-        self._query = options
+        self._query: DeltaOptions = options
         self._partner = partner
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
@@ -165,7 +156,7 @@ class DeltaTarget(CompactableFileTable, DeltaTableCommitter):
             create=options.create_table,
             properties=options.table_properties,
             evolve=options.add_columns,
-            narrows=options.bad_rows is not BadRows.FAIL,
+            narrows=options.narrows,
             overwrite=mode == "overwrite",
             batch_id=batch_id,
         )
@@ -177,9 +168,6 @@ class DeltaTarget(CompactableFileTable, DeltaTableCommitter):
     def merge(self, manifests: Sequence[Manifest], verified_version: int | None) -> Manifest:
         """See `MergeableFiles`. Versions of Delta tables are ordered."""
         return merge(manifests, -1 if verified_version is None else verified_version)
-
-    def compact_with(self) -> CompactWith:
-        return self._query.compact_with
 
     def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
         """See `DeliveryFiles`."""
@@ -195,21 +183,12 @@ class DeltaTarget(CompactableFileTable, DeltaTableCommitter):
         return {} if table is None else table.metadata().configuration
 
     def _write_config(self, layout: DeltaTableLayout, sort_within: tuple[str, ...]) -> WriteConfig:
+        table_format = DeltaFormat(
+            layout.partition_by, layout.statistics_columns, layout.statistics_columns_max
+        )
         options = self._query
-        return WriteConfig(
-            location=self._table_uri,
-            storage_options=dict(options.storage_options),
-            schema=layout.schema,
-            table_format=DeltaFormat(
-                layout.partition_by, layout.statistics_columns, layout.statistics_columns_max
-            ),
-            target_file_bytes=options.target_file_bytes or TARGET_FILE_BYTES,
-            row_group_rows=options.row_group_rows or ROW_GROUP_ROWS,
-            compression=options.compression or COMPRESSION,
-            max_open_partitions=options.max_open_partitions,
-            buffer_bytes_max=options.buffer_bytes_max,
-            sort=tuple([SortField((name,)) for name in with_case_of(sort_within, layout.schema)]),
-            narrows=options.bad_rows is not BadRows.FAIL,
+        return write_config(
+            options, self._table_uri, options.storage_options, layout.schema, table_format, sort_within
         )
 
 

@@ -6,19 +6,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Batch, Manifest, PartitionField
+from ...committers.contract import Manifest, PartitionField
 from ...committers.ducklake.address import DuckLakeAddress, DuckLakeCatalog
 from ...committers.maintenance import MaintenancePolicy, Step
 from ..destinations import DestinationType, with_prefix
-from ..file_table import CleanableFiles, data_files_of
-from ..plain_sink import open_from_environment
+from ..file_table import CleanableFiles, data_files_of, partition_fields
+from ..plain_sink import BaseSink
 from ..stored.batch_rows import WaitingRows, parquet_rows
 from ..stored.stored_table import TableNow
 from .options import OPTIONS, DuckLakeOptions, require_duckdb
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyarrow.fs import FileSystem
 
     from ...committers.cleaning.cleanup import CleanableTable
     from ...committers.contract import StreamKey
@@ -39,7 +38,7 @@ def _server(address: DuckLakeAddress, storage: Mapping[str, str]) -> LakeServer:
 
 
 @dataclass(frozen=True, slots=True)
-class DuckLakeSink:
+class DuckLakeSink(BaseSink):
     """See `Sink`."""
 
     options: DuckLakeOptions
@@ -59,18 +58,11 @@ class DuckLakeSink:
 
         return DuckLakeTarget(_server(self._address, self.options.storage_options), self.options)
 
-    def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
-        """Open a checkpoint. Arrow takes the credentials of object stores from the environment."""
-        return open_from_environment(location)
-
     def records(self, query_id: str) -> DuckLakeRecords:
         server = _server(self._address, self.options.storage_options)
         from ...committers.ducklake.files import DuckLakeRecords
 
         return DuckLakeRecords(server, query_id)
-
-    def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
-        """Do nothing: the delivery process maintains the table."""
 
     def maintenance_policy(self) -> MaintenancePolicy:
         return self.options.maintenance_policy
@@ -98,7 +90,7 @@ class DuckLakeSink:
         """See `Partitioned`."""
         table = StoredDuckLake(self._address, self.options.storage_options).committer().table()
         names = self.options.partition_by or () if table is None else table.partition_by
-        return tuple([PartitionField(name, (name,), "identity") for name in names])
+        return partition_fields(names)
 
     def is_maintained(self) -> bool:
         """False: the files of other tables are affected, so the option `maintenance` has to ask for it."""

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from ...committers import crash_points
-from ...committers.contract import Mode, PlannedBatch, SortField
-from ...committers.dead_letters import BadRows
+from ...committers.contract import Mode, PlannedBatch
 from ...committers.ducklake.committer import DuckLakeCommitter
 from ...committers.ducklake.connection import LakeServer
 from ...committers.ducklake.files import location_of
@@ -19,9 +18,7 @@ from ...writers.delta.partitions import check_partition_columns
 from ...writers.ducklake.table_format import DuckLakeFormat, check_partition_names
 from ...writers.parquet.data_file_config import ROW_GROUP_ROWS
 from ...writers.parquet.write_config import WriteConfig
-from ..file_table import CompactableFileTable, CompactWith, leading, with_case_of
-from ..options.delivery import TARGET_FILE_BYTES
-from ..options.file_tables import COMPRESSION
+from ..file_table import CompactableFileTable, leading, with_case_of, write_config
 from ..options.stream import origins_of
 from .options import DuckLakeOptions
 
@@ -31,11 +28,7 @@ class DuckLakeTarget(CompactableFileTable, DuckLakeCommitter):
 
     def __init__(self, server: LakeServer, options: DuckLakeOptions) -> None:
         super().__init__(server)
-        self._query = options
-
-    @property
-    def _narrows(self) -> bool:
-        return self._query.bad_rows is not BadRows.FAIL
+        self._query: DuckLakeOptions = options
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
         options = self._query
@@ -45,7 +38,7 @@ class DuckLakeTarget(CompactableFileTable, DuckLakeCommitter):
             check_partition_columns(rows, partition_by)
             check_partition_names(partition_by)
         wanted = PlanOptions(
-            options.data_path or "", options.create_table, options.add_columns, partition_by, self._narrows
+            options.data_path or "", options.create_table, options.add_columns, partition_by, options.narrows
         )
         planned = plan(self._server, rows, mode, wanted)
         check_partition_columns(planned.schema, planned.content.partition_by)
@@ -55,9 +48,6 @@ class DuckLakeTarget(CompactableFileTable, DuckLakeCommitter):
         content = replace(planned.content, origins=origins_of(options))
         config = self._write_config(planned.location, planned.schema, content, options.sort_within)
         return PlannedBatch(config, content, content.table_id)
-
-    def compact_with(self) -> CompactWith:
-        return self._query.compact_with
 
     def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
         """See `DeliveryFiles`."""
@@ -70,17 +60,5 @@ class DuckLakeTarget(CompactableFileTable, DuckLakeCommitter):
     def _write_config(
         self, location: str, schema: pa.Schema, content: LakeManifest, sort_within: tuple[str, ...]
     ) -> WriteConfig:
-        options = self._query
-        return WriteConfig(
-            location=location,
-            storage_options=dict(self._server.storage),
-            schema=schema,
-            table_format=DuckLakeFormat(content.partition_by),
-            target_file_bytes=options.target_file_bytes or TARGET_FILE_BYTES,
-            row_group_rows=options.row_group_rows or ROW_GROUP_ROWS,
-            compression=options.compression or COMPRESSION,
-            max_open_partitions=options.max_open_partitions,
-            buffer_bytes_max=options.buffer_bytes_max,
-            sort=tuple([SortField((name,)) for name in with_case_of(sort_within, schema)]),
-            narrows=self._narrows,
-        )
+        table_format = DuckLakeFormat(content.partition_by)
+        return write_config(self._query, location, self._server.storage, schema, table_format, sort_within)

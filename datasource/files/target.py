@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from ...committers.arrow_ipc.reader import read_schema
 from ...committers.contract import Batch, DataFile, DataFiles, Manifest, Mode, PlannedBatch
-from ...committers.dead_letters import BadRows
 from ...committers.errors import ConfigurationError, SchemaMismatchError, TableNotSupportedError
 from ...committers.file_tables.folder_columns import columns_in_path
 from ...committers.files.committer import FilesCommitter
@@ -47,10 +46,6 @@ class FilesTarget(FilesCommitter):
     def adds_partitions(self) -> bool:
         return self.options.catalog_table is not None
 
-    @property
-    def _narrows(self) -> bool:
-        return self.options.bad_rows is not BadRows.FAIL
-
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedBatch[DataFiles, str]:
         if mode != "append":
             raise ConfigurationError(
@@ -72,7 +67,7 @@ class FilesTarget(FilesCommitter):
                 rows,
                 partition_by,
                 self.options.file_format,
-                narrows=self._narrows,
+                narrows=self.options.narrows,
             )
         place.open(create=self.options.create_table)
         if self.options.takes_over:
@@ -92,7 +87,7 @@ class FilesTarget(FilesCommitter):
             target_file_bytes=self.options.target_file_bytes,
             buffer_bytes_max=self.options.buffer_bytes_max,
             compression=self.options.codec if self.options.file_format == "parquet" else "none",
-            narrows=self._narrows,
+            narrows=self.options.narrows,
         )
 
     def layout(self, schema: pa.Schema, partition_by: tuple[str, ...]) -> str:
@@ -147,7 +142,7 @@ class FilesTarget(FilesCommitter):
             partition_by,
             file_format,
             add_columns=self.options.add_columns,
-            narrows=self._narrows,
+            narrows=self.options.narrows,
         )
         problems += different
         if problems:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Batch, Manifest, Mode, PartitionField, PlannedBatch, SortField
-from ...committers.dead_letters import BadRows
+from ...committers.contract import Manifest, Mode, PartitionField, PlannedBatch
 from ...committers.errors import ConfigurationError
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles, decode
 from ...committers.file_tables.merge import merge
@@ -23,17 +22,15 @@ from ...writers.hudi.table_format import HudiFormat
 from ...writers.parquet.data_file_config import ROW_GROUP_ROWS
 from ...writers.parquet.write_config import WriteConfig
 from ..destinations import DestinationType, with_prefix
-from ..file_table import CompactableFileTable, CompactWith, data_files_of, leading
-from ..options.delivery import TARGET_FILE_BYTES
-from ..options.file_tables import COMPRESSION
+from ..file_table import CompactableFileTable, data_files_of, leading, partition_fields, write_config
 from ..options.stream import origins_of
+from ..plain_sink import StorageSink
 from ..stored.batch_rows import WaitingRows, parquet_rows
 from ..stored.stored_table import TableNow
 from .options import OPTIONS, HudiOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyarrow.fs import FileSystem
 
     from ...committers.cleaning.cleanup import CleanableTable, NameParser
     from ...committers.contract import StreamKey
@@ -43,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class HudiSink:
+class HudiSink(StorageSink):
     """See `Sink`."""
 
     options: HudiOptions
@@ -56,23 +53,16 @@ class HudiSink:
     def open_table(self) -> HudiTarget:
         return HudiTarget(self.options)
 
-    def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
-        """Open a location, a remote one with the options `storage.*`."""
-        return HudiFormat("").open_filesystem(location, dict(self.options.storage_options))
-
     def records(self, query_id: str) -> HudiRecords:
         from ...committers.hudi.cleanup import HudiRecords
 
         return HudiRecords(HudiTableFiles(self.table_uri, self.options.storage_options), query_id)
 
-    def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
-        """Do nothing: Hudi's own services archive the timeline, and compact and clean the files."""
-
     def partitioning(self) -> tuple[PartitionField, ...]:
         """See `Partitioned`."""
         table = HudiTableFiles(self.table_uri, self.options.storage_options).load()
         names = self.options.partition_by or () if table is None else table.partition_by
-        return tuple([PartitionField(name, (name,), "identity") for name in names])
+        return partition_fields(names)
 
 
 class HudiTarget(HudiTableCommitter, CompactableFileTable):
@@ -84,7 +74,7 @@ class HudiTarget(HudiTableCommitter, CompactableFileTable):
 
     def __init__(self, options: HudiOptions) -> None:
         super().__init__(options.table_uri, options.storage_options)
-        self._query = options
+        self._query: HudiOptions = options
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
         if mode != "append":
@@ -96,7 +86,7 @@ class HudiTarget(HudiTableCommitter, CompactableFileTable):
         wanted = Wanted(
             may_create=options.create_table,
             evolve=options.add_columns,
-            narrows=options.bad_rows is not BadRows.FAIL,
+            narrows=options.narrows,
             name=options.name_when_new,
             partition_by=options.partition_by,
             record_key=options.record_key,
@@ -115,8 +105,8 @@ class HudiTarget(HudiTableCommitter, CompactableFileTable):
             files=(),
             origins=origins_of(options),
         )
-        write_config = self._write_config(planned.table, planned.schema, planned.instant, options.sort_within)
-        return PlannedBatch(write_config, content, content.table_id, is_lasting=False)
+        writers = self._write_config(planned.table, planned.schema, planned.instant, options.sort_within)
+        return PlannedBatch(writers, content, content.table_id, is_lasting=False)
 
     # Decoupled delivery: see `Mergeable`, `Compactable` and `StoresCommits` -------------------------------
 
@@ -146,9 +136,6 @@ class HudiTarget(HudiTableCommitter, CompactableFileTable):
         instant = str(content.table_version)
         return {file.path for file in content.files if instant_of(file.path) != instant}
 
-    def compact_with(self) -> CompactWith:
-        return self._query.compact_with
-
     def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
         table = self._files.load_same(content.table_id)
         if table.partition_by != content.partition_by:
@@ -160,27 +147,11 @@ class HudiTarget(HudiTableCommitter, CompactableFileTable):
     def _write_config(
         self, table: HudiTable, schema: pa.Schema, instant: str, sort_within: Sequence[str]
     ) -> WriteConfig:
-        options = self._query
-        by_lower = {name.lower(): name for name in schema.names}
-        return WriteConfig(
-            location=self._uri,
-            storage_options=dict(options.storage_options),
-            schema=schema,
-            table_format=HudiFormat(
-                instant,
-                table.partition_by,
-                table.record_key,
-                table.is_hive_style,
-                table.encodes_paths,
-            ),
-            target_file_bytes=options.target_file_bytes or TARGET_FILE_BYTES,
-            row_group_rows=options.row_group_rows or ROW_GROUP_ROWS,
-            compression=options.compression or COMPRESSION,
-            max_open_partitions=options.max_open_partitions,
-            buffer_bytes_max=options.buffer_bytes_max,
-            sort=tuple([SortField((by_lower.get(one.lower(), one),)) for one in sort_within]),
-            narrows=options.bad_rows is not BadRows.FAIL,
+        table_format = HudiFormat(
+            instant, table.partition_by, table.record_key, table.is_hive_style, table.encodes_paths
         )
+        options = self._query
+        return write_config(options, self._uri, options.storage_options, schema, table_format, sort_within)
 
 
 # For the command line and the delivery process ------------------------------------------------------

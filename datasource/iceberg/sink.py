@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Batch, Manifest, Mode, PartitionField, PlannedBatch, SortField
-from ...committers.dead_letters import BadRows
+from ...committers.contract import Batch, Manifest, Mode, PartitionField, PlannedBatch
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...committers.file_tables.shared_files import check_written_together, shared_with
 from ...committers.iceberg.address import IcebergAddress, parse_table_name
@@ -25,10 +24,10 @@ from ...committers.iceberg.target import KIND, IcebergTableLayout
 from ...committers.maintenance import MaintenancePolicy, Step
 from ...writers.iceberg.filesystem import open_iceberg_filesystem
 from ...writers.iceberg.table_format import IcebergFormat
-from ...writers.parquet.data_file_config import ROW_GROUP_ROWS, ParquetOptions
+from ...writers.parquet.data_file_config import ParquetOptions, ROW_GROUP_ROWS
 from ...writers.parquet.write_config import WriteConfig
 from ..destinations import DestinationType, with_prefix
-from ..file_table import CleanableFiles, CompactableFileTable, CompactWith, data_files_of, leading
+from ..file_table import CleanableFiles, CompactableFileTable, data_files_of, leading, sort_fields
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.file_tables import COMPRESSION
 from ..options.stream import origins_of
@@ -185,16 +184,13 @@ class IcebergTarget(CompactableFileTable, IcebergTableCommitter):
             rows,
             self._new,
             evolve=options.add_columns,
-            narrows=options.bad_rows is not BadRows.FAIL,
+            narrows=options.narrows,
             overwrite=mode == "overwrite",
             batch_id=batch_id,
         )
         check_written_together(self._properties(), self._address.uri, self._partner)
         content = replace(layout.content((), mode), origins=origins_of(options))
         return PlannedBatch(self._write_config(layout, options.sort_within), content, content.table_id)
-
-    def compact_with(self) -> CompactWith:
-        return self._query.compact_with
 
     def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
         """See `DeliveryFiles`."""
@@ -211,8 +207,6 @@ class IcebergTarget(CompactableFileTable, IcebergTableCommitter):
     def _write_config(self, layout: IcebergTableLayout, sort_within: tuple[str, ...]) -> WriteConfig:
         """Return how to write files: options of the query come before table properties, then defaults."""
         options, parquet = self._query, layout.parquet
-        by_name = {name.lower(): name for name in layout.schema.names}
-        asked = tuple([SortField((by_name.get(name.lower(), name),)) for name in sort_within])
         return WriteConfig(
             location=layout.data_location,
             storage_options=dict(layout.io_properties),
@@ -230,8 +224,8 @@ class IcebergTarget(CompactableFileTable, IcebergTableCommitter):
             compression_level=None if options.compression else parquet.compression_level,
             max_open_partitions=options.max_open_partitions,
             buffer_bytes_max=options.buffer_bytes_max,
-            sort=asked or layout.sort_order,
-            narrows=options.bad_rows is not BadRows.FAIL,
+            sort=sort_fields(sort_within, layout.schema) or layout.sort_order,
+            narrows=options.narrows,
             parquet=ParquetOptions(
                 page_bytes=parquet.page_bytes,
                 page_rows=parquet.page_rows,

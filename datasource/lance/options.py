@@ -14,7 +14,7 @@ from ..options.delivery import TARGET_FILE_BYTES, DeliveryOptions
 from ..options.file_tables import FileTableOptions
 from ..options.parsing import flag, one_of
 from ..options.places import problems_of_plain_http
-from ..options.stream import parse_as
+from ..options.stream import normalized_location, parse_as
 
 NAME = "penstock.lance"
 
@@ -93,6 +93,11 @@ class LanceOptions(DeliveryOptions):
     @property
     def deliver_after_bytes_default(self) -> int:
         return self.target_file_bytes or TARGET_FILE_BYTES
+
+    @property
+    def table_uri(self) -> str:
+        """The normalized location: an absolute path on the local disk, or a URL without a trailing slash."""
+        return normalized_location(self.path)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> LanceOptions:

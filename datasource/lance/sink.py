@@ -6,30 +6,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Batch, Manifest, Mode, PlannedBatch
-from ...committers.dead_letters import BadRows
-from ...committers.errors import ConfigurationError
+from ...committers.contract import Manifest, Mode, PlannedBatch
 from ...committers.file_tables.manifest import PlannedFiles
 from ...committers.lance.committer import LanceTableCommitter
 from ...committers.lance.library import load_if_there, read_rows, require_library
 from ...committers.lance.plan import PlanOptions, plan
 from ...committers.lance.table import KIND, MAINTENANCE, table_id_of
 from ...committers.maintenance import MaintenancePolicy, Step
-from ...writers.delta.table_format import DeltaFormat
+from ...writers.delta.filesystem import open_filesystem
 from ...writers.lance.names import parse_lance_name
 from ...writers.lance.writer import LanceWriters
 from ...writers.parquet.schema_projection import check_fits
 from ..destinations import DestinationType, with_prefix
-from ..file_table import FileTableTarget, data_files_of
+from ..file_table import FileTableTarget, check_location_is_free, data_files_of
 from ..options.delivery import TARGET_FILE_BYTES
-from ..options.stream import normalized_location, origins_of
+from ..options.stream import origins_of
+from ..plain_sink import StorageSink
 from ..stored.batch_rows import ROWS_READ, WaitingRows
 from ..stored.stored_table import TableNow
 from .options import OPTIONS, LanceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyarrow.fs import FileSystem
 
     from ...committers.cleaning.cleanup import CleanableTable, NameParser
     from ...committers.contract import StreamKey
@@ -42,7 +40,7 @@ _OF_LANCE = {"data", "_deletions", "_indices", "_refs", "_transactions", "_versi
 
 
 @dataclass(frozen=True, slots=True)
-class LanceSink:
+class LanceSink(StorageSink):
     """See `Sink`."""
 
     options: LanceOptions
@@ -53,18 +51,10 @@ class LanceSink:
 
     @property
     def table_uri(self) -> str:
-        """The normalized location: an absolute path on the local disk, or a URL without a trailing slash."""
-        return normalized_location(self.options.path)
+        return self.options.table_uri
 
     def open_table(self) -> LanceTarget:
         return LanceTarget(self.table_uri, self.options)
-
-    def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
-        """Open a location, a remote one with the options `storage.*`."""
-        return DeltaFormat(()).open_filesystem(location, dict(self.options.storage_options))
-
-    def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
-        """Do nothing: the delivery process maintains the table."""
 
     def maintenance_policy(self) -> MaintenancePolicy:
         return self.options.maintenance_policy
@@ -106,10 +96,9 @@ class LanceTarget(FileTableTarget, LanceTableCommitter):
             stable_row_ids=options.stable_row_ids,
             properties=options.table_properties,
         )
-        narrows = options.bad_rows is not BadRows.FAIL
         storage = options.storage_options
         layout, given = plan(self._uri, storage, rows, wanted, batch_id, self._check_place)
-        check_fits(given, layout.schema, narrows=narrows)
+        check_fits(given, layout.schema, narrows=options.narrows)
         writers = LanceWriters(
             location=self._uri,
             storage_options=dict(storage),
@@ -117,26 +106,17 @@ class LanceTarget(FileTableTarget, LanceTableCommitter):
             file_version=layout.file_version,
             target_file_bytes=options.target_file_bytes or TARGET_FILE_BYTES,
             buffer_bytes_max=options.buffer_bytes_max,
-            narrows=narrows,
+            narrows=options.narrows,
         )
         return PlannedBatch(writers, layout.content(mode, origins_of(options)), layout.table_id)
 
     def _check_place(self) -> None:
-        """Check that the location of a new table is free.
-
-        Raises:
-            ConfigurationError: there is something else, for example a Delta table.
-        """
+        """See `check_location_is_free`."""
         from pyarrow.fs import FileSelector
 
-        filesystem, root = DeltaFormat(()).open_filesystem(self._uri, dict(self._query.storage_options))
+        filesystem, root = open_filesystem(self._uri, dict(self._query.storage_options))
         entries = filesystem.get_file_info(FileSelector(root, allow_not_found=True))
-        others = sorted(entry.base_name for entry in entries if entry.base_name not in _OF_LANCE)
-        if others:
-            raise ConfigurationError(
-                f"There is no Lance table at {self._uri}, and the location is not empty: it has "
-                f"{others[0]!r}. Give another path for a new table."
-            )
+        check_location_is_free("Lance table", self._uri, [entry.base_name for entry in entries], _OF_LANCE)
 
 
 # For the command line and the delivery process ------------------------------------------------------

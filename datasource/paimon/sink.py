@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Batch, Manifest, Mode, PartitionField, PlannedBatch
-from ...committers.dead_letters import BadRows
-from ...committers.errors import ConfigurationError
+from ...committers.contract import Manifest, Mode, PartitionField, PlannedBatch
 from ...committers.file_tables.manifest import PlannedFiles
 from ...committers.paimon.address import PaimonAddress
 from ...committers.paimon.catalog import CatalogConfig
@@ -22,17 +20,16 @@ from ...writers.paimon.names import parse_paimon_name
 from ...writers.paimon.writer import PaimonWriters
 from ...writers.parquet.schema_projection import check_fits
 from ..destinations import DestinationType, with_prefix
-from ..file_table import FileTableTarget, data_files_of
+from ..file_table import FileTableTarget, check_location_is_free, data_files_of, partition_fields
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.stream import origins_of
-from ..plain_sink import open_from_environment
+from ..plain_sink import BaseSink
 from ..stored.batch_rows import WaitingRows, parquet_rows
 from ..stored.stored_table import TableNow
 from .options import OPTIONS, PaimonOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyarrow.fs import FileSystem
 
     from ...committers.cleaning.cleanup import CleanableTable, NameParser
     from ...committers.contract import StreamKey
@@ -46,7 +43,7 @@ _OF_PAIMON = {NOTES, "snapshot", "schema", "manifest", "index", "statistics", "c
 
 
 @dataclass(frozen=True, slots=True)
-class PaimonSink:
+class PaimonSink(BaseSink):
     """See `Sink`."""
 
     options: PaimonOptions
@@ -59,23 +56,17 @@ class PaimonSink:
     def open_table(self) -> PaimonTarget:
         return PaimonTarget(self.options)
 
-    def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
-        return open_from_environment(location)
-
     def records(self, query_id: str) -> PaimonRecords:
         from ...committers.paimon.cleanup import PaimonRecords
 
         return PaimonRecords(table_of(self.table_uri, self.options.catalog_properties), query_id)
-
-    def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
-        """Do nothing: Paimon's own services compact the table and expire snapshots."""
 
     def partitioning(self) -> tuple[PartitionField, ...]:
         """See `Partitioned`."""
         table = table_of(self.table_uri, self.options.catalog_properties)
         has_table = table.table_id() is not None
         names = table.load().partition_keys if has_table else self.options.partition_by or ()
-        return tuple([PartitionField(name, (name,), "identity") for name in names])
+        return partition_fields(names)
 
 
 class PaimonTarget(FileTableTarget, PaimonTableCommitter):
@@ -88,34 +79,25 @@ class PaimonTarget(FileTableTarget, PaimonTableCommitter):
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
         options = self._query
         wanted = PlanOptions(options.create_table, options.partition_by, options.table_properties)
-        narrows = options.bad_rows is not BadRows.FAIL
         layout = plan(self._table, rows, wanted, batch_id, self._check_place)
-        check_fits(rows, layout.schema, narrows=narrows)
+        check_fits(rows, layout.schema, narrows=options.narrows)
         writers = PaimonWriters(
             path=layout.location,
             table_schema_json=layout.table_schema_json,
             schema=layout.schema,
             target_file_bytes=options.target_file_bytes or TARGET_FILE_BYTES,
             buffer_bytes_max=options.buffer_bytes_max,
-            narrows=narrows,
+            narrows=options.narrows,
         )
         return PlannedBatch(writers, layout.content(mode, origins_of(options)), layout.table_id)
 
     def _check_place(self) -> None:
-        """Check that the location of a new table is free. A catalog chooses it.
-
-        Raises:
-            ConfigurationError: there is something else, for example a Delta table.
-        """
+        """See `check_location_is_free`. A catalog chooses it."""
         if self._query.address is not None:
             return
         place = Path(self._uri)
-        others = sorted({entry.name for entry in place.iterdir()} - _OF_PAIMON) if place.is_dir() else []
-        if others:
-            raise ConfigurationError(
-                f"There is no Paimon table at {self._uri}, and the location is not empty: it has "
-                f"{others[0]!r}. Give another path for a new table."
-            )
+        entries = [entry.name for entry in place.iterdir()] if place.is_dir() else []
+        check_location_is_free("Paimon table", self._uri, entries, _OF_PAIMON)
 
 
 def table_of(uri: str, catalog: Mapping[str, str]) -> PaimonTable:

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from ...committers import crash_points
 from ...committers.contract import Batch, Manifest, Mode, PlannedBatch
-from ...committers.dead_letters import BadRows
 from ...committers.errors import RetryableError
 from ...committers.postgres.address import PostgresAddress
 from ...committers.postgres.committer import PostgresCommitter
@@ -21,20 +20,17 @@ from ...committers.postgres.plan import PlanOptions, plan
 from ...committers.postgres.staged_rows import encoded_schema
 from ...committers.postgres.staging import StagingTables
 from ...committers.postgres.types import text_type
-from ...writers.delta.table_format import DeltaFormat
 from ...writers.postgres.staging_writer import StagingWriters
 from ..options.stream import origins_of
+from ..plain_sink import StorageSink
 from .options import PostgresOptions
 
 if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
-
     from ...committers.postgres.cleanup import PostgresRecords
-    from ...committers.store.sql import SqlManifestStore
 
 
 @dataclass(frozen=True, slots=True)
-class PostgresSink:
+class PostgresSink(StorageSink):
     """See `Sink`."""
 
     options: PostgresOptions
@@ -57,17 +53,10 @@ class PostgresSink:
     def open_table(self) -> PostgresTarget:
         return PostgresTarget(self._server, self._address, self.options)
 
-    def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
-        """Open a location, a remote checkpoint with the options `storage.*`."""
-        return DeltaFormat(()).open_filesystem(location, dict(self.options.storage_options))
-
     def records(self, query_id: str) -> PostgresRecords:
         from ...committers.postgres.cleanup import PostgresRecords
 
         return PostgresRecords(self._server, self._address, query_id)
-
-    def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
-        """Do nothing: Postgres maintains its tables."""
 
 
 class PostgresTarget(PostgresCommitter):
@@ -82,9 +71,8 @@ class PostgresTarget(PostgresCommitter):
     ) -> PlannedBatch[StagingTables, PostgresContent]:
         options, address = self._query, self._address
         staging_schema = options.staging_schema or address.schema
-        narrows = options.bad_rows is not BadRows.FAIL
         wanted = PlanOptions(
-            options.create_table, options.add_columns, mode == "overwrite", staging_schema, narrows
+            options.create_table, options.add_columns, mode == "overwrite", staging_schema, options.narrows
         )
         with self._server.transaction("Nothing was written") as cursor:
             planned = plan(cursor, address, rows, wanted)
@@ -106,7 +94,7 @@ class PostgresTarget(PostgresCommitter):
             schema=encoded_schema(rows),
         )
         writers = StagingWriters(
-            self._server, staging_schema, address.sql, columns, types, narrows, planned.encoding
+            self._server, staging_schema, address.sql, columns, types, options.narrows, planned.encoding
         )
         return PlannedBatch(writers, content, content.table_id, is_lasting=False)
 

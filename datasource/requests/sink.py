@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 import pyarrow as pa
 
@@ -18,16 +18,11 @@ from ...committers.requests.content import RequestPayload
 from ...committers.requests.contract import ChecksDestination, Requests, Sent
 from ...committers.row_log.log import RowLog
 from ...committers.texts.safe_text import get_logger
-from ...writers.delta.filesystem import open_filesystem
 from ...writers.local_path import local_path
 from ...writers.requests.direct import DirectWriters
 from ...writers.row_log.writer import RowLogWriters
+from ..plain_sink import StorageSink
 from .options import RequestOptions, missing_row_log, row_log_of
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
-
-    from ...committers.store.sql import SqlManifestStore
 
 logger = get_logger(__name__)
 
@@ -36,7 +31,7 @@ Route = Literal["direct", "log"]
 
 
 @dataclass(frozen=True, slots=True)
-class RequestSink:
+class RequestSink(StorageSink):
     """See `Sink`."""
 
     kind: str
@@ -46,13 +41,6 @@ class RequestSink:
 
     def open_table(self) -> RequestTarget:
         return RequestTarget(self)
-
-    def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
-        """Open a location, a remote checkpoint with the options `storage.*`."""
-        return open_filesystem(location, dict(self.options.storage_options))
-
-    def maintain(self, store: SqlManifestStore, batch: Batch) -> None:
-        """Do nothing."""
 
 
 class RequestTarget(RequestCommitter):
