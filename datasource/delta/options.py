@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from ...writers.local_path import local_path
-from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
-from ..options.file_tables import FileTableOptions, problems_of_sorting
-from ..options.parsing import columns, text
+from ..options.declaring import declared, options_of, passed_on, prefixes_of
+from ..options.file_tables import FileTableOptions, partition_columns, problems_of_sorting
+from ..options.parsing import text
 from ..options.places import problems_of_plain_http
 from ..options.stream import normalized_location, parse_as
 
@@ -46,12 +46,7 @@ class DeltaOptions(FileTableOptions):
             "Location of the table: a local path, or a URL such as `s3://bucket/table`.",
         )
     )
-    partition_by: tuple[str, ...] | None = optional(
-        "partitionBy",
-        columns,
-        "Partition columns of a new table: `a, b`, or a JSON array. "
-        "Spark ignores `partitionBy()` of a stream writer for this sink.",
-    )
+    partition_by: tuple[str, ...] | None = partition_columns()
     storage_options: Mapping[str, str] = passed_on(
         "storage.",
         str.upper,

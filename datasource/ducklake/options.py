@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from ...committers.ducklake.address import DuckLakeCatalog
 from ...committers.errors import ConfigurationError
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
-from ..options.file_tables import FileTableOptions, problems_of_sorting
-from ..options.parsing import columns, text
+from ..options.file_tables import FileTableOptions, partition_columns, problems_of_sorting
+from ..options.parsing import text
 from ..options.stream import parse_as
 
 NAME = "penstock.ducklake"
@@ -74,12 +74,7 @@ class DuckLakeOptions(FileTableOptions):
         "Data path of a new DuckLake: on S3 (`s3://bucket/lake/`), or on a disk that driver and executors "
         "share.",
     )
-    partition_by: tuple[str, ...] | None = optional(
-        "partitionBy",
-        columns,
-        "Partition columns of a new table: `a, b`, or a JSON array. "
-        "Spark ignores `partitionBy()` of a stream writer for this sink.",
-    )
+    partition_by: tuple[str, ...] | None = partition_columns()
     storage_options: Mapping[str, str] = passed_on(
         "storage.",
         str.upper,

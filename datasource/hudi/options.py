@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..delta.options import parse_location
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
-from ..options.file_tables import FileTableOptions
-from ..options.parsing import MIB, check, columns, flag, one_of, parse_options, storable, text
+from ..options.file_tables import FileTableOptions, partition_columns, problems_of_sorting
+from ..options.parsing import MIB, check, columns, flag, one_of, parse_options, storable
 from ..options.places import problems_of_plain_http
 from ..options.stream import normalized_location, problems_of
 
@@ -25,12 +26,6 @@ _NOT_HERE = {
 """Options of other file tables. Hudi's own services compact and clean a table."""
 
 
-def _location(path: str) -> str:
-    if re.search(r"[\x00-\x1f\x7f\\]", path):
-        raise ValueError("must not contain control characters or backslashes")
-    return text(path)
-
-
 def _table_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name):
         raise ValueError("must start with a letter and have letters, digits, '_' and '-' only")
@@ -43,7 +38,9 @@ class HudiOptions(FileTableOptions):
 
     path: str = field(
         metadata=declared(
-            "path", _location, "Location of the table: a local path, or a URL such as `s3://bucket/table`."
+            "path",
+            parse_location,
+            "Location of the table: a local path, or a URL such as `s3://bucket/table`.",
         )
     )
     record_key: tuple[str, ...] | None = optional(
@@ -53,12 +50,7 @@ class HudiOptions(FileTableOptions):
         "appended, whether their key is in the table or not.",
         default="generated keys",
     )
-    partition_by: tuple[str, ...] | None = optional(
-        "partitionBy",
-        columns,
-        "Partition columns of a new table: `a, b`, or a JSON array. "
-        "Spark ignores `partitionBy()` of a stream writer for this sink.",
-    )
+    partition_by: tuple[str, ...] | None = partition_columns()
     is_hive_style: bool | None = optional(
         "hiveStylePartitions",
         flag,
@@ -117,12 +109,7 @@ class HudiOptions(FileTableOptions):
                 "targetFileSize must be at most 4gb: the commit copies the files of an object store, which "
                 "copies up to 5 GB."
             )
-        both = set(values.get("partition_by") or ()) & set(values.get("sort_within") or ())
-        if both:
-            problems.append(
-                f"sortWithin contains the partition column(s) {', '.join(sorted(both))}, which are constant "
-                "within a file."
-            )
+        problems += problems_of_sorting(values)
         check(NAME, problems)
         return cls(**values, given=stored)
 

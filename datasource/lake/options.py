@@ -9,8 +9,8 @@ from typing import Any
 from ..delta.options import parse_path
 from ..iceberg.options import table_name
 from ..options.declaring import optional, options_of, passed_on, prefixes_of
-from ..options.file_tables import FileTableOptions
-from ..options.parsing import columns, text
+from ..options.file_tables import FileTableOptions, partition_columns
+from ..options.parsing import text
 from ..options.stream import parse_as
 
 NAME = "penstock.lake"
@@ -77,12 +77,7 @@ class LakeOptions(FileTableOptions):
     )
     catalog: str | None = optional("catalog", text, "As in `penstock.iceberg`.")
     warehouse: str | None = optional("warehouse", text, "As in `penstock.iceberg`.")
-    partition_by: tuple[str, ...] | None = optional(
-        "partitionBy",
-        columns,
-        "Partition columns of both new tables: `a, b`, or a JSON array. "
-        "Spark ignores `partitionBy()` of a stream writer for this sink.",
-    )
+    partition_by: tuple[str, ...] | None = partition_columns("Partition columns of both new tables")
     target_options: Mapping[str, str] = passed_on(
         PREFIX,
         str.lower,

@@ -21,6 +21,15 @@ _COMPACT_WITH: Mapping[str, Literal["local", "spark", "none"]] = {
 }
 
 
+def partition_columns(note: str = "Partition columns of a new table") -> tuple[str, ...] | None:
+    """Declare `partitionBy`."""
+    return optional(
+        "partitionBy",
+        columns,
+        f"{note}: `a, b`, or a JSON array. Spark ignores `partitionBy()` of a stream writer for this sink.",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTableOptions(DeliveryOptions):
     """Options of all sinks for file tables. None: the table's setting or, without one, the default."""

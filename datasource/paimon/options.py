@@ -13,8 +13,7 @@ from ...writers.local_path import local_path
 from ..delta.options import parse_location
 from ..options.declaring import option_of, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import TARGET_FILE_BYTES, DeliveryOptions
-from ..options.file_tables import FileTableOptions
-from ..options.parsing import columns
+from ..options.file_tables import FileTableOptions, partition_columns
 from ..options.stream import normalized_location, parse_as
 
 NAME = "penstock.paimon"
@@ -48,12 +47,7 @@ class PaimonOptions(DeliveryOptions):
         _table_name,
         "With a REST catalog, in place of the path: the name of the table, `database.table`.",
     )
-    partition_by: tuple[str, ...] | None = optional(
-        "partitionBy",
-        columns,
-        "Partition columns of a new table: `a, b`, or a JSON array. "
-        "Spark ignores `partitionBy()` of a stream writer for this sink.",
-    )
+    partition_by: tuple[str, ...] | None = partition_columns()
     table_properties: Mapping[str, str] = option_of(FileTableOptions, "table_properties")
     target_file_bytes: int | None = option_of(FileTableOptions, "target_file_bytes")
     buffer_bytes_max: int = option_of(FileTableOptions, "buffer_bytes_max")
