@@ -153,6 +153,7 @@ class CleanableFiles:
     """`Cleanable` for file tables. A mix-in of their stored tables."""
 
     def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
+        """Return the parser of the usual names. Some formats have others."""
         return parse_file_name
 
     def moves_rows(self) -> bool:

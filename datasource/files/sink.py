@@ -16,6 +16,7 @@ from ...committers.files.manifests import KIND, MANIFESTS
 from ...writers.delta.filesystem import open_filesystem
 from ...writers.files.table_format import parse_name
 from ..destinations import DestinationType, with_prefix
+from ..file_table import CleanableFiles
 from ..plain_sink import PlainSink
 from ..stored.batch_rows import WaitingRows, parquet_rows
 from ..stored.stored_table import TableNow
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFolder(FilesCommitter):
+class StoredFolder(CleanableFiles, FilesCommitter):
     """The folder without the options of a query, for commands. See `StoredTable`."""
 
     query_id: str = field(kw_only=True)
@@ -72,10 +73,6 @@ class StoredFolder(FilesCommitter):
 
     def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
         return parse_name
-
-    def moves_rows(self) -> bool:
-        """Published files are no longer where tasks have left them."""
-        return False
 
 
 class FilesSink(PlainSink[DataFiles, str]):

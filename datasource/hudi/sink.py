@@ -22,7 +22,7 @@ from ...writers.hudi.table_format import HudiFormat
 from ...writers.parquet.data_file_config import ROW_GROUP_ROWS
 from ...writers.parquet.write_config import WriteConfig
 from ..destinations import DestinationType, with_prefix
-from ..file_table import CompactableFileTable, data_files_of, leading, partition_fields, write_config
+from ..file_table import CleanableFiles, CompactableFileTable, data_files_of, leading, partition_fields, write_config
 from ..options.stream import origins_of
 from ..plain_sink import StorageSink
 from ..stored.batch_rows import WaitingRows, parquet_rows
@@ -158,8 +158,8 @@ class HudiTarget(HudiTableCommitter, CompactableFileTable):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredHudi:
-    """See `StoredTable` and `Cleanable`."""
+class StoredHudi(CleanableFiles):
+    """See `StoredTable`."""
 
     uri: str
     storage: Mapping[str, str] = field(repr=False)
@@ -188,9 +188,6 @@ class StoredHudi:
 
     def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
         return parse_name
-
-    def moves_rows(self) -> bool:
-        return False
 
 
 def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> HudiSink:

@@ -18,7 +18,7 @@ from ...writers.lance.names import parse_lance_name
 from ...writers.lance.writer import LanceWriters
 from ...writers.parquet.schema_projection import check_fits
 from ..destinations import DestinationType, with_prefix
-from ..file_table import FileTableTarget, check_location_is_free, data_files_of
+from ..file_table import CleanableFiles, FileTableTarget, check_location_is_free, data_files_of
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.stream import origins_of
 from ..plain_sink import StorageSink
@@ -123,7 +123,7 @@ class LanceTarget(FileTableTarget, LanceTableCommitter):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredLance:
+class StoredLance(CleanableFiles):
     """See `StoredTable`."""
 
     uri: str
@@ -158,9 +158,6 @@ class StoredLance:
 
     def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
         return parse_lance_name
-
-    def moves_rows(self) -> bool:
-        return False
 
 
 def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> LanceSink:

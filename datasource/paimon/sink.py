@@ -20,7 +20,7 @@ from ...writers.paimon.names import parse_paimon_name
 from ...writers.paimon.writer import PaimonWriters
 from ...writers.parquet.schema_projection import check_fits
 from ..destinations import DestinationType, with_prefix
-from ..file_table import FileTableTarget, check_location_is_free, data_files_of, partition_fields
+from ..file_table import CleanableFiles, FileTableTarget, check_location_is_free, data_files_of, partition_fields
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.stream import origins_of
 from ..plain_sink import BaseSink
@@ -120,8 +120,8 @@ def table_of(uri: str, catalog: Mapping[str, str]) -> PaimonTable:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredPaimon:
-    """See `StoredTable` and `Cleanable`."""
+class StoredPaimon(CleanableFiles):
+    """See `StoredTable`."""
 
     uri: str
     catalog: Mapping[str, str] = field(repr=False)
@@ -150,9 +150,6 @@ class StoredPaimon:
 
     def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
         return parse_paimon_name
-
-    def moves_rows(self) -> bool:
-        return False
 
 
 def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> PaimonSink:
