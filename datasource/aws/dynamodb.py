@@ -10,8 +10,7 @@ from ...writers.aws.dynamodb import DynamoDbRequests
 from ..options.declaring import declared
 from ..options.parsing import columns
 from ..requests.options import batch_bytes, batch_entries, record_bytes
-from ..requests.service import RequestService
-from .options import AwsOptions, named
+from .options import AwsOptions, aws_service, named
 
 
 def _keys(text: str) -> tuple[str, ...]:
@@ -29,7 +28,7 @@ class DynamoDbOptions(AwsOptions):
     REQUIRED: ClassVar[Mapping[str, str]] = {"table": "flights", "region": "eu-west-1", "keyColumns": "id"}
     SERVICE: ClassVar[str] = "dynamodb"
 
-    table: str = named("table", "[a-zA-Z0-9_.-]{3,255}", "Name of the table.")
+    resource: str = named("table", "[a-zA-Z0-9_.-]{3,255}", "Name of the table.")
     key_columns: tuple[str, ...] = field(
         metadata=declared(
             "keyColumns",
@@ -41,21 +40,11 @@ class DynamoDbOptions(AwsOptions):
     batch_bytes_max: int = batch_bytes("16mb")
     record_bytes_max: int = record_bytes("400kb")
 
-    @property
-    def resource(self) -> str:
-        return self.table
-
 
 def _requests(options: DynamoDbOptions) -> DynamoDbRequests:
     settings = replace(options.writer_settings, order_by_key=True)
     return DynamoDbRequests(options.address, settings, options.id_column, options.target, options.key_columns)
 
 
-SERVICE = RequestService(
-    kind="dynamodb",
-    options=DynamoDbOptions,
-    requests=_requests,
-    library="aiobotocore",
-    package="penstock[aws]",
-)
+SERVICE = aws_service(DynamoDbOptions, _requests)
 DESTINATION = SERVICE.destination("penstock.datasource.aws.sources:DynamoDbDataSource")

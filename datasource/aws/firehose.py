@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from ...writers.aws.firehose import FirehoseRequests
 from ..requests.options import batch_bytes, batch_entries, record_bytes
-from ..requests.service import RequestService
-from .options import AwsOptions, named
+from .options import AwsOptions, aws_service, named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,25 +19,15 @@ class FirehoseOptions(AwsOptions):
     REQUIRED: ClassVar[Mapping[str, str]] = {"stream": "flights", "region": "eu-west-1"}
     SERVICE: ClassVar[str] = "firehose"
 
-    stream: str = named("stream", "[a-zA-Z0-9_.-]{1,64}", "Name of the Firehose stream.")
+    resource: str = named("stream", "[a-zA-Z0-9_.-]{1,64}", "Name of the Firehose stream.")
     batch_entries_max: int = batch_entries("500", 500)
     batch_bytes_max: int = batch_bytes("4mb")
     record_bytes_max: int = record_bytes("1000kb")
-
-    @property
-    def resource(self) -> str:
-        return self.stream
 
 
 def _requests(options: FirehoseOptions) -> FirehoseRequests:
     return FirehoseRequests(options.address, options.writer_settings, options.id_column, options.target)
 
 
-SERVICE = RequestService(
-    kind="firehose",
-    options=FirehoseOptions,
-    requests=_requests,
-    library="aiobotocore",
-    package="penstock[aws]",
-)
+SERVICE = aws_service(FirehoseOptions, _requests)
 DESTINATION = SERVICE.destination("penstock.datasource.aws.sources:FirehoseDataSource")

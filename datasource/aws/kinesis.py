@@ -10,8 +10,7 @@ from ...writers.aws.kinesis import KinesisRequests
 from ..options.declaring import option, optional
 from ..options.parsing import flag, text
 from ..requests.options import batch_bytes, batch_entries, record_bytes
-from ..requests.service import RequestService
-from .options import AwsOptions, named
+from .options import AwsOptions, aws_service, named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +21,7 @@ class KinesisOptions(AwsOptions):
     REQUIRED: ClassVar[Mapping[str, str]] = {"stream": "flights", "region": "eu-west-1"}
     SERVICE: ClassVar[str] = "kinesis"
 
-    stream: str = named("stream", "[a-zA-Z0-9_.-]{1,128}", "Name of the data stream.")
+    resource: str = named("stream", "[a-zA-Z0-9_.-]{1,128}", "Name of the data stream.")
     partition_key: str | None = optional(
         "partitionKey",
         text,
@@ -39,10 +38,6 @@ class KinesisOptions(AwsOptions):
     batch_bytes_max: int = batch_bytes("5mb")
     record_bytes_max: int = record_bytes("1mb")
 
-    @property
-    def resource(self) -> str:
-        return self.stream
-
 
 def _requests(options: KinesisOptions) -> KinesisRequests:
     settings = options.writer_settings
@@ -52,7 +47,5 @@ def _requests(options: KinesisOptions) -> KinesisRequests:
     )
 
 
-SERVICE = RequestService(
-    kind="kinesis", options=KinesisOptions, requests=_requests, library="aiobotocore", package="penstock[aws]"
-)
+SERVICE = aws_service(KinesisOptions, _requests)
 DESTINATION = SERVICE.destination("penstock.datasource.aws.sources:KinesisDataSource")

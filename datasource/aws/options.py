@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...writers.aws.target import AwsTarget
 from ..options.declaring import declared, optional
 from ..options.parsing import text
 from ..options.urls import http_url
 from ..requests.options import RequestOptions
+from ..requests.service import RequestService
+
+if TYPE_CHECKING:
+    from ...committers.requests.contract import Requests
 
 
 def _region(name: str) -> str:
@@ -42,10 +46,10 @@ def named(option: str, pattern: str, meaning: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsOptions(RequestOptions):
-    """Options of all destinations on AWS. The name of the stream, table or queue is in a subclass."""
+    """Options of all destinations on AWS."""
 
     SERVICE: ClassVar[str]
-    """botocore's name of the service, which is also the scheme of addresses."""
+    """botocore's name of the service, which is also the kind of manifests and the scheme of addresses."""
 
     region: str = field(metadata=declared("region", _region, "The AWS region, such as `eu-west-1`."))
     endpoint_url: str | None = optional(
@@ -70,15 +74,17 @@ class AwsOptions(RequestOptions):
         "Token of temporary credentials. It is not renewed. Never shown or stored.",
         is_secret=True,
     )
+    resource: str
+    """Name of the stream, table or queue. Each subclass declares its option with `named`."""
 
     @classmethod
     def problems(cls, values: Mapping[str, Any]) -> list[str]:
-        return problems_of_credentials(values)
-
-    @property
-    def resource(self) -> str:
-        """Name of the stream, table or queue."""
-        raise NotImplementedError
+        problems = []
+        if ("access_key_id" in values) != ("secret_access_key" in values):
+            problems.append("accessKeyId and secretAccessKey belong together. Give both, or none of them.")
+        if "session_token" in values and "access_key_id" not in values:
+            problems.append("sessionToken needs accessKeyId and secretAccessKey.")
+        return problems
 
     @property
     def address(self) -> str:
@@ -101,10 +107,15 @@ class AwsOptions(RequestOptions):
         )
 
 
-def problems_of_credentials(values: Mapping[str, Any]) -> list[str]:
-    problems = []
-    if ("access_key_id" in values) != ("secret_access_key" in values):
-        problems.append("accessKeyId and secretAccessKey belong together. Give both, or none of them.")
-    if "session_token" in values and "access_key_id" not in values:
-        problems.append("sessionToken needs accessKeyId and secretAccessKey.")
-    return problems
+def aws_service(options: type[AwsOptions], requests: Callable[[Any], Requests]) -> RequestService:
+    """
+    Args:
+        requests: see `RequestService`
+    """
+    return RequestService(
+        kind=options.SERVICE,
+        options=options,
+        requests=requests,
+        library="aiobotocore",
+        package="penstock[aws]",
+    )

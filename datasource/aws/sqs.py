@@ -10,8 +10,7 @@ from ...writers.aws.sqs import SqsRequests
 from ..options.declaring import optional
 from ..options.parsing import text
 from ..requests.options import batch_bytes, batch_entries, record_bytes
-from ..requests.service import RequestService
-from .options import AwsOptions, named, problems_of_credentials
+from .options import AwsOptions, aws_service, named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +21,7 @@ class SqsOptions(AwsOptions):
     REQUIRED: ClassVar[Mapping[str, str]] = {"queue": "flights", "region": "eu-west-1"}
     SERVICE: ClassVar[str] = "sqs"
 
-    queue: str = named(
+    resource: str = named(
         "queue",
         r"[a-zA-Z0-9_-]{1,80}|(?=.{6,80}$)[a-zA-Z0-9_-]+\.fifo",
         "Name of the queue. A FIFO queue ends with `.fifo`.",
@@ -39,26 +38,20 @@ class SqsOptions(AwsOptions):
 
     @classmethod
     def problems(cls, values: Mapping[str, Any]) -> list[str]:
-        problems = problems_of_credentials(values)
-        if values.get("queue", "").endswith(".fifo") and "group" not in values:
+        problems = AwsOptions.problems(values)
+        if values.get("resource", "").endswith(".fifo") and "group" not in values:
             problems.append(
                 'messageGroupId is missing, which FIFO queues need: .option("messageGroupId", "carrier").'
             )
         return problems
 
-    @property
-    def resource(self) -> str:
-        return self.queue
-
 
 def _requests(options: SqsOptions) -> SqsRequests:
     settings = options.writer_settings
-    is_fifo = options.queue.endswith(".fifo")
+    is_fifo = options.resource.endswith(".fifo")
     settings = replace(settings, order_by_key=is_fifo or settings.order_by_key)
     return SqsRequests(options.address, settings, options.id_column, options.target, options.group)
 
 
-SERVICE = RequestService(
-    kind="sqs", options=SqsOptions, requests=_requests, library="aiobotocore", package="penstock[aws]"
-)
+SERVICE = aws_service(SqsOptions, _requests)
 DESTINATION = SERVICE.destination("penstock.datasource.aws.sources:SqsDataSource")

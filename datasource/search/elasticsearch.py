@@ -10,7 +10,7 @@ from ...writers.search.elasticsearch import ElasticsearchRequests
 from ..options.declaring import optional
 from ..options.parsing import text
 from ..requests.service import RequestService
-from .options import SearchOptions, problems_of_search
+from .options import SearchOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class ElasticsearchOptions(SearchOptions):
 
     @classmethod
     def problems(cls, values: Mapping[str, Any]) -> list[str]:
-        problems = problems_of_search(values)
+        problems = SearchOptions.problems(values)
         if "api_key" in values and "username" in values:
             problems.append("apiKey and username contradict each other. Give one of them.")
         return problems

@@ -87,7 +87,15 @@ class SearchOptions(RequestOptions):
 
     @classmethod
     def problems(cls, values: Mapping[str, Any]) -> list[str]:
-        return problems_of_search(values)
+        problems = []
+        if ("username" in values) != ("password" in values):
+            problems.append("username and password belong together. Give both, or none of them.")
+        if values.get("operation") == "create" and "id_column" not in values:
+            problems.append(
+                "operation=create needs idColumn: when Spark writes a batch again, other rows can get the "
+                "derived ids, and rows whose id exists are not written."
+            )
+        return problems
 
     @property
     def address(self) -> str:
@@ -108,16 +116,3 @@ class SearchOptions(RequestOptions):
         return SearchTarget(
             self.url, self.index, self.operation, self.pipeline, self.creates_index, self.basic_auth
         )
-
-
-def problems_of_search(values: Mapping[str, Any]) -> list[str]:
-    """See `RequestOptions.problems`."""
-    problems = []
-    if ("username" in values) != ("password" in values):
-        problems.append("username and password belong together. Give both, or none of them.")
-    if values.get("operation") == "create" and "id_column" not in values:
-        problems.append(
-            "operation=create needs idColumn: when Spark writes a batch again, other rows can get the "
-            "derived ids, and rows whose id exists are not written."
-        )
-    return problems
