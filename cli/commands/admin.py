@@ -50,10 +50,7 @@ def park(
 
 def retry(
     stream: options.Streams = None,
-    reason: Annotated[
-        str,
-        typer.Option("--reason", metavar="TEXT", help="The reason, kept in the store.", show_default=False),
-    ] = "",
+    reason: options.Reason = "",
     who: options.Who = None,
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,
@@ -170,10 +167,7 @@ def _is_missing(store: SqlManifestStore, stream: StreamStatus, access: TableAcce
 
 def acknowledge(
     stream: options.Stream,
-    reason: Annotated[
-        str,
-        typer.Option("--reason", metavar="TEXT", help="The reason, kept in the store.", show_default=False),
-    ] = "",
+    reason: options.Reason = "",
     who: options.Who = None,
     checkpoint: options.Checkpoint = None,
     store: options.Store = None,

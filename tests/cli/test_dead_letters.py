@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,10 @@ from tests.support.lakes import DeltaLake, IcebergLake
 from tests.support.postgres import PostgresTable
 
 from penstock.cli import leases
-from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.options.stream import origins_of
 from penstock.testing.conformance.query import Query, source_of
 from penstock.testing.faults import at_point, crash_at
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlManifestStore]:
-    url = f"sqlite:///{tmp_path}/store.db"
-    monkeypatch.setenv("PENSTOCK_STORE", url)
-    with open_store(url) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,12 @@ from tests.support.dead_letters import BAD, ROWS, Letters, letters_of, rows_with
 
 from penstock.cli import dead_letters
 from penstock.committers.contract import ManifestState
-from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.delivery.metrics import STREAM_METRICS
 from penstock.testing.faults import crash_at
 
 REASON = ("--reason", "sensor 7", "--yes")
 EITHER = pytest.mark.parametrize("letters", [("postgres", "delta"), ("http", "delta")], indirect=True)
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlManifestStore]:
-    url = f"sqlite:///{tmp_path}/store.db"
-    monkeypatch.setenv("PENSTOCK_STORE", url)
-    with open_store(url) as opened:
-        yield opened
 
 
 @pytest.fixture
