@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import ClassVar
 
 from .texts.safe_text import safe, shortened, without_credentials
@@ -136,3 +137,31 @@ def of_target(name: str) -> Iterator[None]:
         if not name:
             raise
         raise type(error)(f"Target {name}: {error}") from error
+
+
+def check_installed(
+    needed_by: str,
+    library: str,
+    package: str,
+    *,
+    module: str | None = None,
+    where: str = "driver and the executors",
+    note: str = "",
+) -> None:
+    """Check that a library is installed.
+
+    Args:
+        needed_by: such as `penstock.postgres needs`
+        package: what pip installs it with, such as `penstock[postgres]`
+        module: of the library, if it has another name
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
+    try:
+        import_module(module or library)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{needed_by} {library}, which is not installed here ({error}). On the {where}, run: pip install "
+            f"'{package}'{note}"
+        ) from error

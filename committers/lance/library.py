@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..cleaning.deletion import local_root
 from ..error_causes import retryable
-from ..errors import NEXT_TRY, ConfigurationError, RetryableError
+from ..errors import NEXT_TRY, RetryableError, check_installed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,18 +19,8 @@ _SHORT_MAX = 400
 
 
 def require_library() -> None:
-    """Check that pylance is installed.
-
-    Raises:
-        ConfigurationError: pylance is not installed.
-    """
-    try:
-        import lance  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(
-            f"penstock.lance needs pylance, which is not installed here ({error}). On the driver and the "
-            'executors, run: pip install "penstock[lance]"'
-        ) from error
+    """See `check_installed`."""
+    check_installed("penstock.lance needs", "pylance", "penstock[lance]", module="lance")
 
 
 def in_short(error: BaseException) -> str:

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from ..errors import ConfigurationError
+from ..errors import check_installed
 
 _SHORT_MAX = 400
 
 
 def require_library() -> None:
-    """Check that pypaimon is installed.
-
-    Raises:
-        ConfigurationError: pypaimon is not installed.
-    """
-    try:
-        import pypaimon  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(
-            f"penstock.paimon needs pypaimon, which is not installed here ({error}). On the driver and the "
-            'executors, run: pip install "penstock[paimon]". It needs pyarrow<20, so it may need an '
-            "environment of its own."
-        ) from error
+    """See `check_installed`."""
+    note = ". It needs pyarrow<20, so it may need an environment of its own."
+    check_installed("penstock.paimon needs", "pypaimon", "penstock[paimon]", note=note)
 
 
 def in_short(error: BaseException) -> str:

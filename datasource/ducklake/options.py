@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...committers.ducklake.address import DuckLakeCatalog
-from ...committers.errors import ConfigurationError
+from ...committers.errors import check_installed
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions, partition_columns, problems_of_sorting
 from ..options.parsing import text
@@ -99,17 +99,8 @@ class DuckLakeOptions(FileTableOptions):
 
 
 def require_duckdb() -> None:
-    """
-    Raises:
-        ConfigurationError: duckdb is not installed.
-    """
-    try:
-        import duckdb  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(
-            f"penstock.ducklake needs duckdb, which is not installed here ({error}). On the driver, run: pip "
-            "install 'penstock[ducklake]'"
-        ) from error
+    """See `check_installed`."""
+    check_installed("penstock.ducklake needs", "duckdb", "penstock[ducklake]", where="driver")
 
 
 OPTIONS = options_of(DuckLakeOptions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ...committers.errors import ConfigurationError
+from ...committers.errors import check_installed
 from ...committers.postgres.address import parse_schema_name, parse_table_name
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import DeliveryOptions
@@ -66,18 +66,8 @@ class PostgresOptions(DeliveryOptions):
 
 
 def require_driver() -> None:
-    """Check that psycopg is installed.
-
-    Raises:
-        ConfigurationError: psycopg is not installed.
-    """
-    try:
-        import psycopg  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(
-            f"penstock.postgres needs psycopg, which is not installed here ({error}). On the driver and the "
-            "executors, run: pip install 'penstock[postgres]'"
-        ) from error
+    """See `check_installed`."""
+    check_installed("penstock.postgres needs", "psycopg", "penstock[postgres]")
 
 
 OPTIONS = options_of(PostgresOptions)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ...committers.errors import ConfigurationError, shown
+from ...committers.errors import ConfigurationError, check_installed, shown
 from ...committers.requests.content import RequestManifests
 from ..destinations import DestinationType, QueryRecords, with_prefix
 from ..options.declaring import options_of, prefixes_of
@@ -46,7 +45,7 @@ class RequestService:
             ConfigurationError: lists everything that is wrong with the options, or the client library is not
                 installed.
         """
-        self._require_library()
+        check_installed(f"{self.options.NAME} needs", self.library, self.package)
         parsed = self.options.parse(options)
         return RequestSink(self.kind, parsed.address, parsed, self.requests(parsed))
 
@@ -66,15 +65,6 @@ class RequestService:
             files_of=RequestManifests(self.kind).files,
             records=self.records,
         )
-
-    def _require_library(self) -> None:
-        try:
-            import_module(self.library)
-        except ImportError as error:
-            raise ConfigurationError(
-                f"{self.options.NAME} needs {self.library}, which is not installed here ({error}). On the "
-                f"driver and the executors, run: pip install '{self.package}'"
-            ) from error
 
     def _sink_of(self, stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> RequestSink:
         """Return the sink of a stream, with the secrets of this process if they are for its destination."""

@@ -396,7 +396,7 @@ def test_columns_that_change_before_the_commit_are_named(
 
 def test_a_missing_library_is_named(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lance", None)
-    with pytest.raises(ConfigurationError, match=re.escape('pip install "penstock[lance]"')):
+    with pytest.raises(ConfigurationError, match=re.escape("pip install 'penstock[lance]'")):
         LanceDataSource(query.harness.options).sink()
 
 

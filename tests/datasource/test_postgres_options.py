@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -75,14 +74,7 @@ def test_an_address_is_normalized_and_parsed_back(dbtable: str, names: tuple[str
 
 
 def test_a_missing_driver_is_reported_with_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without_psycopg(name: str, *arguments: Any, **others: Any) -> Any:
-        if name == "psycopg":
-            raise ImportError("No module named 'psycopg'")
-        return real(name, *arguments, **others)
-
-    monkeypatch.setattr(builtins, "__import__", without_psycopg)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'penstock\[postgres\]'"):
         PostgresDataSource(dict(GIVEN)).sink()
 

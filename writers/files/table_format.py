@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from ..delta.partitions import check_folder_values
 from ..delta.table_format import DeltaFormat
 from ..parquet.file_names import FileName, parse_file_name
-from ..parquet.table_format import PartitionSlice, PartitionValues
+from ..parquet.table_format import NoStatistics, PartitionSlice, PartitionValues
 from .counted import Counted
 from .formats import FORMATS, Encoder
 
@@ -51,16 +51,6 @@ class RowFilesFormat(FolderFormat):
 
     def open_file(self, sink: pa.NativeFile, schema: pa.Schema) -> OpenRowFile:
         return OpenRowFile(sink, schema, self)
-
-
-class NoStatistics:
-    """See `FileStatistics`."""
-
-    def add(self, rows: pa.Table) -> None:
-        pass
-
-    def to_json(self, footer: pq.FileMetaData) -> str:
-        return ""
 
 
 class OpenRowFile:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
 from ...committers.arrow_values import string_array
@@ -19,7 +18,7 @@ from ..delta.partitions import serialize
 from ..parquet.file_names import parse_file_name
 from ..parquet.partition_check import bad_partition_value
 from ..parquet.splitting import split_by
-from ..parquet.table_format import FileStatistics, PartitionSlice, PartitionValues
+from ..parquet.table_format import FileStatistics, NoStatistics, PartitionSlice, PartitionValues
 from .names import parse_name
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -27,16 +26,6 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(32)}
 _NAME_BYTES_MAX = 255
-
-
-class NoStatistics:
-    """See `FileStatistics`. Commits of Hudi have none."""
-
-    def add(self, rows: pa.Table) -> None:
-        """Do nothing."""
-
-    def to_json(self, footer: pq.FileMetaData) -> str:
-        return ""
 
 
 @dataclass(frozen=True, slots=True)

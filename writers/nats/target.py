@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...committers.errors import ConfigurationError
+from ...committers.errors import ConfigurationError, check_installed
 from ..requests.template import Template
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class NatsTarget:
             if value is not None:
                 arguments[name] = secret(value)
         if self.nkey_seed is not None or self.credentials is not None:
-            _require_nkeys()
+            check_installed("nkeySeed and credentials need", "nkeys", "penstock[nats]")
         if self.nkey_seed is not None:
             arguments["nkeys_seed_str"] = self.nkey_seed
         if self.credentials is not None:
@@ -137,13 +137,3 @@ async def close(client: Client) -> None:
     """Close a connection that is not needed any more. Raises nothing."""
     with suppress(Exception):
         await asyncio.wait_for(client.close(), _CLOSE_S)
-
-
-def _require_nkeys() -> None:
-    try:
-        import nkeys  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(
-            f"nkeySeed and credentials need nkeys, which is not installed here ({error}). On the driver and "
-            "the executors, run: pip install 'penstock[nats]'"
-        ) from error

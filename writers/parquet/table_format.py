@@ -38,6 +38,16 @@ class FileStatistics(Protocol):
         ...
 
 
+class NoStatistics:
+    """See `FileStatistics`. Of formats whose commits have none."""
+
+    def add(self, rows: pa.Table) -> None:
+        """Do nothing."""
+
+    def to_json(self, footer: pq.FileMetaData) -> str:
+        return ""
+
+
 class TableFormat(Protocol):
     """A frozen dataclass that can be pickled: created on the driver, used on executors."""
 
