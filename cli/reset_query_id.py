@@ -15,6 +15,7 @@ from pyarrow.fs import LocalFileSystem
 
 from ..committers.contract import ManifestState
 from ..committers.errors import ConfigurationError
+from ..committers.regular_files import sync
 from ..committers.store.sql import SqlManifestStore
 from ..committers.store.status import StreamStatus
 from ..datasource.spark.checkpoint import Checkpoint
@@ -103,8 +104,4 @@ def write_query_id(directory: str, query_id: str) -> None:
     # First the checksum: Spark reads metadata without a checksum, but may refuse it with a wrong one.
     Path(directory, CHECKSUM).unlink(missing_ok=True)
     new.replace(metadata)
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(directory)

@@ -1,4 +1,4 @@
-"""Reads and writes small files of the local disk that lie at known paths.
+"""Reads and writes small files of the local disk that lie at known paths, and makes files durable.
 
 Others may have put something else there: opening a named pipe would wait for ever, a device never ends, and a
 link leads to another file. Each function raises OSError for what is not a regular file.
@@ -41,6 +41,15 @@ def open_file(path: Path) -> BinaryIO:
 def open_new(path: Path) -> BinaryIO:
     """Open a file to write it, empty. A link is not followed if it is the last path segment."""
     return os.fdopen(_opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW), "wb")
+
+
+def sync(path: str | Path) -> None:
+    """Make a file, or the entries of a folder, survive a power failure."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def check_regular(path: str | Path) -> None:

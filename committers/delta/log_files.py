@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ..cleaning.regular_files import open_file
+from ..regular_files import sync
 from .object_store import open_object_store
 
 if TYPE_CHECKING:
@@ -108,11 +109,7 @@ class LocalLogFiles:
         finally:
             with contextlib.suppress(OSError):
                 unfinished.unlink()
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync(path.parent)
         return _identity(path.stat())
 
     def _path(self, version: int) -> Path:

@@ -17,6 +17,7 @@ from ..cleaning.deletion import DeletionGuard
 from ..cleaning.regular_files import open_new, read_file
 from ..error_causes import retryable
 from ..errors import RetryableError, TableChangedError
+from ..regular_files import sync
 from .place import FileState, JournalChangedError, StoredJournal
 from .staged import StagedFiles
 
@@ -190,11 +191,3 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

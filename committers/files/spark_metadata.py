@@ -17,8 +17,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from ..errors import RetryableError, TableNotSupportedError
+from ..regular_files import sync
 from ..texts.safe_text import get_logger
-from .local_folder import LocalFolder, staging_of, sync
+from .local_folder import LocalFolder, staging_of
 
 logger = get_logger(__name__)
 

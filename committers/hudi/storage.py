@@ -18,6 +18,7 @@ from ..cleaning.deletion import DeletionGuard, local_root
 from ..cleaning.regular_files import check_regular
 from ..delta.object_store import errors_of_the_system, open_object_store
 from ..errors import ConfigurationError
+from ..regular_files import sync
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -198,11 +199,7 @@ class HudiStorage:
             return
         folders = {str(Path(path).parent) for path in paths}
         for name in (*paths, *folders):
-            descriptor = os.open(Path(self._root, name), os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync(Path(self._root, name))
 
 
 def _in_threads(do: Callable[[T], bool | None], items: Iterable[T]) -> list[bool]:

@@ -17,6 +17,7 @@ from ..cleaning.deletion import DeletionGuard
 from ..cleaning.regular_files import read_file
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, RetryableError, TableChangedError
+from ..regular_files import sync
 from .library import in_short, require_library
 from .table import Head, NextCommit, Snapshot
 
@@ -190,12 +191,3 @@ def _temporary(target: Path, content: bytes) -> Path:
         file.flush()
         os.fsync(file.fileno())
     return path
-
-
-def sync(path: Path) -> None:
-    """Make a file or the entries of a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

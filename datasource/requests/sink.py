@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import pyarrow as pa
 
 from ...committers.contract import Batch, DataFiles, Manifest, Mode, PlannedBatch, TaskWriterFactory
 from ...committers.errors import ConfigurationError, PenstockError, RetryableError
+from ...committers.regular_files import sync
 from ...committers.requests.committer import RequestCommitter
 from ...committers.requests.content import RequestPayload
 from ...committers.requests.contract import ChecksDestination, Requests, Sent
@@ -137,8 +137,4 @@ def _create_directory(location: str) -> None:
     if path is None or Path(path).is_dir():
         return
     Path(path).mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(Path(path).parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(Path(path).parent)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from ...committers.cleaning.deletion import local_root
 from ...committers.contract import AttemptId, DataFile, DataFiles
 from ...committers.crash_points import reach
 from ...committers.errors import PenstockError
+from ...committers.cleaning.regular_files import sync
 from ...committers.texts.safe_text import get_logger
 from ..background import Background
 from ..delta.filesystem import open_filesystem
@@ -78,8 +78,9 @@ class LanceWriter:
         if not batch.num_rows:
             return
         checked, self._checked = self._checked, None
-        is_checked = checked is not None and checked[0] is batch
-        rows = checked[1] if checked is not None and is_checked else self._project(self._convert(batch))
+        rows = (
+            checked[1] if checked is not None and checked[0] is batch else self._project(self._convert(batch))
+        )
         self._background.start(
             self._append, pa.RecordBatch.from_arrays(rows.columns, schema=self._plan.schema)
         )
@@ -158,8 +159,4 @@ def _sync(location: str) -> None:
     if local is None:
         return
     for path in (local, posixpath.dirname(local)):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(path)

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from ...committers.contract import AttemptId, DataFile, DataFiles
 from ...committers.crash_points import reach
 from ...committers.errors import PenstockError
+from ...committers.cleaning.regular_files import sync
 from ...committers.texts.safe_text import get_logger
 from ..delta.partitions import check_folder_value
 from ..parquet.schema_projection import SchemaProjector
 from ..partition import not_written
 from .names import file_prefix
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 logger = get_logger(__name__)
 
@@ -73,8 +70,7 @@ class PaimonWriter:
         if not batch.num_rows:
             return
         checked, self._checked = self._checked, None
-        is_checked = checked is not None and checked[0] is batch
-        rows = checked[1] if checked is not None and is_checked else self._fitting(batch)
+        rows = checked[1] if checked is not None and checked[0] is batch else self._fitting(batch)
         try:
             if self._write is None:
                 self._open()
@@ -154,7 +150,8 @@ class PaimonWriter:
         from pypaimon.write.commit_message_serializer import serialize_commit_message
 
         path = Path(file.physical_path())
-        _sync((path, path.parent))
+        for new in (path, path.parent):
+            sync(new)
         alone = CommitMessage(partition=message.partition, bucket=message.bucket, new_files=[file])
         entry = base64.b64encode(serialize_commit_message(alone, self._table.partition_keys_fields)).decode()
         relative = path.relative_to(self._plan.path).as_posix()
@@ -164,13 +161,3 @@ class PaimonWriter:
         if isinstance(error, PenstockError):
             return error
         return not_written(error, self._attempt, self._plan.path)
-
-
-def _sync(paths: Sequence[Path]) -> None:
-    """Make local files and folders durable before a manifest names them."""
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import posixpath
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ import pyarrow as pa
 from pyarrow.fs import FileType, LocalFileSystem
 
 from ...committers.errors import RetryableError
+from ...committers.regular_files import sync
 
 FSYNC_THREADS = 8
 
@@ -94,7 +94,7 @@ class LocalFiles:
         # with a journal, syncing many files costs little more
         with ThreadPoolExecutor(FSYNC_THREADS) as threads:
             for names in (self._paths, directories):
-                list(threads.map(lambda name: _fsync(posixpath.join(self._root, name)), names))
+                list(threads.map(lambda name: sync(posixpath.join(self._root, name)), names))
 
     def delete_all(self) -> None:
         for path in self._paths:
@@ -106,11 +106,3 @@ def _ancestors(path: str) -> Iterable[str]:
     while path:
         path = posixpath.dirname(path)
         yield path
-
-
-def _fsync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
