@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from types import MappingProxyType
@@ -262,6 +262,12 @@ class Manifest:
     def batches(self) -> tuple[Batch, ...]:
         """All batches that this manifest commits."""
         return self.merged or (self.batch,)
+
+    def merging(self, manifests: Sequence[Manifest]) -> Manifest:
+        """Return this manifest, whose content is that of these together, as the one of their delivery."""
+        events = [one.oldest_event_at for one in manifests if one.oldest_event_at is not None]
+        batches = tuple(manifest.batch for manifest in manifests)
+        return replace(self, merged=batches, oldest_event_at=min(events, default=None))
 
 
 class AbortedBy(str, Enum):

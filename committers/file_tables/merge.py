@@ -46,12 +46,7 @@ def merge(manifests: Sequence[Manifest], verified_version: int = -1) -> Manifest
         new_columns=_all_new_columns(contents),
         files=tuple(file for content in kept for file in content.files),
     )
-    events = [manifest.oldest_event_at for manifest in manifests if manifest.oldest_event_at is not None]
-    return replace(
-        build_manifest(manifests[-1].batch, whole),
-        merged=tuple(manifest.batch for manifest in manifests),
-        oldest_event_at=min(events, default=None),
-    )
+    return build_manifest(manifests[-1].batch, whole).merging(manifests)
 
 
 def mergeable(manifests: Iterable[Manifest]) -> list[Manifest]:

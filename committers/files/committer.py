@@ -126,9 +126,7 @@ class FilesCommitter:
         last = manifests[-1]
         payloads = map(MANIFESTS.decode, manifests)
         whole = MANIFESTS.encode_with(last.batch, payloads, MANIFESTS.options_of(last))
-        events = [one.oldest_event_at for one in manifests if one.oldest_event_at is not None]
-        batches = tuple(manifest.batch for manifest in manifests)
-        return replace(whole, merged=batches, oldest_event_at=min(events, default=None))
+        return whole.merging(manifests)
 
     def discard(self, payloads: Iterable[DataFiles]) -> int:
         return self.place.discard(staged_files(file for files in payloads for file in files))

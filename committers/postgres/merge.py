@@ -55,12 +55,7 @@ def merge(manifests: Sequence[Manifest]) -> Manifest:
         staged=tuple(table for content in contents[first_kept:] for table in content.staged),
         needless=tuple(table for content in contents[:first_kept] for table in content.staged),
     )
-    events = [manifest.oldest_event_at for manifest in manifests if manifest.oldest_event_at is not None]
-    return replace(
-        build_manifest(manifests[-1].batch, whole),
-        merged=tuple(manifest.batch for manifest in manifests),
-        oldest_event_at=min(events, default=None),
-    )
+    return build_manifest(manifests[-1].batch, whole).merging(manifests)
 
 
 def _shape(content: PostgresContent) -> tuple[object, ...]:

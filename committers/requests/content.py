@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from typing import TypeAlias
 
 from ..contract import Batch, DataFile, DataFiles, Manifest
@@ -98,12 +98,11 @@ class RequestManifests:
         Args:
             manifests: the result of `mergeable`
         """
-        last, batches = manifests[-1], tuple(manifest.batch for manifest in manifests)
+        last = manifests[-1]
         if last.version == SENT:
-            return replace(last, merged=batches)
+            return last.merging(manifests)
         whole = self.encode_files(last.batch, [self.files(manifest) for manifest in manifests])
-        events = [one.oldest_event_at for one in manifests if one.oldest_event_at is not None]
-        return replace(whole, merged=batches, oldest_event_at=min(events, default=None))
+        return whole.merging(manifests)
 
     def _check_sent(self, manifest: Manifest) -> None:
         try:
