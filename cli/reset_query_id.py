@@ -13,9 +13,9 @@ from pathlib import Path
 
 from pyarrow.fs import LocalFileSystem
 
+from ..committers.cleaning.regular_files import sync
 from ..committers.contract import ManifestState
 from ..committers.errors import ConfigurationError
-from ..committers.regular_files import sync
 from ..committers.store.sql import SqlManifestStore
 from ..committers.store.status import StreamStatus
 from ..datasource.spark.checkpoint import Checkpoint

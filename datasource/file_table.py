@@ -13,8 +13,9 @@ from ..committers.deliveries.contract import Mergeable
 from ..committers.errors import ConfigurationError, RetryableError
 from ..committers.file_tables.manifest import LakeManifest, build_manifest, decode, manifest_of
 from ..committers.file_tables.merge import MergeableFiles
+from ..writers.parquet.data_file_config import ROW_GROUP_ROWS
 from ..writers.parquet.file_names import parse_file_name
-from ..writers.parquet.write_config import ROW_GROUP_ROWS, WriteConfig
+from ..writers.parquet.write_config import WriteConfig
 from .options.delivery import TARGET_FILE_BYTES
 from .options.file_tables import COMPRESSION, FileTableOptions
 from .sink import Destination, Maintainable, SupportsOrdering, SupportsOrigins, SupportsTableIdentity

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ..cleaning.regular_files import open_file
-from ..regular_files import sync
+from ..cleaning.regular_files import open_file, sync
 from .object_store import open_object_store
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ from pathlib import Path
 
 from ..cleaning.cleanup import ListedFile
 from ..cleaning.deletion import DeletionGuard
-from ..cleaning.regular_files import open_new, read_file
+from ..cleaning.regular_files import open_new, read_file, sync
 from ..error_causes import retryable
 from ..errors import RetryableError, TableChangedError
-from ..regular_files import sync
 from .place import FileState, JournalChangedError, StoredJournal
 from .staged import StagedFiles
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from ..cleaning.regular_files import sync
 from ..errors import RetryableError, TableNotSupportedError
-from ..regular_files import sync
 from ..texts.safe_text import get_logger
 from .local_folder import LocalFolder, staging_of
 

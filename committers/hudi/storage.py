@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ..cleaning.deletion import DeletionGuard, local_root
-from ..cleaning.regular_files import check_regular
+from ..cleaning.regular_files import check_regular, sync
 from ..delta.object_store import errors_of_the_system, open_object_store
 from ..errors import ConfigurationError
-from ..regular_files import sync
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

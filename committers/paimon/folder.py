@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ..cleaning.deletion import DeletionGuard
-from ..cleaning.regular_files import read_file
+from ..cleaning.regular_files import read_file, sync
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, RetryableError, TableChangedError
-from ..regular_files import sync
 from .library import in_short, require_library
 from .table import Head, NextCommit, Snapshot
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..regular_files import sync
+from ..cleaning.regular_files import sync
 from .table import Head, NextCommit, PaimonTable
 
 if TYPE_CHECKING:

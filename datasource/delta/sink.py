@@ -18,7 +18,6 @@ from ...committers.file_tables.shared_files import check_written_together, share
 from ...committers.maintenance import MaintenancePolicy, Step
 from ...writers.delta.partitions import check_partition_columns, serialize
 from ...writers.delta.table_format import DeltaFormat
-from ...writers.parquet.data_file_config import ROW_GROUP_ROWS
 from ...writers.parquet.write_config import WriteConfig
 from ..destinations import DestinationType, with_prefix
 from ..file_table import (

@@ -16,7 +16,6 @@ from ...committers.ducklake.table import decode_schema
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...writers.delta.partitions import check_partition_columns
 from ...writers.ducklake.table_format import DuckLakeFormat, check_partition_names
-from ...writers.parquet.data_file_config import ROW_GROUP_ROWS
 from ...writers.parquet.write_config import WriteConfig
 from ..file_table import CompactableFileTable, leading, with_case_of, write_config
 from ..options.stream import origins_of

@@ -19,10 +19,16 @@ from ...committers.hudi.schema import arrow_schema, parse_record
 from ...committers.hudi.table import KIND, HudiTableFiles
 from ...writers.hudi.names import parse_name
 from ...writers.hudi.table_format import HudiFormat
-from ...writers.parquet.data_file_config import ROW_GROUP_ROWS
 from ...writers.parquet.write_config import WriteConfig
 from ..destinations import DestinationType, with_prefix
-from ..file_table import CleanableFiles, CompactableFileTable, data_files_of, leading, partition_fields, write_config
+from ..file_table import (
+    CleanableFiles,
+    CompactableFileTable,
+    data_files_of,
+    leading,
+    partition_fields,
+    write_config,
+)
 from ..options.stream import origins_of
 from ..plain_sink import StorageSink
 from ..stored.batch_rows import WaitingRows, parquet_rows

@@ -24,7 +24,7 @@ from ...committers.iceberg.target import KIND, IcebergTableLayout
 from ...committers.maintenance import MaintenancePolicy, Step
 from ...writers.iceberg.filesystem import open_iceberg_filesystem
 from ...writers.iceberg.table_format import IcebergFormat
-from ...writers.parquet.data_file_config import ParquetOptions, ROW_GROUP_ROWS
+from ...writers.parquet.data_file_config import ROW_GROUP_ROWS, ParquetOptions
 from ...writers.parquet.write_config import WriteConfig
 from ..destinations import DestinationType, with_prefix
 from ..file_table import CleanableFiles, CompactableFileTable, data_files_of, leading, sort_fields

@@ -20,7 +20,13 @@ from ...writers.paimon.names import parse_paimon_name
 from ...writers.paimon.writer import PaimonWriters
 from ...writers.parquet.schema_projection import check_fits
 from ..destinations import DestinationType, with_prefix
-from ..file_table import CleanableFiles, FileTableTarget, check_location_is_free, data_files_of, partition_fields
+from ..file_table import (
+    CleanableFiles,
+    FileTableTarget,
+    check_location_is_free,
+    data_files_of,
+    partition_fields,
+)
 from ..options.delivery import TARGET_FILE_BYTES
 from ..options.stream import origins_of
 from ..plain_sink import BaseSink

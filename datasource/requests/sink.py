@@ -10,9 +10,9 @@ from typing import Literal, cast
 
 import pyarrow as pa
 
+from ...committers.cleaning.regular_files import sync
 from ...committers.contract import Batch, DataFiles, Manifest, Mode, PlannedBatch, TaskWriterFactory
 from ...committers.errors import ConfigurationError, PenstockError, RetryableError
-from ...committers.regular_files import sync
 from ...committers.requests.committer import RequestCommitter
 from ...committers.requests.content import RequestPayload
 from ...committers.requests.contract import ChecksDestination, Requests, Sent

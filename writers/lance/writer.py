@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ...committers.cleaning.deletion import local_root
+from ...committers.cleaning.regular_files import sync
 from ...committers.contract import AttemptId, DataFile, DataFiles
 from ...committers.crash_points import reach
 from ...committers.errors import PenstockError
-from ...committers.cleaning.regular_files import sync
 from ...committers.texts.safe_text import get_logger
 from ..background import Background
 from ..delta.filesystem import open_filesystem

@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from ...committers.cleaning.regular_files import sync
 from ...committers.contract import AttemptId, DataFile, DataFiles
 from ...committers.crash_points import reach
 from ...committers.errors import PenstockError
-from ...committers.cleaning.regular_files import sync
 from ...committers.texts.safe_text import get_logger
 from ..delta.partitions import check_folder_value
 from ..parquet.schema_projection import SchemaProjector

@@ -11,8 +11,8 @@ from typing import Protocol
 import pyarrow as pa
 from pyarrow.fs import FileType, LocalFileSystem
 
+from ...committers.cleaning.regular_files import sync
 from ...committers.errors import RetryableError
-from ...committers.regular_files import sync
 
 FSYNC_THREADS = 8
 
