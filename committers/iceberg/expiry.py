@@ -30,29 +30,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Literal, Protocol
+from typing import Protocol
 
-from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.io import FileIO
-from pyiceberg.serializers import FromInputFile
-from pyiceberg.table import Table, TableProperties
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import SnapshotRef
-from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import (
-    AssertRefSnapshotId,
-    AssertTableUUID,
-    RemovePartitionStatisticsUpdate,
-    RemoveSnapshotsUpdate,
-    TableRequirement,
-    TableUpdate,
-    ValidatableTableRequirement,
-)
 from pyiceberg.utils.properties import property_as_bool
 
 from ..errors import PenstockError, RetryableError
@@ -60,16 +45,16 @@ from ..file_tables.shared_files import shared_with
 from ..store.expiries import Expiry
 from ..texts.safe_text import get_logger
 from .deletion_guard import table_deletion_guard
-from .file_io import TableFileIO
+from .expiry_commit import checks_refs, lost_refs, requirements_of, updates_of
+from .file_deletion import delete_files, delete_old_metadata
 from .reachability import ExpiredFiles, decode_expired, expired_files, needed_again
 from .redaction import redacted
-from .retention import snapshots_by_id, snapshots_to_expire
+from .retention import snapshots_to_expire
 
 logger = get_logger(__name__)
 
 PLAN_KEPT_FOR = timedelta(days=1)
 """How long a plan without a commit is kept: longer than a process can be suspended before it commits."""
-DELETING_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +173,12 @@ class SnapshotExpiry:
             planned_at=self._now(),
         )
         self._store.put(plan)
-        if not _checks_refs(table.catalog) and self._load_table().metadata.refs != table.metadata.refs:
+        if not checks_refs(table.catalog) and self._load_table().metadata.refs != table.metadata.refs:
             self._store.remove(plan)
             return 0
         try:
             response = table.catalog.commit_table(
-                table, _requirements(table, expiring), _updates(table.metadata, expiring)
+                table, requirements_of(table, expiring), updates_of(table.metadata, expiring)
             )
         except CommitFailedException:
             self._store.remove(plan)
@@ -211,7 +196,7 @@ class SnapshotExpiry:
             expired: metadata after the commit
         """
         try:
-            lost, before = _lost_refs(table, expired, frozenset(files.snapshot_ids))
+            lost, before = lost_refs(table, expired, frozenset(files.snapshot_ids))
         except Exception as error:
             is_over = isinstance(error, FileNotFoundError) or self._now() - plan.planned_at > PLAN_KEPT_FOR
             if not is_over:
@@ -275,127 +260,3 @@ class SnapshotExpiry:
             else:
                 self._store.remove(expiry)
         return deleted
-
-
-def delete_old_metadata(table: Table, new: TableMetadata) -> None:
-    """Delete metadata files that dropped out of the metadata log after `table`; asynchronously for object
-    stores.
-
-    Used for commits that bypass pyiceberg's own commit, which does this. Does nothing unless the table has
-    `write.metadata.delete-after-commit.enabled`.
-    """
-    is_enabled = property_as_bool(
-        new.properties,
-        TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED,
-        TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED_DEFAULT,
-    )
-    if not is_enabled:
-        return
-    kept = {entry.metadata_file for entry in new.metadata_log}
-    log = table.metadata.metadata_log
-    removed = table_deletion_guard(table).allowed(
-        entry.metadata_file for entry in log if entry.metadata_file not in kept
-    )
-    if isinstance(table.io, TableFileIO):
-        table.io.delete_soon(removed)
-    else:
-        delete_files(table.io, removed)
-
-
-def delete_files(io: FileIO, paths: Sequence[str]) -> int:
-    """Delete files; return the number deleted. Missing files are not an error.
-
-    Args:
-        paths: accepted by the table's deletion guard, or files that this process has just written
-    """
-
-    def delete(path: str) -> bool:
-        try:
-            io.delete(path)
-        except FileNotFoundError:
-            return False
-        return True
-
-    if not paths:
-        return 0
-    with ThreadPoolExecutor(DELETING_THREADS) as pool:
-        return sum(pool.map(delete, paths))
-
-
-# Requirements sent to the catalog -------------------------------------------------------------------
-
-
-class _AssertAsPlanned(ValidatableTableRequirement):
-    """Requires that the snapshots exist and that no branch or tag was added, moved or changed.
-
-    Removing a snapshot removes its branches and tags too, and none of Iceberg's own requirements protects a
-    tag that was set in the meantime. So a catalog that runs in this process checks this as well; a server
-    would not know this requirement.
-    """
-
-    type: Literal["assert-as-planned"] = "assert-as-planned"
-    refs: dict[str, SnapshotRef]
-    snapshot_ids: frozenset[int]
-
-    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
-        if base_metadata is None or base_metadata.refs != self.refs:
-            raise CommitFailedException("Requirement failed: branches or tags have changed")
-        if not self.snapshot_ids.issubset(snapshots_by_id(base_metadata)):
-            raise CommitFailedException("Requirement failed: the snapshots are already expired")
-
-
-def _checks_refs(catalog: Catalog) -> bool:
-    """Return True if the catalog checks requirements in this process, so that it can check
-    `_AssertAsPlanned`.
-    """
-    return isinstance(catalog, MetastoreCatalog)
-
-
-def _lost_refs(table: Table, expired: TableMetadata, snapshot_ids: frozenset[int]) -> tuple[list[str], str]:
-    """Branches and tags that were set on an expired snapshot right before the commit, and where they can be
-    found.
-
-    A server removes them with the snapshot. The last metadata file with the snapshots still has them.
-
-    Args:
-        expired: metadata after the commit
-        snapshot_ids: of the expired snapshots
-
-    Raises:
-        FileNotFoundError: no metadata file of the table has the snapshots any more.
-    """
-    if _checks_refs(table.catalog) or not expired.metadata_log:
-        return [], ""
-    for entry in reversed(expired.metadata_log):
-        before = entry.metadata_file
-        if before == table.metadata_location:
-            return [], before
-        metadata = FromInputFile.table_metadata(table.io.new_input(before))
-        if not snapshot_ids.isdisjoint(snapshots_by_id(metadata)):
-            lost = [name for name, ref in metadata.refs.items() if ref.snapshot_id in snapshot_ids]
-            return sorted(map(repr, lost)), before
-    raise FileNotFoundError("no metadata file of the table has the snapshots any more")
-
-
-def _requirements(table: Table, expiring: Sequence[Snapshot]) -> tuple[TableRequirement, ...]:
-    refs = table.metadata.refs
-    requirements: list[TableRequirement] = [AssertTableUUID(uuid=table.metadata.table_uuid)]
-    requirements += [
-        AssertRefSnapshotId(ref=name, snapshot_id=ref.snapshot_id)  # type: ignore[call-arg]
-        for name, ref in refs.items()
-    ]
-    if _checks_refs(table.catalog):
-        snapshot_ids = frozenset([snapshot.snapshot_id for snapshot in expiring])
-        requirements.append(_AssertAsPlanned(refs=refs, snapshot_ids=snapshot_ids))  # type: ignore[arg-type]
-    return tuple(requirements)
-
-
-def _updates(metadata: TableMetadata, expiring: Sequence[Snapshot]) -> tuple[TableUpdate, ...]:
-    """Statistics of partitions are removed explicitly: pyiceberg removes the others with the snapshot."""
-    snapshot_ids = [snapshot.snapshot_id for snapshot in expiring]
-    with_statistics = {file.snapshot_id for file in metadata.partition_statistics}.intersection(snapshot_ids)
-    statistics = [
-        RemovePartitionStatisticsUpdate(snapshot_id=one)  # type: ignore[call-arg]
-        for one in sorted(with_statistics)
-    ]
-    return (*statistics, RemoveSnapshotsUpdate(snapshot_ids=snapshot_ids))  # type: ignore[call-arg]

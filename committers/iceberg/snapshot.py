@@ -34,7 +34,7 @@ from ..file_tables.manifest import LakeManifest
 from ..file_tables.merged_batches import merged_note
 from ..protocol.failed_commit import FailedCommit
 from .data_files import iceberg_data_files
-from .expiry import delete_files, delete_old_metadata
+from .file_deletion import delete_files, delete_old_metadata
 from .library.snapshots import Producer, UncopiedTransaction, delete_merged, delete_uncommitted, replace_all
 from .schema import column_path
 from .table import (

@@ -27,7 +27,8 @@ from pyiceberg.table.update import SetPartitionStatisticsUpdate
 from tests.support.iceberg_history import GRACE, NAME, POLICY, History
 
 from penstock.committers.errors import RetryableError
-from penstock.committers.iceberg.expiry import PLAN_KEPT_FOR, Expired, SnapshotExpiry, delete_old_metadata
+from penstock.committers.iceberg.expiry import PLAN_KEPT_FOR, Expired, SnapshotExpiry
+from penstock.committers.iceberg.file_deletion import delete_old_metadata
 from penstock.committers.iceberg.reachability import decode_expired
 from penstock.testing.faults import Crash
 
@@ -328,7 +329,7 @@ class _Server:
 def test_where_a_server_checks_a_tag_set_in_between_costs_no_file(
     history: History, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, window: str
 ) -> None:
-    monkeypatch.setattr("penstock.committers.iceberg.expiry.MetastoreCatalog", _Server)
+    monkeypatch.setattr("penstock.committers.iceberg.expiry_commit.MetastoreCatalog", _Server)
     history.append(2 * KEEP + 1)
     old, before = history.snapshot_ids[0], history.on_disk()
 
@@ -357,7 +358,7 @@ def test_a_check_for_lost_tags_that_failed_is_made_by_the_next_run(
     failure: str,
     is_tagged: bool,
 ) -> None:
-    monkeypatch.setattr("penstock.committers.iceberg.expiry.MetastoreCatalog", _Server)
+    monkeypatch.setattr("penstock.committers.iceberg.expiry_commit.MetastoreCatalog", _Server)
     history.append(2 * KEEP + 1)
     old, before = history.snapshot_ids[0], history.on_disk()
 
@@ -371,7 +372,7 @@ def test_a_check_for_lost_tags_that_failed_is_made_by_the_next_run(
     with monkeypatch.context() as patch:
         error = OSError("the storage is down") if failure == "outage" else Crash()
         reader = Mock(table_metadata=Mock(side_effect=error))
-        patch.setattr("penstock.committers.iceberg.expiry.FromInputFile", reader)
+        patch.setattr("penstock.committers.iceberg.expiry_commit.FromInputFile", reader)
         with pytest.raises((RetryableError, Crash)):
             history.run()
     history.forget_step()
@@ -395,7 +396,7 @@ def set_property(history: History) -> None:
 def test_files_stay_and_are_logged_if_a_lost_tag_can_never_be_checked_for(
     history: History, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_missing: bool
 ) -> None:
-    monkeypatch.setattr("penstock.committers.iceberg.expiry.MetastoreCatalog", _Server)
+    monkeypatch.setattr("penstock.committers.iceberg.expiry_commit.MetastoreCatalog", _Server)
     history.append(2 * KEEP + 1)
     before = history.on_disk()
     history.at_step(3, crash)
