@@ -36,7 +36,7 @@ def status(
     Example: `penstock status --checkpoint /checkpoints/flights --table`
     """
     from ...committers.store.selection import select
-    from .. import delivery_output, output
+    from .. import delivery_output, output, status_output
 
     with opened_store(checkpoint, store, access) as opened:
         chosen = select(opened.streams(), stream)
@@ -50,22 +50,22 @@ def status(
         now = utc_now()
         streams = [
             {
-                **output.status_json(*row, now),
+                **status_output.status_json(*row, now),
                 "dead_letters": of_row[0].dead_letters_waiting,
-                "skipped": output.skipped_json(of_row[0]),
+                "skipped": status_output.skipped_json(of_row[0]),
                 "delivery": delivery_output.delivery_json(*of_row, now),
             }
             for row, of_row in zip(rows, deliveries, strict=True)
         ]
         output.print_json({"store": name, "streams": streams})
     elif rows:
-        output.print_status(rows, utc_now())
+        status_output.print_status(rows, utc_now())
         for found, statistics in deliveries:
             if statistics is not None:
                 delivery_output.print_delivery(found, statistics, utc_now())
         for found in chosen:
-            output.print_waiting_letters(found)
-            output.print_skipped(found)
+            status_output.print_waiting_letters(found)
+            status_output.print_skipped(found)
     else:
         output.print_line(f"The store {name} has no streams yet.")
     problems = [
@@ -82,7 +82,7 @@ def status(
 def _table_status(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> dict[str, Any]:
     from ...datasource.destinations import open_committer, stored_table
     from ...datasource.sink import check_same_table
-    from ..output import table_status_json
+    from ..status_output import table_status_json
 
     table, token, problem = open_committer(stream, access, store), None, ""
     try:
