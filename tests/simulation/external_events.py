@@ -196,7 +196,7 @@ class ExternalEvents:
         waiting = query.store.pending(query.stream)
         if waiting and not query.is_retired:
             record = rng.choice(waiting)
-            stream: Any = SimpleNamespace(key=query.stream)
+            stream: Any = SimpleNamespace(key=query.stream, settings=query.store.settings(query.stream))
             store: Any = query.connect()
             record = check_skippable(store, stream, record.batch.batch_id, cast("TableAccess", None))
             self.give_up(query, [record])
@@ -227,7 +227,7 @@ class ExternalEvents:
                 self.has_deleted_files |= any(
                     one.stream == query.stream for one in self.world.queries if one is not query
                 )
-                stream: Any = SimpleNamespace(key=query.stream)
+                stream: Any = SimpleNamespace(key=query.stream, settings=query.store.settings(query.stream))
                 store: Any = query.connect()
                 access = cast("TableAccess", None)
                 _, waiting = undelivered(store, stream, access)
