@@ -24,10 +24,14 @@ SEEDS_PER_TASK = 100
 
 
 def play_some(
-    seeds: Sequence[int], lakes: Sequence[str], store: str, events: tuple[str, ...]
+    seeds: Sequence[int],
+    lakes: Sequence[str],
+    store: str,
+    events: tuple[str, ...],
+    targets: int | None,
 ) -> list[Failure]:
     """Histories of one task; the lakes take turns."""
-    failures = (play(seed, lakes[seed % len(lakes)], store, events) for seed in seeds)
+    failures = (play(seed, lakes[seed % len(lakes)], store, events, targets) for seed in seeds)
     return [failure for failure in failures if failure is not None]
 
 
@@ -36,6 +40,7 @@ def play_all(
     lakes: Sequence[str],
     store: str,
     events: tuple[str, ...],
+    targets: int | None,
     processes: int,
     failures_max: int,
 ) -> list[Failure]:
@@ -50,7 +55,7 @@ def play_all(
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         with Progress(*columns, console=console) as progress:
             bar = progress.add_task("histories", total=len(seeds))
-            play_part = partial(play_some, lakes=lakes, store=store, events=events)
+            play_part = partial(play_some, lakes=lakes, store=store, events=events, targets=targets)
             for part, found in zip(parts, pool.imap(play_part, parts), strict=True):
                 progress.advance(bar, len(part))
                 played += len(part)
@@ -79,23 +84,27 @@ def main() -> int:
         default=(),
         help="the only events, in place of those of the seed",
     )
+    parser.add_argument(
+        "--targets", type=int, choices=(1, 2, 3), help="of each query, in place of those of the seed"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--failures", type=int, default=3, help="stop after so many broken invariants")
     arguments = parser.parse_args()
     lakes = [arguments.lake] if arguments.lake else list(LAKES)
-    store, events = arguments.store, tuple(arguments.events)
+    store, events, targets = arguments.store, tuple(arguments.events), arguments.targets
     if arguments.seed is not None:
-        lines = list(timeline(arguments.seed, lakes[arguments.seed % len(lakes)], store, events))
+        lines = list(timeline(arguments.seed, lakes[arguments.seed % len(lakes)], store, events, targets))
         print("\n".join(lines))
         return int(any(line.startswith("PROBLEM") for line in lines))
     seeds = range(arguments.first, arguments.first + arguments.seeds)
-    failures = play_all(seeds, lakes, store, events, arguments.processes, arguments.failures)
+    failures = play_all(seeds, lakes, store, events, targets, arguments.processes, arguments.failures)
     for failure in failures[: arguments.failures]:
         print(failure)
     if failures:
         seed, lake = failures[0].seed, failures[0].lake
-        print("\n".join(["", *timeline(seed, lake, store, events)]))
+        print("\n".join(["", *timeline(seed, lake, store, events, targets)]))
         again = f"--lake {lake} --seed {seed}" + (f" --events {' '.join(events)}" if events else "")
+        again += f" --targets {targets}" if targets else ""
         print(f'Again: make simulate ARGS="{again}"')
     return int(bool(failures))
 

@@ -37,7 +37,7 @@ from penstock.writers.parquet.compaction import RewriteGroup
 from penstock.writers.parquet.file_names import FileNames
 
 if TYPE_CHECKING:
-    from tests.simulation.query import Query
+    from tests.simulation.targets import Stream
     from tests.simulation.world import World
 
 BUSY = "busy"
@@ -68,60 +68,60 @@ class DeliveryProcess:
         """Some turns."""
         rng = self._scheduler.rng
         for _ in range(self._plan.turns):
-            query = rng.choice(self._world.queries)
+            stream = rng.choice(self._world.streams)
             try:
-                self.turn(query, rng.choice((None, None, "request", "drain")))
+                self.turn(stream, rng.choice((None, None, "request", "drain")))
                 if rng.random() < 0.3:
-                    self.remove_sources(query, rng.choice((0.0, HOUR_S)))
+                    self.remove_sources(stream, rng.choice((0.0, HOUR_S)))
             except PenstockError as error:
-                self._judge(error, query)
+                self._judge(error, stream)
             self._scheduler.sleep(rng.choice((1.0, 1.0, 10.0, 60.0)))
 
-    def turn(self, query: Query, trigger: str | None) -> Failed | str | None:
+    def turn(self, stream: Stream, trigger: str | None) -> Failed | str | None:
         """Deliver what is due, under the lease; how it failed, or BUSY."""
-        store = query.connect()
-        if not StreamSettings.parse(store.settings(query.stream)).is_decoupled:
+        store = stream.connect()
+        if not StreamSettings.parse(store.settings(stream.key)).is_decoupled:
             return None
-        lease = store.deliveries.acquire(query.stream, self._name, self._plan.lease_s)
+        lease = store.deliveries.acquire(stream.key, self._name, self._plan.lease_s)
         if lease is None:
             return BUSY
         try:
-            while isinstance(result := self._round(query, store, lease, trigger), Delivered):
-                self._check_delivered(query, result)
+            while isinstance(result := self._round(stream, store, lease, trigger), Delivered):
+                self._check_delivered(stream, result)
         except FencedError:
             return BUSY
         if isinstance(result, Failed):
             self._scheduler.log(f"  failed: {type(result.error).__name__}: {str(result.error)[:300]}")
-            self._check_not_overtaken(query, lease, result)
+            self._check_not_overtaken(stream, lease, result)
             if result.retry_at is None:
                 self._scheduler.log("  parked")
         store.deliveries.release(lease)
         return result
 
     def _round(
-        self, query: Query, store: StoreConnection, lease: Lease, trigger: str | None
+        self, stream: Stream, store: StoreConnection, lease: Lease, trigger: str | None
     ) -> Delivered | Failed | None:
-        world, scheduler = self._world, self._scheduler
-        table = open_table(world.decoupled_sink, cast(SqlManifestStore, store), lease)
+        scheduler = self._scheduler
+        table = open_table(stream.target.sink(is_decoupled=True), cast(SqlManifestStore, store), lease)
 
         def check() -> None:
             self._keep(store, lease)
-            check_same_table(table, query.stream, store.written_table(query.stream))
+            check_same_table(table, stream.key, store.written_table(stream.key))
 
         def last_checkpointed() -> int:
             scheduler.step("read Spark's commits log")
-            if query.is_retired:
+            if stream.is_retired:
                 raise CheckpointGoneError("the checkpoint was deleted")
-            return max(query.checkpoint.commits, default=-1)
+            return max(stream.checkpoint.commits, default=-1)
 
-        compactor = SimulatedCompactor(world.lake, table)
+        compactor = SimulatedCompactor(stream.lake, table)
         delivery = StreamDelivery(
-            query.stream,
+            stream.key,
             cast(SqlManifestStore, store),
             store.deliveries,
             table,
             self._plan.options.delivery_policy,
-            compact=compactor if self._plan.options.compact_with == "local" else None,
+            compact=compactor if stream.target.decoupled_options.compact_with == "local" else None,
             check=check,
             last_checkpointed=last_checkpointed,
             commit_retry=Retry(attempts_max=self._plan.options.commit_attempts_max),
@@ -139,45 +139,46 @@ class DeliveryProcess:
             except (RetryableError, CommitStateUnknownError):
                 return
 
-    def _check_delivered(self, query: Query, delivered: Delivered) -> None:
+    def _check_delivered(self, stream: Stream, delivered: Delivered) -> None:
         """With `deliverAfterCheckpoint`, nothing goes before Spark's own log."""
         last = delivered.delivery.manifest.batch.batch_id
         self._scheduler.log(f"  delivered up to batch {last}: {type(delivered.outcome).__name__}")
-        if self._plan.options.deliver_after_checkpoint and not query.is_diverged and not query.is_retired:
-            newest = max(query.checkpoint.commits, default=-1)
+        is_changed = stream.is_diverged or stream.is_retired or "lose_record" in self._world.plan.events
+        if self._plan.options.deliver_after_checkpoint and not is_changed:
+            newest = max(stream.checkpoint.commits, default=-1)
             assert last <= newest or self._world.plan.is_mixed, f"delivered batch {last} before Spark's log"
 
-    def _check_not_overtaken(self, query: Query, lease: Lease, failed: Failed) -> None:
+    def _check_not_overtaken(self, stream: Stream, lease: Lease, failed: Failed) -> None:
         """A process that has lost its lease records nothing, so it cannot stop the one that has taken it."""
         if "Another process delivers" in str(failed.error):
             self._world.problems.append(
                 f"{lease.holder} was stopped although it has the lease: {failed.error}"
             )
 
-    def remove_sources(self, query: Query, grace_s: float) -> None:
+    def remove_sources(self, stream: Stream, grace_s: float) -> None:
         """Of the deliveries that were committed before the grace period."""
-        store, lake = query.connect(), self._world.lake
+        store, lake = stream.connect(), stream.lake
         if not lake.exists:
             return
         deleted = remove_sources(
             cast(SqlManifestStore, store),
-            query.stream,
+            stream.key,
             lambda: lake.cleanable_table(store),
             clock_of(self._scheduler)() - timedelta(seconds=grace_s),
         )
         self._scheduler.log(f"  {deleted} replaced files deleted")
 
-    def _judge(self, error: PenstockError, query: Query) -> None:
+    def _judge(self, error: PenstockError, stream: Stream) -> None:
         self._scheduler.log(f"  {type(error).__name__}: {str(error)[:300]}")
         is_passing = isinstance(error, (RetryableError, CommitStateUnknownError, FencedError))
-        is_gone = isinstance(error, CheckpointGoneError) and query.is_retired
-        is_back = isinstance(error, TableChangedError) and self._world.events.was_rolled_back
+        is_gone = isinstance(error, CheckpointGoneError) and stream.is_retired
+        is_back = isinstance(error, TableChangedError) and stream.events.was_rolled_back
         if not (is_passing or is_gone or is_back):
             self._world.problems.append(f"a delivery process: {error!r}")
 
     # Healing
 
-    def deliver_rest(self, query: Query, is_over: Callable[[], bool]) -> None:
+    def deliver_rest(self, stream: Stream, is_over: Callable[[], bool]) -> None:
         """Until nothing waits any more, with an operator at hand.
 
         Args:
@@ -187,12 +188,12 @@ class DeliveryProcess:
         failures = 0
         for _ in range(LOOKS_MAX):
             was_over = is_over()
-            if query.store.deliveries.state(query.stream).parked_at is not None:
-                query.store.deliveries.retry(query.stream, "operator", "again")
+            if stream.store.deliveries.state(stream.key).parked_at is not None:
+                stream.store.deliveries.retry(stream.key, "operator", "again")
             try:
-                result = self.turn(query, "drain")
+                result = self.turn(stream, "drain")
             except CheckpointGoneError:
-                self._world.events.act("abort")
+                stream.events.act("abort")
                 return
             if was_over and result is None:
                 return
@@ -202,29 +203,29 @@ class DeliveryProcess:
                 and isinstance(result, Failed)
                 and (result.retry_at is None or failures > FAILURES_MAX)
             ):
-                self._mend(query, result.error)
-            if query.is_stuck:
+                self._mend(stream, result.error)
+            if stream.is_stuck:
                 return
             self._scheduler.sleep(POLL_S)
-        query.problems.append(f"its deliveries do not end: {result}")
+        stream.problems.append(f"its deliveries do not end: {result}")
 
-    def _mend(self, query: Query, error: PenstockError) -> None:
+    def _mend(self, stream: Stream, error: PenstockError) -> None:
         """What an operator does when a stream is parked, or fails again and again."""
-        events = self._world.events
+        events = stream.events
         # With an unfinished delivery a table that has changed is not parked for, but tried again.
         has_changed = isinstance(error, TableChangedError) or "--accept-table" in str(error)
-        if has_changed and events.was_rolled_back and not query.is_accepted:
+        if has_changed and events.was_rolled_back and not stream.is_accepted:
             events.noticed = True
-            events.accept_table(query)
-        elif has_changed and events.skip_refused(query):
+            events.accept_table(stream)
+        elif has_changed and events.skip_refused(stream):
             self._scheduler.log("  the operator gives up the first batch")
-        elif "To trust the table, run `penstock recover`" in str(error) and not query.is_diverged:
+        elif "To trust the table, run `penstock recover`" in str(error) and not stream.is_diverged:
             events.recover()
-        elif isinstance(error, (CheckpointMismatchError, RetryableError)) and query.is_diverged:
-            query.is_stuck = True  # two copies of a checkpoint deliver under one query id
+        elif isinstance(error, (CheckpointMismatchError, RetryableError)) and stream.is_diverged:
+            stream.is_stuck = True  # two copies of a checkpoint deliver under one query id
         else:
-            query.problems.append(f"its deliveries end with {error!r}")
-            query.is_stuck = True
+            stream.problems.append(f"its deliveries end with {error!r}")
+            stream.is_stuck = True
 
 
 class SimulatedCompactor:

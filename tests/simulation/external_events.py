@@ -34,6 +34,8 @@ from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.sink import check_same_table
 
 if TYPE_CHECKING:
+    from tests.simulation.lakes import SimulatedLake
+    from tests.simulation.targets import SimulatedTarget, Stream
     from tests.simulation.world import World
 
     from penstock.datasource.stored.table_access import TableAccess
@@ -44,9 +46,12 @@ ENGINES = ("append", "compact", "vacuum", "expire", "roll_back")
 
 @dataclass
 class ExternalEvents:
-    """What happens to the table, the store and the checkpoint beside the query. Each event is a method."""
+    """What happens to one table, and to the store and the checkpoint, beside the query. Each event is a
+    method.
+    """
 
     world: World
+    target: SimulatedTarget
     appended: list[int] = field(default_factory=list)
     """Ids that other writers have added for sure."""
     rolled_back: set[int] = field(default_factory=set)
@@ -58,8 +63,16 @@ class ExternalEvents:
     """Files that no version of the table names were deleted, such as those of prepared batches."""
     abandoned: set[int] = field(default_factory=set)
     """Ids of batches that an operator has given up, or whose loss a query has reported."""
-    _backups: dict[int, Any] = field(default_factory=dict)
     _ids: int = 0
+
+    @property
+    def lake(self) -> SimulatedLake:
+        return self.target.lake
+
+    @property
+    def streams(self) -> list[Stream]:
+        """Of all queries, into this table."""
+        return [one for one in self.world.streams if one.target is self.target]
 
     def act(self, name: str) -> None:
         """Other engines deal with lost requests in ways of their own: here none of theirs gets lost."""
@@ -87,20 +100,20 @@ class ExternalEvents:
     # Other writers
 
     def append(self) -> None:
-        if not self.world.lake.exists:
+        if not self.lake.exists:
             return
         self._ids += 1
-        self.world.lake.append(-self._ids)
-        if self.world.lake.contents().rows[-self._ids]:
+        self.lake.append(-self._ids)
+        if self.lake.contents().rows[-self._ids]:
             self.appended.append(-self._ids)
 
     def compact(self) -> None:
-        if self.world.lake.exists:
-            self.world.lake.compact()
+        if self.lake.exists:
+            self.lake.compact()
 
     def vacuum(self) -> None:
         """Beside drivers only where the format's commits notice it: see docs/protocol.md, Limits."""
-        lake, scheduler = self.world.lake, self.world.scheduler
+        lake, scheduler = self.lake, self.world.scheduler
         while lake.kind == "iceberg" and not self._is_quiet():
             scheduler.wait(self._is_quiet)
         if lake.exists:
@@ -120,11 +133,11 @@ class ExternalEvents:
 
     def expire(self) -> None:
         """Not after a rollback, which could then not be noticed: see docs/protocol.md, Limits."""
-        if self.world.lake.exists and not self.was_rolled_back:
-            self.world.lake.expire()
+        if self.lake.exists and not self.was_rolled_back:
+            self.lake.expire()
 
     def roll_back(self) -> None:
-        lake, rng = self.world.lake, self.world.scheduler.rng
+        lake, rng = self.lake, self.world.scheduler.rng
         versions = lake.versions() if lake.exists else ()
         if not versions or self.was_rolled_back:
             return
@@ -141,49 +154,48 @@ class ExternalEvents:
 
     def recover(self) -> None:
         """`penstock recover`."""
-        world = self.world
-        for query in world.queries:
-            query.is_reported = False
+        for stream in self.streams:
+            stream.is_reported = False
             try:
-                self._recover(query)
+                self._recover(stream)
             except PenstockError as error:
-                query.is_reported = isinstance(error, CheckpointMismatchError)
+                stream.is_reported = isinstance(error, CheckpointMismatchError)
                 self.judge(error, "recover")
 
-    def _recover(self, query: Query) -> None:
-        world, store = self.world, query.connect()
-        query.is_unharmed = False  # what was pending is committed, whatever its checkpoint says by now
-        table = with_store(world.lake.open_committer(), cast(SqlManifestStore, store))
-        check_same_table(table, query.stream, store.written_table(query.stream))
+    def _recover(self, stream: Stream) -> None:
+        world, store = self.world, stream.connect()
+        stream.query.is_unharmed = False  # what was pending is committed, whatever its checkpoint says by now
+        table = with_store(self.lake.open_committer(), cast(SqlManifestStore, store))
+        check_same_table(table, stream.key, store.written_table(stream.key))
         commit_runner = CommitRunner(store, table, sleep=world.scheduler.sleep, rng=world.scheduler.rng)
-        for recovered in Recovery(store, table, commit_runner).recover_each(query.stream):
+        for recovered in Recovery(store, table, commit_runner).recover_each(stream.key):
             batch_id, state = recovered.record.batch.batch_id, recovered.state
-            if query.is_diverged and state is ManifestState.COMMITTED:
-                query.taken_from_table.add(batch_id)
+            if stream.is_diverged and state is ManifestState.COMMITTED:
+                stream.taken_from_table.add(batch_id)
             world.scheduler.log(f"  recovered batch {batch_id}: {state.value}, {recovered.reason}")
 
-    def accept_table(self, query: Query) -> None:
+    def accept_table(self, stream: Stream) -> None:
         """`penstock recover --accept-table`."""
-        lake = self.world.lake
+        lake = self.lake
         self.world.scheduler.log("accepts the table as it is")
-        query.is_accepted = True
+        stream.is_accepted = True
         now: Any = lake.open_table().plan_batch(pa.schema([]), "append", 0).content
-        query.store.accept_table(query.stream, now.table_id, now.table_version)
-        cast("Any", lake.open_table()).accept(query.checkpoint.query_id)
-        Recovery(query.store, lake.open_table()).accept_pending(query.stream)
+        stream.store.accept_table(stream.key, now.table_id, now.table_version)
+        cast("Any", lake.open_table()).accept(stream.checkpoint.query_id)
+        Recovery(stream.store, lake.open_table()).accept_pending(stream.key)
 
     def collect_garbage(self) -> None:
         """`penstock gc --delete`, with whatever grace period."""
         world = self.world
-        if not world.lake.exists:
+        if not self.lake.exists:
             return
         now, rng = clock_of(world.scheduler)(), world.scheduler.rng
         grace = timedelta(seconds=rng.choice((0.0, HOUR_S, 7 * DAY_S)))
         for query in {id(query.store): query for query in world.queries}.values():
-            store, streams = query.connect(), query.store.stream_keys()
-            lake = world.lake
+            lake, store = self.lake, query.connect()
+            streams = [one for one in query.store.stream_keys() if one.table_uri == lake.table_uri]
             table = lake.cleanable_table(store)
-            cleanup = Cleanup(store, table, streams, lake.parse_file_name, lake.paths_of)
+            cleanup = Cleanup(store, table, streams, lake.parse_file_name, world.paths_of)
             found = cleanup.find(now, grace)
             if any(file.modified_at >= now - grace for file in found.unneeded):
                 world.problems.append("gc takes files that are younger than its grace period")
@@ -192,79 +204,79 @@ class ExternalEvents:
 
     def skip(self) -> None:
         """`penstock skip` of some batch."""
-        query, rng = self._some_query(), self.world.scheduler.rng
-        waiting = query.store.pending(query.stream)
-        if waiting and not query.is_retired:
+        stream, rng = self._some_stream(), self.world.scheduler.rng
+        waiting = stream.store.pending(stream.key)
+        if waiting and not stream.is_retired:
             record = rng.choice(waiting)
-            stream: Any = SimpleNamespace(key=query.stream, settings=query.store.settings(query.stream))
-            store: Any = query.connect()
-            record = check_skippable(store, stream, record.batch.batch_id, cast("TableAccess", None))
-            self.give_up(query, [record])
+            status: Any = SimpleNamespace(key=stream.key, settings=stream.store.settings(stream.key))
+            store: Any = stream.connect()
+            record = check_skippable(store, status, record.batch.batch_id, cast("TableAccess", None))
+            self.give_up(stream, [record])
             store.deliveries.skip(
-                query.stream, record.batch.batch_id, "operator", "why not", expected=record.batch
+                stream.key, record.batch.batch_id, "operator", "why not", expected=record.batch
             )
 
     def deliver(self) -> None:
         """`penstock deliver --once`, and at once the removal of what was replaced."""
         process = DeliveryProcess(self.world, "drain")
-        for query in self.world.queries:
-            if not query.is_retired:
-                process.turn(query, "drain")
-                process.remove_sources(query, 0.0)
+        for stream in self.streams:
+            if not stream.is_retired:
+                process.turn(stream, "drain")
+                process.remove_sources(stream, 0.0)
 
     def park(self) -> None:
         """`penstock park`, and `penstock retry` if it is parked."""
-        query = self._some_query()
-        deliveries = query.connect().deliveries
-        is_parked = query.store.deliveries.state(query.stream).parked_at is not None
-        (deliveries.retry if is_parked else deliveries.park)(query.stream, "operator", "why not")
+        stream = self._some_stream()
+        deliveries = stream.connect().deliveries
+        is_parked = stream.store.deliveries.state(stream.key).parked_at is not None
+        (deliveries.retry if is_parked else deliveries.park)(stream.key, "operator", "why not")
 
     def abort(self) -> None:
         """`penstock abort`, once a checkpoint was deleted."""
-        for query in self.world.queries:
-            if query.is_retired and query.store.settings(query.stream):
+        for stream in self.streams:
+            if stream.is_retired and stream.store.settings(stream.key):
                 # Another copy of the checkpoint may be there, with a store that names the same files.
                 self.has_deleted_files |= any(
-                    one.stream == query.stream for one in self.world.queries if one is not query
+                    one.key == stream.key for one in self.streams if one is not stream
                 )
-                stream: Any = SimpleNamespace(key=query.stream, settings=query.store.settings(query.stream))
-                store: Any = query.connect()
+                status: Any = SimpleNamespace(key=stream.key, settings=stream.store.settings(stream.key))
+                store: Any = stream.connect()
                 access = cast("TableAccess", None)
-                _, waiting = undelivered(store, stream, access)
-                self.give_up(query, waiting)
+                _, waiting = undelivered(store, status, access)
+                self.give_up(stream, waiting)
                 seen = [record.batch for record in waiting]
-                aborted = abort(store, stream, access, "operator", "the checkpoint is gone", seen)
+                aborted = abort(store, status, access, "operator", "the checkpoint is gone", seen)
                 self.world.scheduler.log(f"  {len(aborted.records)} batches, {aborted.deleted} files deleted")
 
-    def give_up(self, query: Query, records: Sequence[ManifestRecord]) -> None:
+    def give_up(self, stream: Stream, records: Sequence[ManifestRecord]) -> None:
         """From now on it is no loss if the rows of these batches are not in the table."""
         for record in records:
-            self.abandoned |= self.ids_of(query, record)
+            self.abandoned |= self.ids_of(stream, record)
 
-    def ids_of(self, query: Query, record: ManifestRecord) -> set[int]:
+    def ids_of(self, stream: Stream, record: ManifestRecord) -> set[int]:
         """Whether its files are still there or not."""
-        ever, place = self.world.lake.objects.ever, self.world.lake.data_location.rstrip("/")
-        paths = [f"{place}/{path}" for path in self._paths_of(query, record)]
+        ever, place = self.lake.objects.ever, self.lake.data_location.rstrip("/")
+        paths = [f"{place}/{path}" for path in self._paths_of(stream, record)]
         return {row_id for path in paths if path in ever for row_id in ever[path].content}
 
-    def skip_refused(self, query: Query) -> bool:
+    def skip_refused(self, stream: Stream) -> bool:
         """Give up the first batch that waits, if its files are gone, or it was planned before the table went
         back: such a batch the table does not take, though it was accepted as it is.
         """
-        record = next(iter(query.store.pending(query.stream)), None)
+        record = next(iter(stream.store.pending(stream.key)), None)
         if record is None or record.delivery_id is not None:
             return False
-        if not self.was_rolled_back and None not in map(self._content, self._paths_of(query, record)):
+        if not self.was_rolled_back and None not in map(self._content, self._paths_of(stream, record)):
             return False
-        self.give_up(query, [record])
-        return query.store.deliveries.skip(query.stream, record.batch.batch_id, "operator", "it is refused")
+        self.give_up(stream, [record])
+        return stream.store.deliveries.skip(stream.key, record.batch.batch_id, "operator", "it is refused")
 
-    def _paths_of(self, query: Query, record: ManifestRecord) -> list[str]:
-        manifest = query.store.manifest(query.stream, record.batch.batch_id)
-        return [] if manifest is None else list(self.world.lake.paths_of(manifest))
+    def _paths_of(self, stream: Stream, record: ManifestRecord) -> list[str]:
+        manifest = stream.store.manifest(stream.key, record.batch.batch_id)
+        return [] if manifest is None else list(self.lake.paths_of(manifest))
 
     def _content(self, path: str) -> tuple[int, ...] | None:
-        lake = self.world.lake
+        lake = self.lake
         stored = lake.objects.objects.get(f"{lake.data_location.rstrip('/')}/{path}")
         return None if stored is None else stored.content
 
@@ -283,18 +295,35 @@ class ExternalEvents:
 
     def back_up_store(self) -> None:
         query = self._some_query()
-        self._backups[id(query.store)] = query.store.back_up()
+        self.world.backups[id(query.store)] = query.store.back_up()
 
     def restore_store(self) -> None:
         store = self._some_query().store
-        if id(store) in self._backups:
+        if id(store) in self.world.backups:
             if self.world.plan.delivery is not None:
                 self._stop_drivers()
-            store.restore(self._backups[id(store)])
+            store.restore(self.world.backups[id(store)])
             self._cut_off(store)
+
+    def lose_record(self) -> None:
+        """The newest batch of one target is aborted while no driver runs: its replay writes it for that
+        target alone.
+        """
+        stream = self._some_stream()
+        query, checkpoint = stream.query, stream.checkpoint
+        newest = next(iter(stream.store.history(stream.key, 1)), None)
+        if newest is None or query.is_retired or newest.batch.batch_id != checkpoint.newest:
+            return
+        self._stop_drivers()
+        checkpoint.commits.discard(checkpoint.newest)
+        is_lost = stream.store.finish(newest.batch, ManifestState.ABORTED, reason="lost", expected=newest)
+        self.world.scheduler.log(f"  {newest.batch.batch_id} of {stream.target.name}: {is_lost}")
 
     def _some_query(self) -> Query:
         return self.world.scheduler.rng.choice(self.world.queries)
+
+    def _some_stream(self) -> Stream:
+        return self.world.scheduler.rng.choice(self.streams)
 
     # The checkpoint
 
@@ -317,19 +346,20 @@ class ExternalEvents:
 
     def _has_committed_nothing(self, query: Query, first: int) -> bool:
         """Of the batches from this one on, and nothing is on its way that could."""
-        seen = self.world.lake.contents().tokens if self.world.lake.exists else ()
-        batch_ids = [batch_id for query_id, batch_id, _ in seen if query_id == query.checkpoint.query_id]
-        batch_ids += [  # empty ones leave no token
-            record.batch.batch_id
-            for record in query.store.history(query.stream, 100)
-            if record.state is ManifestState.COMMITTED
-        ]
-        if self.world.plan.delivery is not None:  # any of them may be delivered before its replay comes
-            batch_ids += [record.batch.batch_id for record in query.store.pending(query.stream)]
-            if self.world.plan.loses_store and not all(
-                one.has_ended for one in self.world.delivery_processes
-            ):
-                return False  # one that sleeps may land what the store knows no more
+        batch_ids = []
+        for stream in query.streams:
+            seen = stream.lake.contents().tokens if stream.lake.exists else ()
+            batch_ids += [batch_id for query_id, batch_id, _ in seen if query_id == query.checkpoint.query_id]
+            batch_ids += [  # empty ones leave no token
+                record.batch.batch_id
+                for record in query.store.history(stream.key, 100)
+                if record.state is ManifestState.COMMITTED
+            ]
+            if self.world.plan.delivery is not None:  # any of them may be delivered before its replay comes
+                batch_ids += [record.batch.batch_id for record in query.store.pending(stream.key)]
+        is_decoupled, processes = self.world.plan.delivery is not None, self.world.delivery_processes
+        if is_decoupled and self.world.plan.loses_store and not all(one.has_ended for one in processes):
+            return False  # one that sleeps may land what the store knows no more
         return max(batch_ids, default=-1) < first and not self.world.scheduler.in_flight
 
     def copy_checkpoint(self) -> None:
@@ -387,7 +417,7 @@ class ExternalEvents:
             yield f"rows {gone} of other writers are gone or doubled"
         ours = {i for i in self.rolled_back if not seen.rows[i] and self._is_read_by_a_query(i)}
         # Another stream may have written further and expired what is older: see docs/protocol.md, Limits.
-        streams = {query.stream for query in self.world.queries}
-        may_be_hidden = self.world.lake.kind == "iceberg" and len(streams) > 1
+        streams = {stream.key for stream in self.streams}
+        may_be_hidden = self.lake.kind == "iceberg" and len(streams) > 1
         if ours and not self.noticed and not may_be_hidden:
             yield f"the table was rolled back, rows {sorted(ours)} are gone, and no query said so"

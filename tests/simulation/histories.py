@@ -23,15 +23,27 @@ class Failure:
         return "\n".join([f"seed {self.seed}, {self.lake}:", *(f"  {problem}" for problem in self.problems)])
 
 
-def play(seed: int, lake: str, store: str = "memory", events: tuple[str, ...] = ()) -> Failure | None:
+def play(
+    seed: int,
+    lake: str,
+    store: str = "memory",
+    events: tuple[str, ...] = (),
+    targets: int | None = None,
+) -> Failure | None:
     """One history."""
-    problems = World(seed, LAKES[lake], stores(store), events=events).play()
+    problems = World(seed, LAKES[lake], stores(store), events=events, targets=targets).play()
     return Failure(seed, lake, problems) if problems else None
 
 
-def timeline(seed: int, lake: str, store: str = "memory", events: tuple[str, ...] = ()) -> Iterator[str]:
+def timeline(
+    seed: int,
+    lake: str,
+    store: str = "memory",
+    events: tuple[str, ...] = (),
+    targets: int | None = None,
+) -> Iterator[str]:
     """The timeline of the same history."""
-    world = World(seed, LAKES[lake], stores(store), events=events, is_recorded=True)
+    world = World(seed, LAKES[lake], stores(store), events=events, targets=targets, is_recorded=True)
     problems = world.play()
     yield f"seed {seed}, {lake}. Seconds since the beginning, who, what:"
     yield from world.scheduler.timeline or ()

@@ -32,6 +32,7 @@ from penstock.committers.contract import (
 from penstock.committers.deliveries.contract import Lease
 from penstock.committers.errors import FencedError, PenstockError, RetryableError
 from penstock.committers.progress import BatchInDelivery, Progress
+from penstock.committers.row_log.sharing import row_log_in, targets_in
 from penstock.committers.store.contract import Prepared, PrepareRequest
 from penstock.committers.store.delivery_queries import DeliveryPhase
 from penstock.committers.store.expiries import Expiry
@@ -347,11 +348,46 @@ class MemoryProgress:
         return known.progress
 
     def needed_by_others(self, stream: StreamKey, location: str, batch_ids: Collection[int]) -> set[int]:
-        """None: each query has one target."""
-        return set()
+        others = [known for _, known in self._sharing(stream, location)]
+        ahead = {one.batch.batch_id for known in others for one in known.pending() if _is_ahead(known, one)}
+        return ahead.intersection(batch_ids)
 
     def settled_by_others(self, stream: StreamKey, location: str) -> int | None:
-        return None
+        targets = targets_in(self._store.settings(stream))
+        others = self._sharing(stream, location)
+        settled = [_settled(known, is_target=key.table_uri in targets) for key, known in others]
+        return min((last for last in settled if last is not None), default=None)
+
+    def _sharing(self, stream: StreamKey, location: str) -> list[tuple[StreamKey, StoredStream]]:
+        return [
+            (key, known)
+            for key, known in self._store.streams.items()
+            if key.query_id == stream.query_id and key != stream and row_log_in(known.settings) == location
+        ]
+
+
+def _is_ahead(known: StoredStream, record: ManifestRecord) -> bool:
+    token = known.progress.token
+    return token is None or record.batch.batch_id > token.batch_id
+
+
+def _settled(known: StoredStream, *, is_target: bool) -> int | None:
+    waiting = (ManifestState.PREPARED, ManifestState.ABORTED) if is_target else (ManifestState.PREPARED,)
+    first = min(
+        (
+            one.batch.batch_id
+            for one in known.records.values()
+            if one.state in waiting and not one.is_skipped and _is_ahead(known, one)
+        ),
+        default=None,
+    )
+    last = None if first is None else first - 1
+    if not is_target:
+        return last
+    if not known.records:
+        return -1
+    newest = max(known.records)
+    return newest if last is None else min(newest, last)
 
 
 class MemoryExpiries:

@@ -33,6 +33,7 @@ class Mutation:
             `own_stores` of forked checkpoints, or an event
         events: the only events of these histories, and many of them; for what is too rare among all events
         first: the seed that they begin at; for what is so rare that a long search had to find it
+        targets: of the query in these histories
         test: the test that must fail, in place of histories; for what is too rare in any of them
     """
 
@@ -44,13 +45,14 @@ class Mutation:
         needs: tuple[str, ...] = (),
         events: tuple[str, ...] = (),
         first: int = 0,
+        targets: int = 1,
         test: str = "",
     ) -> None:
         self.without, self.changes = without, changes
         self.file = changes[0].file
         self.lakes = lakes or FORMATS.get(Path(self.file).parts[1], ("delta", "iceberg"))
         self.needs, self.events, self.first = frozenset(needs), events, first
-        self.test = test
+        self.targets, self.test = targets, test
         self.is_in_store = self.file.startswith("committers/store/")
         """The simulation has a store of its own: calls to both stores show it, not histories."""
 

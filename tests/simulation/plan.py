@@ -19,7 +19,10 @@ EVENTS = (
 DELIVERY_EVENTS = ("skip", "park", "abort", "recover")
 """And beside deliveries."""
 
-EVENT_NAMES = frozenset({*EVENTS, *DELIVERY_EVENTS, "deliver"})
+EVENTS_OF_TARGETS = ("lose_record",)
+"""And where the query has several targets."""
+
+EVENT_NAMES = frozenset({*EVENTS, *DELIVERY_EVENTS, *EVENTS_OF_TARGETS, "deliver"})
 """What `--events` takes."""
 
 EVENTS_MAX = 8
@@ -120,6 +123,11 @@ class Plan:
             empty_batches=self.empty_batches and "copy_checkpoint" not in events,
         )
 
+    def with_targets(self, rng: random.Random) -> Plan:
+        """The same plan for a query with several targets."""
+        events = self.events + tuple([name for name in EVENTS_OF_TARGETS if rng.random() < 0.5])
+        return replace(self, events=events, event_count=self.event_count or len(events))
+
     @staticmethod
     def of(rng: random.Random) -> Plan:
         def some(rate: float) -> float:
@@ -159,7 +167,7 @@ class Plan:
 def possible(events: tuple[str, ...], delivery: DeliveryPlan | None) -> tuple[str, ...]:
     """Those of the events that make sense in such a history."""
     if delivery is None:
-        return tuple([name for name in events if name in EVENTS])
+        return tuple([name for name in events if name in (*EVENTS, *EVENTS_OF_TARGETS)])
     if delivery.decoupled < 1:
         # A coupled start takes a store that knows nothing for what it is: it is the way out of a loss.
         return tuple([name for name in events if name not in ("lose_store", "restore_store", "abort")])

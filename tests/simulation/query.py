@@ -11,9 +11,10 @@ from tests.simulation.manifest_store import SimulatedStore
 from tests.simulation.scheduler import Actor
 from tests.simulation.spark import Driver, Start, batch_of
 from tests.simulation.store_connection import StoreConnection
+from tests.simulation.targets import Stream, query_of
 from tests.spark_logs import Checkpoint, SparkError
 
-from penstock.committers.contract import Batch, StreamKey
+from penstock.committers.contract import Batch
 from penstock.committers.errors import (
     CheckpointMismatchError,
     CommitStateUnknownError,
@@ -56,10 +57,6 @@ class Query:
         """Nothing of the batches that its checkpoint was rewound by had been committed."""
         self.is_refused = False
         """Its last start ended in the error that asks for an operator."""
-        self.is_reported = False
-        """The last `penstock recover` has ended in the error that asks for an operator."""
-        self.taken_from_table: set[int] = set()
-        """Batches that an operator's `penstock recover` has found in the table, which may be a copy's."""
         self.is_exhausted = False
         """Its last start has read all of the source."""
         self.is_overridden = False
@@ -68,17 +65,21 @@ class Query:
         """Its checkpoint was deleted."""
         self.has_lost_batches = False
         """Its last start has reported that prepared batches were lost with the store."""
-        self.is_accepted = False
-        """An operator has accepted the table as it is, after it went back."""
-        self.is_stuck = False
-        """It is parked for good: its checkpoint is a fork that has diverged."""
         self.drivers: list[Actor] = []
         self.problems: list[str] = []
+        self.streams = [Stream(self, target) for target in world.targets]
+        """One for each target."""
         self._world = world
 
     @property
-    def stream(self) -> StreamKey:
-        return StreamKey(self.checkpoint.query_id, self._world.lake.table_uri)
+    def is_stuck(self) -> bool:
+        """One of its streams is."""
+        return any(stream.is_stuck for stream in self.streams)
+
+    @property
+    def is_reported(self) -> bool:
+        """One of its streams is."""
+        return any(stream.is_reported for stream in self.streams)
 
     def connect(self) -> StoreConnection:
         world = self._world
@@ -91,13 +92,14 @@ class Query:
             self._accept_loss()
         driver = Driver(
             world.scheduler,
-            world.decoupled_sink if start.is_decoupled else world.sink,
+            query_of(world.targets, is_decoupled=start.is_decoupled),
             self.connect(),
             self.checkpoint,
             start,
             run_id,
             lambda: world.source_rows,
-            is_kept=self._is_kept,
+            self._is_kept,
+            {target.name: target.lake for target in world.targets},
         )
         is_healing = world.is_healing
         actor = world.scheduler.spawn(run_id, lambda: self._run(driver, is_healing), is_mortal=is_mortal)
@@ -111,7 +113,7 @@ class Query:
         may_be_given_up = world.plan.delivery is not None and (
             self.is_diverged or "skip" in world.plan.events
         )
-        return not (world.plan.loses_store or may_be_given_up)
+        return not (world.plan.loses_store or may_be_given_up or "lose_record" in world.plan.events)
 
     def _run(self, driver: Driver, is_healing: bool) -> None:
         try:
@@ -132,18 +134,22 @@ class Query:
         """
         self.is_refused = isinstance(error, CheckpointMismatchError)
         self.has_lost_batches = False
-        events = self._world.events
+        told = [stream.events for stream in self.streams if stream.target.is_in(error)]
+        all_events = [stream.events for stream in self.streams]
         is_outdated = self.is_refused and self._world.may_be_outdated and not is_healing
         if isinstance(error, HEALED_BY_RESTART) or is_outdated:
             return
         if self.is_refused and self._world.plan.loses_store and LOST_WITH_THE_STORE in str(error):
             self.has_lost_batches = self._world.plan.delivery is not None
         elif self.is_refused and self.is_diverged and not self.is_unharmed:
-            events.noticed |= events.was_rolled_back  # an operator has to look at the table anyway
-        elif isinstance(error, TableChangedError) and events.was_rolled_back:
-            events.noticed = True
+            for events in all_events:
+                events.noticed |= events.was_rolled_back  # an operator has to look at the table anyway
+        elif isinstance(error, TableChangedError) and any(events.was_rolled_back for events in told):
+            for events in told:
+                events.noticed |= events.was_rolled_back
         elif not (
-            isinstance(error, (TableChangedError, CheckpointMismatchError)) and events.has_deleted_files
+            isinstance(error, (TableChangedError, CheckpointMismatchError))
+            and any(events.has_deleted_files for events in all_events)
         ):
             self.problems.append(f"a driver ends with {error!r}")
 
@@ -158,56 +164,68 @@ class Query:
             driver = self.start(start, is_mortal=False)
             self._deliver_rest(partial(has_ended, driver))
             self.is_exhausted = driver.error is None and not self.is_stuck
-            settings = StreamSettings.parse(self.store.settings(self.stream))
-            self.is_overridden = start.is_decoupled and not settings.is_decoupled
+            settings = [StreamSettings.parse(self.store.settings(stream.key)) for stream in self.streams]
+            self.is_overridden = start.is_decoupled and not all(one.is_decoupled for one in settings)
             if self.is_exhausted or (self.is_refused and not self.has_lost_batches) or self.problems:
                 return
             if self.is_stuck:
                 return
             if isinstance(driver.error, TableChangedError):
-                self._accept_table()
+                for stream in self.streams:
+                    if stream.target.is_in(driver.error):
+                        self._accept_table(stream)
         if not all(map(has_ended, self.drivers)):  # one that was there before is always ahead
             self._deliver_rest(lambda: all(map(has_ended, self.drivers)))
             self.heal()
         elif self.is_diverged and self._world.plan.delivery is not None:
-            self.is_stuck = True  # its deliveries are parked, and its backlog is full
+            self.streams[0].is_stuck = True  # its deliveries are parked, and its backlog is full
         else:
             self.problems.append(f"{STARTS_MAX} starts do not heal it, last: {driver.error!r}")
 
     def _deliver_rest(self, is_over: Callable[[], bool]) -> None:
-        """Let the query end, with a delivery process beside it."""
+        """Let the query end, with a delivery process beside it for each target."""
         scheduler = self._world.scheduler
         if self._world.plan.delivery is None:
             scheduler.run(STEPS_MAX, until=is_over)
             return
-        process = DeliveryProcess(self._world, "delivery")
-        actor = scheduler.spawn("delivery", lambda: process.deliver_rest(self, is_over), is_mortal=False)
-        scheduler.run(STEPS_MAX, until=lambda: is_over() and actor.has_ended)
-        if actor.error is not None:
-            self.problems.append(f"delivering the rest ends with {actor.error!r}")
+        actors = []
+        for stream in self.streams:
+            name = f"delivery {stream.target.name}".rstrip()
+            process = DeliveryProcess(self._world, name)
+            deliver = partial(process.deliver_rest, stream, is_over)
+            actors.append(scheduler.spawn(name, deliver, is_mortal=False))
+        scheduler.run(STEPS_MAX, until=lambda: is_over() and all(map(has_ended, actors)))
+        for actor in actors:
+            if actor.error is not None:
+                self.problems.append(f"delivering the rest ends with {actor.error!r}")
 
     def _accept_loss(self) -> None:
         """The operator starts the query coupled: batches that went with the store stay away."""
-        seen = self._world.lake.contents() if self._world.lake.exists else None
+        for stream in self.streams:
+            self._accept_loss_of(stream)
+
+    def _accept_loss_of(self, stream: Stream) -> None:
+        seen = stream.lake.contents() if stream.lake.exists else None
         tokens = seen.tokens if seen is not None else ()
         query_id, checkpoint = self.checkpoint.query_id, self.checkpoint
         last = max((one for token_of, one, _ in tokens if token_of == query_id), default=-1)
         if seen is not None and last in checkpoint.offsets:  # what was rewound may have left another one
-            ours = batch_of(checkpoint, last, self._world.lake.table_uri).digest
+            ours = batch_of(checkpoint, last, stream.lake.table_uri).digest
             last -= seen.digests.get((query_id, last)) != ours
         for batch_id in range(last + 1, checkpoint.next_batch()):
-            self._world.events.abandoned |= set(checkpoint.ids(batch_id))
+            stream.events.abandoned |= set(checkpoint.ids(batch_id))
 
-    def _accept_table(self) -> None:
-        scheduler, events = self._world.scheduler, self._world.events
-        if self._world.plan.delivery is not None and (self.is_accepted or not events.was_rolled_back):
-            events.skip_refused(self)
+    def _accept_table(self, stream: Stream) -> None:
+        scheduler, events = self._world.scheduler, stream.events
+        if self._world.plan.delivery is not None and (stream.is_accepted or not events.was_rolled_back):
+            events.skip_refused(stream)
             return
-        actor = scheduler.spawn("operator", lambda: self._world.events.accept_table(self), is_mortal=False)
+        actor = scheduler.spawn("operator", lambda: events.accept_table(stream), is_mortal=False)
         scheduler.run(STEPS_MAX, until=lambda: actor.has_ended)
 
     def pending(self) -> Sequence[str]:
         """Batches that are PREPARED though nothing keeps them from being committed."""
         if self.is_refused or self.is_diverged or self.is_retired:
             return ()
-        return [f"batch {r.batch.batch_id} of {r.batch.stream}" for r in self.store.pending(self.stream)]
+        pending = (record for stream in self.streams for record in self.store.pending(stream.key))
+        return [f"batch {record.batch.batch_id} of {record.batch.stream}" for record in pending]

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from tests.simulation.lake import TableContents
 from tests.simulation.object_store import LocationFileSystem, ObjectStore
-from tests.simulation.plan import DeliveryPlan, Plan
+from tests.simulation.plan import EVENTS_OF_TARGETS, DeliveryPlan, Plan
 from tests.simulation.scheduler import Actor, Scheduler, UnreachableError, as_os_error
 
 from penstock.committers.contract import (
@@ -87,7 +87,7 @@ class RequestSimLake:
         """Decoupled always: what a task sends itself is sent again by its replay, with other ids."""
         delivery = plan.delivery or DeliveryPlan.of(scheduler.rng)
         options = replace(delivery.options, compact_with="none")
-        events = [name for name in plan.events if name in EVENTS]
+        events = [name for name in plan.events if name in (*EVENTS, *EVENTS_OF_TARGETS)]
         if not plan.has_shared_store:  # a copy would take the token with it
             events = [name for name in events if name != "copy_checkpoint"]
         return replace(
@@ -96,6 +96,17 @@ class RequestSimLake:
             events=tuple(events),
             event_count=plan.event_count if events else 0,
         )
+
+    @staticmethod
+    def keep_tokens(plan: Plan) -> Plan:
+        """What can happen of the plan if the token of one of the targets is in the store."""
+        lost = {"lose_store", "restore_store"} | (set() if plan.has_shared_store else {"copy_checkpoint"})
+        events = tuple([name for name in plan.events if name not in lost])
+        return replace(plan, events=events, event_count=plan.event_count if events else 0)
+
+    def share_row_log(self, other: RequestSimLake, table_uri: str) -> None:
+        """Be another service that gets the rows of the same row log."""
+        self.objects, self.data_location, self.table_uri = other.objects, other.data_location, table_uri
 
     # The product --------------------------------------------------------------------------------------
 
@@ -113,7 +124,8 @@ class RequestSimLake:
         return RequestCommitter(KIND, self.table_uri)
 
     def cleanable_table(self, store: Any) -> CleanableRowLogs:
-        logs = {key.query_id: SimulatedRowLog(self) for key in store.stream_keys()}
+        keys = [key for key in store.stream_keys() if key.table_uri == self.table_uri]
+        logs = {key.query_id: SimulatedRowLog(self) for key in keys}
         return CleanableRowLogs(self.table_uri, logs, store.progress)
 
     def maintain(self, store: Any, batch: Batch) -> None:

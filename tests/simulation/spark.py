@@ -8,7 +8,7 @@ go on after the driver has died or the stage has long ended.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -33,7 +33,7 @@ from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.datasource.planning.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.planning.plan import plan_batch
 from penstock.datasource.planning.plan_cache import PlanCache
-from penstock.datasource.query import Query
+from penstock.datasource.query import Query, batch_of_target
 from penstock.datasource.spark.task import TaskAttempt
 from penstock.writers.parts import PartPayload, PartPayloads
 
@@ -80,22 +80,24 @@ class Driver:
     """One run of a query.
 
     Args:
+        query: with all its targets
         source_rows: how many rows the source has now
         is_kept: must the store know a batch that has ended well as it was left, whatever happens then?
+        lakes: of the targets, by name
     """
 
     scheduler: Scheduler
-    sink: SimulatedSink
+    query: Query
     connection: StoreConnection
     checkpoint: Checkpoint
     start: Start
     run_id: str
     source_rows: Callable[[], int]
     is_kept: Callable[[Batch], bool]
+    lakes: Mapping[str, SimulatedLake]
 
     def __post_init__(self) -> None:
         self._store = cast(SqlManifestStore, self.connection)
-        self.query = Query.of(self.sink)
         self._task_attempts = 0
         self._plans = self._new_plans()
 
@@ -126,9 +128,12 @@ class Driver:
     def _run(self, batch_id: int) -> None:
         self.scheduler.step("spark: plan", batch_id)
         # The planner knows no batch id: it takes the newest of the log, which may be a concurrent driver's.
-        newest = batch_of(self.checkpoint, self.checkpoint.newest, self.sink.table_uri)
+        newest = batch_of(self.checkpoint, self.checkpoint.newest, self.query.address)
         plan = self._plan_or_change_nothing(newest)
-        self.scheduler.log(f"  planned: {'write' if plan.targets else 'skip'} batch {newest.batch_id}")
+        named = ", ".join(target.name for target in plan.targets)
+        self.scheduler.log(
+            f"  planned: {'write' if plan.targets else 'skip'} batch {newest.batch_id} {named}"
+        )
         self._let_late_requests_arrive()
         messages = self._run_tasks(plan, batch_id)
         self.scheduler.step("spark: commit", batch_id)
@@ -138,8 +143,8 @@ class Driver:
             self.scheduler.log(f"  commit: {type(error).__name__}: {str(error)[:300]}")
             self._abort(messages)
             raise
-        if plan.targets:
-            self._check_prepared(newest)
+        for target in plan.targets:
+            self._check_prepared(batch_of_target(newest, self.query.targets[target.name]))
 
     def _plan_or_change_nothing(self, batch: Batch) -> BatchPlan:
         """A copy of the checkpoint that is refused has not given up what the other one waits for."""
@@ -153,7 +158,7 @@ class Driver:
 
     def _plan(self, batch: Batch) -> BatchPlan:
         def digest_of(batch_id: int) -> str:
-            return batch_of(self.checkpoint, batch_id, self.sink.table_uri).digest
+            return batch_of(self.checkpoint, batch_id, self.query.address).digest
 
         if self.start.is_decoupled and self.scheduler.rng.random() < PLANNER_DIES:
             self._plans = self._new_plans()
@@ -229,8 +234,12 @@ class Driver:
         batch = plan.batch
         attempt = AttemptId(batch.stream.query_id, task.run_id, batch.batch_id, task.partition, task.attempt)
         files: PartPayloads | None = None
-        if plan.targets:
-            files = (PartPayload(self.sink.lake.write(attempt, ids)),)
+        if plan.writers is not None:
+            owners = {target.part: target.name for target in reversed(plan.targets)}
+            files = tuple(
+                PartPayload(self.lakes[owners[part]].write(attempt, ids))
+                for part in range(len(plan.writers.parts))
+            )
         committable = Committable(plan.batch, task.run_id, task.partition, task.attempt, files)
         return CommittableMessage(committable, plan.targets)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -24,6 +24,7 @@ from tests.simulation.manifest_store import SimulatedStore
 from tests.simulation.memory_store import Clock, MemoryStore
 from tests.simulation.plan import Plan
 from tests.simulation.query import STEPS_MAX, Query, has_ended
+from tests.simulation.request_lake import RequestSimLake
 from tests.simulation.scheduler import (
     DAY_S,
     HOUR_S,
@@ -34,13 +35,23 @@ from tests.simulation.scheduler import (
     StuckError,
     UnreachableError,
 )
-from tests.simulation.spark import SimulatedSink, Start
+from tests.simulation.spark import Start
 from tests.simulation.store_connection import clock_of
+from tests.simulation.targets import (
+    SimulatedTarget,
+    Stream,
+    can,
+    kinds_of,
+    lakes_of,
+    targets_in,
+    targets_of,
+)
 from tests.spark_logs import Checkpoint, SparkError
 
 from penstock.cli import admin
-from penstock.committers import crash_points
+from penstock.committers import crash_points, decoupled
 from penstock.committers.cleaning.cleanup import CleanableTable, NameParser
+from penstock.committers.protocol.commit_runner import CommitRunner
 from penstock.committers.contract import (
     Committer,
     Manifest,
@@ -64,6 +75,9 @@ from penstock.testing.invariant import Observation, find_problems
 
 HISTORY_MAX = 100
 """Batches: more than any history has."""
+
+DECOUPLED = FileTableOptions(commit_attempts_max=6, is_decoupled=True, compact_with="none")
+"""Of a target with a row log in a coupled query."""
 
 LEASE_S = 60.0
 """Of operators."""
@@ -95,6 +109,7 @@ class World:
         make_lake: the table's format
         make_store: a manifest store, empty, with this clock
         events: the only external events; empty: those of the seed
+        targets: how many the query has; None: as many as the seed says
         is_recorded: is the timeline kept?
     """
 
@@ -105,24 +120,33 @@ class World:
         make_store: Callable[[Clock], SimulatedStore] = MemoryStore,
         *,
         events: tuple[str, ...] = (),
+        targets: int | None = None,
         is_recorded: bool = False,
     ) -> None:
         self._make_store = make_store
         self.scheduler = Scheduler(seed, is_recorded=is_recorded)
         plan = Plan.of(self.scheduler.rng)
-        self.plan = make_lake.plan(plan.only(events) if events else plan, self.scheduler)
+        plan = plan.only(events) if events else plan
+        count = targets_in(seed) if targets is None else targets
+        if count > 1 and not events:
+            plan = plan.with_targets(self.scheduler.rng)
+        self.plan = make_lake.plan(plan, self.scheduler)
+        if "requests" in kinds_of(make_lake.kind, count)[1:]:
+            self.plan = RequestSimLake.keep_tokens(self.plan)
         self.scheduler.stickiness = self.plan.stickiness
-        self.lake = make_lake(self.scheduler, is_remote=self.plan.is_remote)
+        lakes = lakes_of(make_lake, self.plan, self.scheduler, count)
         # After a lost store, a table without rows cannot be told from one that is new to the query.
         new_target = NewTarget.ALLOW if self.plan.loses_store else NewTarget.REFUSE
         options = FileTableOptions(commit_attempts_max=6, new_target=new_target)
-        self.sink = SimulatedSink(self.lake, options)
-        if self.plan.delivery is not None:
-            self.decoupled_sink = SimulatedSink(self.lake, self.plan.delivery.options)
+        of_delivery = self.plan.delivery.options if self.plan.delivery is not None else DECOUPLED
+        self.targets = targets_of(lakes, options, of_delivery)
+        for target in self.targets:
+            target.events = ExternalEvents(self, target)
+        self.backups: dict[int, Any] = {}
+        """Of the stores, by their ids."""
         self.delivery_processes: list[Actor] = []
         self.source_rows = self.plan.source_rows
         self.queries = [Query(self, Checkpoint("checkpoint", "q1"), self.new_store())]
-        self.events = ExternalEvents(self)
         self.problems: list[str] = []
         self.is_healing = False
         self._runs = 0
@@ -131,9 +155,13 @@ class World:
     def installed(self) -> Iterator[None]:
         """Product code runs over the fakes, and sleeps by their clock."""
         committer = partial(TwoPhaseCommitter, sleep=self.scheduler.sleep, rng=self.scheduler.rng)
-        with self.lake.installed(), pytest.MonkeyPatch.context() as patch:
+        with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+            for target in self.targets:
+                stack.enter_context(target.lake.installed())
             for module in (planning, committing):
                 patch.setattr(module, "TwoPhaseCommitter", committer)
+            runner = partial(CommitRunner, sleep=self.scheduler.sleep, rng=self.scheduler.rng)
+            patch.setattr(decoupled, "CommitRunner", runner)
             patch.setattr(lake_manifest, "_decode_body", _decode_body_once)
             if self.plan.delivery is not None:
                 self._install_delivery(patch)
@@ -166,10 +194,16 @@ class World:
         wait = partial(wait_for_delivery, now=now, sleep=scheduler.sleep)
         patch.setattr(decoupled_planning, "wait_for_delivery", wait)
         patch.setattr(admin, "held_lease", held_lease)
-        patch.setattr(admin, "stored_table", lambda *_: SimulatedStoredTable(self.lake))
-        opened = self.lake.open_committer
-        patch.setattr(admin, "open_committer", lambda *given: with_store(opened(), given[2]))
-        patch.setattr(admin, "paths_of", self.lake.paths_of)
+
+        def lake_of(status: Any) -> SimulatedLake:
+            return self.lake_at(status.key.table_uri)
+
+        def open_committer(status: Any, access: Any, store: Any) -> Committer:
+            return with_store(lake_of(status).open_committer(), store)
+
+        patch.setattr(admin, "stored_table", lambda *given: SimulatedStoredTable(lake_of(given[0])))
+        patch.setattr(admin, "open_committer", open_committer)
+        patch.setattr(admin, "paths_of", self.paths_of)
 
     def _reach(self, point: str, batch_id: int) -> None:
         """A crash point is a step like any other."""
@@ -205,7 +239,7 @@ class World:
     def _begin(self) -> list[Actor]:
         scheduler = self.scheduler
         scheduler.hazards = replace(self.plan.hazards)
-        scheduler.log(f"{self.lake.kind}, {self.plan}")
+        scheduler.log(f"{', '.join(target.lake.kind for target in self.targets)}, {self.plan}")
         organizers = [scheduler.spawn("spark", self._start_drivers, is_mortal=False)]
         if self.plan.delivery is not None:
             organizers.append(scheduler.spawn("delivering", self._start_delivering, is_mortal=False))
@@ -224,6 +258,14 @@ class World:
             if rng.random() < 0.5:
                 self.source_rows += rng.randint(1, 3)
 
+    def lake_at(self, table_uri: str) -> SimulatedLake:
+        """The target's with this address."""
+        return next(target.lake for target in self.targets if target.lake.table_uri == table_uri)
+
+    def paths_of(self, manifest: Manifest) -> Iterator[str]:
+        """Of the files in a manifest of any target."""
+        return self.lake_at(manifest.batch.stream.table_uri).paths_of(manifest)
+
     def random_start(self, query: Query) -> Start:
         rng = self.scheduler.rng
         return Start(
@@ -236,6 +278,11 @@ class World:
     def healing_start(self, query: Query) -> Start:
         chance = self.scheduler.rng.random() if self.plan.is_mixed else 0.0
         return Start(is_decoupled=not query.has_lost_batches and self._is_decoupled(query, chance))
+
+    @property
+    def streams(self) -> list[Stream]:
+        """Of all queries and their targets."""
+        return [stream for query in self.queries for stream in query.streams]
 
     def _is_decoupled(self, query: Query, chance: float) -> bool:
         """One that has lost batches with its store may be started coupled, which accepts the loss."""
@@ -261,7 +308,9 @@ class World:
             self.scheduler.sleep(rng.choice((1.0, 10.0, 30.0, MINUTE_S, HOUR_S, DAY_S)) * rng.random())
             name = rng.choice(self.plan.events)
             self.scheduler.step("event:", name)
-            self.events.act(name)
+            able = [target for target in self.targets if can(target.lake, name)]
+            target = rng.choice(able) if len(self.targets) > 1 else able[0]
+            target.events.act(name)
 
     def new_store(self) -> SimulatedStore:
         return self._make_store(clock_of(self.scheduler))
@@ -294,16 +343,18 @@ class World:
             scheduler.run(STEPS_MAX)
             for query in self.queries:
                 query.heal()
-        self._run_to_end("operator", self.events.recover)
+        for target in self.targets:
+            self._run_to_end("operator", target.events.recover)
         scheduler.now += 30 * DAY_S
         if self.plan.delivery is not None:
             self._run_to_end("upkeep", self._remove_sources)
-        self._run_to_end("gc", self.events.collect_garbage)
+        for target in self.targets:
+            self._run_to_end("gc", target.events.collect_garbage)
 
     def _remove_sources(self) -> None:
-        for query in self.queries:
-            if not query.is_stuck:
-                DeliveryProcess(self, "upkeep").remove_sources(query, HOUR_S)
+        for stream in self.streams:
+            if not stream.is_stuck:
+                DeliveryProcess(self, "upkeep").remove_sources(stream, HOUR_S)
 
     def _run_to_end(self, name: str, body: Callable[[], object]) -> None:
         actor = self.scheduler.spawn(name, body, is_mortal=False)
@@ -322,23 +373,29 @@ class World:
             for name, error in self.scheduler.errors
             if not isinstance(error, expected)
         ]
-        if not self.lake.exists:
-            if any(query.checkpoint.commits for query in self.queries):
-                self.problems.append("there is no table")
-            return
-        seen = self.lake.contents()
-        self.problems += [*seen.problems, *find_problems(self._observe(seen))]
-        self.problems += self._check_logged_batches(seen.rows)
-        self.problems += self._check_committed_batches(seen.rows)
-        self.problems += self._check_store(seen.added)
-        self.problems += self._check_digests(seen)
-        self.problems += [f"{path} was deleted while a reader could need it" for path in seen.deleted_early]
-        self.problems += self.events.check(seen)
+        for target in self.targets:
+            place = f"target {target.name}: " if target.name else ""
+            self.problems += [f"{place}{problem}" for problem in self._check_target(target)]
 
-    def _observe(self, seen: TableContents) -> Observation:
+    def _check_target(self, target: SimulatedTarget) -> Iterator[str]:
+        if not target.lake.exists:
+            if any(query.checkpoint.commits for query in self.queries):
+                yield "there is no table"
+            return
+        seen, streams = target.lake.contents(), target.events.streams
+        yield from seen.problems
+        yield from find_problems(self._observe(target, seen))
+        yield from self._check_logged_batches(streams, seen.rows)
+        yield from self._check_committed_batches(streams, seen.rows)
+        yield from self._check_store(target.lake, streams, seen.added)
+        yield from self._check_digests(target, streams, seen)
+        yield from (f"{path} was deleted while a reader could need it" for path in seen.deleted_early)
+        yield from target.events.check(seen)
+
+    def _observe(self, target: SimulatedTarget, seen: TableContents) -> Observation:
         """A checkpoint that was refused may leave rows unread, never doubled."""
         lost = doubled = 0
-        excused = self.events.rolled_back | self.events.abandoned
+        excused = target.events.rolled_back | target.events.abandoned
         for first_id in {query.checkpoint.first_id for query in self.queries}:
             queries = [query for query in self.queries if query.checkpoint.first_id == first_id]
             is_complete = any(query.is_exhausted and not query.is_reported for query in queries)
@@ -357,13 +414,13 @@ class World:
             pending=[one for query in self.queries for one in query.pending()],
         )
 
-    def _check_logged_batches(self, rows: Counter[int]) -> Iterator[str]:
+    def _check_logged_batches(self, streams: Sequence[Stream], rows: Counter[int]) -> Iterator[str]:
         """What Spark has logged as committed is in the table."""
-        excused = self.events.rolled_back | self.events.abandoned
-        for query in self.queries:
-            checkpoint = query.checkpoint
+        for stream in streams:
+            query, checkpoint, events = stream.query, stream.checkpoint, stream.events
+            excused = events.rolled_back | events.abandoned
             is_robbed = self.plan.delivery is not None and self.plan.loses_store
-            is_robbed = is_robbed or self.events.has_deleted_files
+            is_robbed = is_robbed or events.has_deleted_files
             if query.is_stuck or (query.is_retired and is_robbed):  # no start of the query reports it
                 continue
             is_reported = query.is_refused or query.is_reported or query.is_retired
@@ -374,67 +431,71 @@ class World:
                 if gone:
                     yield f"batch {batch_id} of {checkpoint.name} is logged, but its rows {gone} are gone"
 
-    def _check_committed_batches(self, rows: Counter[int]) -> Iterator[str]:
+    def _check_committed_batches(self, streams: Sequence[Stream], rows: Counter[int]) -> Iterator[str]:
         """The rows of what a store says is committed are in the table, whichever process committed them.
 
         Unless an operator has taken the word of a table that a copy of the checkpoint writes, and whose
         history of the batch has expired: see docs/guarantees.md, Not covered.
         """
-        excused = self.events.rolled_back | self.events.abandoned
-        for query in self.queries:
-            for record in query.store.history(query.stream, HISTORY_MAX):
+        for stream in streams:
+            excused = stream.events.rolled_back | stream.events.abandoned
+            for record in stream.store.history(stream.key, HISTORY_MAX):
                 batch_id = record.batch.batch_id
-                if record.state is ManifestState.COMMITTED and batch_id not in query.taken_from_table:
-                    ids = self.events.ids_of(query, record)
+                if record.state is ManifestState.COMMITTED and batch_id not in stream.taken_from_table:
+                    ids = stream.events.ids_of(stream, record)
                     if gone := sorted(i for i in ids if not rows[i] and i not in excused):
                         yield f"batch {batch_id} is COMMITTED, but its rows {gone} are gone"
 
-    def _check_store(self, added: Counter[str]) -> Iterator[str]:
+    def _check_store(
+        self, lake: SimulatedLake, streams: Sequence[Stream], added: Counter[str]
+    ) -> Iterator[str]:
         """What the store says is committed is what the table got: gc and operators rely on it.
 
         Not if the store was lost or put back, so that a batch was prepared twice, or copied, so that it was
         prepared elsewhere too, or the table has forgotten its history, as Iceberg does.
         """
         unsure = {"lose_store", "restore_store", "copy_checkpoint", "expire", "roll_back"}
-        if not self.lake.has_whole_history or unsure.intersection(self.plan.events):
+        if not lake.has_whole_history or unsure.intersection(self.plan.events):
             return
         if self.plan.delivery is not None and (self.plan.is_mixed or "recover" in self.plan.events):
             return  # another than the one that has rewritten its files may have brought a batch in
-        for query in self.queries:
-            if self._has_abandoned(query):  # one that was let go may have landed after all, and been settled
+        for stream in streams:
+            if self._has_abandoned(stream):  # one that was let go may have landed after all, and been settled
                 continue
-            for manifest in self._landed(query):
-                strange = [path for path in self.lake.paths_of(manifest) if not added[path]]
+            for manifest in self._landed(stream):
+                strange = [path for path in lake.paths_of(manifest) if not added[path]]
                 if strange:
                     yield f"batch {manifest.batch.batch_id} is COMMITTED, the table never had {strange[0]}"
 
-    def _has_abandoned(self, query: Query) -> bool:
-        recent = query.store.deliveries.recent(query.stream, HISTORY_MAX)
+    def _has_abandoned(self, stream: Stream) -> bool:
+        recent = stream.store.deliveries.recent(stream.key, HISTORY_MAX)
         return any(delivery.phase is DeliveryPhase.ABANDONED for delivery in recent)
 
-    def _landed(self, query: Query) -> Iterator[Manifest]:
+    def _landed(self, stream: Stream) -> Iterator[Manifest]:
         """What has been committed: batches on their own, and deliveries."""
-        for manifest in query.store.manifests(query.stream, ManifestState.COMMITTED):
-            record = query.store.record(query.stream, manifest.batch.batch_id)
+        for manifest in stream.store.manifests(stream.key, ManifestState.COMMITTED):
+            record = stream.store.record(stream.key, manifest.batch.batch_id)
             if record is not None and record.delivery_id is None:
                 yield manifest
-        for delivery in query.store.deliveries.recent(query.stream, HISTORY_MAX):
-            landed = query.store.deliveries.manifest(delivery)
+        for delivery in stream.store.deliveries.recent(stream.key, HISTORY_MAX):
+            landed = stream.store.deliveries.manifest(delivery)
             if delivery.phase is DeliveryPhase.COMMITTED and landed is not None:
                 yield landed
 
-    def _check_digests(self, seen: TableContents) -> Iterator[str]:
+    def _check_digests(
+        self, target: SimulatedTarget, streams: Sequence[Stream], seen: TableContents
+    ) -> Iterator[str]:
         """No batch is COMMITTED in the store that the table has from other offsets.
 
         Empty ones do not come into the table, and what a rollback took back is for an operator to judge. The
         batches of a delivery bring the rows up to the end of its last one: a copy of the checkpoint may have
         cut these into other batches.
         """
-        if self.events.was_rolled_back:
+        if target.events.was_rolled_back:
             return
-        for query in self.queries:
-            for record in query.store.history(query.stream, HISTORY_MAX):
-                if query.is_diverged and record.delivery_id is not None:
+        for stream in streams:
+            for record in stream.store.history(stream.key, HISTORY_MAX):
+                if stream.is_diverged and record.delivery_id is not None:
                     continue
                 batch = record.batch
                 told = seen.digests.get((batch.stream.query_id, batch.batch_id), batch.digest)

@@ -1,0 +1,168 @@
+"""The targets of a query in a simulation, and the stream that each of them has in the store."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from tests.simulation.lakes import LAKES, SimulatedLake
+from tests.simulation.manifest_store import SimulatedStore
+from tests.simulation.plan import Plan
+from tests.simulation.request_lake import RequestSimLake
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.spark import SimulatedSink
+from tests.simulation.store_connection import StoreConnection
+from tests.spark_logs import Checkpoint
+
+from penstock.committers.contract import StreamKey
+from penstock.datasource.fanout.parts import SharedRowLogs
+from penstock.datasource.options.delivery import DeliveryOptions
+from penstock.datasource.options.file_tables import FileTableOptions
+from penstock.datasource.query import Query as ProductQuery
+
+if TYPE_CHECKING:
+    from tests.simulation.external_events import ExternalEvents
+    from tests.simulation.query import Query
+
+NAMES = ("a", "b", "c")
+
+OTHERS = {
+    "delta": ("iceberg", "requests"),
+    "iceberg": ("delta", "requests"),
+    "requests": ("requests", "delta"),
+}
+"""By the kind of the first target: those of the others. Two services share one row log."""
+
+
+@dataclass(eq=False)
+class SimulatedTarget:
+    """One destination, and what happens to it."""
+
+    name: str
+    """Empty if it is the only one."""
+    lake: SimulatedLake
+    options: FileTableOptions
+    """Of a coupled start."""
+    decoupled_options: FileTableOptions
+    events: ExternalEvents = field(init=False)
+
+    @property
+    def is_decoupled_always(self) -> bool:
+        """A service that is one of several targets gets its rows from the row log."""
+        return bool(self.name) and isinstance(self.lake, RequestSimLake)
+
+    def sink(self, is_decoupled: bool) -> SimulatedSink:
+        """Of a query that starts so."""
+        options = self.decoupled_options if is_decoupled or self.is_decoupled_always else self.options
+        return SimulatedSink(self.lake, options)
+
+    def is_in(self, error: object) -> bool:
+        """Does an error of the query name this target?"""
+        text = str(error)
+        return not self.name or f"Target {self.name}" in text or self.lake.table_uri in text
+
+
+class Stream:
+    """One target of one query."""
+
+    def __init__(self, query: Query, target: SimulatedTarget) -> None:
+        self.query, self.target, self.lake = query, target, target.lake
+        self.is_reported = False
+        """The last `penstock recover` has ended in the error that asks for an operator."""
+        self.taken_from_table: set[int] = set()
+        """Batches that an operator's `penstock recover` has found in the table, which may be a copy's."""
+        self.is_accepted = False
+        """An operator has accepted the table as it is, after it went back."""
+        self.is_stuck = False
+        """It is parked for good: its checkpoint is a fork that has diverged."""
+
+    @property
+    def key(self) -> StreamKey:
+        return StreamKey(self.query.checkpoint.query_id, self.lake.table_uri)
+
+    @property
+    def store(self) -> SimulatedStore:
+        return self.query.store
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return self.query.checkpoint
+
+    @property
+    def events(self) -> ExternalEvents:
+        return self.target.events
+
+    @property
+    def is_diverged(self) -> bool:
+        return self.query.is_diverged
+
+    @property
+    def is_retired(self) -> bool:
+        return self.query.is_retired
+
+    @property
+    def problems(self) -> list[str]:
+        return self.query.problems
+
+    def connect(self) -> StoreConnection:
+        return self.query.connect()
+
+
+def targets_in(seed: int) -> int:
+    """How many targets the query of a history has: a third of them has several."""
+    rng = random.Random(f"targets of {seed}")
+    return rng.choice((2, 2, 3)) if rng.random() < 1 / 3 else 1
+
+
+def kinds_of(first: str, count: int) -> tuple[str, ...]:
+    """Of so many targets."""
+    return (first, *OTHERS[first][: count - 1])
+
+
+def lakes_of(
+    make_lake: type[SimulatedLake], plan: Plan, scheduler: Scheduler, count: int
+) -> list[SimulatedLake]:
+    """Each has storage of its own, but for two services, which share their row log."""
+    first = make_lake(scheduler, is_remote=plan.is_remote)
+    lakes: list[SimulatedLake] = [first]
+    for kind in kinds_of(first.kind, count)[1:]:
+        other = LAKES[kind](scheduler, is_remote=plan.is_remote)
+        if isinstance(other, RequestSimLake) and isinstance(first, RequestSimLake):
+            other.share_row_log(first, "https://mirror/rows")
+        lakes.append(other)
+    return lakes
+
+
+def targets_of(
+    lakes: list[SimulatedLake], options: FileTableOptions, decoupled: FileTableOptions
+) -> list[SimulatedTarget]:
+    """With the options of a coupled and of a decoupled start."""
+    if len(lakes) == 1:
+        return [SimulatedTarget("", lakes[0], options, decoupled)]
+    return [
+        SimulatedTarget(name, lake, _of_lake(options, lake), _of_lake(decoupled, lake))
+        for name, lake in zip(NAMES, lakes, strict=False)
+    ]
+
+
+def _of_lake(options: FileTableOptions, lake: SimulatedLake) -> FileTableOptions:
+    if isinstance(lake, RequestSimLake):
+        return replace(options, given={"rowLog": lake.data_location}, compact_with="none")
+    return options
+
+
+def query_of(targets: list[SimulatedTarget], *, is_decoupled: bool) -> ProductQuery:
+    """As the data source makes it from the options of one start."""
+    sinks = {target.name: target.sink(is_decoupled) for target in targets}
+    if "" in sinks:
+        return ProductQuery.of(sinks[""])
+    first = targets[0]
+    options: DeliveryOptions = first.decoupled_options if is_decoupled else first.options
+    address = f"fanout:{','.join(sinks)}"
+    return ProductQuery(options, address, sinks, sinks[first.name].open_filesystem, SharedRowLogs())
+
+
+def can(lake: SimulatedLake, event: str) -> bool:
+    """Does this happen to such a destination?"""
+    return not isinstance(lake, RequestSimLake) or event not in ("compact", "vacuum", "expire", "roll_back")
