@@ -26,7 +26,6 @@ from ..committers.protocol.recovery import Recovered
 from ..committers.store.selection import short_id
 from ..committers.store.status import StreamStatus
 from ..committers.texts.safe_text import one_line, safe, without_credentials
-from ..datasource.stored.stored_table import TableNow
 from ..delivery.listeners import version_json
 
 FILES_SHOWN = 10

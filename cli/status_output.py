@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..committers.contract import Token
-from ..committers.safe_text import one_line
 from ..committers.store.status import StreamStatus, WrittenTable
-from ..datasource.destinations import TableNow
+from ..committers.texts.safe_text import one_line
+from ..datasource.stored.stored_table import TableNow
 from ..delivery.listeners import version_json
 from .output import (
     PIPED_WIDTH,

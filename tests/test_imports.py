@@ -19,6 +19,8 @@ ROOT = Path(penstock.__file__).resolve().parent
 PACKAGES = ("cli", "committers", "datasource", "delivery", "testing", "writers")
 HEAVY = {"alembic", "deltalake", "pyarrow", "pyiceberg", "pyspark", "sqlalchemy"}
 IMPORT_MS_MAX = 150
+
+
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
 
@@ -96,7 +98,7 @@ def test_writers_load_no_database_driver_table_library_or_spark() -> None:
 @pytest.mark.parametrize("writer", ["arrow_stream_writer", "batch_writer", "row_stream_writer"])
 def test_writers_in_executors_load_no_database_driver_or_table_library(writer: str) -> None:
     """Spark itself is there already."""
-    loaded = loaded_by(f"import penstock.datasource.{writer}")
+    loaded = loaded_by(f"import penstock.datasource.spark.{writer}")
     assert "pyspark" in top_level(loaded)
     assert not top_level(loaded) & (HEAVY - {"pyarrow", "pyspark"})
 

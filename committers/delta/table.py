@@ -23,8 +23,6 @@ from .table_state import DeltaTableState
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .snapshot_cache import TableSnapshot
-
 KIND = "delta"
 
 DIGEST_CHARS = 15
@@ -117,6 +115,10 @@ class HasAppVersions(Protocol):
     def app_version(self, app_id: str) -> int | None: ...
 
 
+class TableWithTokens(DeltaTableState, HasAppVersions, Protocol):
+    """A table at one version that also has application transactions."""
+
+
 def token_of(table: HasAppVersions, query_id: str) -> Token | None:
     """The query's token in this snapshot.
 
@@ -139,7 +141,7 @@ def committed_version(table: HasAppVersions, query_id: str) -> int | None:
     return table.app_version(_app_id(query_id, "version"))
 
 
-def earlier_digest(table: TableSnapshot, storage_options: Mapping[str, str], batch: Batch) -> str | None:
+def earlier_digest(table: TableWithTokens, storage_options: Mapping[str, str], batch: Batch) -> str | None:
     """Digest prefix of the offsets from which a batch before the last one was delivered, as in the log; None
     if the log no longer shows it.
 

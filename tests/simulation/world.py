@@ -49,9 +49,8 @@ from tests.simulation.targets import (
 from tests.spark_logs import Checkpoint, SparkError
 
 from penstock.cli import admin
-from penstock.committers import crash_points, decoupled
+from penstock.committers import crash_points
 from penstock.committers.cleaning.cleanup import CleanableTable, NameParser
-from penstock.committers.protocol.commit_runner import CommitRunner
 from penstock.committers.contract import (
     Committer,
     Manifest,
@@ -61,6 +60,8 @@ from penstock.committers.contract import (
 from penstock.committers.errors import PenstockError
 from penstock.committers.file_tables import manifest as lake_manifest
 from penstock.committers.progress import with_store
+from penstock.committers.protocol import decoupled
+from penstock.committers.protocol.commit_runner import CommitRunner
 from penstock.committers.protocol.two_phase import TwoPhaseCommitter
 from penstock.committers.store.delivery_queries import DeliveryPhase
 from penstock.datasource import committing
