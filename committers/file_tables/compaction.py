@@ -204,6 +204,28 @@ def batch_ahead(token_batch: int, recent: Sequence[ManifestRecord]) -> int:
     return max(token_batch, newest.batch.batch_id) + ahead
 
 
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """Attempts to replace files, with growing pauses, until no other writer commits at the same time."""
+
+    policy: CompactionPolicy
+    sleep: Callable[[float], None]
+    rng: random.Random
+
+    def replace(
+        self, table: CompactableTable, content: LakeManifest, groups: Sequence[Rewritten], batch_id: int
+    ) -> tuple[Replacement, int]:
+        """(outcome of the last attempt, number of conflicts)"""
+        outcome: Replacement = Conflict("no attempt was made")
+        for attempt in range(self.policy.attempts_max):
+            if attempt:
+                self.sleep(self.policy.wait_s * 2 ** (attempt - 1) * self.rng.uniform(0.5, 1.5))
+            outcome = table.replace(content, groups, batch_id)
+            if not isinstance(outcome, Conflict):
+                return outcome, attempt
+        return outcome, self.policy.attempts_max
+
+
 class Compaction:
     """Compacts one table. Runs in the delivery process.
 
@@ -226,8 +248,7 @@ class Compaction:
         self._rewrite = rewrite
         self._policy = policy
         self._recent = recent
-        self._sleep = sleep
-        self._rng = rng or random.Random()
+        self._attempts = Attempts(policy, sleep, rng or random.Random())
 
     def run(self) -> Compacted:
         """Compact files up to the policy's limits.
@@ -244,7 +265,7 @@ class Compaction:
         if not rewritten:
             return Compacted()
         try:
-            outcome, conflicts = self._replace(visible.content, rewritten, batch_id)
+            outcome, conflicts = self._attempts.replace(self._table, visible.content, rewritten, batch_id)
         except CommitStateUnknownError:
             raise
         except PenstockError:
@@ -252,20 +273,7 @@ class Compaction:
             raise
         replaced = outcome.groups if isinstance(outcome, Replaced) else ()
         self._delete([group for group in rewritten if group not in replaced])
-        return _summary(replaced, conflicts, "" if isinstance(outcome, Replaced) else outcome.reason)
-
-    def _replace(
-        self, content: LakeManifest, rewritten: Sequence[Rewritten], batch_id: int
-    ) -> tuple[Replacement, int]:
-        """(outcome of the last attempt, number of conflicts)"""
-        outcome: Replacement = Conflict("no attempt was made")
-        for attempt in range(self._policy.attempts_max):
-            if attempt:
-                self._sleep(self._policy.wait_s * 2 ** (attempt - 1) * self._rng.uniform(0.5, 1.5))
-            outcome = self._table.replace(content, rewritten, batch_id)
-            if not isinstance(outcome, Conflict):
-                return outcome, attempt
-        return outcome, self._policy.attempts_max
+        return summary(replaced, conflicts, "" if isinstance(outcome, Replaced) else outcome.reason)
 
     def _delete(self, groups: Iterable[Rewritten]) -> None:
         """Delete the new files of these groups. Files that cannot be deleted are found by clean-up later."""
@@ -275,7 +283,7 @@ class Compaction:
                 self._table.delete_files(paths)
 
 
-def _summary(replaced: Sequence[Rewritten], conflicts: int, given_up: str) -> Compacted:
+def summary(replaced: Sequence[Rewritten], conflicts: int, given_up: str) -> Compacted:
     files = [file for group in replaced for file in group.files]
     return Compacted(
         sources=sum(len(group.sources) for group in replaced),

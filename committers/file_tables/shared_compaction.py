@@ -30,6 +30,7 @@ from ..contract import Conflict, DataFile, DataFiles, ManifestRecord, StreamKey
 from ..crash_points import reach
 from ..errors import CommitStateUnknownError, PenstockError, RetryableError
 from .compaction import (
+    Attempts,
     CompactableTable,
     Compacted,
     CompactionPolicy,
@@ -40,6 +41,7 @@ from .compaction import (
     VisibleFiles,
     batch_ahead,
     choose_groups,
+    summary,
 )
 from .manifest import LakeManifest
 from .prepared_compaction import PreparedCompaction, decode_compaction, encode_compaction
@@ -109,8 +111,7 @@ class SharedCompaction:
         self._policy = policy
         self._store = store
         self._recent = recent
-        self._sleep = sleep
-        self._rng = rng or random.Random()
+        self._attempts = Attempts(policy, sleep, rng or random.Random())
 
     def run(self) -> Compacted:
         """Finish the compaction that an earlier run has prepared; or compact up to the policy's limits.
@@ -175,24 +176,17 @@ class SharedCompaction:
             return Compacted(conflicts=conflicts, given_up=second.why(self._second)), []
         reach("pair.second", prepared.batch_id)
         self._store.remove(self._stream)
-        files = [file for group in there for file in group.files]
         given_up = first.why(self._first) if not there else ""
         if len(second.groups) < len(of_second):
             given_up = second.why(self._second)
-        compacted = Compacted(
-            sources=sum(len(group.sources) for group in there),
-            files=len(files),
-            size_bytes=sum(file.size_bytes for file in files),
-            conflicts=first.conflicts + second.conflicts,
-            given_up=given_up,
-        )
+        compacted = summary(there, first.conflicts + second.conflicts, given_up)
         return compacted, [group for group in prepared.of_first if group not in there]
 
     def _replace(
         self, one: TableOfPair, content: LakeManifest, groups: tuple[Rewritten, ...], batch_id: int
     ) -> _Result:
         try:
-            outcome, conflicts = self._attempts(one.table, content, groups, batch_id)
+            outcome, conflicts = self._attempts.replace(one.table, content, groups, batch_id)
             replaced = outcome.groups if isinstance(outcome, Replaced) else ()
             rest = [group for group in groups if group not in replaced]
             visible = one.table.visible_files() if rest else None
@@ -204,19 +198,6 @@ class SharedCompaction:
         paths = set() if visible is None else {file.path for file in visible.content.files}
         earlier = [group for group in rest if paths.issuperset(file.path for file in group.files)]
         return _Result(outcome, (*replaced, *(earlier if visible is not None else ())), conflicts)
-
-    def _attempts(
-        self, table: CompactableTable, content: LakeManifest, groups: tuple[Rewritten, ...], batch_id: int
-    ) -> tuple[Replacement, int]:
-        """(outcome of the last attempt, number of conflicts)"""
-        outcome: Replacement = Conflict("no attempt was made")
-        for attempt in range(self._policy.attempts_max):
-            if attempt:
-                self._sleep(self._policy.wait_s * 2 ** (attempt - 1) * self._rng.uniform(0.5, 1.5))
-            outcome = table.replace(content, groups, batch_id)
-            if not isinstance(outcome, Conflict):
-                return outcome, attempt
-        return outcome, self._policy.attempts_max
 
 
 @dataclass(frozen=True, slots=True)
