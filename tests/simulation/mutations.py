@@ -64,6 +64,9 @@ HAS_BATCH = "committers/protocol/token_check.py::has_batch"
 EXPIRY = "committers/iceberg/expiry.py::SnapshotExpiry"
 TWO_PHASE = "committers/protocol/two_phase.py::TwoPhaseCommitter"
 DECOUPLED = "committers/protocol/decoupled.py::DecoupledCommitter"
+DELIVERING = "committers/protocol/decoupled.py::DeliveringCommitter"
+PLANNING = "datasource/planning/plan.py"
+COMMITTING = "datasource/committing.py"
 PREPARATION = "committers/protocol/preparing.py::Preparation"
 RUNNER = "committers/protocol/commit_runner.py::CommitRunner"
 RECOVERY = "committers/protocol/recovery.py::Recovery"
@@ -87,6 +90,105 @@ FANOUT_TESTS = "tests/datasource/test_fanout.py"
 TWO_PHASE_TESTS = "tests/committers/test_two_phase.py"
 
 MUTATIONS: dict[str, Mutation] = {
+    # Several targets
+    "the manifests of all targets in one transaction": Mutation(
+        "stores the manifest of each target on its own",
+        instead(
+            f"{PREPARATION}._put",
+            "list(self._store.prepare_all(requests, self._run_id))",
+            "[self._store.prepare_all([one], self._run_id)[0] for one in requests]",
+        ),
+        targets=2,
+    ),
+    "what one target shares with another is kept": Mutation(
+        "deletes what the tasks have written for all targets if an earlier manifest holds for one",
+        instead(
+            f"{PREPARATION}._put",
+            "{target.part for target, is_listed in zip(targets, listed, strict=True) if is_listed}",
+            "{target.part for target in targets} if all(listed) else set()",
+        ),
+        needs=("concurrent_drivers",),
+        targets=2,
+    ),
+    "digest of an earlier manifest, for every target": Mutation(
+        "looks only at the first target's",
+        instead(
+            f"{PREPARATION}.prepare",
+            "zip(self._targets, prepared, strict=True)",
+            "zip(self._targets[:1], prepared)",
+        ),
+        needs=("copy_checkpoint", "decoupled", "one_store"),
+        targets=2,
+    ),
+    "no target gives up its batches for a replay that another one refuses": Mutation(
+        "aborts the batches of the first target before the second one refuses the replay",
+        without(f"{PLANNING}::plan_batch", "_check_replays("),
+        needs=("decoupled",),
+        events=("copy_checkpoint", "rewind_checkpoint", "deliver", "lose_record"),
+        targets=2,
+    ),
+    "what the tasks leave out is durable": Mutation(
+        "goes on without a look at the targets that the tasks have left out",
+        never(f"{COMMITTING}::commit_batch", "name not in names"),
+        targets=3,
+    ),
+    "each target has its part, in the plan": Mutation(
+        "lists the files of the first target for all",
+        instead(f"{PLANNING}::plan_batch", "part_of[name]", "0"),
+        targets=2,
+    ),
+    "each target has its part, in the commit": Mutation(
+        "commits the files of the first target for all",
+        instead(
+            "datasource/planning/batch_plan.py::CommittableMessage.of_target",
+            "whole.payload[target.part]",
+            "whole.payload[0]",
+        ),
+        targets=2,
+    ),
+    "each target has its own stream": Mutation(
+        "prepares the batch of all targets in the stream of the first one",
+        instead(
+            f"{COMMITTING}::_target_batch",
+            "batch_of_target(messages[0].committable.batch, sink)",
+            "batch_of_target(messages[0].committable.batch, next(iter(query.targets.values())))",
+        ),
+        targets=2,
+    ),
+    "the claim of every stream": Mutation(
+        "claims the stream of the first target alone",
+        instead(
+            f"{PREPARATION}._put",
+            "self._store.claim(target.manifest.batch.stream, self._run_id)",
+            "self._store.claim(targets[0].manifest.batch.stream, self._run_id)",
+        ),
+        targets=2,
+    ),
+    "an earlier manifest whose files are gone gives way, for every target": Mutation(
+        "commits that of another target than the first",
+        instead(
+            f"{PREPARATION}._prepared",
+            "target.committer.prepared.is_void(one.record)",
+            "number == 0 and target.committer.prepared.is_void(one.record)",
+        ),
+        lakes=("delta",),  # in Delta the vacuum check is behind it: the second target is Iceberg's
+        targets=2,
+    ),
+    "a coupled query delivers what it prepares in a row log": Mutation(
+        "leaves the batch prepared",
+        without(f"{DELIVERING}.finish", "self._deliver("),
+        targets=3,
+    ),
+    "a coupled query delivers what it finds prepared in a row log": Mutation(
+        "takes a batch for done that an earlier run has prepared and not delivered",
+        without(f"{DELIVERING}.confirm_skipped", "self._deliver("),
+        targets=3,
+    ),
+    "a coupled query ends if a row log is not delivered": Mutation(
+        "goes on behind a batch that a service has not taken",
+        never(f"{DELIVERING}._deliver", "recovered.state is not ManifestState.COMMITTED"),
+        targets=3,
+    ),
     # The table
     "token check (Delta)": Mutation(
         "commits without looking for the batch's token",
@@ -195,7 +297,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "abort rule: only what never reached its commit": Mutation(
         "deletes the files of a batch whose commit has failed",
-        without("datasource/committing.py::abort_batch", "None in messages"),
+        always("datasource/committing.py::abort_batch", "None in messages"),
     ),
     "an unknown outcome of prepare deletes nothing": Mutation(
         "deletes the files of a batch although its manifest may have been stored",
@@ -217,7 +319,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "an earlier manifest whose files are gone gives way": Mutation(
         "commits the manifest of a run that was aborted before its prepare arrived",
-        never(f"{PREPARATION}._prepared", "target.committer.prepared.is_void(one.record)"),
+        instead(f"{PREPARATION}._prepared", "target.committer.prepared.is_void(one.record)", "False"),
         lakes=("iceberg",),  # in Delta the vacuum check is behind it
     ),
     "the table is read before the store": Mutation(
@@ -583,7 +685,7 @@ MUTATIONS: dict[str, Mutation] = {
     "the row log is kept for targets that need it": Mutation(
         "deletes the files of a batch that another target of the query has not delivered",
         instead(f"{REQUESTS}._delete", "one.batch.batch_id not in needed", "True"),
-        test=f"{FANOUT_TESTS}::test_a_target_that_is_down_holds_up_nobody",
+        targets=2,
     ),
     "the row log is not kept for what a target has delivered": Mutation(
         "keeps the files of a batch whose record is behind the progress",
@@ -603,7 +705,7 @@ MUTATIONS: dict[str, Mutation] = {
     "clean-up of the row log: needed by another target": Mutation(
         "deletes what the target itself has delivered",
         instead(f"{ROW_LOGS}._token", "self._progress.settled_by_others(stream, log.location)", "None"),
-        test=f"{FANOUT_TESTS}::test_clean_up_keeps_what_another_target_needs",
+        targets=2,
     ),
     "clean-up of the row log: a new target": Mutation(
         "deletes files that a target without any batch may still prepare",

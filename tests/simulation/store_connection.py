@@ -124,8 +124,13 @@ class StoreConnection(Connection):
 
     def peek(self, batch: Batch) -> ManifestRecord | None:
         """What is known of the batch, with these offsets; without a step."""
-        record: ManifestRecord | None = self._target.record(batch.stream, batch.batch_id)
+        record = self.peek_at(batch.stream, batch.batch_id)
         return record if record is not None and record.batch == batch else None
+
+    def peek_at(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None:
+        """What is known of any batch with this id; without a step."""
+        record: ManifestRecord | None = self._target.record(stream, batch_id)
+        return record
 
 
 class _Words(NamedTuple):
