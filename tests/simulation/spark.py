@@ -153,7 +153,7 @@ class Driver:
         Unless the target that refuses had nothing against it when the others were asked: another process
         has committed its batch, or prepared another one, since.
         """
-        self.connection.last_abandoned = None
+        self.connection.forget_abandoned()
         streams = [batch_of_target(batch, sink).stream for sink in self.query.targets.values()]
         before = [self.connection.peek_at(stream, batch.batch_id) for stream in streams]
         try:

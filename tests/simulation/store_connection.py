@@ -122,6 +122,9 @@ class StoreConnection(Connection):
             self.last_abandoned = expected.batch
         return is_given_up
 
+    def forget_abandoned(self) -> None:
+        self.last_abandoned = None
+
     def peek(self, batch: Batch) -> ManifestRecord | None:
         """What is known of the batch, with these offsets; without a step."""
         record = self.peek_at(batch.stream, batch.batch_id)
