@@ -34,7 +34,17 @@ from penstock.committers.cleaning.deletion import DeletionGuard
 from penstock.committers.contract import Batch, DataFile, Mode
 from penstock.committers.file_tables.files import TableFiles
 from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles
-from penstock.committers.iceberg import catalog, cleanup, committer, expiry, new_table, snapshot, table
+from penstock.committers.iceberg import (
+    catalog,
+    cleanup,
+    committer,
+    expiry,
+    expiry_commit,
+    file_deletion,
+    new_table,
+    snapshot,
+    table,
+)
 from penstock.committers.iceberg.cleanup import IcebergCleanableTable
 from penstock.committers.iceberg.data_files import iceberg_data_files
 from penstock.committers.iceberg.file_schema_check import check_files_fit
@@ -114,10 +124,10 @@ class IcebergSimLake(FileLake):
             patch.setattr(committer, "check_files_fit", _remembering_fit())
             patch.setattr(committer, "plan_target", _remembering_target())
             patch.setattr(snapshot, "iceberg_data_files", _data_files)
-            patch.setattr(expiry, "ThreadPoolExecutor", InlineExecutor)
+            patch.setattr(file_deletion, "ThreadPoolExecutor", InlineExecutor)
             patch.setattr(expiry, "uuid", self._clock)
             read = SimpleNamespace(table_metadata=lambda file: file.read())
-            patch.setattr(expiry, "FromInputFile", read)
+            patch.setattr(expiry_commit, "FromInputFile", read)
             patch.setattr(sink, "datetime", self._clock)
             patch.setattr(sink, "BATCHES_PER_MAINTENANCE", MAINTENANCE_EVERY)
             yield
