@@ -14,6 +14,7 @@ from tests.simulation.deliveries import DeliveryProcess
 from tests.simulation.lake import TableContents
 from tests.simulation.manifest_store import SimulatedStore
 from tests.simulation.query import HEALED_BY_RESTART, Query
+from tests.simulation.request_lake import RequestSimLake
 from tests.simulation.scheduler import DAY_S, HOUR_S
 from tests.simulation.store_connection import clock_of
 from tests.spark_logs import Checkpoint
@@ -268,6 +269,8 @@ class ExternalEvents:
             return False
         if not self.was_rolled_back and None not in map(self._content, self._paths_of(stream, record)):
             return False
+        if isinstance(self.lake, RequestSimLake) and not self.has_deleted_files:
+            return False  # nobody but the product deletes files of a row log
         self.give_up(stream, [record])
         return stream.store.deliveries.skip(stream.key, record.batch.batch_id, "operator", "it is refused")
 
@@ -314,6 +317,8 @@ class ExternalEvents:
         newest = next(iter(stream.store.history(stream.key, 1)), None)
         if newest is None or query.is_retired or newest.batch.batch_id != checkpoint.newest:
             return
+        if isinstance(self.lake, RequestSimLake) and self.world.may_send_in_commit:
+            return  # a part of it may be sent
         self._stop_drivers()
         checkpoint.commits.discard(checkpoint.newest)
         is_lost = stream.store.finish(newest.batch, ManifestState.ABORTED, reason="lost", expected=newest)

@@ -223,9 +223,8 @@ class Query:
         actor = scheduler.spawn("operator", lambda: events.accept_table(stream), is_mortal=False)
         scheduler.run(STEPS_MAX, until=lambda: actor.has_ended)
 
-    def pending(self) -> Sequence[str]:
+    def pending(self, stream: Stream) -> Sequence[str]:
         """Batches that are PREPARED though nothing keeps them from being committed."""
         if self.is_refused or self.is_diverged or self.is_retired:
             return ()
-        pending = (record for stream in self.streams for record in self.store.pending(stream.key))
-        return [f"batch {record.batch.batch_id} of {record.batch.stream}" for record in pending]
+        return [f"batch {r.batch.batch_id} of {r.batch.stream}" for r in self.store.pending(stream.key)]

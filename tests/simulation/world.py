@@ -321,6 +321,11 @@ class World:
         """May a driver have slept while a concurrent driver went on and the store was lost?"""
         return self.plan.concurrent_drivers and self.plan.loses_store
 
+    @property
+    def may_send_in_commit(self) -> bool:
+        """Is a start of the query coupled, so that it sends what it prepares without a delivery?"""
+        return self.plan.delivery is None or self.plan.is_mixed
+
     def next_run(self) -> str:
         self._runs += 1
         return f"r{self._runs}"
@@ -412,7 +417,7 @@ class World:
             missing=seen.missing,
             orphans=len(seen.orphans),
             tokens=seen.tokens,
-            pending=[one for query in self.queries for one in query.pending()],
+            pending=[one for stream in target.events.streams for one in stream.query.pending(stream)],
         )
 
     def _check_logged_batches(self, streams: Sequence[Stream], rows: Counter[int]) -> Iterator[str]:
