@@ -320,6 +320,10 @@ class ExternalEvents:
         if isinstance(self.lake, RequestSimLake) and self.world.may_send_in_commit:
             return  # a part of it may be sent
         self._stop_drivers()
+        tokens = self.lake.contents().tokens if self.lake.exists else ()
+        landed = {batch_id for query_id, batch_id, _ in tokens if query_id == stream.key.query_id}
+        if newest.batch.batch_id in landed or self.world.scheduler.in_flight:
+            return  # the product aborts nothing that is in the table, or may come into it
         checkpoint.commits.discard(checkpoint.newest)
         is_lost = stream.store.finish(newest.batch, ManifestState.ABORTED, reason="lost", expected=newest)
         self.world.scheduler.log(f"  {newest.batch.batch_id} of {stream.target.name}: {is_lost}")
