@@ -19,7 +19,7 @@ from penstock.committers.errors import (
     TableNotSupportedError,
 )
 from penstock.committers.store.sql import SqlManifestStore
-from penstock.testing.conformance.query import Query
+from penstock.testing.conformance.query import Query, committables
 
 LENGTH, ROWS = 16, 512
 FLOATS = pa.list_(pa.float32())
@@ -112,7 +112,7 @@ def test_vectors_that_do_not_fit_become_dead_letters(harness: LanceHarness, stor
     messages = query.run(store, query.batch(0), vectors(values))
 
     assert harness.table().to_table()["id"].to_pylist() == [0, 2, 3]
-    assert [message.committable.rows for message in messages] == [5]
+    assert [one.rows for one in committables(messages)] == [5]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ with open(sys.argv[2], "wb") as file:
 WRITE = """
 import pickle, sys
 import pyarrow as pa
-from penstock.datasource.task import TaskAttempt
+from penstock.datasource.spark.task import TaskAttempt
 with open(sys.argv[1], "rb") as file:
     _, writer = pickle.load(file)
 with pa.memory_map(sys.argv[2]) as file:

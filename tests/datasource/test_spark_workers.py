@@ -59,8 +59,8 @@ def test_archives_of_the_user_may_change(name: str, tmp_path: Path, monkeypatch:
 
 GARBAGE = """
 import gc, sys, weakref
-import penstock.datasource.planning
-from penstock.datasource.spark_workers import release_caches
+import penstock.datasource.planning.plan
+from penstock.datasource.spark.spark_workers import release_caches
 
 class Ring:
     def __init__(self):
