@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         AlreadyCommitted,
         AttemptId,
         Batch,
-        CheckToken,
         Committed,
         Conflict,
         DataFile,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
         Outcome,
         PlannedBatch,
         StreamKey,
-        Target,
         TaskWriter,
         TaskWriterFactory,
         Token,
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from .committers.progress import BatchInDelivery, Progress, ProgressStore, StoresProgress
     from .committers.protocol.token_check import is_committed
     from .committers.requests.contract import ChecksDestination, RowPlace
+    from .committers.target import CheckToken, Target
     from .datasource.destinations import DestinationType, QueryRecords
     from .datasource.options.declaring import declared, option, optional, options_of, passed_on
     from .datasource.options.delivery import DeliveryOptions
@@ -85,7 +84,6 @@ _HOME = {
         "AlreadyCommitted",
         "AttemptId",
         "Batch",
-        "CheckToken",
         "Committed",
         "Conflict",
         "DataFile",
@@ -95,7 +93,6 @@ _HOME = {
         "Outcome",
         "PlannedBatch",
         "StreamKey",
-        "Target",
         "TaskWriter",
         "TaskWriterFactory",
         "Token",
@@ -105,6 +102,7 @@ _HOME = {
     "committers.file_tables.file_manifests": ("FileManifests",),
     "committers.progress": ("BatchInDelivery", "Progress", "ProgressStore", "StoresProgress"),
     "committers.protocol.token_check": ("is_committed",),
+    "committers.target": ("CheckToken", "Target"),
     "datasource.spark.base_source": ("PenstockDataSource",),
     "datasource.destinations": ("DestinationType", "QueryRecords"),
     "datasource.options.declaring": ("declared", "passed_on", "option", "optional", "options_of"),

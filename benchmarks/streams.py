@@ -16,7 +16,6 @@ import pyarrow as pa
 from penstock.committers.contract import (
     AttemptId,
     Batch,
-    CheckToken,
     Committable,
     Conflict,
     DataFile,
@@ -25,6 +24,7 @@ from penstock.committers.contract import (
     Outcome,
     StreamKey,
 )
+from penstock.committers.target import CheckToken
 from penstock.datasource.committing import commit_batch
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink

@@ -8,21 +8,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..committers.contract import (
-    Batch,
-    Committable,
-    ContentT,
-    Manifest,
-    PayloadCommitter,
-    PayloadT,
-    StreamKey,
-    Target,
-)
+from ..committers.contract import Batch, Committable, ContentT, Manifest, PayloadT, StreamKey
 from ..committers.errors import PenstockError, of_target
 from ..committers.protocol.decoupled import DecoupledCommitter, DeliveringCommitter
 from ..committers.protocol.preparing import BatchCommitter, Preparation, TargetBatch
 from ..committers.protocol.two_phase import TwoPhaseCommitter
 from ..committers.store.sql import SqlManifestStore, open_store, open_store_in_memory
+from ..committers.target import PayloadCommitter, Target
 from ..committers.texts.safe_text import get_logger
 from ..writers.parts import PartPayloads
 from .dead_letters import letter_sink_of, try_to_deliver_letters

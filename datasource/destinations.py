@@ -16,9 +16,10 @@ from .stored.stored_table import Cleanable, StoredTable
 from .stored.table_access import TableAccess
 
 if TYPE_CHECKING:
-    from ..committers.contract import Committer, DataFile, Manifest, StreamKey
+    from ..committers.contract import DataFile, Manifest, StreamKey
     from ..committers.store.sql import SqlManifestStore
     from ..committers.store.status import StreamStatus
+    from ..committers.target import Committer
 
 
 class QueryRecords(Protocol):

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
-from ..committers.contract import Batch, DataFile, DataFiles, Manifest, PartitionField, SortField, Target
+from ..committers.contract import Batch, DataFile, DataFiles, Manifest, PartitionField, SortField
 from ..committers.deliveries.contract import Mergeable
 from ..committers.errors import ConfigurationError, RetryableError
 from ..committers.file_tables.manifest import LakeManifest, build_manifest, decode, manifest_of
 from ..committers.file_tables.merge import MergeableFiles
+from ..committers.target import Target
 from ..writers.parquet.data_file_config import ROW_GROUP_ROWS
 from ..writers.parquet.file_names import parse_file_name
 from ..writers.parquet.write_config import WriteConfig

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol
 
-from ..committers.contract import Batch, ContentT, PayloadT, Target
+from ..committers.contract import Batch, ContentT, PayloadT
+from ..committers.target import Target
 from ..writers.local_path import local_path
 from .options.delivery import DeliveryOptions
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from ..committers.contract import (
     Batch,
-    Committer,
     ContentT,
     ContentT_contra,
     Manifest,
@@ -20,10 +19,10 @@ from ..committers.contract import (
     PartitionField,
     PayloadT,
     StreamKey,
-    Target,
 )
 from ..committers.errors import TableChangedError
 from ..committers.progress import with_store
+from ..committers.target import Committer, Target
 from .options.delivery import DeliveryOptions
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
-from ..contract import NO_LETTERS, Committer, DeadLetters, Manifest, ManifestRecord, StreamKey, Token
+from ..contract import NO_LETTERS, DeadLetters, Manifest, ManifestRecord, StreamKey, Token
 from ..errors import FencedError
+from ..target import Committer
 
 BATCHES_READ = 500
 """Most batches that are read from the store at a time."""

@@ -26,16 +26,7 @@ from datetime import datetime, timezone
 from typing import Protocol
 
 from .. import crash_points
-from ..contract import (
-    AlreadyCommitted,
-    Committed,
-    Committer,
-    Manifest,
-    ManifestRecord,
-    ManifestState,
-    StreamKey,
-    Token,
-)
+from ..contract import AlreadyCommitted, Committed, Manifest, ManifestRecord, ManifestState, StreamKey, Token
 from ..errors import (
     CheckpointMismatchError,
     FencedError,
@@ -47,6 +38,7 @@ from ..protocol.checkpoint_forks import CheckpointForks
 from ..protocol.commit_runner import CommitRunner, Retry, stored_manifest
 from ..protocol.decision import Action, TokenPosition, decide, token_position
 from ..store.contract import ManifestStore
+from ..target import Committer
 from .contract import Delivery, DeliveryState, DeliveryStore, Lease, Mergeable
 from .due_batches import DueBatches
 from .policy import DeliveryPolicy, policy_for

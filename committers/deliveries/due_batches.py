@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from itertools import chain, takewhile
 
-from ..contract import Committer, Manifest, ManifestRecord, StreamKey
+from ..contract import Manifest, ManifestRecord, StreamKey
 from ..protocol.commit_runner import stored_manifest
 from ..store.contract import ManifestStore
+from ..target import Committer
 from .contract import BATCHES_READ, DeliveryState, DeliveryStore, Mergeable
 from .policy import DeliveryPolicy, due, is_put_off
 

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ..contract import Committer
+from ..target import Committer
 from .contract import Backlog, DeliveryState, Mergeable
 
 MIB = 1024 * 1024

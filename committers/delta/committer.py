@@ -26,17 +26,7 @@ import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
 
 from .. import crash_points
-from ..contract import (
-    AlreadyCommitted,
-    Batch,
-    CheckToken,
-    Committed,
-    Conflict,
-    DataFiles,
-    Manifest,
-    Outcome,
-    Token,
-)
+from ..contract import AlreadyCommitted, Batch, Committed, Conflict, DataFiles, Manifest, Outcome, Token
 from ..errors import (
     RetryableError,
     SchemaMismatchError,
@@ -48,6 +38,7 @@ from ..file_tables.manifest import LakeManifest, decode
 from ..file_tables.table_changes import check_not_behind
 from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import is_committed
+from ..target import CheckToken
 from .checks import check_supported
 from .commit_writer import CommitWriter
 from .files import delta_files

@@ -13,16 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .. import crash_points
-from ..contract import (
-    AlreadyCommitted,
-    CheckToken,
-    Committed,
-    Conflict,
-    DataFiles,
-    Manifest,
-    Outcome,
-    Token,
-)
+from ..contract import AlreadyCommitted, Committed, Conflict, DataFiles, Manifest, Outcome, Token
 from ..errors import (
     PenstockError,
     RetryableError,
@@ -35,6 +26,7 @@ from ..file_tables.table_changes import check_not_behind
 from ..postgres.address import quoted
 from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import is_committed
+from ..target import CheckToken
 from ..texts.safe_text import get_logger
 from . import connection, fence
 from .connection import ConversionError, DatabaseError, Lake, LakeServer, is_conflict, literal

@@ -12,20 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from ..contract import (
-    AlreadyCommitted,
-    CheckToken,
-    Committed,
-    Conflict,
-    DataFiles,
-    Manifest,
-    Outcome,
-    Token,
-)
+from ..contract import AlreadyCommitted, Committed, Conflict, DataFiles, Manifest, Outcome, Token
 from ..crash_points import reach
 from ..errors import CommitStateUnknownError, ConfigurationError, RetryableError, TableChangedError
 from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import is_committed
+from ..target import CheckToken
 from ..texts.safe_text import get_logger
 from .catalog import add_partitions
 from .journal import Journal

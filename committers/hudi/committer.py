@@ -18,21 +18,12 @@ from datetime import datetime, timezone
 
 from .. import crash_points
 from ..cleaning.deletion import is_relative
-from ..contract import (
-    AlreadyCommitted,
-    CheckToken,
-    Committed,
-    Conflict,
-    DataFile,
-    DataFiles,
-    Manifest,
-    Outcome,
-    Token,
-)
+from ..contract import AlreadyCommitted, Committed, Conflict, DataFile, DataFiles, Manifest, Outcome, Token
 from ..errors import NEXT_TRY, CommitStateUnknownError, RetryableError, SchemaMismatchError, TableChangedError
 from ..file_tables.manifest import LakeManifest, decode
 from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import is_committed
+from ..target import CheckToken
 from ..texts.safe_text import get_logger
 from .claims import Claim, Claims, recorded_origin
 from .commit_metadata import commit_metadata, inflight_metadata

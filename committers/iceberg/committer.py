@@ -16,17 +16,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from .. import crash_points
-from ..contract import (
-    AlreadyCommitted,
-    Batch,
-    CheckToken,
-    Committed,
-    Conflict,
-    DataFiles,
-    Manifest,
-    Outcome,
-    Token,
-)
+from ..contract import AlreadyCommitted, Batch, Committed, Conflict, DataFiles, Manifest, Outcome, Token
 from ..error_causes import retryable
 from ..errors import (
     NEXT_TRY,
@@ -40,6 +30,7 @@ from ..file_tables.files import TableFiles
 from ..file_tables.manifest import LakeManifest, decode
 from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import EarlierDigest, has_batch, is_committed
+from ..target import CheckToken
 from .address import IcebergAddress
 from .branch import ensure_branch
 from .catalog import CatalogConfig, io_properties, known_properties, redacted

@@ -22,16 +22,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from .. import crash_points
-from ..contract import (
-    AlreadyCommitted,
-    CheckToken,
-    Committed,
-    Conflict,
-    DataFiles,
-    Manifest,
-    Outcome,
-    Token,
-)
+from ..contract import AlreadyCommitted, Committed, Conflict, DataFiles, Manifest, Outcome, Token
 from ..delta.files import delta_files
 from ..errors import RetryableError
 from ..file_tables.clock import now_ms
@@ -40,6 +31,7 @@ from ..file_tables.merged_batches import merged_note
 from ..file_tables.table_changes import check_not_behind
 from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import is_committed
+from ..target import CheckToken
 from .fragments import new_fragments
 from .library import in_short, is_local, load_if_there
 from .schema import check_files_fit, with_metadata

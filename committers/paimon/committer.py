@@ -16,22 +16,14 @@ from contextlib import suppress
 from typing import Any
 
 from .. import crash_points
-from ..contract import (
-    AlreadyCommitted,
-    CheckToken,
-    Committed,
-    Conflict,
-    DataFiles,
-    Manifest,
-    Outcome,
-    Token,
-)
+from ..contract import AlreadyCommitted, Committed, Conflict, DataFiles, Manifest, Outcome, Token
 from ..errors import TableChangedError
 from ..file_tables.clock import now_ms
 from ..file_tables.manifest import LakeManifest, decode
 from ..file_tables.merged_batches import merged_note
 from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import is_committed
+from ..target import CheckToken
 from ..texts.safe_text import get_logger
 from .features import refuse_unsupported
 from .files import files_of

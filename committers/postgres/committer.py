@@ -15,17 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from .. import crash_points
-from ..contract import (
-    AlreadyCommitted,
-    Batch,
-    CheckToken,
-    Committed,
-    Conflict,
-    DeadLetters,
-    Manifest,
-    Outcome,
-    Token,
-)
+from ..contract import AlreadyCommitted, Batch, Committed, Conflict, DeadLetters, Manifest, Outcome, Token
 from ..dead_letters import BadRows, DeadLetterMax
 from ..errors import (
     NEXT_TRY,
@@ -36,6 +26,7 @@ from ..errors import (
 from ..protocol.decision import is_in_table
 from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import is_committed
+from ..target import CheckToken
 from ..texts.safe_text import get_logger
 from . import fence, refused_rows
 from .address import PostgresAddress, quoted

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from ..contract import Batch, Committer, ManifestRecord, ManifestState, StreamKey, Token
+from ..contract import Batch, ManifestRecord, ManifestState, StreamKey, Token
 from ..errors import CheckpointMismatchError
 from ..store.contract import ManifestStore
+from ..target import Committer
 from .decision import Action, TokenPosition, token_position
 
 DigestOf: TypeAlias = Callable[[int], "str | None"]

@@ -13,19 +13,10 @@ from datetime import datetime, timezone
 from functools import partial
 
 from .. import crash_points
-from ..contract import (
-    AlreadyCommitted,
-    Batch,
-    Committed,
-    Committer,
-    Conflict,
-    HoldsRefusedRows,
-    Manifest,
-    ManifestState,
-    Token,
-)
+from ..contract import AlreadyCommitted, Batch, Committed, Conflict, Manifest, ManifestState, Token
 from ..errors import NEXT_TRY, CheckpointMismatchError, FencedError, RetryableError
 from ..store.contract import ManifestStore
+from ..target import Committer, HoldsRefusedRows
 from .batch_writes import COMMIT_WITHIN, batch_write_of
 from .checkpoint_forks import CheckpointForks
 

@@ -15,19 +15,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Generic
 
-from ..contract import (
-    Batch,
-    Committable,
-    Manifest,
-    ManifestRecord,
-    ManifestState,
-    PayloadCommitter,
-    PayloadT,
-    StreamKey,
-    Token,
-)
+from ..contract import Batch, Committable, Manifest, ManifestRecord, ManifestState, PayloadT, StreamKey, Token
 from ..errors import CheckpointMismatchError, RetryableError
 from ..store.contract import ManifestStore, Prepared
+from ..target import PayloadCommitter
 from .checkpoint_forks import CheckpointForks, DigestOf, refused
 from .commit_runner import CommitRunner, Retry
 from .decision import REFUSALS, Action, TokenPosition, decide, decide_when_read, token_position

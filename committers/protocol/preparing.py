@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol
 
 from .. import crash_points
-from ..contract import Batch, Committable, Manifest, ManifestRecord, ManifestState, PayloadCommitter, PayloadT
+from ..contract import Batch, Committable, Manifest, ManifestRecord, ManifestState, PayloadT
 from ..errors import FencedError, PenstockError, RetryableError, of_target
 from ..store.contract import ManifestStore, Prepared, PrepareRequest
+from ..target import PayloadCommitter
 from .checkpoint_forks import mismatch
 from .commit_runner import stored_manifest
 from .decision import is_in_table

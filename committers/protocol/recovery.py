@@ -14,18 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import crash_points
-from ..contract import (
-    NO_LETTERS,
-    Batch,
-    Committer,
-    DeadLetters,
-    HoldsRefusedRows,
-    ManifestRecord,
-    ManifestState,
-    StreamKey,
-)
+from ..contract import NO_LETTERS, Batch, DeadLetters, ManifestRecord, ManifestState, StreamKey
 from ..errors import RetryableError, SchemaMismatchError, TableChangedError
 from ..store.contract import ManifestStore
+from ..target import Committer, HoldsRefusedRows
 from .checkpoint_forks import CheckpointForks, mismatch, never_came_back, refused
 from .commit_runner import CommitRunner, stored_manifest
 from .decision import REFUSALS, Action, decide, is_in_table, token_position

@@ -19,18 +19,10 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Generic
 
-from ..contract import (
-    AlreadyCommitted,
-    Batch,
-    Committable,
-    Committed,
-    Manifest,
-    ManifestState,
-    PayloadCommitter,
-    PayloadT,
-)
+from ..contract import AlreadyCommitted, Batch, Committable, Committed, Manifest, ManifestState, PayloadT
 from ..errors import RetryableError, SchemaMismatchError, TableChangedError
 from ..store.contract import ManifestStore, Prepared
+from ..target import PayloadCommitter
 from .checkpoint_forks import CheckpointForks, DigestOf, refused
 from .commit_runner import CommitRunner, Retry, stored_manifest
 from .decision import REFUSALS, Action, decide, decide_when_read, token_position

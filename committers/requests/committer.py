@@ -13,21 +13,13 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from .. import crash_points
-from ..contract import (
-    AlreadyCommitted,
-    CheckToken,
-    Committed,
-    Conflict,
-    Manifest,
-    Outcome,
-    StreamKey,
-    Token,
-)
+from ..contract import AlreadyCommitted, Committed, Conflict, Manifest, Outcome, StreamKey, Token
 from ..dead_letters import BadRows, DeadLetterMax
 from ..errors import ConfigurationError, FencedError, PenstockError
 from ..progress import Progress, ProgressStore
 from ..protocol.token_check import other_offsets
 from ..row_log.log import LoggedBatch, RowLog
+from ..target import CheckToken
 from ..texts.safe_text import get_logger
 from .content import RequestManifests, RequestPayload
 from .contract import Counters, Requests, Sent

@@ -20,13 +20,13 @@ from ...committers.contract import (
     PayloadT,
     PlannedBatch,
     StreamKey,
-    Target,
     Token,
 )
 from ...committers.errors import RetryableError, TableChangedError
 from ...committers.protocol.checkpoint_forks import DigestOf
 from ...committers.protocol.decision import Action
 from ...committers.protocol.decoupled import DecoupledCommitter
+from ...committers.target import Target
 from ...committers.texts.safe_text import get_logger
 from ..options.delivery import DeliveryOptions
 from ..settings import register_stream

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Batch, Committer
+from ...committers.contract import Batch
 from ...committers.errors import CheckpointMismatchError, TableChangedError, shown
+from ...committers.target import Committer
 from ...committers.texts.safe_text import get_logger
 from ..options.stream import NewQuery, StreamOptions, normalized_location, origins_of
 from ..sink import Destination, SupportsOrigins

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...committers.contract import Batch, Committer
+from ...committers.contract import Batch
 from ...committers.errors import CheckpointMismatchError
 from ...committers.origins import origin
 from ...committers.progress import StoresProgress
+from ...committers.target import Committer
 from ...committers.texts.safe_text import get_logger
 from ..options.stream import NewTarget, normalized_location
 from ..sink import Destination, Sink, SupportsOrigins

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...committers.cleaning.cleanup import CleanableTable, NameParser
-    from ...committers.contract import Committer, StreamKey
+    from ...committers.contract import StreamKey
     from ...committers.store.sql import SqlManifestStore
+    from ...committers.target import Committer
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,17 +18,16 @@ from ...committers.contract import (
     AttemptId,
     Batch,
     Committable,
-    Committer,
     Manifest,
     ManifestState,
     StreamKey,
-    Target,
     TaskWriter,
 )
 from ...committers.progress import StoresProgress, with_store
 from ...committers.protocol.recovery import Recovered
 from ...committers.store.sql import SqlManifestStore
 from ...committers.store.status import StreamStatus
+from ...committers.target import Committer, Target
 from ...datasource.committing import abort_batch, commit_batch, manifest_of
 from ...datasource.planning.batch_plan import BatchPlan, CommittableMessage, PlannedTarget
 from ...datasource.planning.plan import plan_batch

@@ -15,20 +15,13 @@ import pytest
 from tests.support.lakes import LAKES, LakeTable
 from tests.support.query import Query, Written
 
-from penstock.committers.contract import (
-    Batch,
-    DataFiles,
-    ManifestRecord,
-    ManifestState,
-    PayloadCommitter,
-    StreamKey,
-    Token,
-)
+from penstock.committers.contract import Batch, DataFiles, ManifestRecord, ManifestState, StreamKey, Token
 from penstock.committers.errors import CheckpointMismatchError, RetryableError
 from penstock.committers.protocol.decision import Action
 from penstock.committers.protocol.decoupled import DecoupledCommitter
 from penstock.committers.protocol.two_phase import TwoPhaseCommitter
 from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.target import PayloadCommitter
 from penstock.testing.faults import crash_at
 
 PREPARED, COMMITTED, ABORTED = ManifestState.PREPARED, ManifestState.COMMITTED, ManifestState.ABORTED

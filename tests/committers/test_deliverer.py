@@ -23,13 +23,11 @@ from tests.support.stores import HandClock
 from penstock import testing
 from penstock.committers.contract import (
     AlreadyCommitted,
-    CheckToken,
     Committed,
     DataFiles,
     Manifest,
     ManifestState,
     Outcome,
-    PayloadCommitter,
 )
 from penstock.committers.deliveries.contract import Lease, check_none_committed
 from penstock.committers.deliveries.deliverer import Compactor, StreamDelivery
@@ -50,6 +48,7 @@ from penstock.committers.file_tables.merge import merge
 from penstock.committers.file_tables.merged_batches import merged_note, recorded_digest
 from penstock.committers.protocol.commit_runner import Retry
 from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.target import CheckToken, PayloadCommitter
 from penstock.datasource.file_table import FileTable
 from penstock.datasource.sink import check_same_table
 from penstock.testing.faults import at_point, crash_at

@@ -10,8 +10,9 @@ from tests.simulation.object_store import ObjectStore
 from tests.simulation.plan import Plan
 from tests.simulation.scheduler import Scheduler
 
-from penstock.committers.contract import AttemptId, Committer, DataFile, DataFiles, Manifest
+from penstock.committers.contract import AttemptId, DataFile, DataFiles, Manifest
 from penstock.committers.file_tables.manifest import decode
+from penstock.committers.target import Committer
 from penstock.writers.parquet.file_names import FileNames, parse_file_name
 
 

@@ -51,12 +51,7 @@ from tests.spark_logs import Checkpoint, SparkError
 from penstock.cli import admin
 from penstock.committers import crash_points
 from penstock.committers.cleaning.cleanup import CleanableTable, NameParser
-from penstock.committers.contract import (
-    Committer,
-    Manifest,
-    ManifestState,
-    StreamKey,
-)
+from penstock.committers.contract import Manifest, ManifestState, StreamKey
 from penstock.committers.errors import PenstockError
 from penstock.committers.file_tables import manifest as lake_manifest
 from penstock.committers.progress import with_store
@@ -64,6 +59,7 @@ from penstock.committers.protocol import decoupled
 from penstock.committers.protocol.commit_runner import CommitRunner
 from penstock.committers.protocol.two_phase import TwoPhaseCommitter
 from penstock.committers.store.delivery_queries import DeliveryPhase
+from penstock.committers.target import Committer
 from penstock.datasource import committing
 from penstock.datasource.file_table import CleanableFiles
 from penstock.datasource.options.file_tables import FileTableOptions

@@ -18,13 +18,13 @@ from penstock.committers.contract import (
     Manifest,
     ManifestState,
     Mode,
-    PayloadCommitter,
 )
 from penstock.committers.file_tables.manifest import LakeManifest, build_manifest
 from penstock.committers.protocol.commit_runner import Retry
 from penstock.committers.protocol.two_phase import TwoPhaseCommitter
 from penstock.committers.store.contract import ManifestStore
 from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.target import PayloadCommitter
 from penstock.datasource.file_table import FileTable
 from penstock.datasource.planning.batch_plan import BatchPlan, CommittableMessage
 from penstock.datasource.planning.plan import store_url

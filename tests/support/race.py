@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 
-from penstock.committers.contract import Committer, Conflict, Manifest
+from penstock.committers.contract import Conflict, Manifest
+from penstock.committers.target import Committer
 
 TIMEOUT_S = 60
 

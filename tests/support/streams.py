@@ -23,7 +23,6 @@ from tests.support.lakes import DeltaLake, IcebergLake, LakeTable, ids_alone
 from penstock.committers.contract import (
     AttemptId,
     Batch,
-    Committer,
     Conflict,
     DataFile,
     Manifest,
@@ -38,6 +37,7 @@ from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles,
 from penstock.committers.iceberg.address import IcebergAddress
 from penstock.committers.iceberg.catalog import EMBEDDED_NAME, CatalogConfig
 from penstock.committers.iceberg.committer import IcebergTableCommitter
+from penstock.committers.target import Committer
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.iceberg.sink import IcebergSink
 
