@@ -30,6 +30,7 @@ from tests.support.files import FilesHarness
 from penstock.committers.cleaning import cleanup
 from penstock.committers.contract import Committed, DataFile, Manifest, Token
 from penstock.committers.delta import committer as delta_committer
+from penstock.committers.delta.commit_writer import CommitWriter
 from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.errors import ManifestCorruptError, RetryableError, SchemaMismatchError
 from penstock.committers.file_tables.file_manifests import FileManifests
@@ -184,7 +185,7 @@ def _commit_with_stale_cache(commit: Any, table: DeltaTableCommitter, *args: Any
     return outcome
 
 
-def _only_the_last(_is_in: Any, _table: Any, _view: Any, token: Any, manifest: Manifest) -> bool:
+def _only_the_last(_is_committed: Any, _table: Any, _view: Any, token: Any, manifest: Manifest) -> bool:
     return bool(token.batch_id == manifest.batch.batch_id)
 
 
@@ -229,7 +230,7 @@ MUTATIONS = {
         "a_delivered_batch_is_not_written_again_if_the_store_was_lost",
     ),
     "a commit that does not read the token": DeltaMutation(
-        returning(DeltaTableCommitter, "_is_in", False),
+        returning(DeltaTableCommitter, "_is_committed", False),
         "a_commit_that_is_repeated_adds_nothing",
         "a_concurrent_driver_that_commits_first_is_noticed_by_the_commit",
         a_committed_batch_whose_response_was_lost_is_not_added_again={"batch_id": 0},
@@ -237,7 +238,7 @@ MUTATIONS = {
         two_drivers_that_commit_one_batch_at_once_add_it_once={"batch_id": 1},
     ),
     "only the batch of the token counts as committed": DeltaMutation(
-        method(DeltaTableCommitter, "_is_in", _only_the_last),
+        method(DeltaTableCommitter, "_is_committed", _only_the_last),
         "a_batch_before_the_token_adds_nothing",
     ),
     "the token of the first batch": Mutation(
@@ -364,10 +365,10 @@ MUTATIONS = {
     ),
     "an overwrite on a newer version than the one whose token was checked": DeltaMutation(
         method(
-            DeltaTableCommitter,
-            "_commit_by_library",
-            lambda real, it, _, manifest, content, version: real(
-                it, it._newest(content), manifest, content, version
+            CommitWriter,
+            "write",
+            lambda real, it, _, manifest, content: real(
+                it, it._snapshot_cache.load(it._uri, it._options), manifest, content
             ),
         ),
         "a_batch_that_overwrites_late_removes_nothing_of_the_next_batch",
