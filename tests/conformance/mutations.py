@@ -38,7 +38,7 @@ from penstock.committers.file_tables.reserved_names import ReservedNames
 from penstock.committers.postgres.connection import PostgresServer
 from penstock.committers.protocol import decision, token_check
 from penstock.committers.protocol.decision import Action, RecordStatus
-from penstock.committers.protocol.preparing import Preparation
+from penstock.committers.protocol.preparing import Preparation, PreparedBatches
 from penstock.committers.protocol.recovery import Recovery
 from penstock.committers.store import contents
 from penstock.committers.store.deliveries import SqlDeliveries
@@ -313,7 +313,7 @@ MUTATIONS = {
         "a_missing_payload_that_no_replay_writes_again_is_an_error",
     ),
     "files of a fenced run stay": Mutation(
-        returning(Preparation, "delete", 0),
+        returning(PreparedBatches, "discard", 0),
         "a_run_that_was_taken_over_commits_nothing",
     ),
     "rows from other offsets that are dropped silently": Mutation(
