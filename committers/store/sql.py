@@ -79,7 +79,6 @@ def open_store_in_memory(clock: Clock = utc_now) -> SqlManifestStore:
 
 @waits(
     "claim",
-    "prepare",
     "prepare_all",
     "record",
     "manifest",
