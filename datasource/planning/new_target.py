@@ -7,6 +7,7 @@ the option `newTarget` says that it is meant.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...committers.contract import Batch
@@ -75,6 +76,34 @@ def starts_with(store: SqlManifestStore, sink: Sink[Any, Any], prefix: str, batc
     last = next((one.batch.batch_id for one in store.history(batch.stream, 1)), -1)
     _accept(sink, store, prefix, batch, last)
     return True
+
+
+def report_left_targets(store: SqlManifestStore, batch: Batch, addresses: Sequence[str]) -> None:
+    """Warn once in a process of targets that had the batch before, and that the query has no longer.
+
+    Args:
+        addresses: of all targets that it has
+    """
+    query_id = batch.stream.query_id
+    if batch.batch_id == 0 or (query_id, *addresses) in _asked:
+        return
+    _asked.add((query_id, *addresses))
+    left = [stream for stream in store.streams_of(query_id) if stream.table_uri not in addresses]
+    records = {stream.table_uri: store.record(stream, batch.batch_id - 1) for stream in left}
+    names = [uri for uri, record in records.items() if record is not None and not record.awaits_replay]
+    if names:
+        logger.warning(
+            "The query %s no longer writes to %s: its rows are missing there from batch %d on. What is "
+            "prepared for it is still delivered. If that is not intended, stop the query now, and start it "
+            "with all targets.",
+            query_id,
+            ", ".join(names),
+            batch.batch_id,
+        )
+
+
+_asked: set[tuple[str, ...]] = set()
+"""Queries of this process with their targets, for which `report_left_targets` has asked the store."""
 
 
 def _accept(sink: Destination, store: SqlManifestStore, prefix: str, batch: Batch, last: int) -> None:

@@ -34,7 +34,7 @@ from .batch_plan import BatchPlan, PlannedTarget
 from .decoupled_planning import plan_decoupled
 from .event_time import event_time_column
 from .new_query import check_new_query
-from .new_target import can_start_with, check_new_target, starts_with
+from .new_target import can_start_with, check_new_target, report_left_targets, starts_with
 from .plan_cache import PLANS, PlanCache, PlanKey
 from .source_files import check_apart_from_source
 
@@ -84,6 +84,7 @@ def plan_batch(
     event_time = event_time_column(rows, query.options.event_time)
     batches = {name: batch_of_target(batch, sink) for name, sink in targets.items()}
     _check_replays(query, store, batches, digest_of)
+    report_left_targets(store, batch, [sink.table_uri for sink in targets.values()])
     planned: dict[str, PlannedBatch[Any, Any]] = {}
     for name, sink in targets.items():
         key = PlanKey(batches[name].stream, sink, rows, overwrite, query.siblings)

@@ -310,6 +310,20 @@ def test_a_target_that_comes_back_reports_the_batches_that_it_missed(fanout: Fan
     assert fanout.ids("ice") == [0, 1, 4, 5]
 
 
+def test_targets_that_get_no_more_rows_are_named_once(
+    fanout: Fanout, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if another sink is started on the checkpoint of a fan-out."""
+    run(fanout, fanout.query(), 0)
+    alone = Query(fanout.lake, options={"delivery": "decoupled"})
+    for batch_id in (1, 2):
+        run(fanout, alone, batch_id)
+    (warning,) = [text for text in caplog.messages if "no longer writes to" in text]
+    assert all(fanout.stream(name).table_uri in warning for name in ("ice", "search", "events"))
+    assert fanout.stream("lake").table_uri not in warning
+    assert "from batch 1 on" in warning
+
+
 def test_batches_of_a_target_that_was_removed_are_still_delivered(fanout: Fanout) -> None:
     run(fanout, fanout.query(), 0)
     run(fanout, fanout.query("lake", "events"), 1, run_id="r2")
