@@ -45,6 +45,10 @@ ENGINES = ("append", "compact", "vacuum", "expire", "roll_back")
 """Of these, what other engines do to the table."""
 
 
+LOOKS_MAX, LOOK_S = 20, 3.0
+"""For a batch that can be aborted."""
+
+
 @dataclass
 class ExternalEvents:
     """What happens to one table, and to the store and the checkpoint, beside the query. Each event is a
@@ -312,21 +316,41 @@ class ExternalEvents:
         """The newest batch of one target is aborted while no driver runs: its replay writes it for that
         target alone.
         """
-        stream = self._some_stream()
-        query, checkpoint = stream.query, stream.checkpoint
-        newest = next(iter(stream.store.history(stream.key, 1)), None)
-        if newest is None or query.is_retired or newest.batch.batch_id != checkpoint.newest:
+        stream, scheduler = self._some_stream(), self.world.scheduler
+        for _ in range(LOOKS_MAX):
+            record = self._abortable(stream)
+            if record is not None:
+                break
+            scheduler.sleep(LOOK_S)
+        else:
             return
-        if isinstance(self.lake, RequestSimLake) and self.world.may_send_in_commit:
-            return  # a part of it may be sent
         self._stop_drivers()
+        checkpoint, batch_id = stream.checkpoint, record.batch.batch_id
+        checkpoint.commits.discard(batch_id)
+        if checkpoint.newest > batch_id:
+            del checkpoint.offsets[checkpoint.newest]
+        is_aborted = stream.store.finish(record.batch, ManifestState.ABORTED, reason="lost", expected=record)
+        assert is_aborted, f"{record} is what the store has"
+        scheduler.log(f"  batch {batch_id} of target {self.target.name} is aborted")
+
+    def _abortable(self, stream: Stream) -> ManifestRecord | None:
+        """The stream's newest batch if Spark can run it again and it is prepared, without a step.
+
+        The product aborts nothing that is in the table, or may come into it. No target has a later batch.
+        """
+        record = next(iter(stream.store.history(stream.key, 1)), None)
+        if record is None or record.state is not ManifestState.PREPARED or record.delivery_id is not None:
+            return None
+        batch_id, newest = record.batch.batch_id, stream.checkpoint.newest
+        if stream.is_retired or newest - batch_id not in (0, 1) or self.world.scheduler.in_flight:
+            return None
+        if any(one.store.record(one.key, batch_id + 1) for one in stream.query.streams):
+            return None
+        if isinstance(self.lake, RequestSimLake) and self.world.may_send_in_commit:
+            return None  # a part of it may be sent
         tokens = self.lake.contents().tokens if self.lake.exists else ()
         landed = {batch_id for query_id, batch_id, _ in tokens if query_id == stream.key.query_id}
-        if newest.batch.batch_id in landed or self.world.scheduler.in_flight:
-            return  # the product aborts nothing that is in the table, or may come into it
-        checkpoint.commits.discard(checkpoint.newest)
-        is_lost = stream.store.finish(newest.batch, ManifestState.ABORTED, reason="lost", expected=newest)
-        self.world.scheduler.log(f"  {newest.batch.batch_id} of {stream.target.name}: {is_lost}")
+        return None if batch_id in landed else record
 
     def _some_query(self) -> Query:
         return self.world.scheduler.rng.choice(self.world.queries)

@@ -701,8 +701,7 @@ MUTATIONS: dict[str, Mutation] = {
     "clean-up of the row log: needed by another target": Mutation(
         "deletes what the target itself has delivered",
         instead(f"{ROW_LOGS}._token", "self._progress.settled_by_others(stream, log.location)", "None"),
-        events=("collect_garbage", "park"),
-        targets=2,
+        test=f"{FANOUT_TESTS}::test_clean_up_keeps_what_another_target_needs",
     ),
     "clean-up of the row log: a new target": Mutation(
         "deletes files that a target without any batch may still prepare",

@@ -17,6 +17,7 @@ from tests.simulation.lakes import LAKES
 from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.plan import Plan
 from tests.simulation.source_changes import ChangedModules
+from tests.simulation.targets import targets_in
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 300
@@ -51,6 +52,24 @@ def test_half_of_the_histories_are_decoupled_and_some_of_them_mixed() -> None:
     assert 100 < mixed < decoupled / 2
 
 
+def test_a_third_of_the_queries_has_several_targets() -> None:
+    counts = [targets_in(seed) for seed in range(1000)]
+    assert 280 < sum(count > 1 for count in counts) < 390
+    assert 80 < counts.count(3) < 160
+
+
+@pytest.mark.parametrize("lake", LAKES)
+def test_what_befalls_one_of_several_targets_happens_before_everything_heals(lake: str) -> None:
+    """Else the histories would prove little of it."""
+    told = "\n".join(line for seed in range(80) for line in before_healing(seed, lake, targets=3))
+    for what in (
+        "prepare batch 0 batch 0 batch 0 by",
+        "planned: write batch 0 a, b, c",
+        *("planned: write batch 0 a\n", "event: park", "event: skip", "of target b is aborted"),
+    ):
+        assert what in told, what
+
+
 @pytest.mark.parametrize("lake", LAKES)
 def test_what_delivery_can_do_happens_before_everything_heals(lake: str) -> None:
     """Else the histories would prove little of it."""
@@ -65,10 +84,10 @@ def test_what_delivery_can_do_happens_before_everything_heals(lake: str) -> None
         assert what in told, what
 
 
-def before_healing(seed: int, lake: str) -> list[str]:
+def before_healing(seed: int, lake: str, targets: int = 1) -> list[str]:
     if Plan.of(random.Random(seed)).delivery is None:
         return []
-    lines = list(timeline(seed, lake))
+    lines = list(timeline(seed, lake, targets=targets))
     return lines[: next(i for i, line in enumerate(lines) if "nothing goes wrong" in line)]
 
 
