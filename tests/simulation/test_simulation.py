@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -63,11 +64,14 @@ def test_what_befalls_one_of_several_targets_happens_before_everything_heals(lak
     """Else the histories would prove little of it."""
     told = "\n".join(line for seed in range(80) for line in before_healing(seed, lake, targets=3))
     for what in (
-        "prepare batch 0 batch 0 batch 0 by",
-        "planned: write batch 0 a, b, c",
-        *("planned: write batch 0 a\n", "event: park", "event: skip", "of target b is aborted"),
+        r"prepare batch 0 batch 0 batch 0 by",
+        r"planned: write batch \d+ a, b, c\n",
+        r"planned: write batch \d+ [abc]\n",
+        r"batch \d+ of target [abc] is aborted",
+        r"event: park",
+        r"event: skip",
     ):
-        assert what in told, what
+        assert re.search(what, told), what
 
 
 @pytest.mark.parametrize("lake", LAKES)
