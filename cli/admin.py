@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..committers import crash_points
@@ -198,13 +198,24 @@ def abort(
     with held_lease(store, stream.key):
         last = last_in_table(store, stream, access)
         records = store.deliveries.abort_pending(stream.key, last, who, why, expected=expected)
-        paths = [
-            path
-            for record in records
-            if (manifest := store.manifest(stream.key, record.batch.batch_id)) is not None
-            for path in paths_of(manifest)
-        ]
+        paths: list[str] = []
+        for batch in [record.batch for record in records]:
+            needed = _names_in_other_targets(store, batch)
+            paths += (path for path in _paths(store, batch) if posixpath.basename(path) not in needed)
         return Aborted(records, len(paths), _delete_unnamed(store, stream, access, paths))
+
+
+def _paths(store: SqlManifestStore, batch: Batch) -> Iterator[str]:
+    manifest = store.manifest(batch.stream, batch.batch_id)
+    return iter(()) if manifest is None else paths_of(manifest)
+
+
+def _names_in_other_targets(store: SqlManifestStore, batch: Batch) -> set[str]:
+    """Names of files that other targets of the query have too: a row log, or the files of two tables."""
+    others = [replace(batch, stream=key) for key in store.streams_of(batch.stream.query_id)]
+    records = [store.record(one.stream, one.batch_id) for one in others if one != batch]
+    needed = [one.batch for one in records if one is not None and one.state is not ManifestState.ABORTED]
+    return {posixpath.basename(path) for one in needed for path in _paths(store, one)}
 
 
 def _delete_unnamed(

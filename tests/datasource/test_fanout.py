@@ -13,6 +13,7 @@ from servers.http_rows import HttpRows
 from tests.support.backlogs import start_cli, wait_until
 from tests.support.fanouts import NAMES, Fanout, http_fanout
 
+from penstock.cli.admin import abort, undelivered
 from penstock.committers.contract import Batch, ManifestState, StreamKey
 from penstock.committers.errors import (
     CheckpointMismatchError,
@@ -24,6 +25,7 @@ from penstock.committers.errors import (
 )
 from penstock.committers.store import manifest_queries
 from penstock.committers.store.sql import open_store
+from penstock.datasource.stored.table_access import TableAccess
 from penstock.testing.conformance import Query
 from penstock.testing.conformance.query import ids
 from penstock.testing.faults import Crash, at_point, crash_at
@@ -277,6 +279,17 @@ def test_a_batch_that_an_operator_aborted_in_one_target_is_written_again_for_it(
     assert fanout.states(0) == [PREPARED, PREPARED, PREPARED, COMMITTED]
     assert fanout.deliver().code == 0
     assert all_ids(fanout) == [[0, 1]] * 4
+
+
+def test_an_abort_of_one_target_keeps_the_row_log_that_another_one_needs(fanout: Fanout) -> None:
+    run(fanout, fanout.query(), 0)
+    files, access = fanout.row_log(), TableAccess({}, {})
+    search = next(one for one in fanout.store.streams() if one.key == fanout.stream("search"))
+    _, waiting = undelivered(fanout.store, search, access)
+    abort(fanout.store, search, access, "me", "checkpoint lost", [one.batch for one in waiting])
+    assert fanout.row_log() == files
+    assert fanout.deliver("events").code == 0
+    assert fanout.ids("events") == [0, 1]
 
 
 # Other targets ---------------------------------------------------------------------------------------------
