@@ -159,7 +159,7 @@ class Driver:
         try:
             return self._plan(batch)
         except CheckpointMismatchError:
-            abandoned = self.connection.last_abandoned
+            abandoned = self.connection.abandoned()
             others = [
                 (was, self.connection.peek_at(stream, batch.batch_id))
                 for stream, was in zip(streams, before, strict=True)

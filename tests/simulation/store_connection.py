@@ -103,8 +103,7 @@ class StoreConnection(Connection):
         self.expiries: Any = part(store.expiries, suffix=" expiry")
         self.last_prepared: dict[StreamKey, Batch] = {}
         """What the store has answered to the last prepare of a stream: its own batch, or an earlier one."""
-        self.last_abandoned: Batch | None = None
-        """The last batch that was given up for its replay, and all behind it."""
+        self._abandoned: Batch | None = None
 
     def prepare_all(self, requests: Sequence[PrepareRequest], run_id: str) -> Sequence[Prepared]:
         act = partial(self._target.prepare_all, requests, run_id)
@@ -119,11 +118,15 @@ class StoreConnection(Connection):
         act = partial(self._target.abort_from, expected, reason)
         is_given_up: bool = self._write("store: give up from", act, _Words((expected, reason)))
         if is_given_up:
-            self.last_abandoned = expected.batch
+            self._abandoned = expected.batch
         return is_given_up
 
+    def abandoned(self) -> Batch | None:
+        """The last batch that was given up for its replay, and all behind it."""
+        return self._abandoned
+
     def forget_abandoned(self) -> None:
-        self.last_abandoned = None
+        self._abandoned = None
 
     def peek(self, batch: Batch) -> ManifestRecord | None:
         """What is known of the batch, with these offsets; without a step."""
