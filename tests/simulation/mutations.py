@@ -135,7 +135,7 @@ MUTATIONS: dict[str, Mutation] = {
     "each target has its part, in the plan": Mutation(
         "lists the files of the first target for all",
         instead(f"{PLANNING}::plan_batch", "part_of[name]", "0"),
-        targets=2,
+        targets=3,
     ),
     "each target has its part, in the commit": Mutation(
         "commits the files of the first target for all",

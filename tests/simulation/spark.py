@@ -252,11 +252,9 @@ class Driver:
         attempt = AttemptId(batch.stream.query_id, task.run_id, batch.batch_id, task.partition, task.attempt)
         files: PartPayloads | None = None
         if plan.writers is not None:
-            owners = {target.part: target.name for target in reversed(plan.targets)}
-            files = tuple(
-                PartPayload(self.lakes[owners[part]].write(attempt, ids))
-                for part in range(len(plan.writers.parts))
-            )
+            # Targets that share a part read the same files.
+            lakes = [self.lakes[part.targets.partition(", ")[0]] for part in plan.writers.parts]
+            files = tuple([PartPayload(lake.write(attempt, ids)) for lake in lakes])
         committable = Committable(plan.batch, task.run_id, task.partition, task.attempt, files)
         return CommittableMessage(committable, plan.targets)
 
