@@ -50,7 +50,10 @@ def commit_batch(query: Query, store: SqlManifestStore, messages: Sequence[Commi
     """
     batch, written = checked_committables(messages)[0].batch, messages[0].targets
     if written:
-        targets = [_target_batch(query, store, target, messages) for target in written]
+        targets = []
+        for target in written:
+            with of_target(target.name):
+                targets.append(_target_batch(query, store, target, messages))
         _check_letters(query, targets, messages)
         Preparation(store, targets).prepare()
     names = [target.name for target in written]
