@@ -96,8 +96,14 @@ def _committer(
     starts = partial(can_start_with, store)  # the table is read only to check replays
     if query.options.is_decoupled:
         return DecoupledCommitter(store, table, starts)
-    check_same_table(table, batch.stream, store.written_table(batch.stream))
-    return DeliveringCommitter(store, table, starts, retry(sink.options))
+    check = partial(_check_as_it_is_now, sink, store, batch.stream)
+    return DeliveringCommitter(store, table, starts, retry(sink.options), check)
+
+
+def _check_as_it_is_now(sink: Destination, store: SqlManifestStore, stream: StreamKey) -> None:
+    """`check_same_table`, with the table as it is after the batch was prepared."""
+    table, written = open_table(sink, store), store.written_table(stream)
+    check_same_table(table, stream, written)
 
 
 def _check_letters(

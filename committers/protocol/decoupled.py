@@ -228,6 +228,7 @@ class DeliveringCommitter(DecoupledCommitter[PayloadT]):
 
     Args:
         retry: limits of the commit loop
+        check: called before batches are delivered; an exception stops that
     """
 
     def __init__(
@@ -236,8 +237,10 @@ class DeliveringCommitter(DecoupledCommitter[PayloadT]):
         table: PayloadCommitter[PayloadT],
         may_start_with: Callable[[Batch], bool],
         retry: Retry,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(store, table, may_start_with)
+        self._check_table = check
         self._recovery = Recovery(store, table, CommitRunner(store, table, retry))
 
     def finish(self, preparation: Preparation, target: TargetBatch, prepared: Prepared) -> None:
@@ -253,6 +256,7 @@ class DeliveringCommitter(DecoupledCommitter[PayloadT]):
         Raises:
             RetryableError: a batch is not committed, and stays prepared.
         """
+        self._check_table()
         for recovered in self._recovery.recover_each(stream):
             if recovered.state is not ManifestState.COMMITTED:
                 raise RetryableError(

@@ -184,7 +184,7 @@ CALLERS = {
     "committers/files/local_folder.py": "behind the gate",
     "committers/hudi/storage.py": "behind the gate; and folders that are empty",
     "committers/iceberg/files.py": "behind the gate of `TableFiles`",
-    "committers/iceberg/expiry.py": "`delete_files`, whose callers ask the gate",
+    "committers/iceberg/file_deletion.py": "`delete_files`, whose callers ask the gate",
     "committers/iceberg/file_io.py": "called by `delete_files`, and by pyiceberg for files of its own",
     "committers/iceberg/object_store_files.py": "called by `TableFileIO`",
     "committers/iceberg/local_files.py": "called by `TableFileIO`",

@@ -114,7 +114,9 @@ HIDDEN = ("s3cret-of-glue", "s3cret-of-s3", "t0ken-of-mine")
 def test_executors_get_what_opens_files_and_nothing_of_glue(lake_in_s3: GlueLake) -> None:
     plan: Any = lake_in_s3.stream(properties={"glue.session-token": HIDDEN[2]}).plan(0, ids(1))
     given = lake_in_s3.properties().items()
-    assert plan.writers.storage_options == {name: value for name, value in given if name.startswith("s3.")}
+    assert plan.writers.parts[0].writers.storage_options == {
+        name: value for name, value in given if name.startswith("s3.")
+    }
 
 
 def signature_does_not_match(request: AWSRequest) -> AWSResponse:

@@ -17,6 +17,7 @@ from penstock.committers.errors import (
     TableNotSupportedError,
 )
 from penstock.committers.file_tables.shared_files import SHARES_PROPERTY
+from penstock.datasource.lake.query import SharedFiles
 from penstock.testing.conformance.query import ids
 
 
@@ -79,9 +80,10 @@ def test_an_empty_string_is_no_partition_of_both(pair: LakePair) -> None:
 def create_pair(pair: LakePair, **iceberg: Any) -> None:
     """Two empty tables that name each other, made by others."""
     schema = pa.schema([("id", pa.int64()), ("ts", pa.timestamp("us"))])
-    sink: Any = pair.query().sink()
-    pair.delta.create(schema, {SHARES_PROPERTY: sink.pair.name_of_iceberg}, raise_if_key_not_exists=False)
-    properties = {SHARES_PROPERTY: sink.pair.name_of_delta, "write.data.path": sink.pair.data_location}
+    shared = pair.query().with_targets().parts
+    assert isinstance(shared, SharedFiles)
+    pair.delta.create(schema, {SHARES_PROPERTY: shared.pair.name_of_iceberg}, raise_if_key_not_exists=False)
+    properties = {SHARES_PROPERTY: shared.pair.name_of_delta, "write.data.path": shared.pair.data_location}
     pair.iceberg.create(schema, {**properties, **iceberg.pop("properties", {})}, **iceberg)
 
 
