@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,6 +34,9 @@ from .output import (
 NAME_WIDTH_MIN = 24
 """Minimum width of the first column of `penstock status`. With less, each value gets its own line."""
 
+STYLED_MAX = 500
+"""With more streams, layout and styles would take seconds: each gets one plain line."""
+
 StatusRow: TypeAlias = "tuple[StreamStatus, WrittenTable | None, Mapping[str, Any] | None]"
 """A stream, the table that it wrote, and the state of the table (`table_status_json`) if it was read."""
 
@@ -49,6 +53,9 @@ class _Cell:
 def print_status(rows: Sequence[StatusRow], now: datetime) -> None:
     """Print one row per stream or, if the terminal is too narrow, one line per value. Nothing is cut."""
     streams = [(title(row[0]), one_line(row[0].key.table_uri), _cells(row, now)) for row in rows]
+    if len(streams) > STYLED_MAX:
+        _print_plain(streams)
+        return
     shown = console()
     table = _status_table(streams)
     if _width(shown, table) <= shown.width:
@@ -58,6 +65,16 @@ def print_status(rows: Sequence[StatusRow], now: datetime) -> None:
         print_line(name, style="bold")
         for cell in (_Cell("Address", (uri,)), *cells):
             print_line(f"  {cell.heading:<11}{', '.join(cell.parts)}", style=cell.style)
+
+
+def _print_plain(streams: Sequence[tuple[str, str, Sequence[_Cell]]]) -> None:
+    """Print one line per stream, in columns of equal width."""
+    headings = ["Stream", *(cell.heading for cell in streams[0][2])]
+    lines = [[f"{name} {uri}", *(", ".join(cell.parts) for cell in cells)] for name, uri, cells in streams]
+    widths = [max(map(len, column)) for column in zip(headings, *lines, strict=True)]
+    for first, *others in (headings, *lines):
+        texts = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
+        sys.stdout.write("  ".join([first.ljust(widths[0]), *texts]) + "\n")
 
 
 def _status_table(streams: Sequence[tuple[str, str, Sequence[_Cell]]]) -> Table:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, redirect_stderr
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from tests.support.cli import Ended, modules_loaded_by
 from tests.support.lakes import LAKES
 from tests.support.stored_lake import GRACE, NOW, YOUNG, Lake, paths
 
-from penstock.cli import output
+from penstock.cli import output, status_output
 from penstock.cli.commands import options_file
 from penstock.cli.gc import GRACE_MIN, parse_grace
 from penstock.committers.contract import Batch, ManifestRecord, ManifestState, StreamKey
@@ -84,6 +84,22 @@ def test_credentials_that_an_earlier_version_has_stored_are_not_shown(lake: Lake
     ended = Ended(*command)
     assert "bucket/t" in ended.out
     assert SECRET not in ended.out + ended.err
+
+
+def test_many_streams_get_one_plain_line_each(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(status_output, "STYLED_MAX", 0)
+    address = StreamKey("q9", f"s3://key:{SECRET}@bucket/t")
+    lake.store.register_stream(address, "delta", "flights")
+    rows: list[Any] = [(one, one.written, None) for one in lake.store.streams()]
+    status_output.print_status(rows, datetime.now(timezone.utc))
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["Stream", "Last", "batch", "Pending", "Committed", "Table"]
+    assert len(lines) == len(rows)
+    assert all("bucket/t" in line and SECRET not in line for line in lines if "flights" in line)
+    assert any(" 4 rows, " in line for line in lines)
+    assert len({len(line) for line in (heading, *lines)}) == 1
 
 
 # What it costs --------------------------------------------------------------------------------------
