@@ -19,8 +19,8 @@ RESULTS = {
         "Concurrent compaction does not slow down the commits of a stream, and no row is lost or doubled."
     ),
     "many_streams": (
-        "With 10,000 streams in one store, `status` and `deliver --once` take 2.4 to 4.2 s, `gc` 12 to 43 s, and an "
-        "idle delivery process 5 to 6 % of a core."
+        "With 10,000 streams in one store, `status` and `deliver --once` take 2.4 to 4.2 s, `gc` 12 to 43 s, "
+        "and an idle delivery process 5 to 6 % of a core."
     ),
     "memory": (
         "A worker stays below 350 MB for one table partition and below 600 MB for a thousand, "
