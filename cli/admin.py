@@ -182,18 +182,18 @@ def abort(
     why: str,
     expected: Collection[Batch],
 ) -> Aborted:
-    """Give up all batches that are not in the table, then delete their files.
+    """Give up all batches that are not in the table, then delete their files, unless another target of the
+    query needs them.
 
     Holds the lease of the stream, so that no process delivers the batches in the meantime.
 
     Args:
-        seen: the batches that the operator has confirmed; if the undelivered batches differ, nothing is given
-            up
+        expected: the batches that the operator has confirmed; if the undelivered batches differ, nothing is
+            given up
 
     Raises:
         RetryableError: a delivery process holds the lease, other batches than `expected` are undelivered, or
-            the
-            table cannot be read now.
+            the table cannot be read now.
     """
     with held_lease(store, stream.key):
         last = last_in_table(store, stream, access)
