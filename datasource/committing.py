@@ -10,7 +10,7 @@ from typing import Any
 
 from ..committers.contract import Batch, Committable, ContentT, Manifest, PayloadT, StreamKey
 from ..committers.errors import PenstockError, of_target
-from ..committers.protocol.decoupled import DecoupledCommitter, DeliveringCommitter
+from ..committers.protocol.decoupled import DecoupledCommitter, DeliveringCommitter, JoiningCommitter
 from ..committers.protocol.preparing import BatchCommitter, Preparation, TargetBatch
 from ..committers.protocol.two_phase import TwoPhaseCommitter
 from ..committers.store.sql import SqlManifestStore, open_store, open_store_in_memory
@@ -24,7 +24,7 @@ from .planning.event_time import oldest
 from .planning.new_target import can_start_with
 from .planning.plan import retry, store_url
 from .query import Query, batch_of_target
-from .sink import Destination, Sink, check_same_table, open_table
+from .sink import Destination, Sink, check_same_table, open_table, target_of
 from .stores import borrow_store
 
 logger = get_logger(__name__)
@@ -48,7 +48,13 @@ def commit_batch(query: Query, store: SqlManifestStore, messages: Sequence[Commi
     The manifests of all targets become durable together, or none does. Then each target goes on alone: it is
     committed now, or by a delivery process.
     """
-    batch, written = checked_committables(messages)[0].batch, messages[0].targets
+    batch = checked_committables(messages)[0].batch
+    try:
+        query, messages = query.opened(store, messages)
+    except PenstockError:
+        discard(query, messages)
+        raise
+    written = messages[0].targets
     if written:
         targets = []
         for target in written:
@@ -62,7 +68,7 @@ def commit_batch(query: Query, store: SqlManifestStore, messages: Sequence[Commi
         if name not in names:
             with of_target(name):
                 _committer(query, store, sink, open_table(sink, store), own).confirm_skipped(own)
-        if not query.options.is_decoupled:
+        if not query.options.is_decoupled and name not in query.later:
             if name in names:
                 _maintain(sink, store, own)
             _deliver_letters(sink, store, own.stream)
@@ -74,8 +80,9 @@ def _target_batch(
     sink = query.targets[target.name]
     table, batch = open_table(sink, store), batch_of_target(messages[0].committable.batch, sink)
     committables = [message.of_target(target, batch) for message in messages]
+    is_late = target.name in query.later
     return TargetBatch(
-        _committer(query, store, sink, table, batch),
+        JoiningCommitter(store, table) if is_late else _committer(query, store, sink, table, batch),
         manifest_of(table, target.content, committables),
         committables,
         target.digest_before,
@@ -199,7 +206,7 @@ def discard(query: Query, messages: Sequence[CommittableMessage]) -> None:
     owners = {target.part: target.name for one in messages for target in one.targets}
     for part, name in owners.items():
         if payloads:
-            query.targets[name].open_table().discard([parts[part].payload for parts in payloads])
+            target_of(query.targets[name]).discard([parts[part].payload for parts in payloads])
 
 
 def manifest_of(

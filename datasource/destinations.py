@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..committers.cleaning.cleanup import Cleanup
 from ..committers.errors import ConfigurationError, shown
 from ..committers.progress import with_store
+from ..committers.requests.content import LOGGED_FOR_TABLE, RequestManifests
 from .options.parsing import Option
-from .plug_ins import BUILT_IN, GROUP, load, plug_ins
+from .plug_ins import BUILT_IN, GROUP, INTERNAL, load, plug_ins
 from .sink import Destination
 from .stored.stored_table import Cleanable, StoredTable
 from .stored.table_access import TableAccess
@@ -57,6 +58,8 @@ class DestinationType:
     """Returns what the destination keeps of a stream's query and lets Penstock remove, from its `sink`. None:
     nothing.
     """
+    ignores_case: bool = False
+    """True if names of tables that differ only in case may be one table."""
     remains: str = ""
     """What stays in the destination of a query that was retired, besides its rows, and why."""
 
@@ -67,8 +70,8 @@ def destination_type(stream: StreamKey, kind: str) -> DestinationType:
     Raises:
         ConfigurationError: no such destination is installed.
     """
-    if kind in BUILT_IN:
-        built_in: DestinationType = load(BUILT_IN[kind])
+    if kind in BUILT_IN or kind in INTERNAL:
+        built_in: DestinationType = load(BUILT_IN.get(kind) or INTERNAL[kind])
         return built_in
     for entry in plug_ins().select(name=kind):
         try:
@@ -88,6 +91,8 @@ def destination_type(stream: StreamKey, kind: str) -> DestinationType:
 
 def files_of(manifest: Manifest) -> Sequence[DataFile]:
     """Return the files in a manifest of any kind. Raises as `destination_type`, or `ManifestCorruptError`."""
+    if manifest.version == LOGGED_FOR_TABLE:
+        return RequestManifests(manifest.kind, LOGGED_FOR_TABLE).files(manifest)
     return destination_type(manifest.batch.stream, manifest.kind).files_of(manifest)
 
 

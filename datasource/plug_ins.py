@@ -33,6 +33,8 @@ BUILT_IN = {
     "paimon": "penstock.datasource.paimon.sink:DESTINATION",
 }
 """Built-in destinations. They are no entry points, because a zip of `--py-files` has none."""
+INTERNAL = {"routes": "penstock.datasource.routing.sink:DESTINATION"}
+"""Kinds of streams that no option names: of a query with routes, whose tables are other streams."""
 
 
 def plug_ins() -> EntryPoints:

@@ -5,7 +5,7 @@ Planning, committing and aborting do the same for each target, however many ther
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -17,6 +17,10 @@ from .sink import Sink
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
+
+    from ..committers.store.sql import SqlManifestStore
+    from .planning.batch_plan import CommittableMessage
+    from .routing.opening import Routes
 
 PartOf: TypeAlias = "dict[str, int]"
 """By the name of a target, the index of the part that has its payloads."""
@@ -73,11 +77,27 @@ class Query:
     open_filesystem: Callable[[str], tuple[FileSystem, str]] = field(repr=False)
     """Returns the file system of the checkpoint, and the path in it."""
     parts: Parts = field(default_factory=SeparateParts, repr=False)
+    routes: Routes | None = field(default=None, repr=False)
+    """Opens the targets that only the rows of a batch name."""
+    later: frozenset[str] = frozenset()
+    """Those targets: each gets only some of the batches, which a delivery process commits."""
 
     @classmethod
     def of(cls, sink: Sink[Any, Any]) -> Query:
         """Return the query with one target."""
         return cls(sink.options, sink.table_uri, {"": sink}, sink.open_filesystem)
+
+    def opened(
+        self, store: SqlManifestStore, messages: Sequence[CommittableMessage]
+    ) -> tuple[Query, Sequence[CommittableMessage]]:
+        """Return the query with all targets of a batch, and the messages of its tasks with a part for each.
+
+        Raises:
+            PenstockError: the rows name targets that cannot be. Nothing was prepared.
+        """
+        if self.routes is None or not messages[0].targets:
+            return self, messages
+        return self.routes.opened(self, store, messages)
 
     @property
     def siblings(self) -> tuple[str, ...]:

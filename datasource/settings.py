@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..committers.dead_letters import letters_stream
+from ..committers.store.contract import Registration
 from ..writers.local_path import is_relative
 from .dead_letters import letter_sink_of
 from .options.delivery import DeliveryOptions
+from .plug_ins import INTERNAL
 from .sink import Destination
 
 if TYPE_CHECKING:
@@ -33,20 +35,40 @@ def register_stream(
     Args:
         siblings: see `Query.siblings`
     """
+    store.register_streams(registrations(sink, stream, table_id, siblings))
+
+
+def registrations(
+    sink: Destination,
+    stream: StreamKey,
+    table_id: str = "",
+    siblings: Sequence[str] = (),
+    routes_of: str = "",
+) -> list[Registration]:
+    """Return what the store has to know of a stream, and of the one of its dead letters.
+
+    Args:
+        siblings: see `Query.siblings`
+        routes_of: address of the query with routes that the stream is a table of
+    """
     options, letters = sink.options, letter_sink_of(sink)
-    settings = settings_of(options, "" if letters is None else letters.table_uri, siblings)
-    store.register_stream(stream, sink.kind, options.query_name, table_id, settings=settings)
-    if letters is not None:
-        name = f"dead letters of {options.query_name}" if options.query_name else "dead letters"
-        key = letters_stream(stream, letters.table_uri)
-        of_letters = settings_of(letters.options, delivery=DEAD_LETTERS)
-        store.register_stream(key, letters.kind, name, settings=of_letters)
+    address = "" if letters is None else letters.table_uri
+    delivery = sink.kind if sink.kind in INTERNAL else None
+    settings = settings_of(options, address, siblings, routes_of, delivery=delivery)
+    own = Registration(stream, sink.kind, options.query_name, table_id, settings)
+    if letters is None:
+        return [own]
+    name = f"dead letters of {options.query_name}" if options.query_name else "dead letters"
+    of_letters = settings_of(letters.options, delivery=DEAD_LETTERS)
+    key = letters_stream(stream, letters.table_uri)
+    return [own, Registration(key, letters.kind, name, settings=of_letters)]
 
 
 def settings_of(
     options: DeliveryOptions,
     dead_letters: str = "",
     targets: Sequence[str] = (),
+    routes_of: str = "",
     *,
     delivery: str | None = None,
 ) -> str:
@@ -55,6 +77,7 @@ def settings_of(
     Args:
         dead_letters: address of the dead-letter destination; empty if there is none
         targets: addresses of all targets, if the query has several
+        routes_of: see `registrations`
         delivery: None: as in the options
     """
     settings = {
@@ -63,6 +86,7 @@ def settings_of(
         "options": dict(sorted(options.given.items())),
         **({"dead_letters": dead_letters} if dead_letters else {}),
         **({"targets": sorted(targets)} if targets else {}),
+        **({"routes_of": routes_of} if routes_of else {}),
     }
     return json.dumps(settings, ensure_ascii=False)
 

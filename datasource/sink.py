@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
 from ..committers.contract import (
     Batch,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from pyarrow.fs import FileSystem
+    from typing_extensions import Self
 
     from ..committers.deliveries.contract import Lease
     from ..committers.file_tables.compaction import CompactableTable, FileRewriter
@@ -92,6 +93,15 @@ class SupportsOrdering(Protocol[ContentT_contra]):
         Raises:
             RetryableError: the pending batches must be delivered first.
         """
+        ...
+
+
+@runtime_checkable
+class WritesInCommit(Committer, Protocol):
+    """A target whose commit writes all rows first, which may take minutes."""
+
+    def supervised(self, check: Callable[[], None]) -> Self:
+        """Return a copy that calls `check` from time to time; its error ends the commit."""
         ...
 
 
@@ -209,6 +219,9 @@ class Maintainable(Protocol):
 
 
 class _Opens(Protocol[TableT_co]):
+    @property
+    def options(self) -> DeliveryOptions: ...
+
     def open_table(self) -> TableT_co: ...
 
 
@@ -223,7 +236,17 @@ def open_table(
     Args:
         lease, check: see `with_store`
     """
-    return with_store(sink.open_table(), store, lease, check)
+    return with_store(target_of(sink), store, lease, check)
+
+
+def target_of(sink: _Opens[TableT_co]) -> TableT_co:
+    """Open the target of a destination: its table, with the row log before it if the query has routes."""
+    options = sink.options
+    if not options.route_by or options.has_row_log:
+        return sink.open_table()
+    from .routing.logged_table import logged_table  # loads pyarrow
+
+    return cast("TableT_co", logged_table(cast("Any", sink)))
 
 
 def mode_of(overwrite: bool) -> Mode:

@@ -27,7 +27,7 @@ from ..committers.requests.contract import Counters, CountsRequests
 from ..committers.texts.safe_text import get_logger
 from ..datasource.dead_letters import try_to_deliver_letters
 from ..datasource.file_table import Compactable
-from ..datasource.sink import Destination, check_same_table, open_table
+from ..datasource.sink import Destination, WritesInCommit, check_same_table, open_table, target_of
 from ..datasource.spark.checkpoint import Checkpoint
 from .attempts import DeliveryAttempt, DeliveryReport, DeliveryRequest
 from .context import DeliveryContext
@@ -204,6 +204,8 @@ class StreamWorker:
 
         self._requests = []
         table = open_table(sink, store, held.lease, check_progress)
+        if isinstance(table, WritesInCommit):
+            table = table.supervised(check_progress)
         if isinstance(table, CountsRequests):
             table = table.watched(self._on_sending, check_running)
         written = store.written_table(self._key)
@@ -281,7 +283,7 @@ class StreamWorker:
     def _opened_sink(self) -> Destination:
         if self._sink is None:
             self._sink = build_sink(self.stream, self._settings, self._context.access)
-            self._policy = policy_for(self._sink.open_table(), self._sink.options.delivery_policy)
+            self._policy = policy_for(target_of(self._sink), self._sink.options.delivery_policy)
         return self._sink
 
     def _compactor(self, held: HeldLease, table: Compactable) -> Compactor | None:

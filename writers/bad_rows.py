@@ -85,7 +85,8 @@ class BadRowWriter(Generic[PayloadT]):
         self._partition = partition
         self._on_bad_rows = on_bad_rows
         self._box = LetterBox()
-        self._dropped = 0
+        self.dropped = 0
+        """Bad rows that are no dead letters."""
         self._arriving = 0
         self.rows = 0
         """All rows, with the bad ones."""
@@ -108,11 +109,11 @@ class BadRowWriter(Generic[PayloadT]):
 
     def finish(self) -> PayloadT:
         payload = self._writer.finish()
-        if self._dropped:
+        if self.dropped:
             logger.warning(
                 "Partition %s: %s of %s rows do not fit and were dropped (badRows=drop).",
                 self._partition,
-                self._dropped,
+                self.dropped,
                 self.rows,
             )
         return payload
@@ -141,7 +142,7 @@ class BadRowWriter(Generic[PayloadT]):
 
     def _keep(self, row: pa.RecordBatch, number: int, error: SchemaMismatchError) -> None:
         if self._on_bad_rows is BadRows.DROP:
-            self._dropped += 1
+            self.dropped += 1
             return
         number += self.rows
         self._box.add(dead_letter(row, WRITING, self._partition, number, DOES_NOT_FIT, str(error)))

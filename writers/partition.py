@@ -26,13 +26,13 @@ def write_partition(
         SchemaMismatchError: the rows do not fit.
         RetryableError: the storage has failed, for example because the disk is full.
     """
-    with _storage_errors(attempt, stream):
+    with storage_errors(attempt, stream):
         writer = writers.open(attempt)
     try:
         for batch in batches:
-            with _storage_errors(attempt, stream):
+            with storage_errors(attempt, stream):
                 writer.write(batch)
-        with _storage_errors(attempt, stream):
+        with storage_errors(attempt, stream):
             return writer.finish()
     except BaseException:
         writer.abort()
@@ -49,7 +49,11 @@ def not_written(error: Exception, attempt: AttemptId, table_uri: str) -> Retryab
 
 
 @contextmanager
-def _storage_errors(attempt: AttemptId, stream: StreamKey) -> Iterator[None]:
+def storage_errors(attempt: AttemptId, stream: StreamKey) -> Iterator[None]:
+    """
+    Raises:
+        RetryableError: the storage has failed, see `not_written`.
+    """
     try:
         yield
     except OSError as error:

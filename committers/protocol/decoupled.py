@@ -221,6 +221,20 @@ class DecoupledCommitter(Generic[PayloadT]):
             )
 
 
+class JoiningCommitter(DecoupledCommitter[PayloadT]):
+    """Prepares the batches of a table that only some batches of its query have rows for.
+
+    Another target of the query, which is prepared in the same transaction, has all batches: it decides
+    whether one has to be written, and that none is missing.
+    """
+
+    def __init__(self, store: ManifestStore, table: PayloadCommitter[PayloadT]) -> None:
+        super().__init__(store, table, lambda _: True)
+
+    def batch_before(self, batch: Batch, digest_before: str | None = None) -> None:
+        """See `BatchCommitter`. The table is not read."""
+
+
 class DeliveringCommitter(DecoupledCommitter[PayloadT]):
     """Prepares as a decoupled stream, and delivers at once what is prepared; a delivery process may help.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, runtime_checkable
 
 from .. import crash_points
 from ..contract import Batch, Committable, Manifest, ManifestRecord, ManifestState, PayloadT
@@ -20,6 +20,18 @@ from .checkpoint_forks import mismatch
 from .commit_runner import stored_manifest
 from .decision import is_in_table
 from .recovery import being_delivered
+
+
+@runtime_checkable
+class RefusesOtherRows(Protocol):
+    """Capability of a target: a batch that is prepared stays, whatever rows its replay has."""
+
+    def check_supersede(self, record: ManifestRecord) -> None:
+        """
+        Raises:
+            CheckpointMismatchError: the batch comes back with other rows.
+        """
+        ...
 
 
 class PreparedBatches(Generic[PayloadT]):
@@ -38,9 +50,12 @@ class PreparedBatches(Generic[PayloadT]):
         the batch again in the meantime, and Spark may have logged it.
 
         Raises:
+            CheckpointMismatchError: the target refuses that.
             RetryableError: one of the batches is being delivered, or another run has changed it.
         """
         reason = "aborted for its replay: the checkpoint has other offsets"
+        if isinstance(self._table, RefusesOtherRows):
+            self._table.check_supersede(record)
         if not self._store.abort_from(record, reason):
             raise RetryableError(being_delivered(record.batch, reason))
 
@@ -203,8 +218,7 @@ class Preparation:
         """Claim the streams, and store the manifests in one transaction."""
         if not targets:
             return []
-        for target in targets:
-            self._store.claim(target.manifest.batch.stream, self._run_id)
+        self._store.claim_all([target.manifest.batch.stream for target in targets], self._run_id)
         crash_points.reach("prepare.start", self._batch_id)
         prepared = list(self._store.prepare_all(requests, self._run_id))
         crash_points.reach("prepare.done", self._batch_id)

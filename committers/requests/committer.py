@@ -46,6 +46,7 @@ class RequestCommitter:
         clock: injected for tests
         dead_letter_max: how many rows of a batch the destination may refuse; None: no limit
         on_bad_rows: see `deliver`
+        shares_log: other targets of the query may read the same files of the log
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class RequestCommitter:
         clock: Callable[[], float] = time.monotonic,
         dead_letter_max: DeadLetterMax | None = None,
         on_bad_rows: BadRows = BadRows.FAIL,
+        *,
+        shares_log: bool = True,
     ) -> None:
         self._manifests = RequestManifests(kind)
         self._table_uri = table_uri
@@ -69,6 +72,7 @@ class RequestCommitter:
         self._clock = clock
         self._dead_letter_max = dead_letter_max
         self._on_bad_rows = on_bad_rows
+        self._shares_log = shares_log
         self._progress: ProgressStore | None = None
         self._watch: Callable[[Counters], None] = lambda counters: None
         self._check: Callable[[], None] = lambda: None
@@ -204,7 +208,9 @@ class RequestCommitter:
         paths = [file.path for batch in logged for file in batch.files]
         try:
             batch_ids = [batch.batch.batch_id for batch in logged]
-            needed = self._store.needed_by_others(stream, self._log.location, batch_ids)
+            needed: set[int] = set()
+            if self._shares_log:
+                needed = self._store.needed_by_others(stream, self._log.location, batch_ids)
             paths = [file.path for one in logged if one.batch.batch_id not in needed for file in one.files]
             self._log.files.delete(paths)
         except PenstockError as error:

@@ -20,6 +20,8 @@ from .contract import Sent
 
 LOGGED, SENT = 1, 2
 """Versions of manifests."""
+LOGGED_FOR_TABLE = 101
+"""Version of a table's manifest that lists files of a row log, in place of files of the table."""
 
 BATCHES_MAX = 1000
 """Batches of one delivery."""
@@ -34,10 +36,12 @@ class RequestManifests:
     """Encodes and decodes the manifests of one kind of destination."""
 
     kind: str
+    logged: int = LOGGED
+    """Version of those that list files."""
 
     @property
     def _logged(self) -> FileManifests:
-        return FileManifests(self.kind, LOGGED)
+        return FileManifests(self.kind, self.logged)
 
     def encode_files(self, batch: Batch, payloads: Iterable[DataFiles]) -> Manifest:
         return self._logged.encode(batch, payloads)

@@ -1,7 +1,8 @@
 """A row log: the prepared rows of decoupled streams whose destination cannot hold them (RisingWave RFC 0055).
 
-One Arrow IPC file for each task attempt with rows. The order of a batch's rows is that of partition and row,
-which is the same in each replay of the log, whichever attempt has written them.
+One Arrow IPC file for each task attempt with rows; of a query with routes, at least one for each route. The
+order of a batch's rows is that of partition and row, which is the same in each replay of the log, whichever
+attempt has written them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from ..arrow_ipc.reader import Messages
+from ..arrow_ipc.reader import Messages, read_schema
 from ..cleaning.deletion import local_root
 from ..cleaning.regular_files import open_input
 from ..contract import Batch, DataFile
@@ -24,7 +25,7 @@ from ..delta.files import delta_files
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, TableChangedError
 from ..file_tables.files import TableFiles
-from .names import CHECKSUM, RowLogName
+from .names import CHECKSUM, PLANNED_ROWS, RowLogName
 
 ROWS_MAX = 1000
 """Rows that are read from the log at a time."""
@@ -37,13 +38,15 @@ _BLOCK_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LoggedFile:
-    """The rows of one partition."""
+    """Rows of one partition."""
 
     path: str
     partition: int
     rows: int
     checksum: int | None = None
     """CRC-32. None: an earlier version of Penstock has written the file."""
+    first_row: int = 0
+    """Place of the first row in its partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class LoggedBatch:
     def of(cls, batch: Batch, files: Iterable[DataFile]) -> LoggedBatch:
         """
         Raises:
-            ValueError: a file is not of this batch, has an invalid checksum, or two are of one partition.
+            ValueError: a file is not of this batch, has an invalid checksum, or two have the same rows.
         """
         logged = []
         for file in files:
@@ -65,10 +68,11 @@ class LoggedBatch:
             if name is None or (name.query_id, name.batch_id) != (batch.stream.query_id, batch.batch_id):
                 raise ValueError("it lists a file that is not of the batch")
             checksum = int(file.statistics.removeprefix(CHECKSUM), 16) if file.statistics else None
-            logged.append(LoggedFile(file.path, name.partition, file.rows, checksum))
-        if len({file.partition for file in logged}) < len(logged):
-            raise ValueError("it lists two files of one partition")
-        return cls(batch, tuple(sorted(logged, key=lambda file: file.partition)))
+            logged.append(LoggedFile(file.path, name.partition, file.rows, checksum, name.first_row))
+        places = {(file.partition, file.first_row) for file in logged}
+        if len(places) < len(logged):
+            raise ValueError("it lists two files of the same rows of a partition")
+        return cls(batch, tuple(sorted(logged, key=lambda file: (file.partition, file.first_row))))
 
     @property
     def rows(self) -> int:
@@ -132,6 +136,17 @@ class RowLog:
                 yield from self._read_file(batch.batch, file, position, max(start - position, 0), columns)
             position = end
 
+    def schema(self, batch: LoggedBatch) -> pa.Schema:
+        """Return the columns of a batch that has rows, as the query planned them. Raises as `read`."""
+        file = batch.files[0]
+        with (
+            self._reading(batch.batch, file),
+            open_input(self._filesystem(), self._path(file.path)) as opened,
+        ):
+            schema = Messages(opened).schema
+            planned = (schema.metadata or {}).get(PLANNED_ROWS)
+            return schema if planned is None else read_schema(planned)
+
     def _read_file(
         self, batch: Batch, file: LoggedFile, position: int, skipped: int, columns: Sequence[str] | None
     ) -> Iterator[LoggedRows]:
@@ -147,7 +162,8 @@ class RowLog:
                     for first in range(max(skipped - row, 0), encoded.rows, ROWS_MAX):
                         part = rows.slice(first, ROWS_MAX)
                         part = part if known is None else part.select(known)
-                        yield LoggedRows(file.partition, row + first, position + row + first, part)
+                        place = file.first_row + row + first
+                        yield LoggedRows(file.partition, place, position + row + first, part)
                 row += encoded.rows
         if row != file.rows:
             raise _damaged(batch, file, f"it has {row:,} rows instead of {file.rows:,}")

@@ -27,6 +27,21 @@ class PrepareRequest:
     replacing: ManifestRecord | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What the store knows of a stream before its first batch."""
+
+    stream: StreamKey
+    kind: str
+    query_name: str = ""
+    table_id: str = ""
+    """Of the table; stored until the first batch is committed, fixed after that."""
+    settings: str = ""
+    """What a delivery process needs to open the table, as JSON without secrets; if empty, those in the store
+    are kept.
+    """
+
+
 class ManifestStore(Protocol):
     """Stores pending manifests, their state, and which run may prepare. Runs on the driver.
 
@@ -46,6 +61,10 @@ class ManifestStore(Protocol):
         Raises:
             FencedError: a newer run has taken over.
         """
+        ...
+
+    def claim_all(self, claimed: Sequence[StreamKey], run_id: str) -> None:
+        """Call `claim` for several targets of one query, in one transaction. Raises as `claim`."""
         ...
 
     def prepare(

@@ -267,6 +267,31 @@ class SqlDeliveries(SqlOperatorActions):
             stream_id = self._lock(connection, stream)
             queries.update_stream(connection, stream_id, {"waiting_since": since})
 
+    def backlog_of_query(self, query_id: str) -> Backlog:
+        """All PREPARED batches of the streams of one query that are not parked. Its `batches` are those of the
+        stream that has most. Takes no lock. The cost grows with the number of batches.
+        """
+        own = sa.select(streams.c.id).where(streams.c.query_id == query_id, streams.c.parked_at.is_(None))
+        with self._database.read() as connection:
+            found = list(manifest_queries.backlogs(connection, own).values())
+        return Backlog(
+            max((one.batches for one in found), default=0),
+            sum(one.files for one in found),
+            sum(one.rows for one in found),
+            sum(one.size_bytes for one in found),
+            min((one.oldest_prepared_at for one in found if one.oldest_prepared_at), default=None),
+        )
+
+    def wait_for_query(self, query_id: str, since: datetime | None) -> None:
+        """`wait` for all streams of a query that have PREPARED batches."""
+        own = streams.c.query_id == query_id
+        if since is None:
+            chosen = sa.and_(own, streams.c.waiting_since.is_not(None))
+        else:
+            chosen = sa.and_(own, streams.c.id.in_(sa.select(manifests.c.stream_id).where(IS_PREPARED)))
+        with self._database.write() as connection:
+            connection.execute(sa.update(streams).where(chosen).values(waiting_since=since))
+
     def deliverable(
         self, stream: StreamKey, limit: int = BATCHES_READ, after: int | None = None
     ) -> Sequence[ManifestRecord]:

@@ -78,7 +78,7 @@ def open_store_in_memory(clock: Clock = utc_now) -> SqlManifestStore:
 
 
 @waits(
-    "claim",
+    "claim_all",
     "prepare_all",
     "record",
     "manifest",
@@ -148,18 +148,27 @@ class SqlManifestStore(SqlStreams):
         Raises:
             FencedError: a newer run has taken over.
         """
+        self.claim_all([stream], run_id)
+
+    def claim_all(self, claimed: Sequence[StreamKey], run_id: str) -> None:
+        """Call `claim` for several targets of one query, in one transaction. Raises as `claim`."""
         with self._database.read() as connection:  # the usual case: no lock and no disk flush
-            if queries.holder(connection, stream) == run_id:
-                return
+            others = [one for one in claimed if queries.holder(connection, one) != run_id]
+        if not others:
+            return
         with self._database.write() as connection:
-            stream_id = self._lock(connection, stream)
-            current = queries.current_run(connection, stream_id)
-            if current is None:
-                queries.put_run(connection, stream_id, 1, run_id, self._clock())
-            elif current.run_id != run_id:
-                if queries.is_known_run(connection, stream_id, run_id):
-                    raise fenced(stream, run_id, current)
-                queries.put_run(connection, stream_id, current.fence + 1, run_id, self._clock())
+            for stream in sorted(others, key=lambda one: (one.query_id, one.table_uri)):
+                self._claim(connection, stream, run_id)
+
+    def _claim(self, connection: Connection, stream: StreamKey, run_id: str) -> None:
+        stream_id = self._lock(connection, stream)
+        current = queries.current_run(connection, stream_id)
+        if current is None:
+            queries.put_run(connection, stream_id, 1, run_id, self._clock())
+        elif current.run_id != run_id:
+            if queries.is_known_run(connection, stream_id, run_id):
+                raise fenced(stream, run_id, current)
+            queries.put_run(connection, stream_id, current.fence + 1, run_id, self._clock())
 
     def prepare(
         self,

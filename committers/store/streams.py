@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection
 from ..contract import BATCH_WRITE_PREFIX, StreamKey
 from ..deliveries.contract import DeliveryState
 from . import queries
+from .contract import Registration
 from .database import Clock, Database
 from .status import OtherQuery, StreamStatus, WrittenTable, statuses, written_table
 from .tables import IS_PREPARED, manifests, streams
@@ -18,7 +19,8 @@ from .waiting import waits
 
 
 @waits(
-    "register_stream",
+    "register_streams",
+    "spelled",
     "settings",
     "settings_of_table",
     "written_table",
@@ -39,18 +41,38 @@ class SqlStreams:
     ) -> None:
         """Insert or update the stream. Idempotent; a renamed query is shown with its new name.
 
-        Args:
-            table_id: stored until the first batch is committed, fixed after that
-            settings: what a delivery process needs to open the table, as JSON without secrets; if empty, the
-                stored settings are kept
+        Args: see `Registration`
         """
-        given = (streams.c.query_name, streams.c.table_id, streams.c.settings)
+        self.register_streams([Registration(stream, kind, query_name, table_id, settings)])
+
+    def register_streams(self, given: Sequence[Registration]) -> None:
+        """`register_stream` for several streams, in one transaction."""
+        columns = (streams.c.query_name, streams.c.table_id, streams.c.settings)
         with self._database.read() as connection:
-            known = connection.execute(sa.select(*given).where(queries.is_stream(stream))).one_or_none()
-        if known is None or tuple(known) != (query_name, table_id, settings or known.settings):
+            changed = []
+            for one in given:
+                query = sa.select(*columns).where(queries.is_stream(one.stream))
+                known = connection.execute(query).one_or_none()
+                wanted = (one.query_name, one.table_id, one.settings or (known and known.settings))
+                if known is None or tuple(known) != wanted:
+                    changed.append(one)
+        if changed:
             with self._database.write() as connection:
                 now = self._clock()
-                _put_stream(connection, stream, kind, query_name, table_id, settings, now)
+                for one in sorted(changed, key=lambda one: (one.stream.query_id, one.stream.table_uri)):
+                    _put_stream(connection, one, now)
+
+    def spelled(self, query_id: str, addresses: Sequence[str]) -> Sequence[str]:
+        """Return the addresses of the query's streams that differ from these at most in case."""
+        with self._database.read() as connection:
+            of_query = sa.select(streams.c.table_uri).where(streams.c.query_id == query_id)
+            known = [
+                connection.scalar(of_query.where(streams.c.table_uri == address)) for address in addresses
+            ]
+            if None not in known:
+                return list(addresses)
+            wanted = {address.lower() for address in addresses}
+            return [one for one in connection.scalars(of_query) if one.lower() in wanted]
 
     def settings(self, stream: StreamKey) -> str:
         """The settings stored by the last start of the query; empty if there are none."""
@@ -133,32 +155,24 @@ def _others_of_table(stream: StreamKey) -> sa.Select[tuple[str, str, str, bool]]
     )
 
 
-def _put_stream(
-    connection: Connection,
-    stream: StreamKey,
-    kind: str,
-    query_name: str,
-    table_id: str,
-    settings: str,
-    now: datetime,
-) -> None:
+def _put_stream(connection: Connection, given: Registration, now: datetime) -> None:
     """Insert or update the stream. A stream that has committed keeps its table id."""
-    is_free = sa.and_(streams.c.table_version.is_(None), sa.literal(bool(table_id)))
-    kept_table = sa.case((is_free, table_id), else_=streams.c.table_id)
+    is_free = sa.and_(streams.c.table_version.is_(None), sa.literal(bool(given.table_id)))
+    kept_table = sa.case((is_free, given.table_id), else_=streams.c.table_id)
     nothing = DeliveryState()
     connection.execute(
         queries.insert_into(connection, streams)
         .values(
-            query_id=stream.query_id,
-            table_uri=stream.table_uri,
-            kind=kind,
-            query_name=query_name,
+            query_id=given.stream.query_id,
+            table_uri=given.stream.table_uri,
+            kind=given.kind,
+            query_name=given.query_name,
             created_at=now,
-            table_id=table_id,
+            table_id=given.table_id,
             committed_batches=0,
             committed_rows=0,
             committed_bytes=0,
-            settings=settings,
+            settings=given.settings,
             tries=nothing.tries,
             error=nothing.error,
             isolate_until=nothing.isolate_until,
@@ -169,9 +183,9 @@ def _put_stream(
         .on_conflict_do_update(
             index_elements=["query_id", "table_uri"],
             set_={
-                "query_name": query_name,
+                "query_name": given.query_name,
                 "table_id": kept_table,
-                "settings": settings or streams.c.settings,
+                "settings": given.settings or streams.c.settings,
             },
         )
     )

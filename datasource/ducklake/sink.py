@@ -159,6 +159,7 @@ DESTINATION = DestinationType(
     sink=_sink_of,
     stored_table=lambda stream, access: StoredDuckLake(_address_of(stream, access), access.storage),
     files_of=data_files_of,
+    ignores_case=True,
     records=lambda stream, sink: sink.records(stream.query_id),
     remains="the fence table, which is for all queries of the schema",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from ...committers.errors import shown
 from ..options.declaring import optional, options_of, passed_on, prefixes_of
@@ -18,6 +18,8 @@ PREFIX = "target."
 
 _OF_THE_QUERY = ("checkpointLocation", "store", "queryName", "eventTime", "delivery")
 """Options that a target cannot have."""
+_OF_ROUTES = ("routeBy", "routeDefault")
+"""Options that neither the query nor a target can have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,7 @@ class FanoutOptions(DeliveryOptions):
         "The directory or URL of the row log, which all targets without files of their own share.",
         default="`row-log` in the checkpoint directory, if that is on a local disk",
     )
+    has_row_log: ClassVar[bool] = True
     backlog_batches_max: int = backlog_batches(MANY_BATCHES)
     backlog_s_max: int = backlog_seconds(
         "172800",
@@ -55,7 +58,12 @@ class FanoutOptions(DeliveryOptions):
             'path is not an option: each target has its own, such as .option("target.lake.path", ...). Call '
             ".start() without a path."
         )
-        parsed = parse_as(cls, NAME, options, refused={"path": no_path}, problems_of_values=_problems)
+        no_routes = (
+            "routeBy: a fan-out writes each row to all targets. Route the rows in queries of their own, "
+            "one for each destination."
+        )
+        refused = {"path": no_path, "routeBy": no_routes}
+        parsed = parse_as(cls, NAME, options, refused=refused, problems_of_values=_problems)
         return replace(parsed, is_decoupled=True)
 
     def options_of_target(self, name: str, given: Mapping[str, str], known: frozenset[str]) -> dict[str, str]:
@@ -133,6 +141,11 @@ def _problems_of_targets(given: Mapping[str, str]) -> list[str]:
         + ("." if option == "delivery" else ", or give it without the name of a target.")
         for name, _, option in (key.partition(".") for key in given)
         if option in of_query
+    ]
+    problems += [
+        f"{PREFIX}{key}: a target of a fan-out gets all rows. Route the rows in a query of their own."
+        for key in given
+        if key.partition(".")[2] in {option.lower() for option in _OF_ROUTES}
     ]
     return problems
 

@@ -306,5 +306,6 @@ DESTINATION = DestinationType(
     sink=_sink_of,
     stored_table=StoredIceberg.of,
     files_of=data_files_of,
+    ignores_case=True,
     remains="its last batch in the properties of the table, with which newQuery=refuse recognizes the source",
 )

@@ -31,6 +31,7 @@ _OF_ONE_TARGET = {
 """Options that only one of the tables has."""
 
 _REFUSED = {
+    "routeBy": "each row goes to both tables; use penstock.delta or penstock.iceberg",
     "compactWith": "the tables are delivered at different times, each from the files of the tasks. Small "
     "files are compacted afterwards, in both tables (compactEverySeconds)",
     "tableProperties": "each format has its own. Give target.delta.tableProperties or "

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ...committers.deliveries.policy import DeliveryPolicy
 from .declaring import option, optional
-from .parsing import MIB, count, flag, one_of, size
+from .parsing import MIB, columns, count, flag, one_of, size, text
 from .stream import StreamOptions
 
 TARGET_FILE_SIZE = "128mb"
@@ -43,6 +44,9 @@ def backlog_seconds(default: str, note: str = "") -> int:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryOptions(StreamOptions):
     """Options of streams that a delivery process delivers."""
+
+    has_row_log: ClassVar[bool] = False
+    """True for a destination that reads the rows of a decoupled query from a row log itself."""
 
     is_decoupled: bool = option(
         "delivery",
@@ -97,6 +101,27 @@ class DeliveryOptions(StreamOptions):
         "How many seconds the query waits for deliveries, and at a restart for a table that does not "
         "answer, before it fails. A restart continues where the query stopped.",
         default="600",
+    )
+
+    route_by: tuple[str, ...] | None = optional(
+        "routeBy",
+        columns,
+        "Columns that say for each row to which table it goes: `tenant, kind`, or a JSON array. The "
+        "options that name the table have a template of them, such as `/lake/{tenant}/{kind}`. Always "
+        "decoupled. See [Many tables](routing.md). Streams only.",
+    )
+    route_default: str | None = optional(
+        "routeDefault",
+        text,
+        "With `routeBy`: what is taken for NULL, and for a text that cannot be a part of a name. Without "
+        "it such rows are bad rows, see `badRows`.",
+    )
+    row_log: str | None = optional(
+        "rowLog",
+        text,
+        "With `routeBy`: the directory or URL of the row log, to which tasks write the rows that wait for "
+        "their delivery.",
+        default="`row-log` in the checkpoint directory, if that is on a local disk",
     )
 
     @property

@@ -157,6 +157,7 @@ def parse_as(
     refused_values = {option.name for option in options if option.field not in values}
     accepted = {name: value for name, value in stored.items() if name not in refused_values}
     problems += problems_of(values, accepted, prefixes)
+    problems += _problems_of_routes(values, has_row_log=getattr(cls, "has_row_log", False))
     if are_valid:
         problems += problems_of_values(values)
     check(name, problems)
@@ -193,6 +194,16 @@ def problems_of(values: Mapping[str, Any], given: Mapping[str, str], prefixes: S
         *problems_of_urls(given, prefixes),
         *problems_of_dead_letters(values),
     ]
+
+
+def _problems_of_routes(values: Mapping[str, Any], *, has_row_log: bool) -> list[str]:
+    """
+    Args:
+        has_row_log: see `DeliveryOptions`
+    """
+    only = {"routeDefault": "route_default", **({} if has_row_log else {"rowLog": "row_log"})}
+    given = [name for name, of_field in only.items() if of_field in values]
+    return [] if "route_by" in values else [f"{name}: only a query with routeBy has it." for name in given]
 
 
 def problems_of_urls(texts: Mapping[str, str], prefixes: Sequence[Prefix]) -> list[str]:

@@ -173,6 +173,7 @@ DESTINATION = DestinationType(
     sink=_sink_of,
     stored_table=lambda stream, access: StoredPaimon(stream.table_uri, access.catalog),
     files_of=data_files_of,
+    ignores_case=True,
     records=lambda stream, sink: sink.records(stream.query_id),
     remains="its last batch in the snapshots of the table, until they expire",
 )

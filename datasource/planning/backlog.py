@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -46,6 +47,65 @@ class BacklogBound:
         return "; ".join(self._exceeded(backlog, now))
 
     def _exceeded(self, backlog: Backlog, now: datetime) -> Iterator[str]:
+        if backlog.batches >= self.batches:
+            waits = "batch waits" if backlog.batches == 1 else "batches wait"
+            yield f"{backlog.batches:,} {waits} (backlogBatches={self.batches})"
+        if backlog.size_bytes >= self.size_bytes:
+            yield f"{backlog.size_bytes:,} bytes wait (backlogBytes={self.size_bytes})"
+        if backlog.oldest_prepared_at is not None:
+            age_s = (now - backlog.oldest_prepared_at).total_seconds()
+            if age_s >= self.age_s:
+                yield f"the oldest batch has waited {age_s:,.0f} s (backlogSeconds={self.age_s:.0f})"
+
+
+def wait_for_delivery(
+    store: SqlManifestStore,
+    batch: Batch,
+    bound: BacklogBound,
+    *,
+    has_routes: bool = False,
+    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Return when the backlog before this batch is below its limit.
+
+    The batch itself and later batches do not count: they may be waiting for this batch to be written again.
+    While the query waits, the store has the time since when.
+
+    Args:
+        has_routes: the backlog is that of all tables of the query; those that are parked hold up no other
+
+    Raises:
+        RetryableError: the query has waited for `wait_s`. Nothing was written for the batch.
+    """
+    began, deliveries, stream = now(), store.deliveries, batch.stream
+    too_much = (
+        bound.exceeded(deliveries.backlog_of_query(stream.query_id), began)
+        if has_routes
+        else _exceeded(store, batch, bound, began)
+    )
+    if not too_much:
+        return
+
+    def wait(since: datetime | None) -> None:
+        if has_routes:
+            deliveries.wait_for_query(stream.query_id, since)
+        else:
+            deliveries.wait(stream, since)
+
+    def backlog() -> Backlog:
+        if has_routes:
+            return deliveries.backlog_of_query(stream.query_id)
+        return deliveries.backlog(stream, batch.batch_id)
+
+    wait(began)
+    try:
+        _wait(stream, bound, too_much, backlog, partial(deliveries.state, stream), now, sleep)
+    finally:
+        wait(None)
+
+
+def _exceeded(self, backlog: Backlog, now: datetime) -> Iterator[str]:
         if backlog.batches >= self.batches:
             waits = "batch waits" if backlog.batches == 1 else "batches wait"
             yield f"{backlog.batches:,} {waits} (backlogBatches={self.batches})"
@@ -114,23 +174,24 @@ def _plus(older: Backlog, newer: Backlog) -> Backlog:
 
 
 def _wait(
-    store: SqlManifestStore,
-    batch: Batch,
+    stream: StreamKey,
     bound: BacklogBound,
     too_much: str,
+    backlog: Callable[[], Backlog],
+    state: Callable[[], DeliveryState],
     now: Callable[[], datetime],
     sleep: Callable[[float], None],
 ) -> None:
-    stream, began, logged_at = batch.stream, now(), None
+    began, logged_at = now(), None
     while too_much:
         waited_s = (now() - began).total_seconds()
         if waited_s >= bound.wait_s:
-            raise RetryableError(_failure(stream, too_much, waited_s, store.deliveries.state(stream)))
+            raise RetryableError(_failure(stream, too_much, waited_s, state()))
         if logged_at is None or waited_s - logged_at >= LOG_INTERVAL_S:
             logger.warning("The query waits for deliveries of %s: %s.", stream, too_much)
             logged_at = waited_s
         sleep(POLL_S)
-        too_much = bound.exceeded(store.deliveries.backlog(stream, batch.batch_id), now())
+        too_much = bound.exceeded(backlog(), now())
 
 
 def _failure(stream: StreamKey, too_much: str, waited_s: float, state: DeliveryState) -> str:

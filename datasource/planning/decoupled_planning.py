@@ -70,7 +70,7 @@ def plan_decoupled(
     committer = DecoupledCommitter(store, open_table(key.sink, store), may_start_with)
     if committer.begin(batch, digest_of, cached.token) is Action.SKIP:
         return None
-    wait_for_delivery(store, batch, bound_of(key.sink.options))
+    wait_for_delivery(store, batch, bound_of(key.sink.options), has_routes=key.has_routes)
     written = store.written_table(batch.stream)
     load = partial(_reload, key, store, written, cached.planned.target_id, batch.batch_id)
     if cached.planned.is_lasting:
@@ -131,7 +131,7 @@ def _plan_first(
         return None
     if is_known:
         store.deliveries.wait(batch.stream, None)  # a driver may have been killed while waiting
-    wait_for_delivery(store, batch, bound_of(key.sink.options))
+    wait_for_delivery(store, batch, bound_of(key.sink.options), has_routes=key.has_routes)
     mode = mode_of(key.overwrite)
     planned = with_retry(lambda: table.plan_batch(key.rows, mode, batch.batch_id), wait_s)
     if isinstance(table, SupportsOrdering):

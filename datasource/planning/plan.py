@@ -84,10 +84,12 @@ def plan_batch(
     event_time = event_time_column(rows, query.options.event_time)
     batches = {name: batch_of_target(batch, sink) for name, sink in targets.items()}
     _check_replays(query, store, batches, digest_of)
-    report_left_targets(store, batch, [sink.table_uri for sink in targets.values()])
+    if query.routes is None:
+        report_left_targets(store, batch, [sink.table_uri for sink in targets.values()])
     planned: dict[str, PlannedBatch[Any, Any]] = {}
     for name, sink in targets.items():
-        key = PlanKey(batches[name].stream, sink, rows, overwrite, query.siblings)
+        has_routes = query.routes is not None
+        key = PlanKey(batches[name].stream, sink, rows, overwrite, query.siblings, has_routes)
         with of_target(name):
             one = _plan_target(key, prefix_of(name), store, batches[name], digest_of, plans)
         if one is not None:
@@ -175,6 +177,11 @@ def plan_batch_write(
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
 ) -> BatchPlan:
     """Plan a batch write: a stream of one batch, with an id that no other write has."""
+    if sink.options.route_by:
+        raise ConfigurationError(
+            "routeBy is only for streams. Write a batch as a stream with trigger(availableNow=True), or "
+            "each table with a write of its own."
+        )
     if sink.options.is_decoupled:
         raise ConfigurationError(
             "delivery=decoupled is only for streams. A batch write is committed when it returns. Remove the "

@@ -40,6 +40,8 @@ class PlanKey(Generic[PayloadT, ContentT]):
     overwrite: bool
     siblings: tuple[str, ...] = ()
     """See `Query.siblings`."""
+    has_routes: bool = False
+    """The query opens more targets with the rows of a batch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...committers.dead_letters import BadRows
-from ...committers.errors import ConfigurationError
 from ...committers.texts.secrets import Secrets, names_a_secret
-from ...writers.local_path import local_path
 from ...writers.requests.keyed import KeyedRequests
 from ...writers.requests.limits import Limits
 from ...writers.requests.opening import WriterSettings
@@ -28,7 +25,8 @@ from ..options.parsing import (
     size,
     text,
 )
-from ..options.stream import normalized_location, parse_as
+from ..options.row_log import ROW_LOG, row_log_of
+from ..options.stream import parse_as
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -37,9 +35,6 @@ if TYPE_CHECKING:
 
 _PLAIN_HEADERS = frozenset(("accept", "accept-language", "content-type", "user-agent"))
 """Headers whose values are no secrets, and which messages of services quote."""
-
-ROW_LOG = "row-log"
-"""Directory of the row log in a local checkpoint."""
 
 
 def batch_entries(default: str, most: int = 100_000) -> int:
@@ -74,6 +69,7 @@ class RequestOptions(DeliveryOptions):
 
     NAME: ClassVar[str]
     """Of the data source, such as `penstock.http`."""
+    has_row_log: ClassVar[bool] = True
     REQUIRED: ClassVar[Mapping[str, str]]
     """The required options, with examples. The first one names the destination."""
 
@@ -279,21 +275,3 @@ SIZES = (
     ("maxRecordBytes", "record_bytes_max", "maxBatchBytes", "batch_bytes_max"),
     ("maxBatchBytes", "batch_bytes_max", "maxBufferedBytes", "buffered_bytes_max"),
 )
-
-
-def row_log_of(row_log: str | None, checkpoint: str | None) -> str | None:
-    """Return the location of the row log; None if it is not known."""
-    if row_log is not None:
-        return normalized_location(row_log)  # targets that share a log are found by it
-    directory = local_path(checkpoint) if checkpoint else None
-    return None if directory is None else posixpath.join(directory, ROW_LOG)
-
-
-def missing_row_log() -> ConfigurationError:
-    return ConfigurationError(
-        "rowLog is missing: with delivery=decoupled, tasks write the rows to a row log, and "
-        "checkpointLocation is not "
-        "on a local disk. Give a location that driver, executors and delivery process can reach: "
-        '.option("rowLog", '
-        '"s3://bucket/row-log").'
-    )

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal, cast
 
 import pyarrow as pa
 
-from ...committers.cleaning.regular_files import sync
 from ...committers.contract import Batch, DataFiles, Manifest, Mode, PlannedBatch, TaskWriterFactory
 from ...committers.errors import ConfigurationError, PenstockError, RetryableError
 from ...committers.requests.committer import RequestCommitter
@@ -18,11 +16,11 @@ from ...committers.requests.content import RequestPayload
 from ...committers.requests.contract import ChecksDestination, Requests, Sent
 from ...committers.row_log.log import RowLog
 from ...committers.texts.safe_text import get_logger
-from ...writers.local_path import local_path
 from ...writers.requests.direct import DirectWriters
 from ...writers.row_log.writer import RowLogWriters
+from ..options.row_log import create_row_log, missing_row_log, row_log_of
 from ..plain_sink import StorageSink
-from .options import RequestOptions, missing_row_log, row_log_of
+from .options import RequestOptions
 
 logger = get_logger(__name__)
 
@@ -65,6 +63,7 @@ class RequestTarget(RequestCommitter):
             options.keys or (),
             dead_letter_max=options.dead_letter_max,
             on_bad_rows=options.bad_rows,
+            shares_log=not options.route_by,
         )
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedBatch[RequestPayload, Route]:
@@ -82,7 +81,7 @@ class RequestTarget(RequestCommitter):
             return PlannedBatch(writers, "direct", "", is_lasting=False)
         if self._location is None:
             raise missing_row_log()
-        _create_directory(self._location)
+        create_row_log(self._location)
         check = self._rows_to_requests.checker()
         writers = cast(
             "TaskWriterFactory[RequestPayload]",
@@ -129,12 +128,3 @@ class RequestTarget(RequestCommitter):
 
 _CHECKED: deque[tuple[object, pa.Schema]] = deque(maxlen=16)
 """What decoupled queries of this process have checked."""
-
-
-def _create_directory(location: str) -> None:
-    """Create the directory of a local row log, durably: a manifest must not outlive its files."""
-    path = local_path(location)
-    if path is None or Path(path).is_dir():
-        return
-    Path(path).mkdir(parents=True, exist_ok=True)
-    sync(Path(path).parent)

@@ -88,6 +88,10 @@ class PenstockDataSource(QueryDataSource):
     def query(self) -> Query:
         from ..query import Query
 
+        if any(name.lower() == "routeby" for name in self.options):
+            from ..routing.query import routed_query
+
+            return routed_query(type(self), self.options)
         return Query.of(self.sink())
 
     @message_first()

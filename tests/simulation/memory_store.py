@@ -111,6 +111,10 @@ class MemoryStore:
         known = self.known(stream)
         known.table_id, known.table_version, known.table_batch_id = table_id, table_version, None
 
+    def claim_all(self, claimed: Sequence[StreamKey], run_id: str) -> None:
+        for stream in claimed:
+            self.claim(stream, run_id)
+
     def claim(self, stream: StreamKey, run_id: str) -> None:
         runs = self.known(stream).runs
         if runs and runs[-1] == run_id:

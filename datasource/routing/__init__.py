@@ -1,0 +1,1 @@
+"""Queries whose targets only the rows know: `routeBy` names columns, and options are templates of them."""
