@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from rich.box import SIMPLE_HEAD
@@ -13,7 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..committers.contract import Token
+from ..committers.contract import StreamKey, Token
+from ..committers.row_log.sharing import routes_of
 from ..committers.store.status import StreamStatus, WrittenTable
 from ..committers.texts.safe_text import one_line
 from ..datasource.stored.stored_table import TableNow
@@ -50,9 +52,20 @@ class _Cell:
     style: str = ""
 
 
-def print_status(rows: Sequence[StatusRow], now: datetime) -> None:
-    """Print one row per stream or, if the terminal is too narrow, one line per value. Nothing is cut."""
-    streams = [(title(row[0]), one_line(row[0].key.table_uri), _cells(row, now)) for row in rows]
+def print_status(
+    rows: Sequence[StatusRow],
+    now: datetime,
+    tables: Mapping[StreamKey, Sequence[StreamStatus]] = MappingProxyType({}),
+) -> None:
+    """Print one row per stream or, if the terminal is too narrow, one line per value. Nothing is cut.
+
+    Args:
+        tables: of queries with routes, whose row has the sums
+    """
+    streams = [
+        (title(row[0]), one_line(row[0].key.table_uri), _cells(row, now, tables.get(row[0].key, ())))
+        for row in rows
+    ]
     if len(streams) > STYLED_MAX:
         _print_plain(streams)
         return
@@ -98,14 +111,20 @@ def _width(shown: Console, table: Table) -> int:
     return needed
 
 
-def _cells(row: StatusRow, now: datetime) -> list[_Cell]:
+def _cells(row: StatusRow, now: datetime, tables: Sequence[StreamStatus]) -> list[_Cell]:
     stream, written, table_status = row
     return [
         _Cell("Last batch", _last_batch(stream, now)),
         _pending(stream, now),
         _Cell("Committed", (f"{stream.committed_rows:,} rows", size(stream.committed_bytes))),
-        _table_cell(written, table_status),
+        _tables_cell(tables) if tables else _table_cell(written, table_status),
     ]
+
+
+def _tables_cell(tables: Sequence[StreamStatus]) -> _Cell:
+    parked = sum(table.delivery.parked_at is not None for table in tables)
+    parts = (count(len(tables), "table"), *([f"{parked:,} parked"] if parked else []))
+    return _Cell("Table", parts, "red" if parked else "")
 
 
 def _last_batch(stream: StreamStatus, now: datetime) -> Sequence[str]:
@@ -145,6 +164,7 @@ def status_json(
     oldest = stream.oldest_pending_at
     return {
         **stream_json(stream),
+        **({"routes_of": query} if (query := routes_of(stream.settings)) else {}),
         "created_at": time_text(stream.created_at),
         "last_batch": None if stream.last is None else record_json(stream.last),
         "pending": stream.pending,

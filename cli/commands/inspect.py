@@ -37,14 +37,21 @@ def status(
     """
     from ...committers.store.selection import select
     from .. import delivery_output, output, status_output
+    from ..routed_status import Row, rows_of
 
     with opened_store(checkpoint, store, access) as opened:
         chosen = select(opened.streams(), stream)
+        listed = [Row(found) for found in chosen] if as_json or stream is not None else rows_of(chosen)
         rows = [
-            (found, found.written, _table_status(opened, found, access) if table else None)
-            for found in chosen
+            (
+                row.stream,
+                row.stream.written,
+                _table_status(opened, row.stream, access) if table and not row.tables else None,
+            )
+            for row in listed
         ]
-        deliveries = list(delivery_output.statistics(opened, chosen))
+        attended = [found for row in listed for found in row.attended]
+        deliveries = list(delivery_output.statistics(opened, attended))
         name = opened.name
     if as_json:
         now = utc_now()
@@ -59,12 +66,13 @@ def status(
         ]
         output.print_json({"store": name, "streams": streams})
     elif rows:
-        status_output.print_status(rows, utc_now())
+        status_output.print_status(rows, utc_now(), {row.stream.key: row.tables for row in listed})
         for found, statistics in deliveries:
             if statistics is not None:
                 delivery_output.print_delivery(found, statistics, utc_now())
-        for found in chosen:
-            status_output.print_waiting_letters(found)
+        for row in listed:
+            status_output.print_waiting_letters(row.stream)
+        for found in attended:
             status_output.print_skipped(found)
     else:
         output.print_line(f"The store {name} has no streams yet.")

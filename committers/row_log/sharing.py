@@ -23,6 +23,14 @@ def targets_in(settings: str) -> tuple[str, ...]:
     return tuple(one for one in targets if isinstance(one, str)) if isinstance(targets, list) else ()
 
 
+def routes_of(settings: str) -> str:
+    """Return the address of the query with routes that a stream is a table of; empty if it is none."""
+    if '"routes_of"' not in settings:  # the usual case, for thousands of streams
+        return ""
+    query = parsed_settings(settings).get("routes_of")
+    return query if isinstance(query, str) else ""
+
+
 def parsed_settings(settings: str) -> dict[str, Any]:
     """Parse the settings of a stream; empty if they are damaged."""
     try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ...committers.ducklake.address import DuckLakeCatalog
 from ...committers.errors import check_installed
@@ -94,8 +96,22 @@ class DuckLakeOptions(FileTableOptions):
                 "path": 'path is not an option: give .option("table", ...) and .start() without a path.',
                 "tableProperties": "tableProperties: DuckLake tables have no properties. Remove the option.",
             },
-            problems_of_values=problems_of_sorting,
+            problems_of_values=lambda values: [*problems_of_sorting(values), *_problems_of_one_file(values)],
         )
+
+
+def _problems_of_one_file(values: Mapping[str, Any]) -> list[str]:
+    """Return the problem of a store in the file of the catalog, if several tables are written at a time."""
+    catalog = DuckLakeCatalog.parse(values.get("catalog", ""))
+    store = values.get("store", "")
+    if "route_by" not in values or not store.startswith("sqlite:///"):
+        return []
+    if os.path.realpath(f"/{store.removeprefix('sqlite:///').lstrip('/')}") != catalog.path:
+        return []
+    return [
+        "store is the file of the catalog. DuckDB and Python have each a SQLite of their own, and with routeBy "
+        "both would write the file at the same time, which damages it. Give the store another file."
+    ]
 
 
 def require_duckdb() -> None:

@@ -105,46 +105,6 @@ def wait_for_delivery(
         wait(None)
 
 
-def _exceeded(self, backlog: Backlog, now: datetime) -> Iterator[str]:
-        if backlog.batches >= self.batches:
-            waits = "batch waits" if backlog.batches == 1 else "batches wait"
-            yield f"{backlog.batches:,} {waits} (backlogBatches={self.batches})"
-        if backlog.size_bytes >= self.size_bytes:
-            yield f"{backlog.size_bytes:,} bytes wait (backlogBytes={self.size_bytes})"
-        if backlog.oldest_prepared_at is not None:
-            age_s = (now - backlog.oldest_prepared_at).total_seconds()
-            if age_s >= self.age_s:
-                yield f"the oldest batch has waited {age_s:,.0f} s (backlogSeconds={self.age_s:.0f})"
-
-
-def wait_for_delivery(
-    store: SqlManifestStore,
-    batch: Batch,
-    bound: BacklogBound,
-    *,
-    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
-    """Return when the backlog before this batch is below its limit.
-
-    The batch itself and later batches do not count: they may be waiting for this batch to be written again.
-    While the query waits, the store has the time since when.
-
-    Raises:
-        RetryableError: the query has waited for `wait_s`. Nothing was written for the batch.
-    """
-    began = now()
-    stream = batch.stream
-    too_much = _exceeded(store, batch, bound, began)
-    if not too_much:
-        return
-    store.deliveries.wait(stream, began)
-    try:
-        _wait(store, batch, bound, too_much, now, sleep)
-    finally:
-        store.deliveries.wait(stream, None)
-
-
 def _exceeded(store: SqlManifestStore, batch: Batch, bound: BacklogBound, now: datetime) -> str:
     """Return the limits that the backlog before this batch has reached.
 

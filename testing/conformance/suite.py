@@ -12,6 +12,7 @@ from .deliveries import DeliveryClaims
 from .echoes import EchoClaims
 from .manifests import ManifestClaims
 from .responses import ResponseClaims
+from .routes import RouteClaims
 from .secrecy import SecrecyClaims
 from .values import ValueClaims
 
@@ -28,6 +29,7 @@ class DestinationConformance(
     SecrecyClaims,
     EchoClaims,
     DeliveryClaims,
+    RouteClaims,
     CleaningClaims,
 ):
     """The promises of every destination. Subclass it as `Test…`, with a fixture `harness`."""

@@ -50,6 +50,8 @@ from penstock.datasource.delta.sink import DeltaSink, DeltaTarget
 from penstock.datasource.files import existing_files
 from penstock.datasource.options import stream as stream_options
 from penstock.datasource.planning import plan as planning
+from penstock.datasource.routing.logged_table import LoggedTable
+from penstock.datasource.routing.opening import Routes
 from penstock.testing.conformance import query
 from penstock.testing.conformance.data import NESTED
 from penstock.testing.conformance.harness import DestinationHarness
@@ -58,6 +60,7 @@ from penstock.writers.requests import http, settlement
 from penstock.writers.requests.results import DELIVERED
 
 Patch = Callable[[], AbstractContextManager[Any]]
+BAD_FILE = DataFile("", 0, 0)
 NewHarness = Callable[..., DestinationHarness]
 """Of a folder, and for HTTP of a service and a proxy before it."""
 
@@ -135,6 +138,19 @@ def _keep_ten_batches(commit: Any, target: JsonLines, *args: Any) -> Any:
     for path in sorted(target.folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)[:-10]:
         path.unlink()
     return outcome
+
+
+def _prepare_the_first(prepare_all: Any, store: SqlManifestStore, requests: Any, run_id: str) -> Any:
+    """Only the first manifest is stored, and the result is as if all were."""
+    first = prepare_all(store, requests[:1], run_id)
+    return [first[0], *(replace(first[0], record=replace(first[0].record, batch=one.manifest.batch))
+                        for one in requests[1:])]  # fmt: skip
+
+
+def _write_and_delete(write: Any, table: LoggedTable, manifest: Manifest, batches: Any) -> Any:
+    written = write(table, manifest, batches)
+    table.discard([[replace(BAD_FILE, path=file.path) for one in batches for file in one.files]])
+    return written
 
 
 def _commit_without_rows(commit: Any, target: JsonLines, manifest: Manifest, *args: Any) -> Any:
@@ -407,6 +423,19 @@ MUTATIONS = {
     "a writer that keeps its rows": Mutation(
         method(PartWriter, "write", _keep_batches),
         "the_memory_of_a_task_does_not_grow_with_its_rows",
+    ),
+    "a query whose rows all go to one table": DeltaMutation(
+        method(Routes, "sink_of", lambda real, it, route: real(it, (route[0].removesuffix("2"),))),
+        "rows_go_to_the_destination_that_they_name",
+    ),
+    "manifests of tables that are not stored together": DeltaMutation(
+        method(SqlManifestStore, "prepare_all", _prepare_the_first),
+        a_crash_of_the_driver_loses_and_doubles_no_routed_row={"point": "prepare.done"},
+    ),
+    "a row log that is deleted before the commit": DeltaMutation(
+        method(LoggedTable, "_write", _write_and_delete),
+        a_crash_of_a_delivery_loses_and_doubles_no_routed_row={"point": "commit.start"},
+        a_delivery_of_routed_rows_whose_commit_was_lost_is_finished_by_the_next={"lost": "request"},
     ),
     "parts stay behind": Mutation(
         returning(JsonLines, "discard", 0),

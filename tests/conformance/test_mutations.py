@@ -14,6 +14,7 @@ from tests.support.lossy_requests import quiet_proxy
 from penstock.committers.errors import PenstockError
 from penstock.committers.store.sql import open_store
 from penstock.testing.conformance import DestinationConformance, Query
+from penstock.testing.conformance.routes import routed_query
 
 CLAIMS = [name for name in dir(DestinationConformance) if name.startswith("test_")]
 FAILURES = (AssertionError, pytest.fail.Exception, PenstockError)
@@ -49,6 +50,9 @@ def test_a_claim_fails_without_its_guard(
             **mutation.claims[name],
         }
         test = getattr(DestinationConformance(), claim)
-        given = {name: fixtures[name] for name in inspect.signature(test).parameters}
+        parameters = inspect.signature(test).parameters
+        if "routed" in parameters:
+            fixtures["routed"] = routed_query(harness, store, tmp_path)
+        given = {name: fixtures[name] for name in parameters}
         with mutation.patch(), pytest.raises(FAILURES):
             test(**given)
