@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..committers.contract import ManifestState
 from ..committers.errors import ConfigurationError, TableNotSupportedError
+from ..committers.requests.content import LOGGED_FOR_TABLE
 from ..committers.texts.row_text import row_text
 from ..committers.texts.safe_text import one_line
 from ..datasource.destinations import stored_table
+from ..datasource.requests.stored import StoredRequests
 from ..datasource.stored.batch_rows import HoldsRows
 from . import output
 
@@ -47,7 +49,10 @@ def waiting_rows(
         TableChangedError: a file or a staging table is missing.
         RetryableError: they cannot be read now.
     """
-    stored = stored_table(stream, access)
+    stored: Any = stored_table(stream, access)
+    if manifest.version == LOGGED_FOR_TABLE:
+        storage = access.for_object_store(())
+        stored = StoredRequests(stream.kind, stream.key.table_uri, storage, LOGGED_FOR_TABLE)
     if not isinstance(stored, HoldsRows):
         raise TableNotSupportedError(
             f"The destination of kind {stream.kind} has no way to read the rows of a batch back."

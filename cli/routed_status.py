@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ..committers.deliveries.contract import Backlog
 from ..committers.row_log.sharing import routes_of
 from ..committers.store.status import StreamStatus
+from ..datasource.settings import is_of_dead_letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,8 @@ def rows_of(streams: Sequence[StreamStatus]) -> list[Row]:
     for stream in others:
         own = tables.pop((stream.key.query_id, stream.key.table_uri), [])
         rows.append(Row(_summed(stream, own), own) if own else Row(stream))
-    left = [Row(stream) for some in tables.values() for stream in some]  # the query was retired
+    # of a query that was retired; the dead letters of tables are in the sum
+    left = [Row(one) for some in tables.values() for one in some if not is_of_dead_letters(one.settings)]
     return rows + left
 
 

@@ -10,6 +10,8 @@ from ..committers.cleaning.cleanup import Cleanup
 from ..committers.errors import ConfigurationError, shown
 from ..committers.progress import with_store
 from ..committers.requests.content import LOGGED_FOR_TABLE, RequestManifests
+from ..committers.row_log.logged_batches import LoggedBatches
+from ..committers.row_log.sharing import routes_of
 from .options.parsing import Option
 from .plug_ins import BUILT_IN, GROUP, INTERNAL, load, plug_ins
 from .sink import Destination
@@ -58,6 +60,8 @@ class DestinationType:
     """Returns what the destination keeps of a stream's query and lets Penstock remove, from its `sink`. None:
     nothing.
     """
+    has_row_log: bool = False
+    """See `DeliveryOptions.has_row_log`."""
     ignores_case: bool = False
     """True if names of tables that differ only in case may be one table."""
     remains: str = ""
@@ -131,7 +135,15 @@ def access_of(stream: StreamStatus, access: TableAccess) -> TableAccess:
 
 def open_committer(stream: StreamStatus, access: TableAccess, store: SqlManifestStore) -> Committer:
     """Return a committer for the table of a stream. Commands open it here. Raises as `stored_table`."""
-    return with_store(stored_table(stream, access).committer(), store)
+    committer = stored_table(stream, access).committer()
+    if is_logged_table(stream):
+        return LoggedBatches(committer, stream.kind)
+    return with_store(committer, store)
+
+
+def is_logged_table(stream: StreamStatus) -> bool:
+    """Return True for a table whose rows wait in the row log of a query with routes."""
+    return bool(routes_of(stream.settings)) and not destination_type(stream.key, stream.kind).has_row_log
 
 
 def with_prefix(prefix: str, options: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..committers.dead_letters import letters_stream
+from ..committers.row_log.sharing import parsed_settings
 from ..committers.store.contract import Registration
 from ..writers.local_path import is_relative
 from .dead_letters import letter_sink_of
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 DEAD_LETTERS = "dead letters"
 """`delivery` of a stream of dead letters, which gets a batch only when there are some."""
+
+
+def is_of_dead_letters(settings: str) -> bool:
+    return parsed_settings(settings).get("delivery") == DEAD_LETTERS
 
 
 def register_stream(
@@ -59,7 +64,7 @@ def registrations(
     if letters is None:
         return [own]
     name = f"dead letters of {options.query_name}" if options.query_name else "dead letters"
-    of_letters = settings_of(letters.options, delivery=DEAD_LETTERS)
+    of_letters = settings_of(letters.options, routes_of=routes_of, delivery=DEAD_LETTERS)
     key = letters_stream(stream, letters.table_uri)
     return [own, Registration(key, letters.kind, name, settings=of_letters)]
 

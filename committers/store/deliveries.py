@@ -268,8 +268,8 @@ class SqlDeliveries(SqlOperatorActions):
             queries.update_stream(connection, stream_id, {"waiting_since": since})
 
     def backlog_of_query(self, query_id: str) -> Backlog:
-        """All PREPARED batches of the streams of one query that are not parked. Its `batches` are those of the
-        stream that has most. Takes no lock. The cost grows with the number of batches.
+        """All PREPARED batches of the streams of one query that are not parked. Its `batches` are those of
+        the stream that has most. Takes no lock. The cost grows with the number of batches.
         """
         own = sa.select(streams.c.id).where(streams.c.query_id == query_id, streams.c.parked_at.is_(None))
         with self._database.read() as connection:

@@ -109,8 +109,8 @@ def _problems_of_one_file(values: Mapping[str, Any]) -> list[str]:
     if os.path.realpath(f"/{store.removeprefix('sqlite:///').lstrip('/')}") != catalog.path:
         return []
     return [
-        "store is the file of the catalog. DuckDB and Python have each a SQLite of their own, and with routeBy "
-        "both would write the file at the same time, which damages it. Give the store another file."
+        "store is the file of the catalog. DuckDB and Python have each a SQLite of their own, and with "
+        "routeBy both would write the file at the same time, which damages it. Give the store another file."
     ]
 
 

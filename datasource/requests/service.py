@@ -64,6 +64,7 @@ class RequestService:
             ),
             files_of=RequestManifests(self.kind).files,
             records=self.records,
+            has_row_log=True,
         )
 
     def _sink_of(self, stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> RequestSink:

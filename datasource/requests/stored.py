@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...committers.errors import ConfigurationError, TableNotSupportedError
 from ...committers.requests.committer import RequestCommitter
-from ...committers.requests.content import RequestManifests
+from ...committers.requests.content import LOGGED, RequestManifests
 from ...committers.row_log.names import RowLogName
 from ...committers.row_log.sharing import row_log_in
 from ..stored.stored_table import TableNow
@@ -29,6 +29,8 @@ class StoredRequests:
     table_uri: str
     storage: Mapping[str, str] = field(repr=False)
     """Options of the object store with the row log."""
+    logged: int = LOGGED
+    """See `RequestManifests`."""
 
     def committer(self) -> RequestCommitter:
         return RequestCommitter(self.kind, self.table_uri)
@@ -45,7 +47,7 @@ class StoredRequests:
 
         stream = manifest.batch.stream
         location = row_log_in(settings_here(store, stream))
-        logged = RequestManifests(self.kind).batches(manifest)
+        logged = RequestManifests(self.kind, self.logged).batches(manifest)
         if logged is None:
             raise TableNotSupportedError(
                 f"The tasks of batch {manifest.batch.batch_id} of {stream} have sent its rows: they are in "

@@ -17,6 +17,7 @@ from ...committers.contract import (
     Manifest,
     ManifestRecord,
     Mode,
+    PartitionField,
     PlannedBatch,
     StreamKey,
     TaskWriterFactory,
@@ -63,6 +64,10 @@ class RoutesSink(StorageSink):
 
     def open_table(self) -> RoutesTarget:
         return RoutesTarget(self)
+
+    def partitioning(self) -> tuple[PartitionField, ...]:
+        """See `Partitioned`: by route, so that a batch writes one file for each table."""
+        return tuple(PartitionField(name, (name,), "identity") for name in self.columns.names)
 
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
         return self.sample.open_filesystem(location)

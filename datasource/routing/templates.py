@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from ...writers.row_log.route_names import Route
@@ -19,8 +19,8 @@ class Templates:
     """The options of a destination that contain `{column}` for a route column."""
 
     columns: tuple[str, ...]
-    given: Mapping[str, str]
-    """All options of the query, by their names in lower case."""
+    given: Mapping[str, str] = field(repr=False)
+    """All options of the query, by their names in lower case. Some may be secrets."""
 
     @property
     def _texts(self) -> dict[str, str]:

@@ -72,6 +72,8 @@ class DestinationHarness(ABC):
     destination: ClassVar[DestinationType]
     secrets: ClassVar[Mapping[str, str]] = {}
     """Options whose values are `SECRET`, for a destination that takes secrets."""
+    sees_all_names: ClassVar[bool] = False
+    """True: `ids` has the rows of all destinations of this kind, whatever their name is."""
     unreachable_port: int = 1
     """A port of 127.0.0.1 at which no server answers, for `unreachable_options`. The suite sets it."""
 

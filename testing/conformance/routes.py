@@ -18,7 +18,7 @@ from .query import Query
 
 _NAMED_BY = ("path", "table", "dbtable", "stream", "queue", "index", "subject", "key", "url")
 """Options that name a destination, the first of them that a query has."""
-_SEPARATORS = {"path": "/", "url": "/", "table": ".", "dbtable": ".", "subject": "."}
+_SEPARATORS = {"path": "/", "url": "/", "table": ".", "dbtable": "."}
 
 
 class RouteClaims(Claims):
@@ -106,6 +106,7 @@ def _run(
 ) -> Batch:
     """Run a batch of two tasks, each with a row for the destination of the harness."""
     own = _template(harness)[2]
+    names = 1 if harness.sees_all_names else names
     batch = query.batch(number)
     query.run(store, batch, *(_rows(number * 2 + task, own, names) for task in range(2)), run_id=run_id)
     return batch
@@ -121,11 +122,10 @@ def _template(harness: DestinationHarness) -> tuple[str, str, str]:
     """Return the option that names the destination, its template, and the route to the harness' own."""
     option = next(name for name in _NAMED_BY if name in harness.options)
     value = harness.options[option]
-    separator = _SEPARATORS.get(option)
-    place, found, last = value.rpartition(separator) if separator else ("", "", value)
-    name = re.match(r"[\w-]+", last)
+    start = value.rfind(_SEPARATORS[option]) + 1 if option in _SEPARATORS else 0
+    name = re.compile(r"(?<![\w{-])[\w-]+(?![\w-]*})").search(value, start)
     assert name is not None, value
-    return option, f"{place}{found}{{route}}{last[name.end() :]}", name[0]
+    return option, f"{value[: name.start()]}{{route}}{value[name.end() :]}", name[0]
 
 
 def _own_uri(query: Query, harness: DestinationHarness) -> str:

@@ -310,6 +310,7 @@ class HttpHarness(ServiceHarness):
 
     promises = replace(RequestHarness.promises, name="HTTP endpoints")
     destination = DESTINATION
+    sees_all_names = True
     secrets: ClassVar = {"header.x-api-key": SECRET}
     rows_in = "POST /rows"
     unacknowledging = ("answered a page",)

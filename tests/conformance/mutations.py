@@ -149,7 +149,7 @@ def _prepare_the_first(prepare_all: Any, store: SqlManifestStore, requests: Any,
 
 def _write_and_delete(write: Any, table: LoggedTable, manifest: Manifest, batches: Any) -> Any:
     written = write(table, manifest, batches)
-    table.discard([[replace(BAD_FILE, path=file.path) for one in batches for file in one.files]])
+    table.discard([tuple(replace(BAD_FILE, path=file.path) for one in batches for file in one.files)])
     return written
 
 
