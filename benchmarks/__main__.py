@@ -35,6 +35,7 @@ NAMES = (
     "memory",
     "store",
     "many_streams",
+    "routes",
     "soak",
     "import_time",
 )

@@ -13,20 +13,24 @@ from benchmarks.measure import Options, peak_memory_bytes, print_progress
 from benchmarks.report import Report
 from benchmarks.writer import BATCH_ROWS, delta_plan, iceberg_plan
 
+from penstock.committers.contract import AttemptId
 from penstock.writers.delta.table_format import DeltaFormat
 from penstock.writers.parquet.data_files import DataFileWriter
 from penstock.writers.parquet.file_names import FileNames
 from penstock.writers.parquet.write_config import WriteConfig
+from penstock.writers.row_log.route_names import RouteColumns
+from penstock.writers.row_log.routes import RouteWriter, RouteWriters
 
 GIGABYTES, QUICK_GIGABYTES = 5.0, 0.5
 MEGABYTE = 10**6
 SOURCE_ROWS = 600_121
 """Rows of lineitem at a tenth of scale factor 1, read repeatedly, each time into new memory."""
-ONE_MAX_MB, MANY_MAX_MB, MANY = 400, 600, 1000
+ONE_MAX_MB, MANY_MAX_MB, MANY, TABLES = 400, 600, 1000, 500
 CASES = {
     "penstock.delta, one table partition": ("delta", 1, ONE_MAX_MB),
     "penstock.iceberg, one table partition": ("iceberg", 1, ONE_MAX_MB),
     f"penstock.delta, {MANY:,} table partitions": ("delta", MANY, MANY_MAX_MB),
+    f"penstock.delta, {TABLES} tables (`routeBy`)": ("routes", TABLES, MANY_MAX_MB),
 }
 """By name: the table format, the number of table partitions, and the bound."""
 CASES_ON_S3 = {
@@ -85,7 +89,12 @@ def write(
             plan = WriteConfig(folder, {}, pa.schema(columns), DeltaFormat(("p",)))
         if on_s3:
             plan = replace(plan, location=on_s3[0], storage_options=on_s3[1])
-        writer = DataFileWriter(plan, FileNames("bench", "run", 0, 0, 0))
+        writer: DataFileWriter | RouteWriter
+        if table_format == "routes":
+            routes = RouteWriters(folder, {}, RouteColumns(("p",)), plan.row_schema)
+            writer = routes.open(AttemptId("bench", "run", 0, 0, 0))
+        else:
+            writer = DataFileWriter(plan, FileNames("bench", "run", 0, 0, 0))
         for number, batch in enumerate(rows(source, gigabytes)):
             if partitions > 1:
                 numbers = [(number * 7 + row * 7919) % partitions for row in range(batch.num_rows)]

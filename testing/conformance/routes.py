@@ -92,6 +92,8 @@ def routed_query(harness: DestinationHarness, store: SqlManifestStore, folder: P
     """
     option, template, _ = _template(harness)
     options = {**harness.options, option: template, "routeBy": "route", "rowLog": f"{folder}/routes"}
+    if any(option.name == "retryFor" for option in harness.destination.options):
+        options["retryFor"] = "2s"  # the other destination may be missing for good
     return Query(harness, destination_options=options, store=store)
 
 

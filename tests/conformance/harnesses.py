@@ -521,6 +521,7 @@ class RedisHarness(ServiceHarness):
         RequestHarness.promises, name="Redis strings and hashes, by their key", is_exactly_once=True
     )
     destination = redis_sink.DESTINATION
+    sees_all_names = True
     place: ClassVar[Mapping[str, str]] = {"structure": "set", "key": "rows:{id}"}
     url = "redis://127.0.0.1:{}/0"
     rows_in = b'{"id":'

@@ -60,7 +60,7 @@ def test_each_table_appears_with_its_first_rows(tables: RoutedTables) -> None:
 
 
 def test_tables_get_the_columns_as_the_query_has_them(tables: RoutedTables) -> None:
-    """A table of a query that says that a column has no NULL, and that Spark sends as one that may have some."""
+    """Spark sends each column as one that may have NULL, also if the query says that it has none."""
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("tenant", pa.string())])
     strict = DeltaLake(tables.root / "lake" / "a")
     strict.create(schema)

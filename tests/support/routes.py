@@ -46,6 +46,9 @@ class RoutedTables:
             "deliverAfterSeconds": "1",
         }
 
+    def options_by(self, column: str) -> dict[str, str]:
+        return {**self.options, "path": f"{self.root}/lake/{{{column}}}", "routeBy": column}
+
     def query(self, **options: str) -> Query:
         return Query(Place({**self.options, **options}), QUERY_ID, store=self.store)
 
@@ -70,8 +73,8 @@ class RoutedTables:
 
 
 @contextmanager
-def routed_tables(root: Path) -> Iterator[RoutedTables]:
-    url = f"sqlite:///{root}/store.db"
+def routed_tables(root: Path, url: str | None = None) -> Iterator[RoutedTables]:
+    url = url or f"sqlite:///{root}/store.db"
     with open_store(url) as store:
         yield RoutedTables(root, store, url)
 
