@@ -55,7 +55,7 @@ def run(options: Options) -> Report:
         "the store in SQLite. A batch is plan, task, and commit: the rows are in the row log, and the "
         "manifests of all tables in the store. The peer filters the rows for each table and appends them with "
         "the Delta library, as `foreachBatch` does; it is neither exactly-once nor atomic, and its batch "
-        "waits for all tables. A delivery, in another process, writes the files of the tables and commits "
+        "waits for all tables. A delivery, by another process, writes the tables' files and commits "
         f"each with its token. Then a batch beside {existing:,} other tables of the query.",
     )
     with tempfile.TemporaryDirectory(prefix="bench-routes-") as name:

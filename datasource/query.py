@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from ..committers.store.sql import SqlManifestStore
     from .planning.batch_plan import CommittableMessage
-    from .routing.opening import Routes
 
 PartOf: TypeAlias = "dict[str, int]"
 """By the name of a target, the index of the part that has its payloads."""
@@ -62,6 +61,16 @@ class SeparateParts:
         return parts, {name: part for part, name in enumerate(planned)}
 
 
+class OpensTargets(Protocol):
+    """Opens the targets of a query that only its rows know."""
+
+    def opened(
+        self, query: Query, store: SqlManifestStore, messages: Sequence[CommittableMessage]
+    ) -> tuple[Query, Sequence[CommittableMessage]]:
+        """See `Query.opened`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """One query and its targets."""
@@ -77,7 +86,7 @@ class Query:
     open_filesystem: Callable[[str], tuple[FileSystem, str]] = field(repr=False)
     """Returns the file system of the checkpoint, and the path in it."""
     parts: Parts = field(default_factory=SeparateParts, repr=False)
-    routes: Routes | None = field(default=None, repr=False)
+    routes: OpensTargets | None = field(default=None, repr=False)
     """Opens the targets that only the rows of a batch name."""
     later: frozenset[str] = frozenset()
     """Those targets: each gets only some of the batches, which a delivery process commits."""

@@ -10,6 +10,7 @@ import pytest
 
 from ...committers.contract import Batch, ManifestState
 from ...committers.store.sql import SqlManifestStore
+from ...datasource.routing.opening import Routes
 from ..faults import Lost, crash_at
 from .claims import Claims, check_rows
 from .deliveries import deliver
@@ -132,5 +133,5 @@ def _template(harness: DestinationHarness) -> tuple[str, str, str]:
 
 def _own_uri(query: Query, harness: DestinationHarness) -> str:
     routes = query.with_targets().routes
-    assert routes is not None
+    assert isinstance(routes, Routes)
     return routes.sink_of((_template(harness)[2],)).table_uri
