@@ -53,7 +53,7 @@ def run(options: Options) -> Report:
         "One query into many tables",
         f"{ROWS:,} rows of one task into 1, 50 and 500 Delta tables with `routeBy`, on a local disk, with "
         "the store in SQLite. A batch is plan, task, and commit: the rows are in the row log, and the "
-        "manifests of all tables in the store. The peer filters the rows for each table and appends them with "
+        "manifests of all tables in the store. The peer filters the rows for each table, and appends them by "
         "the Delta library, as `foreachBatch` does; it is neither exactly-once nor atomic, and its batch "
         "waits for all tables. A delivery, by another process, writes the tables' files and commits "
         f"each with its token. Then a batch beside {existing:,} other tables of the query.",

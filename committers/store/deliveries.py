@@ -267,13 +267,16 @@ class SqlDeliveries(SqlOperatorActions):
             stream_id = self._lock(connection, stream)
             queries.update_stream(connection, stream_id, {"waiting_since": since})
 
-    def backlog_of_query(self, query_id: str) -> Backlog:
+    def backlog_of_query(self, query_id: str, since: int | None = None) -> Backlog:
         """All PREPARED batches of the streams of one query that are not parked. Its `batches` are those of
-        the stream that has most. Takes no lock. The cost grows with the number of batches.
+        the stream that has most. Takes no lock. The cost grows with the number of batches that are added up.
+
+        Args:
+            since: only this batch and later ones
         """
         own = sa.select(streams.c.id).where(streams.c.query_id == query_id, streams.c.parked_at.is_(None))
         with self._database.read() as connection:
-            found = list(manifest_queries.backlogs(connection, own).values())
+            found = list(manifest_queries.backlogs(connection, own, since).values())
         return Backlog(
             max((one.batches for one in found), default=0),
             sum(one.files for one in found),

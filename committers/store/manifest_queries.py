@@ -214,9 +214,14 @@ def backlog(
 _COUNTED = (manifests.c.files, manifests.c.rows, manifests.c.size_bytes)
 
 
-def backlogs(connection: Connection, ids: sa.Select[tuple[int]] | None = None) -> dict[int, Backlog]:
+def backlogs(
+    connection: Connection, ids: sa.Select[tuple[int]] | None = None, since: int | None = None
+) -> dict[int, Backlog]:
     """The PREPARED batches of all streams that have some, or of these, by the number of the stream. The cost
     depends on the number of PREPARED batches.
+
+    Args:
+        since: only this batch and later ones
     """
     sums = (sa.func.sum(column) for column in _COUNTED)
     query = sa.select(
@@ -224,6 +229,8 @@ def backlogs(connection: Connection, ids: sa.Select[tuple[int]] | None = None) -
     ).where(IS_PREPARED)
     if ids is not None:
         query = query.where(manifests.c.stream_id.in_(ids))
+    if since is not None:
+        query = query.where(manifests.c.batch_id >= since)
     return {
         stream_id: Backlog(batches, int(files), int(rows), int(size_bytes), oldest)
         for stream_id, batches, files, rows, size_bytes, oldest in connection.execute(

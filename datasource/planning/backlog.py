@@ -79,13 +79,11 @@ def wait_for_delivery(
         RetryableError: the query has waited for `wait_s`. Nothing was written for the batch.
     """
     began, deliveries, stream = now(), store.deliveries, batch.stream
-    too_much = (
-        bound.exceeded(deliveries.backlog_of_query(stream.query_id), began)
-        if has_routes
-        else _exceeded(store, batch, bound, began)
-    )
-    if not too_much:
-        return
+
+    def backlog(since: int | None = None) -> Backlog:
+        if has_routes:
+            return deliveries.backlog_of_query(stream.query_id, since)
+        return deliveries.backlog(stream, batch.batch_id, since=since)
 
     def wait(since: datetime | None) -> None:
         if has_routes:
@@ -93,11 +91,9 @@ def wait_for_delivery(
         else:
             deliveries.wait(stream, since)
 
-    def backlog() -> Backlog:
-        if has_routes:
-            return deliveries.backlog_of_query(stream.query_id)
-        return deliveries.backlog(stream, batch.batch_id)
-
+    too_much = _exceeded(_known.setdefault(store, {}), batch, bound, began, backlog)
+    if not too_much:
+        return
     wait(began)
     try:
         _wait(stream, bound, too_much, backlog, partial(deliveries.state, stream), now, sleep)
@@ -105,22 +101,31 @@ def wait_for_delivery(
         wait(None)
 
 
-def _exceeded(store: SqlManifestStore, batch: Batch, bound: BacklogBound, now: datetime) -> str:
+def _exceeded(
+    known: dict[StreamKey, tuple[int, Backlog]],
+    batch: Batch,
+    bound: BacklogBound,
+    now: datetime,
+    backlog: Callable[[int | None], Backlog],
+) -> str:
     """Return the limits that the backlog before this batch has reached.
 
     The whole backlog is only added up if the last sum and the batches since then reach a limit: deliveries
     make it smaller, and a sum over a long backlog can take longer than all else of a plan.
+
+    Args:
+        backlog: returns that since a batch; None: the whole one
     """
-    stream, batch_id, known = batch.stream, batch.batch_id, _known.setdefault(store, {})
+    stream, batch_id = batch.stream, batch.batch_id
     before, most = known.get(stream, (batch_id, Backlog()))
     if before < batch_id:
-        most = _plus(most, store.deliveries.backlog(stream, batch_id, since=before))
+        most = _plus(most, backlog(before))
         known[stream] = batch_id, most
         if not bound.exceeded(most, now):
             return ""
-    backlog = store.deliveries.backlog(stream, batch_id)
-    known[stream] = batch_id, backlog
-    return bound.exceeded(backlog, now)
+    whole = backlog(None)
+    known[stream] = batch_id, whole
+    return bound.exceeded(whole, now)
 
 
 def _plus(older: Backlog, newer: Backlog) -> Backlog:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -46,12 +46,22 @@ from ..options.row_log import missing_row_log, row_log_of, storage_options_of
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ..sink import Sink
-
 logger = get_logger(__name__)
 
 
-def logged_table(sink: Sink[Any, Any]) -> LoggedTable:
+class TableSink(Protocol):
+    """A `Sink` of a table."""
+
+    @property
+    def options(self) -> DeliveryOptions: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    def open_table(self) -> Target[Any, Any]: ...
+
+
+def logged_table(sink: TableSink) -> LoggedTable:
     """Open the table of a query with routes.
 
     Raises:

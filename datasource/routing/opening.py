@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...committers.contract import Batch, DataFile, DataFiles, DeadLetter, StreamKey
 from ...committers.dead_letters import WRITING, BadRows, LetterBox, dead_letter
@@ -24,7 +24,6 @@ from .templates import Templates
 if TYPE_CHECKING:
     from ...committers.store.sql import SqlManifestStore
     from ..query import Query
-    from ..spark.base_source import PenstockDataSource
 
 logger = get_logger(__name__)
 
@@ -32,11 +31,18 @@ NO_TABLE = "no_table"
 """Code of a row whose route cannot be the name of a table."""
 
 
+class MakesSink(Protocol):
+    """A data source with options."""
+
+    def sink(self) -> Sink[Any, Any]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Routes:
     """The tables of a query, which its rows name."""
 
-    source: type[PenstockDataSource] = field(repr=False)
+    source: Callable[[dict[str, str]], MakesSink] = field(repr=False)
+    """Spark's data source of the destination."""
     templates: Templates
     sink: RoutesSink
 
@@ -47,8 +53,7 @@ class Routes:
             ConfigurationError: the texts cannot be in its name.
         """
         given = {**self.templates.filled(route), "delivery": "decoupled", "rowlog": self.sink.location}
-        sink: Sink[Any, Any] = self.source(given).sink()
-        return sink
+        return self.source(given).sink()
 
     def opened(
         self, query: Query, store: SqlManifestStore, messages: Sequence[CommittableMessage]

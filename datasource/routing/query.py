@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...committers.errors import shown
 from ...writers.row_log.route_names import RouteColumns, problem_of
@@ -12,31 +12,29 @@ from ..options.parsing import check, columns
 from ..options.row_log import missing_row_log, row_log_of
 from ..query import Query
 from ..sink import Sink
-from .opening import Routes
+from .opening import MakesSink, Routes
 from .sink import RoutesSink
 from .templates import Templates
 
-if TYPE_CHECKING:
-    from ..spark.base_source import PenstockDataSource
 
-
-def routed_query(source: type[PenstockDataSource], given: Mapping[str, str]) -> Query:
+def routed_query(name: str, source: Callable[[dict[str, str]], MakesSink], given: Mapping[str, str]) -> Query:
     """Make the query from the options that Spark passes.
 
     Args:
-        source: of the destination
+        name: of the data source, for messages
+        source: the data source
 
     Raises:
         ConfigurationError: lists what is wrong with the options.
     """
     lower = {key.lower(): value for key, value in given.items()}
-    templates = Templates(_columns(source, lower["routeby"]), lower)
-    sample: Sink[Any, Any] = source({**templates.filled(templates.sample), "delivery": "decoupled"}).sink()
-    check(source.format, _problems(templates, sample))
+    templates = Templates(_columns(name, lower["routeby"]), lower)
+    sample = source({**templates.filled(templates.sample), "delivery": "decoupled"}).sink()
+    check(name, _problems(templates, sample))
     location = row_log_of(sample.options.row_log, sample.options.checkpoint_location)
     if location is None:
         raise missing_row_log("routeBy")
-    texts = {name: templates.of_sample(text) for name, text in sample.options.given.items()}
+    texts = {key: templates.of_sample(text) for key, text in sample.options.given.items()}
     options = replace(sample.options, given={**texts, "rowLog": location}, route_by=None)
     routes_sink = RoutesSink(
         templates.of_sample(sample.table_uri),
@@ -55,11 +53,11 @@ def routed_query(source: type[PenstockDataSource], given: Mapping[str, str]) -> 
     )
 
 
-def _columns(source: type[PenstockDataSource], text: str) -> tuple[str, ...]:
+def _columns(name: str, text: str) -> tuple[str, ...]:
     try:
         return columns(text)
     except ValueError as error:
-        check(source.format, [f"routeBy={shown(text)}: {error}."])
+        check(name, [f"routeBy={shown(text)}: {error}."])
         raise
 
 

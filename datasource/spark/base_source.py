@@ -91,7 +91,7 @@ class PenstockDataSource(QueryDataSource):
         if any(name.lower() == "routeby" for name in self.options):
             from ..routing.query import routed_query
 
-            return routed_query(type(self), self.options)
+            return routed_query(self.format, type(self), self.options)
         return Query.of(self.sink())
 
     @message_first()
