@@ -66,14 +66,13 @@ class FanoutOptions(DeliveryOptions):
         parsed = parse_as(cls, NAME, options, refused=refused, problems_of_values=_problems)
         return replace(parsed, is_decoupled=True)
 
-    def options_of_target(self, name: str, given: Mapping[str, str], known: frozenset[str]) -> dict[str, str]:
+    def options_of_target(self, name: str, given: Mapping[str, str], *, has_row_log: bool) -> dict[str, str]:
         """Return the options of a target: its own, and the defaults.
 
         Args:
             given: the options that Spark has passed to the fan-out
-            known: names of the options of its format, in lower case
+            has_row_log: see `DestinationType`
         """
-        has_row_log = "rowlog" in known
         shared = {key.lower() for key in (*_SHARED, *(["rowlog"] if has_row_log else []))}
         defaults: dict[str, str] = {} if has_row_log else self._backlog
         defaults |= {key.lower(): value for key, value in given.items() if key.lower() in shared}
@@ -153,4 +152,7 @@ def _problems_of_targets(given: Mapping[str, str]) -> list[str]:
 OPTIONS = options_of(FanoutOptions)
 PREFIXES = prefixes_of(FanoutOptions)
 
-_SHARED = frozenset(option.name.lower() for option in options_of(DeliveryOptions)) - {"queryname", "delivery"}
+_SHARED = frozenset(option.name.lower() for option in options_of(DeliveryOptions)) - {
+    *("queryname", "delivery", "rowlog"),
+    *(option.lower() for option in _OF_ROUTES),
+}

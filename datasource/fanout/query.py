@@ -46,9 +46,9 @@ def fanout_query(given: Mapping[str, str]) -> Query:
 
 def _sink_of(name: str, asked: str, options: FanoutOptions, given: Mapping[str, str]) -> Sink[Any, Any]:
     destination = _destination_of(asked)
-    known = frozenset(option.name.lower() for option in destination.options)
     source = load(destination.data_source)
-    sink: Sink[Any, Any] = source(options.options_of_target(name, given, known)).sink()
+    of_target = options.options_of_target(name, given, has_row_log=destination.has_row_log)
+    sink: Sink[Any, Any] = source(of_target).sink()
     return sink
 
 

@@ -99,6 +99,8 @@ class LoggedTable:
         self._options = options
         self._manifests = RequestManifests(kind, LOGGED_FOR_TABLE)
         self._written: _Written | None = None
+        self._committed: Manifest | None = None
+        """The last manifest of the table that it has."""
         self._check: Callable[[], None] = lambda: None
 
     def supervised(self, check: Callable[[], None]) -> Self:
@@ -148,12 +150,12 @@ class LoggedTable:
 
     def refused_rows(self, manifest: Manifest) -> DeadLetters:
         """See `HoldsRefusedRows`."""
-        return self._table.refused_rows(manifest) if isinstance(self._table, HoldsRefusedRows) else NO_LETTERS
+        return self._letters_again(manifest, self._batches(manifest))
 
     def delete_refused_rows(self, manifest: Manifest) -> None:
         """See `HoldsRefusedRows`."""
-        if isinstance(self._table, HoldsRefusedRows):
-            self._table.delete_refused_rows(manifest)
+        if self._committed is not None and isinstance(self._table, HoldsRefusedRows):
+            self._table.delete_refused_rows(self._committed)
 
     # Commit -----------------------------------------------------------------------------------------
 
@@ -180,17 +182,10 @@ class LoggedTable:
             return outcome
         if isinstance(outcome, AlreadyCommitted):
             self._discard()
-        self._written = None
-        letters = {
-            one.batch.batch_id: [
-                *written.letters.get(one.batch.batch_id, ()),
-                *outcome.dead_letters.get(one.batch.batch_id, ()),
-            ]
-            for one in batches
-        }
-        found = {batch_id: some for batch_id, some in letters.items() if some}
-        self._delete(batches, found)
-        return replace(outcome, dead_letters=found)
+        self._written, self._committed = None, written.manifest
+        letters = _joined(written.letters, outcome.dead_letters)
+        self._delete(batches, letters)
+        return replace(outcome, dead_letters=letters)
 
     def _batches(self, manifest: Manifest) -> list[LoggedBatch]:
         return [one for one in self._manifests.batches(manifest) or () if one.files]
@@ -269,8 +264,11 @@ class LoggedTable:
         if not is_kept or not there:
             return NO_LETTERS
         again = self._write(manifest, there)
+        outcome = self._table.commit(again.manifest)  # it has the batches, and maybe rows that it refused
+        self._committed = again.manifest
         self._table.discard([again.payload])
-        return {batch_id: some for batch_id, some in again.letters.items() if some}
+        held = NO_LETTERS if isinstance(outcome, Conflict) else outcome.dead_letters
+        return _joined(again.letters, held)
 
     def _discard(self) -> None:
         """Delete what was written and is not committed."""
@@ -290,6 +288,15 @@ class LoggedTable:
             logger.warning(
                 "%s delivered files of %s are left to penstock gc: %s", len(paths), self._log, error
             )
+
+
+def _joined(*letters: DeadLetters) -> DeadLetters:
+    joined: dict[int, list[DeadLetter]] = {}
+    for some in letters:
+        for batch_id, found in some.items():
+            if found:
+                joined.setdefault(batch_id, []).extend(found)
+    return joined
 
 
 def _with_columns(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:

@@ -215,5 +215,5 @@ def test_files_of_others_are_not_read(path: str) -> None:
 
 def test_two_files_of_one_partition_are_not_one_batch(tmp_path: Path) -> None:
     files = [write(tmp_path, 0, range(3), attempt=one) for one in (1, 2)]
-    with pytest.raises(ValueError, match="two files of one partition"):
+    with pytest.raises(ValueError, match="two files of the same rows"):
         LoggedBatch.of(BATCH, files)

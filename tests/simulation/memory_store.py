@@ -33,7 +33,7 @@ from penstock.committers.deliveries.contract import Lease
 from penstock.committers.errors import FencedError, PenstockError, RetryableError
 from penstock.committers.progress import BatchInDelivery, Progress
 from penstock.committers.row_log.sharing import row_log_in, targets_in
-from penstock.committers.store.contract import Prepared, PrepareRequest
+from penstock.committers.store.contract import Prepared, PrepareRequest, Registration
 from penstock.committers.store.delivery_queries import DeliveryPhase
 from penstock.committers.store.expiries import Expiry
 from penstock.committers.store.status import OtherQuery, WrittenTable
@@ -77,13 +77,17 @@ class MemoryStore:
     def register_stream(
         self, stream: StreamKey, kind: str, query_name: str = "", table_id: str = "", settings: str = ""
     ) -> None:
-        if stream not in self.streams:
-            self.streams[stream] = StoredStream(kind, query_name, table_id, settings)
-        known = self.streams[stream]
-        known.query_name = query_name
-        known.settings = settings or known.settings
-        if known.table_version is None and table_id:
-            known.table_id = table_id
+        self.register_streams([Registration(stream, kind, query_name, table_id, settings)])
+
+    def register_streams(self, given: Sequence[Registration]) -> None:
+        for one in given:
+            if one.stream not in self.streams:
+                self.streams[one.stream] = StoredStream(one.kind, one.query_name, one.table_id, one.settings)
+            known = self.streams[one.stream]
+            known.query_name = one.query_name
+            known.settings = one.settings or known.settings
+            if known.table_version is None and one.table_id:
+                known.table_id = one.table_id
 
     def settings(self, stream: StreamKey) -> str:
         return self.find(stream).settings
