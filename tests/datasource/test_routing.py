@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import polars as pl
@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 from tests.support.cli import Ended, penstock
 from tests.support.lakes import DeltaLake, IcebergLake
+from tests.support.postgres import PostgresTable
 from tests.support.routes import QUERY_ID, Place, RoutedTables, of_tenants, routed_tables
 
 from penstock.committers.contract import AttemptId, ManifestState
@@ -26,6 +27,7 @@ from penstock.committers.errors import (
 from penstock.committers.store.sql import open_store
 from penstock.datasource.delta.source import DeltaDataSource
 from penstock.datasource.iceberg.sink import DESTINATION as ICEBERG
+from penstock.datasource.postgres.stored import DESTINATION as POSTGRES
 from penstock.testing.conformance import Query
 from penstock.testing.faults import crash_at
 from penstock.writers.row_log import routes
@@ -374,3 +376,38 @@ def test_secrets_of_a_query_with_routes_are_not_shown(tables: RoutedTables) -> N
     targets = tables.query(**{"storage.AWS_SECRET_ACCESS_KEY": "geheim-4711"}).with_targets()
     assert "geheim" not in repr(targets)
     assert "geheim" not in repr(targets.routes)
+
+
+# Postgres ------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_postgres_refuses_in_the_commit_are_dead_letters_once(
+    tmp_path: Path, new_postgres_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the delivery is killed after its commit."""
+    monkeypatch.setenv("PGUSER", "postgres")
+    place = PostgresTable(new_postgres_url())
+    schema = place.options["dbtable"].partition(".")[0]
+    place.sql(f"CREATE TABLE {schema}.a (id bigint CHECK (id <> 1), tenant text)")
+    options = {
+        **place.options,
+        "dbtable": f"{schema}.{{tenant}}",
+        "routeBy": "tenant",
+        "checkpointLocation": f"{tmp_path}/checkpoint",
+        "badRows": "deadLetter",
+        "deadLetter": f"{tmp_path}/letters",
+    }
+    url = f"sqlite:///{tmp_path}/store.db"
+    with open_store(url) as store:
+        query = Query(Place(options, POSTGRES), QUERY_ID, store=store)
+        for number in range(2):
+            query.run(store, query.batch(number), of_tenants(3 * number, "a", "a", "b"))
+        with crash_at("commit.landed"):
+            Ended("deliver", "--once", "--store", url)
+        for _ in range(2):
+            assert Ended("deliver", "--once", "--store", url).code == 0
+    assert sorted(place.sql(f"SELECT id FROM {schema}.a")) == [(0,), (3,), (4,)]
+    assert sorted(place.sql(f"SELECT id FROM {schema}.b")) == [(2,), (5,)]
+    letters = pl.read_delta(f"{tmp_path}/letters")
+    assert [json.loads(row)["id"] for row in letters["row"]] == [1]
+    assert place.staged() == []

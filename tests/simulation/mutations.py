@@ -159,8 +159,8 @@ MUTATIONS: dict[str, Mutation] = {
         "claims the stream of the first target alone",
         instead(
             f"{PREPARATION}._put",
-            "self._store.claim(target.manifest.batch.stream, self._run_id)",
-            "self._store.claim(targets[0].manifest.batch.stream, self._run_id)",
+            "[target.manifest.batch.stream for target in targets]",
+            "[targets[0].manifest.batch.stream]",
         ),
         targets=2,
     ),
@@ -672,7 +672,11 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "a row keeps its id when its delivery goes on (requests)": Mutation(
         "counts the rows of a partition from where the delivery goes on",
-        instead("committers/row_log/log.py::RowLog._read_file", "row + first", "row + first - skipped"),
+        instead(
+            "committers/row_log/log.py::RowLog._read_file",
+            "file.first_row + row + first",
+            "file.first_row + row + first - skipped",
+        ),
     ),
     "the row log is kept until the progress is recorded": Mutation(
         "deletes the files of a batch before its rows are sent",
