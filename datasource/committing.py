@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -51,59 +51,53 @@ def commit_batch(query: Query, store: SqlManifestStore, messages: Sequence[Commi
     batch = checked_committables(messages)[0].batch
     try:
         query, messages = query.opened(store, messages)
+        opened = {name: _open(query, store, name) for name in query.targets}
+        written = {target.name: target for target in messages[0].targets}
+        targets = [_target_batch(opened[name], target, messages) for name, target in written.items()]
     except PenstockError:
         discard(query, messages)
         raise
-    written = messages[0].targets
-    if written:
-        targets = []
-        for target in written:
-            with of_target(target.name):
-                targets.append(_target_batch(query, store, target, messages))
-        _check_letters(query, targets, messages)
+    if targets:
         Preparation(store, targets).prepare()
-    names = [target.name for target in written]
-    for name, sink in query.targets.items():
-        own = batch_of_target(batch, sink)
-        if name not in names:
-            with of_target(name):
-                _committer(query, store, sink, open_table(sink, store), own).confirm_skipped(own)
-        if not query.options.is_decoupled and name not in query.later:
-            if name in names:
-                _maintain(sink, store, own)
-            _deliver_letters(sink, store, own.stream)
+    for goal in opened.values():
+        own = batch_of_target(batch, goal.sink)
+        if goal.name not in written:
+            with of_target(goal.name):
+                goal.committer.confirm_skipped(own)
+        if goal.is_committed_now:
+            _finish(goal.sink, store, own, is_new=goal.name in written)
 
 
-def _target_batch(
-    query: Query, store: SqlManifestStore, target: PlannedTarget, messages: Sequence[CommittableMessage]
-) -> TargetBatch:
-    sink = query.targets[target.name]
-    table, batch = open_table(sink, store), batch_of_target(messages[0].committable.batch, sink)
-    committables = [message.of_target(target, batch) for message in messages]
-    is_late = target.name in query.later
-    return TargetBatch(
-        JoiningCommitter(store, table) if is_late else _committer(query, store, sink, table, batch),
-        manifest_of(table, target.content, committables),
-        committables,
-        target.digest_before,
-        target.part,
-        target.name,
-    )
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A target of the query, opened to commit."""
+
+    name: str
+    sink: Sink[Any, Any]
+    table: Target[Any, Any]
+    committer: BatchCommitter
+    is_committed_now: bool
+    """False: a delivery process commits its batches."""
+
+
+def _open(query: Query, store: SqlManifestStore, name: str) -> _Opened:
+    sink = query.targets[name]
+    is_later = name in query.later
+    with of_target(name):
+        table = open_table(sink, store)
+        committer = JoiningCommitter(store, table) if is_later else _committer(query, store, sink, table)
+    return _Opened(name, sink, table, committer, not query.options.is_decoupled and not is_later)
 
 
 def _committer(
-    query: Query,
-    store: SqlManifestStore,
-    sink: Destination,
-    table: PayloadCommitter[PayloadT],
-    batch: Batch,
+    query: Query, store: SqlManifestStore, sink: Destination, table: PayloadCommitter[Any]
 ) -> BatchCommitter:
     if not sink.options.is_decoupled:
         return TwoPhaseCommitter(store, table, retry(sink.options))
     starts = partial(can_start_with, store)  # the table is read only to check replays
     if query.options.is_decoupled:
         return DecoupledCommitter(store, table, starts)
-    check = partial(_check_as_it_is_now, sink, store, batch.stream)
+    check = partial(_check_as_it_is_now, sink, store)
     return DeliveringCommitter(store, table, starts, retry(sink.options), check)
 
 
@@ -113,21 +107,21 @@ def _check_as_it_is_now(sink: Destination, store: SqlManifestStore, stream: Stre
     check_same_table(table, stream, written)
 
 
-def _check_letters(
-    query: Query, targets: Sequence[TargetBatch], messages: Sequence[CommittableMessage]
-) -> None:
+def _target_batch(
+    opened: _Opened, planned: PlannedTarget, messages: Sequence[CommittableMessage]
+) -> TargetBatch:
     """
     Raises:
-        SchemaMismatchError: a target has more dead letters than its `deadLetterMax`. What the tasks have
-            written for all targets is deleted.
+        SchemaMismatchError: the target has more dead letters than its `deadLetterMax`.
     """
-    try:
-        for target in targets:
-            with of_target(target.name):
-                check_letters(query.targets[target.name].options, target.committables)
-    except PenstockError:
-        discard(query, messages)
-        raise
+    with of_target(opened.name):
+        batch = batch_of_target(messages[0].committable.batch, opened.sink)
+        committables = [message.of_target(planned, batch) for message in messages]
+        check_letters(opened.sink.options, committables)
+        manifest = manifest_of(opened.table, planned.content, committables)
+    return TargetBatch(
+        opened.committer, manifest, committables, planned.digest_before, planned.part, opened.name
+    )
 
 
 def check_letters(options: StreamOptions, committables: Sequence[Committable[PayloadT]]) -> None:
@@ -143,11 +137,13 @@ def check_letters(options: StreamOptions, committables: Sequence[Committable[Pay
     limit.check(len(letters), rows, f"batch {batch.batch_id} of {batch.stream}", letters[-1])
 
 
-def _deliver_letters(sink: Destination, store: SqlManifestStore, stream: StreamKey) -> None:
-    """Deliver the dead letters of committed batches. If that fails, the next batch does it."""
+def _finish(sink: Destination, store: SqlManifestStore, batch: Batch, *, is_new: bool) -> None:
+    """Maintain the table of a committed batch, and deliver dead letters. Or the next batch does it."""
+    if is_new:
+        _maintain(sink, store, batch)
     letters = letter_sink_of(sink)
     if letters is not None:
-        try_to_deliver_letters(store, stream, letters)
+        try_to_deliver_letters(store, batch.stream, letters)
 
 
 def _maintain(sink: Destination, store: SqlManifestStore, batch: Batch) -> None:
@@ -202,11 +198,14 @@ def abort_batch(query: Query, messages: Sequence[CommittableMessage | None]) -> 
 
 def discard(query: Query, messages: Sequence[CommittableMessage]) -> None:
     """Delete what the tasks have written, part by part."""
-    payloads = [one.committable.payload for one in messages if one.committable.payload is not None]
-    owners = {target.part: target.name for one in messages for target in one.targets}
-    for part, name in owners.items():
-        if payloads:
-            target_of(query.targets[name]).discard([parts[part].payload for parts in payloads])
+    written = [one.committable.payload for one in messages if one.committable.payload is not None]
+    part_of = {planned.name: planned.part for one in messages for planned in one.targets}
+    left = set(part_of.values()) if written else set()
+    for name, sink in query.targets.items():
+        part = part_of.get(name)
+        if part in left:
+            target_of(sink).discard([parts[part].payload for parts in written])
+            left.discard(part)
 
 
 def manifest_of(

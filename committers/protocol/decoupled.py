@@ -242,7 +242,7 @@ class DeliveringCommitter(DecoupledCommitter[PayloadT]):
 
     Args:
         retry: limits of the commit loop
-        check: called before batches are delivered; an exception stops that
+        check: called with the stream before batches are delivered; an exception stops that
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class DeliveringCommitter(DecoupledCommitter[PayloadT]):
         table: PayloadCommitter[PayloadT],
         may_start_with: Callable[[Batch], bool],
         retry: Retry,
-        check: Callable[[], None] = lambda: None,
+        check: Callable[[StreamKey], None] = lambda _: None,
     ) -> None:
         super().__init__(store, table, may_start_with)
         self._check_table = check
@@ -270,7 +270,7 @@ class DeliveringCommitter(DecoupledCommitter[PayloadT]):
         Raises:
             RetryableError: a batch is not committed, and stays prepared.
         """
-        self._check_table()
+        self._check_table(stream)
         for recovered in self._recovery.recover_each(stream):
             if recovered.state is not ManifestState.COMMITTED:
                 raise RetryableError(

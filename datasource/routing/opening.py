@@ -196,8 +196,6 @@ def _split(
         address = tables.get(route_of(file))
         if address in of_tables:
             of_tables[address].append(replace(file, partition_values=()))
-    logged = [file for some in of_tables.values() for file in some]
-    sent = Sent(sum(file.rows for file in logged), sum(file.size_bytes for file in logged))
-    own = replace(whole, payload=sent, dead_letters=(*whole.dead_letters, *letters))
+    own = replace(whole, payload=Sent(), dead_letters=(*whole.dead_letters, *letters))  # rows are of tables
     payload = (own, *(PartPayload(tuple(some)) for some in of_tables.values()))
     return CommittableMessage(replace(message.committable, payload=payload), targets)

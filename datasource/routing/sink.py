@@ -8,7 +8,7 @@ are stored in one transaction, the tables need no record of the batches that hav
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ...committers.contract import (
@@ -93,7 +93,8 @@ class RoutesTarget(RequestCommitter):
         return PlannedBatch(cast("TaskWriterFactory[RequestPayload]", writers), KIND, "", is_lasting=False)
 
     def manifest(self, batch: Batch, content: str, payloads: Sequence[RequestPayload]) -> Manifest:
-        return self._manifests.encode_sent(batch, [one for one in payloads if isinstance(one, Sent)])
+        manifest = self._manifests.encode_sent(batch, [one for one in payloads if isinstance(one, Sent)])
+        return replace(manifest, is_empty=False)  # or the batch would leave no token
 
     def check_supersede(self, record: ManifestRecord) -> None:
         """See `RefusesOtherRows`: tables may have delivered the rows."""

@@ -129,7 +129,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "what the tasks leave out is durable": Mutation(
         "goes on without a look at the targets that the tasks have left out",
-        never(f"{COMMITTING}::commit_batch", "name not in names"),
+        never(f"{COMMITTING}::commit_batch", "goal.name not in written"),
         targets=3,
     ),
     "each target has its part, in the plan": Mutation(
@@ -149,9 +149,9 @@ MUTATIONS: dict[str, Mutation] = {
     "each target has its own stream": Mutation(
         "prepares the batch of all targets in the stream of the first one",
         instead(
-            f"{COMMITTING}::_target_batch",
-            "batch_of_target(messages[0].committable.batch, sink)",
-            "batch_of_target(messages[0].committable.batch, next(iter(query.targets.values())))",
+            f"{COMMITTING}::commit_batch",
+            "_target_batch(opened[name], target, messages)",
+            "_target_batch(next(iter(opened.values())), target, messages)",
         ),
         targets=2,
     ),

@@ -64,7 +64,7 @@ from penstock.datasource import committing
 from penstock.datasource.file_table import CleanableFiles
 from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.datasource.options.stream import NewTarget
-from penstock.datasource.planning import decoupled_planning
+from penstock.datasource.planning import decoupled_planning, new_target
 from penstock.datasource.planning import plan as planning
 from penstock.datasource.planning.backlog import wait_for_delivery
 from penstock.datasource.planning.decoupled_planning import with_retry
@@ -159,6 +159,7 @@ class World:
                 patch.setattr(module, "TwoPhaseCommitter", committer)
             runner = partial(CommitRunner, sleep=self.scheduler.sleep, rng=self.scheduler.rng)
             patch.setattr(decoupled, "CommitRunner", runner)
+            patch.setattr(new_target, "_asked", set())
             patch.setattr(lake_manifest, "_decode_body", _decode_body_once)
             if self.plan.delivery is not None:
                 self._install_delivery(patch)
