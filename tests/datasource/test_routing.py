@@ -11,12 +11,13 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from pyspark.sql.types import StringType, StructField, StructType
 from tests.support.cli import Ended, penstock
 from tests.support.lakes import DeltaLake, IcebergLake
 from tests.support.postgres import PostgresTable
 from tests.support.routes import QUERY_ID, Place, RoutedTables, of_tenants, routed_tables
 
-from penstock.committers.contract import AttemptId, ManifestState
+from penstock.committers.contract import AttemptId, Batch, ManifestState, StreamKey
 from penstock.committers.errors import (
     CheckpointMismatchError,
     ConfigurationError,
@@ -24,10 +25,13 @@ from penstock.committers.errors import (
     RetryableError,
     SchemaMismatchError,
 )
+from penstock.committers.row_log.log import LoggedBatch, RowLog
 from penstock.committers.store.sql import open_store
+from penstock.datasource.aws.kinesis import DESTINATION as KINESIS
 from penstock.datasource.delta.source import DeltaDataSource
 from penstock.datasource.iceberg.sink import DESTINATION as ICEBERG
 from penstock.datasource.postgres.stored import DESTINATION as POSTGRES
+from penstock.datasource.sink import Partitioned
 from penstock.testing.conformance import Query
 from penstock.testing.faults import crash_at
 from penstock.writers.row_log import routes
@@ -236,6 +240,35 @@ def test_rows_that_a_table_does_not_accept_are_dead_letters_once(tables: RoutedT
     assert [json.loads(row)["id"] for row in letters["row"]] == [2**31]
 
 
+@pytest.mark.parametrize("bad_rows", ["fail", "drop", "deadLetter"])
+def test_a_text_that_the_destination_refuses_in_a_name_is_a_bad_row(tmp_path: Path, bad_rows: str) -> None:
+    """A name of a Kinesis stream has no space."""
+    letters = tmp_path / "letters"
+    options = {
+        "stream": "events-{tenant}",
+        "region": "eu-west-1",
+        "routeBy": "tenant",
+        "checkpointLocation": f"{tmp_path}/checkpoint",
+        "badRows": bad_rows,
+        **({"deadLetter": str(letters)} if bad_rows == "deadLetter" else {}),
+    }
+    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
+        query = Query(Place(options, KINESIS), QUERY_ID, store=store)
+        rows = of_tenants(0, "a", "b c", "a", "b c")
+        if bad_rows == "fail":
+            with pytest.raises(SchemaMismatchError, match=r"2 rows of batch 0 .* tenant = 'b c'"):
+                query.run(store, query.batch(0), rows)
+            assert not list(tmp_path.rglob("*.arrow"))
+            return
+        query.run(store, query.batch(0), rows)
+        (table,) = store.streams(is_pending=True)
+    assert (table.key.table_uri, table.backlog.rows) == ("kinesis://eu-west-1/events-a", 2)
+    if bad_rows == "deadLetter":
+        found = pl.read_delta(str(letters))
+        assert sorted(json.loads(row)["id"] for row in found["row"]) == [1, 3]
+        assert set(found["code"]) == {"no_table"}
+
+
 def test_names_that_one_catalog_takes_for_the_same_are_refused(tmp_path: Path) -> None:
     """Each would have the token of the other, and its batches would seem to be there."""
     lake = IcebergLake(tmp_path / "warehouse")
@@ -319,6 +352,22 @@ def statements_of(tables: RoutedTables, query: Query, number: int) -> int:
     return count
 
 
+def test_rows_of_two_tables_do_not_have_the_same_place(tmp_path: Path) -> None:
+    """The ids of entries are derived from it, and two tables may be of one service."""
+    rows = of_tenants(0, "a", "b", "a", "b", "a")
+    config = RouteWriters(str(tmp_path), {}, RouteColumns(("tenant",)), rows.schema)
+    writer = config.open(AttemptId("q", "r", 0, 3, 7))
+    for batch in rows.to_batches():
+        writer.write(batch)
+    log, batch = RowLog(str(tmp_path), {}), Batch(StreamKey("q", "t"), 0, "d")
+    logged = [LoggedBatch.of(batch, [file]) for file in writer.finish()]
+    places = [
+        some.row + number for one in logged for some in log.read(one) for number in range(len(some.rows))
+    ]
+    assert sorted(places) == list(range(5))
+    assert {some.partition for one in logged for some in log.read(one)} == {3}
+
+
 def test_a_task_holds_no_more_for_many_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "CHUNK_BYTES", 2000)
     monkeypatch.setattr(routes, "HELD_BYTES_MAX", 50_000)
@@ -370,6 +419,18 @@ def test_columns_that_cannot_be_routes_are_refused_before_the_batch(
     query = tables.query(routeBy=column, path=f"{tables.root}/{{{column}}}")
     with pytest.raises(SchemaMismatchError, match=what):
         query.plan(tables.store, query.batch(0), pa.schema([("id", pa.int64()), ("number", pa.float64())]))
+
+
+def test_a_batch_write_is_refused() -> None:
+    source = DeltaDataSource({"path": "/lake/{a}", "routeby": "a", "checkpointlocation": "/none"})
+    with pytest.raises(ConfigurationError, match="routeBy is only for streams"):
+        source.writer(StructType([StructField("a", StringType())]), False)
+
+
+def test_rows_are_distributed_by_route(tables: RoutedTables) -> None:
+    (sink,) = tables.query().with_targets().targets.values()
+    assert isinstance(sink, Partitioned)
+    assert [(field.name, field.transform) for field in sink.partitioning()] == [("tenant", "identity")]
 
 
 def test_secrets_of_a_query_with_routes_are_not_shown(tables: RoutedTables) -> None:
