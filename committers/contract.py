@@ -355,6 +355,8 @@ class AlreadyCommitted:
     """Rows that the table refused when the batch was committed, if the process that committed it has not
     marked it.
     """
+    dropped_rows: int = 0
+    """See `Committed`, as far as it is still known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,9 @@ COMMITTING: Stage = "commit"
 SKIPPING: Stage = "skip"
 """Not refused: an operator has skipped the batch."""
 
+OF_DESTINATION = (SENDING, COMMITTING)
+"""Refused by the destination itself. The manifest counts these rows; those of other stages it does not."""
+
 SKIPPED = "skipped"
 """Code of the rows of a batch that an operator has skipped."""
 DOES_NOT_FIT = "does_not_fit"

@@ -144,7 +144,7 @@ def delivery_report_json(report: DeliveryReport) -> dict[str, Any]:
         "last_batch_id": batches[-1].batch_id,
         "batches": len(batches),
         "rows": delivery.manifest.rows,
-        "dropped_rows": outcome.dropped_rows if isinstance(outcome, Committed) else 0,
+        "dropped_rows": outcome.dropped_rows,
         "replaced_rows": outcome.replaced_rows if isinstance(outcome, Committed) else 0,
         "sent_rows": sum(one.sent for one in requests),
         "retried_rows": sum(one.retried for one in requests),

@@ -161,12 +161,17 @@ class DeliveryStore(Protocol):
         ...
 
     def finish(
-        self, delivery: Delivery, table_version: int | None, dead_letters: DeadLetters = NO_LETTERS
+        self,
+        delivery: Delivery,
+        table_version: int | None,
+        dead_letters: DeadLetters = NO_LETTERS,
+        dropped_rows: int = 0,
     ) -> bool:
         """Mark the delivery and its batches COMMITTED. Return False if the delivery was not PREPARED.
 
         Args:
             dead_letters: rows that the table refused in the commit, stored in the same transaction
+            dropped_rows: see `ManifestStore.finish`
 
         Raises:
             CommitStateUnknownError: the database failed. The table has the delivery, and the next round marks

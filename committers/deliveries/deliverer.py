@@ -204,6 +204,7 @@ class StreamDelivery:
                 ManifestState.COMMITTED,
                 table_version=outcome.table_version,
                 dead_letters=outcome.dead_letters,
+                dropped_rows=outcome.dropped_rows,
             )
             self._commit_runner.delete_refused_rows(manifest, outcome)
 
@@ -287,7 +288,7 @@ class StreamDelivery:
         except FencedError as error:  # another process has delivered some of its batches
             self._deliveries.abandon(lease, delivery, str(error))
             raise RetryableError(str(error)) from error
-        self._deliveries.finish(delivery, outcome.table_version, outcome.dead_letters)
+        self._deliveries.finish(delivery, outcome.table_version, outcome.dead_letters, outcome.dropped_rows)
         crash_points.reach("deliver.done", delivery.manifest.batch.batch_id)
         self._commit_runner.delete_refused_rows(delivery.manifest, outcome)
         return Delivered(delivery, outcome, self._clock(), source_files)

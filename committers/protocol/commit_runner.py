@@ -89,6 +89,7 @@ class CommitRunner:
             ManifestState.COMMITTED,
             table_version=outcome.table_version,
             dead_letters=outcome.dead_letters,
+            dropped_rows=outcome.dropped_rows,
         )
         crash_points.reach("mark.done", batch.batch_id)
         self.delete_refused_rows(manifest, outcome)

@@ -131,11 +131,12 @@ class RequestCommitter:
         if self._is_delivered(manifest, seen.token):
             self._delete(stream, batches)
             is_last = seen.token is not None and seen.token.batch_id == manifest.batch.batch_id
-            return AlreadyCommitted(seen.revision if is_last else None)
+            dropped = self._manifests.dropped_rows(manifest)
+            return AlreadyCommitted(seen.revision if is_last else None, dropped_rows=dropped)
         check_token(seen.token)
-        dropped = replaced = 0
+        replaced = 0
         if batches is None:
-            recorded = self._record(manifest, seen)
+            recorded, dropped = self._record(manifest, seen), self._manifests.dropped_rows(manifest)
             if isinstance(recorded, Conflict):
                 return recorded
         else:

@@ -67,7 +67,7 @@ class RequestManifests:
         """
         if manifest.version != SENT:
             return self._logged.decode(manifest)
-        self._check_sent(manifest)
+        self._checked_sent(manifest)
         return ()
 
     def batches(self, manifest: Manifest) -> tuple[LoggedBatch, ...] | None:
@@ -108,7 +108,13 @@ class RequestManifests:
         whole = self.encode_files(last.batch, [self.files(manifest) for manifest in manifests])
         return whole.merging(manifests)
 
-    def _check_sent(self, manifest: Manifest) -> None:
+    def dropped_rows(self, manifest: Manifest) -> int:
+        """Return how many of the rows that tasks have sent were refused. Those of a row log are not sent
+        yet.
+        """
+        return self._checked_sent(manifest).dropped if manifest.version == SENT else 0
+
+    def _checked_sent(self, manifest: Manifest) -> Sent:
         try:
             if manifest.kind != self.kind or manifest.files:
                 raise ValueError(f"kind {manifest.kind!r}, {manifest.files} files")
@@ -117,6 +123,7 @@ class RequestManifests:
                 raise ValueError(f"{whole.rows} rows instead of {manifest.rows}")
         except (ValueError, TypeError, RecursionError) as error:
             raise self._corrupt(manifest, error) from error
+        return whole
 
     def _corrupt(self, manifest: Manifest, error: Exception) -> ManifestCorruptError:
         return ManifestCorruptError(

@@ -131,6 +131,7 @@ class ManifestStore(Protocol):
         reason: str = "",
         expected: ManifestRecord | None = None,
         dead_letters: DeadLetters = NO_LETTERS,
+        dropped_rows: int = 0,
     ) -> bool:
         """Change PREPARED to `state` (compare-and-set on batch, digest and state); return False if that did
         not match.
@@ -138,5 +139,6 @@ class ManifestStore(Protocol):
         Args:
             expected: also compare the whole record: another run may have replaced the files
             dead_letters: rows that the table refused in the commit, stored in the same transaction
+            dropped_rows: of the outcome, for the count of committed rows; dead letters may be among them
         """
         ...

@@ -152,12 +152,17 @@ class SqlDeliveries(SqlOperatorActions):
         return Delivery(row.id, manifest, row.trigger, row.is_compacted, row.prepared_at)
 
     def finish(
-        self, delivery: Delivery, table_version: int | None, dead_letters: DeadLetters = NO_LETTERS
+        self,
+        delivery: Delivery,
+        table_version: int | None,
+        dead_letters: DeadLetters = NO_LETTERS,
+        dropped_rows: int = 0,
     ) -> bool:
         """Mark the delivery and its batches COMMITTED. Return False if the delivery was not PREPARED.
 
         Args:
             dead_letters: rows that the table refused in the commit, stored in the same transaction
+            dropped_rows: see `ManifestStore.finish`
 
         Raises:
             CommitStateUnknownError: the database failed, and the table may already contain the delivery. Do
@@ -170,9 +175,9 @@ class SqlDeliveries(SqlOperatorActions):
             ended = self._ended(connection, delivery, values)
             if ended is None:
                 return False
-            delivery_queries.commit_batches(connection, ended)
             for batch_id, letters in dead_letters.items():
                 manifest_queries.put_dead_letters(connection, ended.stream_id, batch_id, letters)
+            delivery_queries.commit_batches(connection, ended, dropped_rows)
             if table_version is not None:
                 known = {"table_version": table_version, "table_batch_id": manifest.batch.batch_id}
                 queries.update_stream(connection, ended.stream_id, known)

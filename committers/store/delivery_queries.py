@@ -21,7 +21,7 @@ from ..contract import (
 from ..deliveries.contract import LEASE_S_MAX, Lease
 from ..deliveries.policy import is_ahead
 from ..errors import FencedError, RetryableError
-from . import queries
+from . import manifest_queries, queries
 from .tables import (
     IS_PREPARED,
     IS_UNFINISHED,
@@ -316,14 +316,18 @@ def end_delivery(
     return connection.execute(RECORDS.where(is_it)).one()
 
 
-def commit_batches(connection: Connection, delivery: Row[Any]) -> None:
-    """Mark the delivery's batches COMMITTED and count them, except those that were marked individually."""
+def commit_batches(connection: Connection, delivery: Row[Any], dropped_rows: int) -> None:
+    """Mark the delivery's batches COMMITTED and count them, without the rows that were refused. Those that
+    were marked individually are counted already. The dead letters are stored already.
+    """
     are_pending = (*_in(delivery), IS_PREPARED)
-    sums = (sa.func.count(), sa.func.sum(manifests.c.rows), sa.func.sum(manifests.c.size_bytes))
-    batches, rows, size_bytes = connection.execute(sa.select(*sums).where(*are_pending)).one()
+    summed = (manifests.c.rows, manifests.c.size_bytes, manifest_queries.REFUSED)
+    sums = (sa.func.count(), *map(sa.func.sum, summed))
+    batches, rows, size_bytes, refused = connection.execute(sa.select(*sums).where(*are_pending)).one()
+    committed_rows = int(rows or 0) - max(int(refused or 0), dropped_rows)
     added = {
         "committed_batches": streams.c.committed_batches + batches,
-        "committed_rows": streams.c.committed_rows + int(rows or 0),
+        "committed_rows": streams.c.committed_rows + max(committed_rows, 0),
         "committed_bytes": streams.c.committed_bytes + int(size_bytes or 0),
     }
     queries.update_stream(connection, delivery.stream_id, added)

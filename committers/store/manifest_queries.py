@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from ..contract import AbortedBy, Batch, DeadLetter, Manifest, ManifestRecord, ManifestState, StreamKey
+from ..dead_letters import OF_DESTINATION
 from ..deliveries.contract import Backlog
 from .queries import insert_into, storable
 from .tables import IS_PREPARED, contents, dead_letters, manifests, streams
@@ -17,6 +18,7 @@ from .tables import IS_PREPARED, contents, dead_letters, manifests, streams
 # Statements needed for every batch are built once: building them costs as much as running them.
 _BATCH = sa.bindparam("given_batch", type_=sa.BigInteger)
 _VERSION = sa.bindparam("given_version", type_=sa.BigInteger)
+_DROPPED = sa.bindparam("given_dropped", type_=sa.BigInteger)
 _GIVEN_BATCH = sa.and_(manifests.c.stream_id == sa.bindparam("given_stream"), manifests.c.batch_id == _BATCH)
 _FIND_MANIFEST = sa.select(manifests).where(_GIVEN_BATCH)
 _PUT_MANIFEST = sa.insert(manifests)
@@ -29,16 +31,29 @@ _UPDATE_PREPARED = sa.update(manifests).where(
 _UPDATE_FREE = _UPDATE_PREPARED.where(manifests.c.delivery_id.is_(None))
 
 
-def _sum(total: sa.Column[Any], column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-    return total + sa.select(column).where(_GIVEN_BATCH).scalar_subquery()
+REFUSED: sa.ColumnElement[int] = (
+    sa.select(sa.func.count())
+    .select_from(dead_letters)
+    .where(dead_letters.c.stream_id == manifests.c.stream_id, dead_letters.c.batch_id == manifests.c.batch_id)
+    .where(sa.or_(*(dead_letters.c.letter_id.startswith(f"{stage}-") for stage in OF_DESTINATION)))
+    .correlate(manifests)
+    .scalar_subquery()
+)
+"""How many of a manifest's rows are dead letters that the destination has refused."""
 
+
+def _sum(total: sa.Column[Any], added: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    return total + sa.select(added).where(_GIVEN_BATCH).scalar_subquery()
+
+
+_ROWS = manifests.c.rows - sa.case((REFUSED > _DROPPED, REFUSED), else_=_DROPPED)
 
 _COUNT_COMMITTED = (
     sa.update(streams)
     .where(streams.c.id == sa.bindparam("given_stream"))
     .values(
         committed_batches=streams.c.committed_batches + 1,
-        committed_rows=_sum(streams.c.committed_rows, manifests.c.rows),
+        committed_rows=_sum(streams.c.committed_rows, _ROWS),
         committed_bytes=_sum(streams.c.committed_bytes, manifests.c.size_bytes),
         table_version=sa.func.coalesce(_VERSION, streams.c.table_version),
         table_batch_id=sa.case((_VERSION.is_(None), streams.c.table_batch_id), else_=_BATCH),
@@ -167,12 +182,14 @@ def aborted(now: datetime, by: AbortedBy, reason: str) -> dict[str, Any]:
     }
 
 
-def count_committed(connection: Connection, stream_id: int, batch_id: int, table_version: int | None) -> None:
-    """Count a batch that was just marked COMMITTED, and store the table version that contains it, if
-    known.
+def count_committed(
+    connection: Connection, stream_id: int, batch_id: int, table_version: int | None, dropped_rows: int
+) -> None:
+    """Count a batch that was just marked COMMITTED, without the rows that were refused, and store the table
+    version that contains it, if known. Its dead letters are stored already.
     """
     given = {"given_stream": stream_id, "given_batch": batch_id, "given_version": table_version}
-    connection.execute(_COUNT_COMMITTED, given)
+    connection.execute(_COUNT_COMMITTED, {**given, "given_dropped": dropped_rows})
 
 
 def to_record(stream: StreamKey, row: Row[Any]) -> ManifestRecord:

@@ -237,6 +237,7 @@ class SqlManifestStore(SqlStreams):
         reason: str = "",
         expected: ManifestRecord | None = None,
         dead_letters: DeadLetters = NO_LETTERS,
+        dropped_rows: int = 0,
     ) -> bool:
         """Change PREPARED to `state` (compare-and-set on batch, digest and state); return False if that did
         not match.
@@ -247,6 +248,7 @@ class SqlManifestStore(SqlStreams):
         Args:
             expected: also compare the whole record: another run may have replaced the files
             dead_letters: rows that the table refused in the commit, stored in the same transaction
+            dropped_rows: of the outcome, for the count of committed rows; dead letters may be among them
 
         Raises:
             CommitStateUnknownError: the database failed. The caller may just have committed to the table. Do
@@ -275,7 +277,9 @@ class SqlManifestStore(SqlStreams):
             for batch_id, letters in dead_letters.items():
                 manifest_queries.put_dead_letters(connection, stream_id, batch_id, letters)
             if state is ManifestState.COMMITTED:
-                manifest_queries.count_committed(connection, stream_id, batch.batch_id, table_version)
+                manifest_queries.count_committed(
+                    connection, stream_id, batch.batch_id, table_version, dropped_rows
+                )
             elif table_version is not None:
                 known = {"table_version": table_version, "table_batch_id": batch.batch_id}
                 queries.update_stream(connection, stream_id, known)

@@ -428,6 +428,7 @@ def test_rows_that_postgres_refuses_in_the_commit_are_dead_letters(
     assert pa.concat_tables([row_in(found[row_id]["content"]) for row_id in (3, 13)]).equals(rows_with(3, 13))
     assert letters.stored() == 0
     assert table.staged() == []
+    assert letters.counted() == len(letters.ids())
 
 
 @pytest.mark.parametrize("delivery", ["coupled", "decoupled"])
@@ -465,6 +466,7 @@ def test_a_crash_around_a_commit_that_refuses_rows_leaves_each_row_once(
     assert letters.ids() == sorted([1, 2, 4, 5, 6, *([13] if is_before else []), *more])
     assert letters.bad_ids() == [17] if is_before else [13, 17]
     assert (letters.stored(), letters.waiting()) == (0, [])
+    assert letters.counted() == len(letters.ids())
     is_left = point in ("mark.done", "deliver.done")  # the table of refused rows, for clean-up
     assert len(table.staged()) == is_left
 
@@ -534,6 +536,7 @@ def test_rows_that_the_table_refuses_can_be_dropped(
 
     assert (letters.ids(), letters.read(), table.staged()) == ([1, 2], [], [])
     assert "refused 1 of 3 rows of batches 0 to 0" in caplog.text
+    assert letters.counted() == 2
 
 
 @OF_POSTGRES
@@ -709,6 +712,7 @@ def test_bad_rows_can_be_dropped(letters: Letters, caplog: pytest.LogCaptureFixt
     assert letters.ids() == [1, 4]
     assert letters.bad_ids() == []
     assert letters.is_http or "1 of 3 rows do not fit and were dropped" in caplog.text
+    assert letters.counted() == 2
 
 
 @KINDS

@@ -289,6 +289,7 @@ def test_rows_that_are_refused_can_be_dropped(
     assert (delivered.code, stream.left) == (0, 0), delivered.out + delivered.err
     assert sorted(stream.server.ids()) == sorted(set(range(ROWS)) - set(refused))
     assert "refused 3 of 120 rows of batches 0 to 2" in caplog.text
+    assert [one.committed_rows for one in stream.store.streams()] == [117]
 
 
 def test_a_destination_that_does_not_answer_is_retried_and_not_parked(

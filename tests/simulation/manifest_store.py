@@ -10,7 +10,6 @@ from tests.simulation.memory_store import Clock, MemoryStore
 
 from penstock.committers.contract import (
     Batch,
-    DeadLetters,
     Manifest,
     ManifestRecord,
     ManifestState,
@@ -47,10 +46,10 @@ class CheckedDeliveries(SqlDeliveries):
         assert not is_skipped or batch_id not in taken, "a batch was skipped while it is delivered"
         return is_skipped
 
-    def finish(self, delivery: Delivery, table_version: int | None, *letters: DeadLetters) -> bool:
+    def finish(self, delivery: Delivery, table_version: int | None, *refused: Any) -> bool:
         """Only the one that is PREPARED."""
         now = self.unfinished(delivery.manifest.batch.stream)
-        finished = super().finish(delivery, table_version, *letters)
+        finished = super().finish(delivery, table_version, *refused)
         is_it = now is not None and now.manifest.content == delivery.manifest.content
         assert finished == (is_it and now is not None and now.delivery_id == delivery.delivery_id)
         return finished

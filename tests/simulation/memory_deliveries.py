@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from penstock.committers.contract import (
     AbortedBy,
     Batch,
-    DeadLetters,
     Manifest,
     ManifestRecord,
     ManifestState,
@@ -181,7 +180,7 @@ class MemoryDeliveries:
         manifest = replace(stored.manifest, merged=batches)
         return Delivery(record.delivery_id, manifest, record.trigger, record.is_compacted, record.prepared_at)
 
-    def finish(self, delivery: Delivery, table_version: int | None, *_letters: DeadLetters) -> bool:
+    def finish(self, delivery: Delivery, table_version: int | None, *_refused: object) -> bool:
         known = self._ended(delivery, phase=DeliveryPhase.COMMITTED, table_version=table_version)
         if known is None:
             return False

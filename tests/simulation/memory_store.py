@@ -220,6 +220,7 @@ class MemoryStore:
         reason: str = "",
         expected: ManifestRecord | None = None,
         dead_letters: DeadLetters = NO_LETTERS,
+        dropped_rows: int = 0,
     ) -> bool:
         if state is ManifestState.PREPARED:
             raise ValueError("a batch is finished as COMMITTED or ABORTED")

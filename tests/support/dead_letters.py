@@ -162,12 +162,18 @@ class Letters:
         return [batch.batch_id for batch in self.store.dead_letters.waiting(self.query.stream)]
 
     def check(self, *ids: int) -> None:
-        """Check that each of these rows is in its place once, and that nothing waits."""
+        """Check that each of these rows is in its place once and counted there, and that nothing waits."""
         assert sorted(self.ids()) == sorted(row_id for row_id in ids if row_id not in BAD)
         assert sorted(self.bad_ids()) == sorted(row_id for row_id in ids if row_id in BAD)
         assert self.waiting() == []
         assert self.stored() == 0
+        assert self.counted() == len(self.ids())
         assert [one for stream in self.store.streams() for one in self.store.pending(stream.key)] == []
+
+    def counted(self) -> int:
+        """The rows of the query's committed batches, as `penstock status` shows them."""
+        (found,) = [one for one in self.store.streams() if one.key == self.query.stream]
+        return found.committed_rows
 
     def stored(self) -> int:
         """The number of dead letters in the store, in any state."""

@@ -6,11 +6,12 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from tests.support.stored_batches import COMMITTED, STREAM, UNKNOWN, batch, own
+from tests.support.stored_batches import COMMITTED, STREAM, UNKNOWN, batch, deliver, own
 from tests.support.stores import START, HandClock
 
 from penstock.committers.contract import AbortedBy, Batch, DeadLetter, Token
 from penstock.committers.dead_letters import LETTERS_BYTES_MAX, LetterBox
+from penstock.committers.deliveries.contract import Lease
 from penstock.committers.errors import FencedError, SchemaMismatchError
 from penstock.committers.progress import Progress
 from penstock.committers.store import dead_letters
@@ -109,6 +110,47 @@ def test_those_of_a_delivery_are_stored_with_its_progress_once(store: SqlManifes
     assert progress.dead_letters(STREAM, 4) == 2
     assert progress.dead_letters(STREAM, 5) == 1
     assert progress.dead_letters(UNKNOWN, 5) == 0
+
+
+def committed_rows(store: SqlManifestStore) -> int:
+    (status,) = store.streams()
+    return status.committed_rows
+
+
+def test_rows_that_the_table_refuses_in_the_commit_are_not_counted_as_committed(
+    store: SqlManifestStore,
+) -> None:
+    """The manifest has ten rows; those that tasks have refused are not among them."""
+    prepare(store, 0, letter(1, stage="write"))
+    store.finish(batch(0), COMMITTED, dead_letters={0: [letter(1, stage="commit")]})
+    assert committed_rows(store) == 9
+    prepare(store, 1)
+    store.finish(batch(1), COMMITTED, dead_letters={1: [letter(1, stage="commit")]}, dropped_rows=1)
+    assert committed_rows(store) == 18, "a dead letter is also one of the dropped rows"
+    prepare(store, 2)
+    store.finish(batch(2), COMMITTED, dropped_rows=2)
+    assert committed_rows(store) == 26
+
+
+def test_rows_that_are_refused_in_a_delivery_are_not_counted_as_committed(
+    store: SqlManifestStore, lease: Lease
+) -> None:
+    for batch_id in range(4):
+        prepare(store, batch_id, letter(1, stage="write"))
+    first = deliver(store, lease, 0, 1)
+    refused = {0: [letter(1, stage="commit")], 1: [letter(1, stage="commit")]}
+    assert store.deliveries.finish(first, 7, refused, 2)
+    assert committed_rows(store) == 18
+    assert store.deliveries.finish(deliver(store, lease, 2, 3), 8, dropped_rows=3)
+    assert committed_rows(store) == 35
+
+
+def test_rows_that_a_service_has_refused_are_not_counted_as_committed(store: SqlManifestStore) -> None:
+    """They are stored before the batch is marked, maybe by an earlier process."""
+    prepare(store, 4)
+    store.progress.write(STREAM, Progress(), Token(4, "d4"), None, {4: [letter(1), letter(2)]})
+    store.finish(batch(4), COMMITTED)
+    assert committed_rows(store) == 8
 
 
 def test_those_of_a_task_do_not_count_for_a_delivery(store: SqlManifestStore) -> None:
