@@ -8,6 +8,7 @@ sent again. A crash repeats what was in flight, and what was acknowledged since 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import accumulate, compress
@@ -58,6 +59,8 @@ class ProgressRecorder:
         self._letters: dict[int, tuple[int, DeadLetter]] = {}
         """Batch id and dead letter by position, if they are not recorded yet."""
         self._letter_bytes = 0
+        self._not_kept: list[int] = []
+        """Positions of refused rows that are in no dead letter."""
         self._counts: dict[int, int] = {}
         """Dead letters by batch, with those that earlier deliveries have recorded."""
         self.progress = seen
@@ -72,12 +75,26 @@ class ProgressRecorder:
             return 0
         return min(half.position, first.rows)
 
-    def keep(self, position: int, batch_id: int, letter: DeadLetter) -> None:
-        """Record the dead letter with the progress that passes its position.
+    def keep(self, refused: Iterable[tuple[int, int, DeadLetter]]) -> None:
+        """Record dead letters with the progress that passes their positions.
+
+        Args:
+            refused: position, batch id and dead letter of each row
 
         Raises:
-            SchemaMismatchError: the batch has too many.
+            SchemaMismatchError: a batch has too many. Then the progress passes neither this one nor those
+                after it: they are refused again in the next delivery.
+            RetryableError: the store cannot be read. Likewise.
         """
+        waiting = deque(refused)
+        try:
+            while waiting:
+                self._keep(*waiting[0])
+                waiting.popleft()
+        finally:
+            self._not_kept += [position for position, _, _ in waiting]
+
+    def _keep(self, position: int, batch_id: int, letter: DeadLetter) -> None:
         if batch_id not in self._counts:
             self._counts[batch_id] = self._store.dead_letters(self._stream, batch_id)
         self._counts[batch_id] += 1
@@ -99,6 +116,7 @@ class ProgressRecorder:
         Raises:
             FencedError: another process delivers the stream.
         """
+        rows = min([rows, *self._not_kept])
         done = bisect_right(self._ends, rows)
         token = self.progress.token
         if done:
@@ -154,8 +172,7 @@ def deliver(
         return start if up_to is None else up_to + 1
 
     def keep_refused() -> None:
-        for refused in in_flight.take_refused(writer):
-            recorder.keep(*refused)
+        recorder.keep(in_flight.take_refused(writer))
 
     def on_acknowledged() -> None:
         keep_refused()

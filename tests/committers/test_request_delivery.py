@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
-from tests.support.requests import FakeDestination
+from tests.support.requests import FakeDestination, FakeWriter
 
 from penstock.committers.contract import (
     AlreadyCommitted,
@@ -22,7 +23,7 @@ from penstock.committers.contract import (
     StreamKey,
     Token,
 )
-from penstock.committers.dead_letters import BadRows
+from penstock.committers.dead_letters import BadRows, DeadLetterMax
 from penstock.committers.deliveries.contract import Lease
 from penstock.committers.errors import (
     CheckpointMismatchError,
@@ -571,3 +572,40 @@ def test_a_row_that_a_later_one_replaces_is_no_dead_letter(keyed: Backlog) -> No
     keyed.committer().commit(keyed.prepare(0))
     assert letters(keyed) == ["send-00001-000000000005"], "a row without a key"
     assert sent(keyed) == [one for one in last_of_each_key(*ROWS_OF_0) if one != 15]
+
+
+class TwoInFlight(FakeWriter):
+    """Sends two requests at a time. The second one is answered first, the first one while the writer stops."""
+
+    def flush(self) -> None:
+        sent, self._buffered = self._buffered, []
+        if len(sent) == 2:
+            self._answered_late = sent[0]
+        self._on_acknowledged()
+        self.acknowledged_up_to = sent[-1].position
+
+    def stop(self) -> None:
+        self.acknowledged_up_to = self._answered_late.position
+
+
+@pytest.mark.parametrize("is_limited", [True, False], ids=["too many", "the store does not answer"])
+def test_the_progress_passes_no_row_that_could_not_be_kept(
+    backlog: Backlog, monkeypatch: pytest.MonkeyPatch, is_limited: bool
+) -> None:
+    """Here the one before all others, though these are acknowledged."""
+    backlog.destination.inconvertible = frozenset({0})
+    backlog.on_bad_rows = BadRows.DEAD_LETTER
+    manifest, committer = backlog.prepare(0), backlog.committer()
+    with monkeypatch.context() as patch:
+        patch.setattr(backlog.destination, "open_writer", lambda on: TwoInFlight(backlog.destination, on))
+        if is_limited:
+            patch.setattr(committer, "_dead_letter_max", DeadLetterMax(rows=0))
+        else:
+            patch.setattr(type(committer._store), "dead_letters", mock.Mock(side_effect=RetryableError("no")))
+        with pytest.raises(SchemaMismatchError if is_limited else RetryableError):
+            committer.commit(manifest)
+    assert backlog.progress.in_delivery is None
+
+    backlog.committer().commit(manifest)
+    assert letters(backlog) == ["send-00000-000000000000"]
+    assert backlog.destination.ids == ids(0)[1:]
