@@ -575,7 +575,7 @@ def test_a_row_that_a_later_one_replaces_is_no_dead_letter(keyed: Backlog) -> No
 
 
 class TwoInFlight(FakeWriter):
-    """Sends two requests at a time. The second one is answered first, the first one while the writer stops."""
+    """Sends two requests at a time. The second is answered first, the first one while the writer stops."""
 
     def flush(self) -> None:
         sent, self._buffered = self._buffered, []

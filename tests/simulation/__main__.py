@@ -16,6 +16,7 @@ from functools import partial
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from tests.simulation.features import FEATURES, Chosen
 from tests.simulation.histories import Failure, play, timeline
 from tests.simulation.lakes import LAKES
 from tests.simulation.plan import EVENT_NAMES
@@ -27,11 +28,10 @@ def play_some(
     seeds: Sequence[int],
     lakes: Sequence[str],
     store: str,
-    events: tuple[str, ...],
-    targets: int | None,
+    chosen: Chosen,
 ) -> list[Failure]:
     """Histories of one task; the lakes take turns."""
-    failures = (play(seed, lakes[seed % len(lakes)], store, events, targets) for seed in seeds)
+    failures = (play(seed, lakes[seed % len(lakes)], store, chosen) for seed in seeds)
     return [failure for failure in failures if failure is not None]
 
 
@@ -39,8 +39,7 @@ def play_all(
     seeds: range,
     lakes: Sequence[str],
     store: str,
-    events: tuple[str, ...],
-    targets: int | None,
+    chosen: Chosen,
     processes: int,
     failures_max: int,
 ) -> list[Failure]:
@@ -55,7 +54,7 @@ def play_all(
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         with Progress(*columns, console=console) as progress:
             bar = progress.add_task("histories", total=len(seeds))
-            play_part = partial(play_some, lakes=lakes, store=store, events=events, targets=targets)
+            play_part = partial(play_some, lakes=lakes, store=store, chosen=chosen)
             for part, found in zip(parts, pool.imap(play_part, parts), strict=True):
                 progress.advance(bar, len(part))
                 played += len(part)
@@ -87,24 +86,30 @@ def main() -> int:
     parser.add_argument(
         "--targets", type=int, choices=(1, 2, 3), help="of each query, in place of those of the seed"
     )
+    parser.add_argument(
+        "--features",
+        nargs="*",
+        choices=FEATURES,
+        help="what the histories are about, in place of what the seed says; none: nothing of it",
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--failures", type=int, default=3, help="stop after so many broken invariants")
     arguments = parser.parse_args()
     lakes = [arguments.lake] if arguments.lake else list(LAKES)
-    store, events, targets = arguments.store, tuple(arguments.events), arguments.targets
+    features = None if arguments.features is None else tuple(arguments.features)
+    store, chosen = arguments.store, Chosen(tuple(arguments.events), arguments.targets, features)
     if arguments.seed is not None:
-        lines = list(timeline(arguments.seed, lakes[arguments.seed % len(lakes)], store, events, targets))
+        lines = list(timeline(arguments.seed, lakes[arguments.seed % len(lakes)], store, chosen))
         print("\n".join(lines))
         return int(any(line.startswith("PROBLEM") for line in lines))
     seeds = range(arguments.first, arguments.first + arguments.seeds)
-    failures = play_all(seeds, lakes, store, events, targets, arguments.processes, arguments.failures)
+    failures = play_all(seeds, lakes, store, chosen, arguments.processes, arguments.failures)
     for failure in failures[: arguments.failures]:
         print(failure)
     if failures:
         seed, lake = failures[0].seed, failures[0].lake
-        print("\n".join(["", *timeline(seed, lake, store, events, targets)]))
-        again = f"--lake {lake} --seed {seed}" + (f" --events {' '.join(events)}" if events else "")
-        again += f" --targets {targets}" if targets else ""
+        print("\n".join(["", *timeline(seed, lake, store, chosen)]))
+        again = f"--lake {lake} --seed {seed} {chosen}".rstrip()
         print(f'Again: make simulate ARGS="{again}"')
     return int(bool(failures))
 

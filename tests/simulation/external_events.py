@@ -14,6 +14,7 @@ from tests.simulation.deliveries import DeliveryProcess
 from tests.simulation.lake import TableContents
 from tests.simulation.manifest_store import SimulatedStore
 from tests.simulation.query import HEALED_BY_RESTART, Query
+from tests.simulation.refusals import letters_of
 from tests.simulation.request_lake import RequestSimLake
 from tests.simulation.scheduler import DAY_S, HOUR_S
 from tests.simulation.store_connection import clock_of
@@ -262,7 +263,8 @@ class ExternalEvents:
         """Whether its files are still there or not."""
         ever, place = self.lake.objects.ever, self.lake.data_location.rstrip("/")
         paths = [f"{place}/{path}" for path in self._paths_of(stream, record)]
-        return {row_id for path in paths if path in ever for row_id in ever[path].content}
+        ids = {row_id for path in paths if path in ever for row_id in ever[path].content}
+        return ids | set(letters_of(stream.store, record.batch))
 
     def skip_refused(self, stream: Stream) -> bool:
         """Give up the first batch that waits, if its files are gone, or it was planned before the table went

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tests.simulation.features import SEED_CHOOSES, Chosen
 from tests.simulation.lakes import LAKES
 from tests.simulation.manifest_store import RealStore, SimulatedStore
 from tests.simulation.memory_store import Clock, MemoryStore
@@ -23,27 +24,15 @@ class Failure:
         return "\n".join([f"seed {self.seed}, {self.lake}:", *(f"  {problem}" for problem in self.problems)])
 
 
-def play(
-    seed: int,
-    lake: str,
-    store: str = "memory",
-    events: tuple[str, ...] = (),
-    targets: int | None = None,
-) -> Failure | None:
+def play(seed: int, lake: str, store: str = "memory", chosen: Chosen = SEED_CHOOSES) -> Failure | None:
     """One history."""
-    problems = World(seed, LAKES[lake], stores(store), events=events, targets=targets).play()
+    problems = World(seed, LAKES[lake], stores(store), chosen=chosen).play()
     return Failure(seed, lake, problems) if problems else None
 
 
-def timeline(
-    seed: int,
-    lake: str,
-    store: str = "memory",
-    events: tuple[str, ...] = (),
-    targets: int | None = None,
-) -> Iterator[str]:
+def timeline(seed: int, lake: str, store: str = "memory", chosen: Chosen = SEED_CHOOSES) -> Iterator[str]:
     """The timeline of the same history."""
-    world = World(seed, LAKES[lake], stores(store), events=events, targets=targets, is_recorded=True)
+    world = World(seed, LAKES[lake], stores(store), chosen=chosen, is_recorded=True)
     problems = world.play()
     yield f"seed {seed}, {lake}. Seconds since the beginning, who, what:"
     yield from world.scheduler.timeline or ()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tests.simulation.object_store import ObjectStore
 from tests.simulation.plan import Plan
+from tests.simulation.refusals import Refusals
 from tests.simulation.scheduler import Scheduler
 
 from penstock.committers.contract import AttemptId, DataFile, DataFiles, Manifest
@@ -49,6 +50,9 @@ class FileLake:
     """What lakes have in common whose tasks write data files. A mix-in; see `SimulatedLake`."""
 
     objects: ObjectStore
+    refusals = Refusals()
+    cannot: frozenset[str] = frozenset()
+    """Events that cannot happen to it."""
     open_table: Callable[[], Committer]
     data_location: str
     """What the paths of data files are relative to."""

@@ -8,8 +8,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from penstock.committers.contract import (
+    NO_LETTERS,
     AbortedBy,
     Batch,
+    DeadLetter,
+    DeadLetters,
     Manifest,
     ManifestRecord,
     ManifestState,
@@ -64,12 +67,21 @@ class StoredStream:
     manifests: dict[int, Manifest] = field(default_factory=dict)
     removed: set[int] = field(default_factory=set)
     """Batches whose contents went with the sources of their delivery."""
+    letters: dict[int, dict[str, DeadLetter]] = field(default_factory=dict)
+    """Dead letters by batch id and their own id."""
     waiting_since: datetime | None = None
     state: DeliveryState = field(default_factory=DeliveryState)
     lease: StoredLease | None = None
     deliveries: dict[int, StoredDelivery] = field(default_factory=dict)
     progress: Progress = field(default_factory=Progress)
     operator_actions: list[OperatorAction] = field(default_factory=list)
+
+    def put_letters(self, letters: DeadLetters) -> None:
+        """Those that are there already stay."""
+        for batch_id, some in letters.items():
+            known = self.letters.setdefault(batch_id, {})
+            for one in some:
+                known.setdefault(one.letter_id, one)
 
     def sorted_records(self) -> list[ManifestRecord]:
         return [self.records[batch_id] for batch_id in sorted(self.records)]
@@ -180,7 +192,13 @@ class MemoryDeliveries:
         manifest = replace(stored.manifest, merged=batches)
         return Delivery(record.delivery_id, manifest, record.trigger, record.is_compacted, record.prepared_at)
 
-    def finish(self, delivery: Delivery, table_version: int | None, *_refused: object) -> bool:
+    def finish(
+        self,
+        delivery: Delivery,
+        table_version: int | None,
+        dead_letters: DeadLetters = NO_LETTERS,
+        _dropped_rows: int = 0,
+    ) -> bool:
         known = self._ended(delivery, phase=DeliveryPhase.COMMITTED, table_version=table_version)
         if known is None:
             return False
@@ -188,6 +206,7 @@ class MemoryDeliveries:
         for one in known.in_delivery(delivery.delivery_id):
             if one.state is PREPARED:
                 known.records[one.batch.batch_id] = replace(one, reason="", **done)  # type: ignore[arg-type]
+        known.put_letters(dead_letters)
         if table_version is not None:
             known.table_version, known.table_batch_id = table_version, delivery.manifest.batch.batch_id
         return True
@@ -310,6 +329,7 @@ class MemoryDeliveries:
         if record is None or record.state is not PREPARED or expected not in (None, record.batch):
             return False
         self._give_up(known, [record], AbortedBy.SKIP, f"skipped by {who}: {why}")
+        known.letters.pop(batch_id, None)
         known.operator_actions.append(OperatorAction(self._store.now(), who, "skip", batch_id, why))
         return True
 

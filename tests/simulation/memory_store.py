@@ -22,6 +22,7 @@ from penstock.committers.contract import (
     NO_LETTERS,
     AbortedBy,
     Batch,
+    DeadLetter,
     DeadLetters,
     Manifest,
     ManifestRecord,
@@ -29,6 +30,7 @@ from penstock.committers.contract import (
     StreamKey,
     Token,
 )
+from penstock.committers.dead_letters import SENDING
 from penstock.committers.deliveries.contract import Lease
 from penstock.committers.errors import FencedError, PenstockError, RetryableError
 from penstock.committers.progress import BatchInDelivery, Progress
@@ -50,6 +52,7 @@ class MemoryStore:
         self.expiries = MemoryExpiries()
         self.deliveries = MemoryDeliveries(self)
         self.progress = MemoryProgress(self)
+        self.dead_letters = MemoryDeadLetters(self)
         self._deliveries = 0
 
     def next_delivery_id(self) -> int:
@@ -153,12 +156,12 @@ class MemoryStore:
 
     def prepare_all(self, requests: Sequence[PrepareRequest], run_id: str) -> Sequence[Prepared]:
         streams = [self.known(one.manifest.batch.stream) for one in requests]
-        before = [(dict(known.records), dict(known.manifests)) for known in streams]
+        before = [(dict(one.records), dict(one.manifests), dict(one.letters)) for one in streams]
         try:
             return [self._prepare(one, run_id) for one in requests]
         except PenstockError:
-            for known, (records, manifests) in zip(streams, before, strict=True):
-                known.records, known.manifests = records, manifests
+            for known, put in zip(streams, before, strict=True):
+                known.records, known.manifests, known.letters = put
             raise
 
     def _prepare(self, request: PrepareRequest, run_id: str) -> Prepared:
@@ -194,7 +197,9 @@ class MemoryStore:
                 run_id=run_id,
                 prepared_at=self.now(),
             )
-            known.manifests[batch.batch_id] = manifest
+            known.manifests[batch.batch_id] = replace(manifest, dead_letters=())
+            known.letters.pop(batch.batch_id, None)
+            known.put_letters({batch.batch_id: manifest.dead_letters} if manifest.dead_letters else {})
         return Prepared(record, self._is_of(record, manifest, run_id))
 
     def _is_of(self, record: ManifestRecord, manifest: Manifest, run_id: str) -> bool:
@@ -240,6 +245,7 @@ class MemoryStore:
             reason=reason,
             aborted_by=AbortedBy.REPLAY if state is ManifestState.ABORTED else None,
         )
+        known.put_letters(dead_letters)
         if table_version is not None:
             known.table_version, known.table_batch_id = table_version, batch.batch_id
         return True
@@ -261,6 +267,7 @@ class MemoryStore:
         ][:batches_max]
         for batch_id in pruned:
             del known.records[batch_id], known.manifests[batch_id]
+            known.letters.pop(batch_id, None)
             known.removed.discard(batch_id)
         for delivery_id, one in list(known.deliveries.items()):
             is_empty = one.record.phase is DeliveryPhase.COMMITTED and not known.in_delivery(delivery_id)
@@ -321,7 +328,11 @@ def _names_files(known: StoredStream, record: ManifestRecord) -> bool:
 
 
 def _is_prunable(known: StoredStream, record: ManifestRecord) -> bool:
-    """Not of an unfinished delivery, nor of one whose sources are still to be removed."""
+    """Not of an unfinished delivery, nor of one whose sources are still to be removed. Nor one whose dead
+    letters wait.
+    """
+    if record.state is ManifestState.COMMITTED and known.letters.get(record.batch.batch_id):
+        return False
     if record.delivery_id is None:
         return True
     delivery = known.deliveries[record.delivery_id].record
@@ -354,7 +365,12 @@ class MemoryProgress:
         if known.progress != expected:
             raise FencedError("Another process delivers the stream")
         known.progress = Progress(expected.revision + 1, token, in_delivery)
+        known.put_letters(dead_letters)
         return known.progress
+
+    def dead_letters(self, stream: StreamKey, batch_id: int) -> int:
+        letters = self._store.find(stream).letters.get(batch_id, {})
+        return sum(letter_id.startswith(f"{SENDING}-") for letter_id in letters)
 
     def needed_by_others(self, stream: StreamKey, location: str, batch_ids: Collection[int]) -> set[int]:
         others = [known for _, known in self._sharing(stream, location)]
@@ -397,6 +413,26 @@ def _settled(known: StoredStream, *, is_target: bool) -> int | None:
         return -1
     newest = max(known.records)
     return newest if last is None else min(newest, last)
+
+
+class MemoryDeadLetters:
+    """See `SqlDeadLetters`."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    def waiting(self, stream: StreamKey) -> Sequence[Batch]:
+        known = self._store.find(stream)
+        return [
+            one.batch
+            for one in known.sorted_records()
+            if one.state is ManifestState.COMMITTED and known.letters.get(one.batch.batch_id)
+        ]
+
+    def of_batch(self, batch: Batch) -> Iterator[Sequence[DeadLetter]]:
+        letters = self._store.find(batch.stream).letters.get(batch.batch_id, {})
+        if letters:
+            yield [letters[letter_id] for letter_id in sorted(letters)]
 
 
 class MemoryExpiries:

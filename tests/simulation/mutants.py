@@ -23,6 +23,7 @@ from functools import partial
 import pytest
 from rich.console import Console
 from rich.table import Table
+from tests.simulation.features import Chosen
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.source_changes import ChangedModules
 
@@ -58,7 +59,7 @@ def judge(guard: str, seeds_max: int) -> Verdict:
     seeds = (seed for seed, has in parts if mutation.needs <= has)
     for played, seed in enumerate(itertools.islice(seeds, seeds_max), start=1):
         lake = mutation.lakes[played % len(mutation.lakes)]
-        failure = play(seed, lake, events=mutation.events, targets=mutation.targets)
+        failure = play(seed, lake, chosen=mutation.chosen)
         if failure is not None:
             return Verdict(guard, played, failure.problems[0], seed, lake)
     return Verdict(guard, seeds_max, "")
@@ -70,11 +71,11 @@ def fails(test: str) -> bool:
         return pytest.main([test, "-q", "-p", "no:cacheprovider"]) == pytest.ExitCode.TESTS_FAILED
 
 
-def breaks(seed: int, lake: str, events: tuple[str, ...], targets: int) -> bool:
+def breaks(seed: int, lake: str, chosen: Chosen) -> bool:
     """Does the history break with all guards in place? In a process without mutations."""
     from tests.simulation.histories import play
 
-    return play(seed, lake, events=events, targets=targets) is not None
+    return play(seed, lake, chosen=chosen) is not None
 
 
 def judge_all(guards: Sequence[str], seeds_max: int, processes: int) -> list[Verdict]:
@@ -84,13 +85,9 @@ def judge_all(guards: Sequence[str], seeds_max: int, processes: int) -> list[Ver
     context = multiprocessing.get_context("fork")
     with context.Pool(processes, maxtasksperchild=1) as pool, context.Pool(1) as unmutated:
         for verdict in pool.imap(partial(judge, seeds_max=seeds_max), guards, chunksize=1):
-            events, targets = MUTATIONS[verdict.guard].events, MUTATIONS[verdict.guard].targets
-            given = (verdict.seed, verdict.lake, events, targets)
-            if verdict.seed is not None and unmutated.apply(breaks, given):
-                again = (
-                    f"BROKEN WITH ALL GUARDS, --lake {verdict.lake} --seed {verdict.seed} --targets {targets}"
-                )
-                again += f" --events {' '.join(events)}" if events else ""
+            chosen = MUTATIONS[verdict.guard].chosen
+            if verdict.seed is not None and unmutated.apply(breaks, (verdict.seed, verdict.lake, chosen)):
+                again = f"BROKEN WITH ALL GUARDS, --lake {verdict.lake} --seed {verdict.seed} {chosen}"
                 console.print(again, markup=False, highlight=False, soft_wrap=True)
                 verdict = replace(verdict, problem="")
             after = f"{verdict.seeds:,} histories: " if verdict.seeds else ""

@@ -6,7 +6,9 @@ A change whose code is not found any more is an error that names it: the guard h
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from tests.simulation.features import Chosen
 from tests.simulation.source_changes import (
     SourceChange,
     always,
@@ -34,6 +36,7 @@ class Mutation:
         events: the only events of these histories, and many of them; for what is too rare among all events
         first: the seed that they begin at; for what is so rare that a long search had to find it
         targets: of the query in these histories
+        features: of these histories
         test: the test that must fail, in place of histories; for what is too rare in any of them
     """
 
@@ -46,13 +49,14 @@ class Mutation:
         events: tuple[str, ...] = (),
         first: int = 0,
         targets: int = 1,
+        features: tuple[str, ...] = (),
         test: str = "",
     ) -> None:
         self.without, self.changes = without, changes
         self.file = changes[0].file
         self.lakes = lakes or FORMATS.get(Path(self.file).parts[1], ("delta", "iceberg"))
-        self.needs, self.events, self.first = frozenset(needs), events, first
-        self.targets, self.test = targets, test
+        self.needs, self.first, self.test = frozenset(needs), first, test
+        self.chosen = Chosen(events, targets, features)
         self.is_in_store = self.file.startswith("committers/store/")
         """The simulation has a store of its own: calls to both stores show it, not histories."""
 
@@ -79,7 +83,8 @@ SENDING = "committers/requests/delivery.py"
 STORE = "committers/store/sql.py::SqlManifestStore"
 STORE_PREPARATION = "committers/store/preparation.py::Preparation"
 DELIVERY_QUERIES = "committers/store/delivery_queries.py"
-UPDATE_PREPARED = "committers/store/manifest_queries.py::_UPDATE_PREPARED"
+MANIFEST_QUERIES = "committers/store/manifest_queries.py"
+UPDATE_PREPARED = f"{MANIFEST_QUERIES}::_UPDATE_PREPARED"
 OPERATOR_SKIP = "committers/store/operator_actions.py::SqlOperatorActions.skip"
 ROW_LOGS = "committers/row_log/cleanup.py::CleanableRowLogs"
 CLASSIFY = "committers/cleaning/cleanup.py::classify"
@@ -88,6 +93,8 @@ PROGRESS = "committers/store/progress.py"
 DECOUPLED_TESTS = "tests/committers/test_decoupled.py"
 FANOUT_TESTS = "tests/datasource/test_fanout.py"
 TWO_PHASE_TESTS = "tests/committers/test_two_phase.py"
+LETTERS_OF_COMMITS: Any = {"lakes": ("database",), "features": ("letters",)}
+"""Only a database refuses rows in the commit."""
 
 MUTATIONS: dict[str, Mutation] = {
     # Several targets
@@ -184,6 +191,103 @@ MUTATIONS: dict[str, Mutation] = {
         "takes a batch for done that an earlier run has prepared and not delivered",
         without(f"{DELIVERING}.confirm_skipped", "self._deliver("),
         targets=3,
+    ),
+    # Dead letters
+    "dead letters of a commit are stored with its mark": Mutation(
+        "marks the batch without the rows that the table has refused",
+        without(f"{RUNNER}.commit_and_mark", "dead_letters=outcome.dead_letters"),
+        **LETTERS_OF_COMMITS,
+    ),
+    "dead letters of a commit that another process has made": Mutation(
+        "stores only those of its own commit",
+        instead(
+            f"{RUNNER}.commit_and_mark",
+            "outcome.dead_letters",
+            "outcome.dead_letters if isinstance(outcome, Committed) else {}",
+        ),
+        **LETTERS_OF_COMMITS,
+    ),
+    "refused rows are held until the store has them": Mutation(
+        "deletes them before the batch is marked",
+        earlier(f"{RUNNER}.commit_and_mark", "self.delete_refused_rows(", than="marked ="),
+        **LETTERS_OF_COMMITS,
+    ),
+    "dead letters of a delivery": Mutation(
+        "finishes the delivery without the rows that the table has refused",
+        instead(f"{DELIVERY}._commit_and_finish", "outcome.dead_letters", "{}"),
+        needs=("decoupled",),
+        **LETTERS_OF_COMMITS,
+    ),
+    "refused rows are held until the delivery is finished": Mutation(
+        "deletes them before",
+        earlier(
+            f"{DELIVERY}._commit_and_finish",
+            "self._commit_runner.delete_refused_rows(",
+            than="self._deliveries.finish(",
+        ),
+        needs=("decoupled",),
+        **LETTERS_OF_COMMITS,
+    ),
+    "dead letters of what is settled": Mutation(
+        "marks a batch that is in the table without the rows that the table has refused",
+        without(f"{DELIVERY}._settle", "dead_letters=outcome.dead_letters"),
+        needs=("mixed",),
+        **LETTERS_OF_COMMITS,
+    ),
+    "dead letters of tasks are in the manifest": Mutation(
+        "prepares the batch without the rows that its tasks have refused",
+        without(f"{COMMITTING}::manifest_of", "dead_letters=letters"),
+        features=("letters",),
+    ),
+    "a dead letter is not written": Mutation(
+        "writes the bad rows with the others",
+        instead("writers/bad_rows.py::BadRowWriter.write", "_without(batch, bad)", "batch"),
+        features=("letters",),
+    ),
+    "dead letters are recorded with the progress (requests)": Mutation(
+        "records only that the rows are done",
+        without(f"{SENDING}::ProgressRecorder.record", "letters"),
+        lakes=("requests",),
+        features=("letters",),
+    ),
+    "a dead letter has the place of its row (requests)": Mutation(
+        "counts the rows from where the delivery goes on",
+        instead(
+            "committers/requests/in_flight.py::RowsInFlight.take_refused", "place.row + number", "number"
+        ),
+        lakes=("requests",),
+        first=4_900,
+        features=("letters",),
+    ),
+    "the progress passes no row that could not be kept (requests)": Mutation(
+        "records all that is acknowledged, after the store did not answer or there are too many dead letters",
+        instead(f"{SENDING}::ProgressRecorder.record", "min([rows, *self._not_kept])", "rows"),
+        test="tests/committers/test_request_delivery.py::"
+        "test_the_progress_passes_no_row_that_could_not_be_kept",
+    ),
+    "dead letters go with their manifest": Mutation(
+        "keeps those of a manifest that is replaced",
+        instead(
+            f"{MANIFEST_QUERIES}::delete_manifest",
+            "(contents, dead_letters, manifests)",
+            "(contents, manifests)",
+        ),
+    ),
+    "dead letters come with their manifest": Mutation(
+        "stores a manifest without them",
+        without(f"{MANIFEST_QUERIES}::put_manifest", "put_dead_letters("),
+    ),
+    "a dead letter is stored once": Mutation(
+        "stores it again when its commit or its request is repeated",
+        instead(
+            f"{MANIFEST_QUERIES}::put_dead_letters",
+            "insert_into(connection, dead_letters).on_conflict_do_nothing()",
+            "sa.insert(dead_letters)",
+        ),
+    ),
+    "dead letters go with a skipped batch": Mutation(
+        "keeps them, though they were saved with the other rows",
+        without(OPERATOR_SKIP, "connection.execute(letters)"),
     ),
     # The table
     "token check (Delta)": Mutation(
@@ -521,7 +625,7 @@ MUTATIONS: dict[str, Mutation] = {
     "what was skipped behind an aborted batch waits for its replay": Mutation(
         "keeps the operator's skip for rows that followed other rows",
         without(
-            "committers/store/manifest_queries.py::abort_from",
+            f"{MANIFEST_QUERIES}::abort_from",
             "connection.execute(sa.update(manifests).where(*are_skipped).values(",
         ),
     ),

@@ -123,6 +123,12 @@ class Plan:
             empty_batches=self.empty_batches and "copy_checkpoint" not in events,
         )
 
+    def keeping_store(self) -> Plan:
+        """What can happen if the store has what is nowhere else: the token of a service, or dead letters."""
+        lost = {"lose_store", "restore_store"} | (set() if self.has_shared_store else {"copy_checkpoint"})
+        events = tuple([name for name in self.events if name not in lost])
+        return replace(self, events=events, event_count=self.event_count if events else 0)
+
     def with_targets(self, rng: random.Random) -> Plan:
         """The same plan for a query with several targets."""
         events = self.events + tuple([name for name in EVENTS_OF_TARGETS if rng.random() < 0.5])

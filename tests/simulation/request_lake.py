@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime, timezone
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 from tests.simulation.lake import TableContents
 from tests.simulation.object_store import LocationFileSystem, ObjectStore
 from tests.simulation.plan import EVENTS_OF_TARGETS, DeliveryPlan, Plan
+from tests.simulation.refusals import Refusals
 from tests.simulation.scheduler import Actor, Scheduler, UnreachableError, as_os_error
 
 from penstock.committers.contract import (
@@ -31,8 +33,9 @@ from penstock.committers.contract import (
     StreamKey,
     Token,
 )
+from penstock.committers.dead_letters import BadRows
 from penstock.committers.deliveries.contract import Lease
-from penstock.committers.errors import RetryableError
+from penstock.committers.errors import PenstockError, RetryableError
 from penstock.committers.file_tables.files import TableFiles
 from penstock.committers.progress import BatchInDelivery, Progress, ProgressStore
 from penstock.committers.requests.committer import RequestCommitter
@@ -68,6 +71,8 @@ class RequestSimLake:
 
     kind = KIND
     has_whole_history = False
+    cannot = frozenset({"compact", "vacuum", "expire", "roll_back"})
+    refusals = Refusals()
 
     def __init__(self, scheduler: Scheduler, *, is_remote: bool) -> None:
         self.objects = ObjectStore(scheduler, is_remote=is_remote)
@@ -96,13 +101,6 @@ class RequestSimLake:
             events=tuple(events),
             event_count=plan.event_count if events else 0,
         )
-
-    @staticmethod
-    def keep_tokens(plan: Plan) -> Plan:
-        """What can happen of the plan if the token of one of the targets is in the store."""
-        lost = {"lose_store", "restore_store"} | (set() if plan.has_shared_store else {"copy_checkpoint"})
-        events = tuple([name for name in plan.events if name not in lost])
-        return replace(plan, events=events, event_count=plan.event_count if events else 0)
 
     def share_row_log(self, other: RequestSimLake, table_uri: str) -> None:
         """Be another service that gets the rows of the same row log."""
@@ -147,14 +145,19 @@ class RequestSimLake:
     # The service --------------------------------------------------------------------------------------
 
     def take(self, entries: Sequence[Entry[int]]) -> list[bool]:
-        """What the service does with a request: it accepts some of the entries, each id once."""
-        accepted = []
+        """What the service does with a request: it answers some of the entries, and accepts each id once.
+
+        Returns:
+            for each entry, is it acknowledged? One that is refused for good is, too.
+        """
+        acknowledged = []
         for entry in entries:
-            is_accepted = self.scheduler.rng.random() < 0.8
+            is_done = self.scheduler.rng.random() < 0.8
+            is_accepted = is_done and self.refusals.accepts(entry.payload)
             if is_accepted and self.rows.setdefault(entry.id, entry.payload) != entry.payload:
                 self.problems.append(f"the entry {entry.id} was sent with two rows")
-            accepted.append(is_accepted)
-        return accepted
+            acknowledged.append(is_done)
+        return acknowledged
 
     def note_token(self, stream: StreamKey, progress: Progress) -> None:
         if progress.token is not None:
@@ -193,7 +196,10 @@ class SimulatedRequestTarget(RequestTarget):
     """The product's target, with the clock of the simulation."""
 
     def __init__(self, lake: RequestSimLake, progress_s: int) -> None:
-        options = RequestOptions(is_decoupled=True, row_log=lake.data_location, progress_s=progress_s)
+        bad_rows = BadRows.FAIL if lake.refusals.shift is None else BadRows.DEAD_LETTER
+        options = RequestOptions(
+            is_decoupled=True, row_log=lake.data_location, progress_s=progress_s, bad_rows=bad_rows
+        )
         super().__init__(RequestSink(KIND, lake.table_uri, options, SimulatedRequests(lake)))
         self._lake = lake
         self._clock = lambda: lake.scheduler.now
@@ -222,11 +228,11 @@ class WatchedProgress:
         *,
         lease: Lease | None = None,
     ) -> Progress:
-        assert not dead_letters, "the destination accepts all rows"
-        return self._noted(stream, self._store.write(stream, expected, token, in_delivery, lease=lease))
+        written = self._store.write(stream, expected, token, in_delivery, dead_letters, lease=lease)
+        return self._noted(stream, written)
 
     def dead_letters(self, stream: StreamKey, batch_id: int) -> int:
-        return 0
+        return self._store.dead_letters(stream, batch_id)
 
     def needed_by_others(self, stream: StreamKey, location: str, batch_ids: Collection[int]) -> set[int]:
         return self._store.needed_by_others(stream, location, batch_ids)
@@ -254,6 +260,7 @@ class SimulatedRequests:
 
     def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[int]]:
         self._check_not_recorded(place)
+        self._lake.refusals.check(rows)
         ids = row_ids(rows, place, None)
         return [
             Entry(row, 1, row_id, place.position + number)
@@ -280,6 +287,7 @@ class SimulatedWriter:
         self._acknowledged = Acknowledged()
         self._check: Callable[[], None] = lambda: None
         self._waiting: list[Entry[int]] = []
+        self._refused: list[RefusedEntry] = []
 
     @property
     def acknowledged_up_to(self) -> int | None:
@@ -300,10 +308,14 @@ class SimulatedWriter:
             self._send()
 
     def take_refused(self) -> Sequence[RefusedEntry]:
-        return ()
+        refused, self._refused = self._refused, []
+        return refused
 
     def stop(self) -> None:
-        pass
+        """What is in flight may still be answered."""
+        if self._waiting and self._lake.scheduler.rng.random() < 0.5:
+            with suppress(PenstockError):
+                self._send()
 
     def abort(self) -> None:
         self._waiting.clear()
@@ -315,9 +327,15 @@ class SimulatedWriter:
         accepted = self._answer(taken)
         done = [entry for entry, is_accepted in zip(taken, accepted, strict=True) if is_accepted]
         self._waiting = [entry for entry in self._waiting if entry not in done]
-        self._acknowledged.finish([entry.position for entry in done])
+        at = datetime.fromtimestamp(self._lake.scheduler.now, timezone.utc)
+        self._refused += [
+            RefusedEntry(entry.position, entry.id, "422", "not this one", at)
+            for entry in done
+            if not self._lake.refusals.accepts(entry.payload)
+        ]
         if done:
-            self._on_acknowledged()
+            self._on_acknowledged()  # if that fails, they do not count as acknowledged
+        self._acknowledged.finish([entry.position for entry in done])
 
     def _answer(self, entries: Sequence[Entry[int]]) -> list[bool]:
         scheduler, about = self._lake.scheduler, ", ".join(entry.id for entry in entries)

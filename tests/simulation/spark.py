@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
 import pyarrow as pa
 from tests.simulation.lakes import SimulatedLake
+from tests.simulation.refusals import over_lake
 from tests.simulation.scheduler import Actor, DiskFullError, Scheduler, UnreachableError
 from tests.simulation.store_connection import StoreConnection
 from tests.spark_logs import Checkpoint, SparkError
@@ -35,7 +36,7 @@ from penstock.datasource.planning.plan import plan_batch
 from penstock.datasource.planning.plan_cache import PlanCache
 from penstock.datasource.query import Query, batch_of_target
 from penstock.datasource.spark.task import TaskAttempt
-from penstock.writers.parts import PartPayload, PartPayloads
+from penstock.writers.parts import PartPayloads, PartsWriters, PartWriters
 
 ROWS = pa.schema([("id", pa.int64())])
 TASK_ATTEMPTS_MAX = 3
@@ -252,11 +253,16 @@ class Driver:
         attempt = AttemptId(batch.stream.query_id, task.run_id, batch.batch_id, task.partition, task.attempt)
         files: PartPayloads | None = None
         if plan.writers is not None:
-            # Targets that share a part read the same files.
-            lakes = [self.lakes[part.targets.partition(", ")[0]] for part in plan.writers.parts]
-            files = tuple([PartPayload(lake.write(attempt, ids)) for lake in lakes])
+            writer = PartsWriters(tuple(map(self._over_lake, plan.writers.parts))).open(attempt)
+            writer.write(pa.record_batch([pa.array(ids, pa.int64())], schema=ROWS))
+            files = writer.finish()
         committable = Committable(plan.batch, task.run_id, task.partition, task.attempt, files)
         return CommittableMessage(committable, plan.targets)
+
+    def _over_lake(self, part: PartWriters) -> PartWriters:
+        """Targets that share a part read the same files."""
+        lake = self.lakes[part.targets.partition(", ")[0]]
+        return replace(part, writers=over_lake(part.writers, lake))
 
 
 @dataclass(eq=False)

@@ -14,7 +14,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.simulation.memory_store import MemoryStore
 
-from penstock.committers.contract import Batch, Manifest, ManifestRecord, ManifestState, StreamKey, Token
+from penstock.committers.contract import (
+    Batch,
+    DeadLetter,
+    Manifest,
+    ManifestRecord,
+    ManifestState,
+    StreamKey,
+    Token,
+)
 from penstock.committers.deliveries.contract import Delivery, DeliveryState, Lease
 from penstock.committers.errors import PenstockError
 from penstock.committers.progress import BatchInDelivery, Progress
@@ -60,13 +68,15 @@ class Processes:
 
     # Batches
 
-    def prepare(self, batch: Batch, content: bytes, run: str, follows: str | None = None) -> object:
+    def prepare(
+        self, batch: Batch, content: bytes, run: str, follows: str | None = None, letters: int = 0
+    ) -> object:
         before = follows and Batch(batch.stream, batch.batch_id - 1, follows)
-        return self.store.prepare(written(batch, content), run, follows=before or None)
+        return self.store.prepare(written(batch, content, letters), run, follows=before or None)
 
-    def replace(self, batch: Batch, run: str) -> object:
+    def replace(self, batch: Batch, run: str, letters: int) -> object:
         record = self._records[batch.batch_id]
-        return self.store.prepare(written(batch, b"other"), run, replacing=record)
+        return self.store.prepare(written(batch, b"other", letters), run, replacing=record)
 
     def look(self, batch_id: int) -> object:
         record = self.store.record(STREAM, batch_id)
@@ -80,8 +90,9 @@ class Processes:
         record = self._records[batch_id]
         return self.store.finish(record.batch, ManifestState.ABORTED, reason="gone", expected=record)
 
-    def finish(self, batch: Batch, state: ManifestState, version: int | None) -> object:
-        return self.store.finish(batch, state, table_version=version, reason="why")
+    def finish(self, batch: Batch, state: ManifestState, version: int | None, letters: int = 0) -> object:
+        refused = {batch.batch_id: refused_rows("commit", letters)} if letters else {}
+        return self.store.finish(batch, state, table_version=version, reason="why", dead_letters=refused)
 
     # Deliveries
 
@@ -114,8 +125,10 @@ class Processes:
         self._deliveries[len(self._deliveries)] = delivery
         return delivery
 
-    def finish_delivery(self, number: int, version: int | None) -> object:
-        return self.store.deliveries.finish(self._deliveries[number], version)
+    def finish_delivery(self, number: int, version: int | None, letters: int) -> object:
+        delivery = self._deliveries[number]
+        refused = {one.batch_id: refused_rows("commit", letters) for one in delivery.manifest.batches}
+        return self.store.deliveries.finish(delivery, version, refused if letters else {})
 
     def abandon(self, holder: str, number: int) -> object:
         return self.store.deliveries.abandon(self._leases[holder], self._deliveries[number], "why")
@@ -125,12 +138,14 @@ class Processes:
         return self._progress[holder]
 
     def write_progress(
-        self, holder: str, token: Token | None, half: BatchInDelivery | None, has_lease: bool
+        self, holder: str, token: Token | None, half: BatchInDelivery | None, has_lease: bool, letters: int
     ) -> object:
         """In place of what the process has last seen."""
         seen, lease = self._progress.get(holder, Progress()), self._leases[holder] if has_lease else None
-        self._progress[holder] = self.store.progress.write(STREAM, seen, token, half, lease=lease)
-        return self._progress[holder]
+        refused = {half.batch_id: refused_rows("send", letters)} if half is not None and letters else {}
+        written = self.store.progress.write(STREAM, seen, token, half, refused, lease=lease)
+        self._progress[holder] = written
+        return written, [self.store.progress.dead_letters(STREAM, number) for number in range(3)]
 
     # Operators
 
@@ -143,8 +158,20 @@ class Processes:
         return self.store.deliveries.abort_pending(STREAM, after, "me", "why", expected=record or None)
 
 
-def written(batch: Batch, content: bytes) -> Manifest:
-    return Manifest(batch, "delta", 1, content, 2, 3, 4, is_empty=False)
+def written(batch: Batch, content: bytes, letters: int = 0) -> Manifest:
+    refused = refused_rows("write", letters)
+    return Manifest(batch, "delta", 1, content, 2, 3, 4, is_empty=False, dead_letters=refused)
+
+
+def refused_rows(stage: str, letters: int) -> tuple[DeadLetter, ...]:
+    """Number 0 or 1, or both: of the same place, whichever attempt has found them."""
+    return tuple(
+        [
+            DeadLetter(f"{stage}-{number}", "", "does_not_fit", f"{letters}", NOW, b"row")
+            for number in range(2)
+            if letters & (number + 1)
+        ]
+    )
 
 
 # Which calls ----------------------------------------------------------------------------------------------
@@ -178,16 +205,17 @@ def _weighted(*calls: tuple[int, st.SearchStrategy[Call]]) -> st.SearchStrategy[
 
 tokens = st.none() | st.builds(Token, small, digests)
 halves = st.none() | st.builds(BatchInDelivery, small, digests, st.sampled_from(["rows1", "rows2"]), small)
+some_letters = st.integers(0, 3)
 stream = st.just(STREAM)
 calls_to_one_stream = _weighted(
     (3, _call("prepare", batches, st.just(b"one"), runs)),
-    (3, _call("prepare", batches, st.just(b"one"), runs, digests)),
-    (2, _call("replace", batches, runs)),
+    (3, _call("prepare", batches, st.just(b"one"), runs, digests, some_letters)),
+    (2, _call("replace", batches, runs, some_letters)),
     (1, _call("claim", stream, runs)),
     (3, _call("look", small)),
     (2, _call("give_up", small)),
     (2, _call("abort_record", small)),
-    (3, _call("finish", st.builds(Batch, stream, batch_ids, st.just("d0")), ends, st.none())),
+    (3, _call("finish", st.builds(Batch, stream, batch_ids, st.just("d0")), ends, st.none(), some_letters)),
     (1, _call("prune", stream, st.just(3600), small, st.just(1000))),
     (3, _call("acquire", holders, st.sampled_from([0.0, 60.0]))),
     (3, _call("renew", holders)),
@@ -195,10 +223,10 @@ calls_to_one_stream = _weighted(
     (3, _call("set_state", holders, states)),
     (3, _call("plan_delivery")),
     (6, _call("prepare_delivery", holders, st.sampled_from([0, 0, 0, 1]), st.integers(1, 3), st.booleans())),
-    (3, _call("finish_delivery", numbers, versions)),
+    (3, _call("finish_delivery", numbers, versions, some_letters)),
     (3, _call("abandon", holders, numbers)),
     (1, _call("read_progress", holders)),
-    (4, _call("write_progress", holders, tokens, halves, st.booleans())),
+    (4, _call("write_progress", holders, tokens, halves, st.booleans(), some_letters)),
     (1, _call("sources_removed", st.integers(1, 4))),
     (1, _call("backlog", stream, small)),
     (3, _call("skip", small, st.none() | digests)),
@@ -257,7 +285,7 @@ def compare(history: list[Call], *, is_begun: bool = True) -> None:
 BEGINNING: list[Call] = [
     ("register_stream", STREAM, "delta", "", "t1"),
     ("claim", STREAM, "r1"),
-    *[("prepare", Batch(STREAM, batch_id, "d0"), b"one", "r1") for batch_id in range(3)],
+    *[("prepare", Batch(STREAM, batch_id, "d0"), b"one", "r1", None, batch_id) for batch_id in range(3)],
     ("acquire", "d1", 60.0),
     *[("look", batch_id) for batch_id in range(3)],
     ("plan_delivery",),
@@ -276,6 +304,8 @@ def everything(store: MemoryStore | SqlManifestStore) -> Iterator[object]:
         yield store.progress.read(key)
         yield [deliveries.unfinished(key), list(deliveries.deliverable(key))]
         yield [list(deliveries.with_sources(key)), list(deliveries.operator_actions(key))]
+        letters = store.dead_letters
+        yield [letters.waiting(key), [list(letters.of_batch(Batch(key, n, ""))) for n in range(4)]]
         for one in deliveries.recent(key, 100):
             yield [one, deliveries.manifest(one), list(deliveries.sources(one))]
     for before in (None, NOW, NOW + timedelta(hours=2)):

@@ -24,6 +24,7 @@ T = TypeVar("T")
 READS = {
     *("settings", "written_table", "other_queries", "streams_of", "record", "manifest", "pending", "history"),
     *("of_table", "unfinished", "state", "backlog", "deliverable", "with_sources", "stream_keys", "read"),
+    "dead_letters",
 }
 """Methods that change nothing."""
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tests.simulation.lakes import LAKES, SimulatedLake
 from tests.simulation.manifest_store import SimulatedStore
 from tests.simulation.plan import Plan
+from tests.simulation.refusals import Refusals
 from tests.simulation.request_lake import RequestSimLake
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.spark import SimulatedSink
@@ -31,6 +33,7 @@ OTHERS = {
     "delta": ("iceberg", "requests"),
     "iceberg": ("delta", "requests"),
     "requests": ("requests", "delta"),
+    "database": ("delta", "requests"),
 }
 """By the kind of the first target: those of the others. Two services share one row log."""
 
@@ -121,7 +124,7 @@ def kinds_of(first: str, count: int) -> tuple[str, ...]:
 
 
 def lakes_of(
-    make_lake: type[SimulatedLake], plan: Plan, scheduler: Scheduler, count: int
+    make_lake: type[SimulatedLake], plan: Plan, scheduler: Scheduler, count: int, features: Collection[str]
 ) -> list[SimulatedLake]:
     """Each has storage of its own, but for two services, which share their row log."""
     first = make_lake(scheduler, is_remote=plan.is_remote)
@@ -131,6 +134,8 @@ def lakes_of(
         if isinstance(other, RequestSimLake) and isinstance(first, RequestSimLake):
             other.share_row_log(first, "https://mirror/rows")
         lakes.append(other)
+    for number, lake in enumerate(lakes if "letters" in features else ()):
+        lake.refusals = Refusals(number, in_commit=lake.kind in ("requests", "database"))
     return lakes
 
 
@@ -165,4 +170,4 @@ def query_of(targets: list[SimulatedTarget], *, is_decoupled: bool) -> ProductQu
 
 def can(lake: SimulatedLake, event: str) -> bool:
     """Does this happen to such a destination?"""
-    return not isinstance(lake, RequestSimLake) or event not in ("compact", "vacuum", "expire", "roll_back")
+    return event not in lake.cannot

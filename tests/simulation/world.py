@@ -18,13 +18,14 @@ from typing import Any
 import pytest
 from tests.simulation.deliveries import DeliveryProcess
 from tests.simulation.external_events import ExternalEvents
+from tests.simulation.features import SEED_CHOOSES, Chosen, features_in
 from tests.simulation.lake import TableContents
 from tests.simulation.lakes import SimulatedLake
 from tests.simulation.manifest_store import SimulatedStore
 from tests.simulation.memory_store import Clock, MemoryStore
 from tests.simulation.plan import Plan
 from tests.simulation.query import STEPS_MAX, Query, has_ended
-from tests.simulation.request_lake import RequestSimLake
+from tests.simulation.refusals import letters_in
 from tests.simulation.scheduler import (
     DAY_S,
     HOUR_S,
@@ -52,6 +53,7 @@ from penstock.cli import admin
 from penstock.committers import crash_points
 from penstock.committers.cleaning.cleanup import CleanableTable, NameParser
 from penstock.committers.contract import Manifest, ManifestState, StreamKey
+from penstock.committers.dead_letters import BadRows
 from penstock.committers.errors import PenstockError
 from penstock.committers.file_tables import manifest as lake_manifest
 from penstock.committers.progress import with_store
@@ -105,8 +107,7 @@ class World:
     Args:
         make_lake: the table's format
         make_store: a manifest store, empty, with this clock
-        events: the only external events; empty: those of the seed
-        targets: how many the query has; None: as many as the seed says
+        chosen: what it has in place of what the seed says
         is_recorded: is the timeline kept?
     """
 
@@ -116,26 +117,29 @@ class World:
         make_lake: type[SimulatedLake],
         make_store: Callable[[Clock], SimulatedStore] = MemoryStore,
         *,
-        events: tuple[str, ...] = (),
-        targets: int | None = None,
+        chosen: Chosen = SEED_CHOOSES,
         is_recorded: bool = False,
     ) -> None:
         self._make_store = make_store
         self.scheduler = Scheduler(seed, is_recorded=is_recorded)
         plan = Plan.of(self.scheduler.rng)
-        plan = plan.only(events) if events else plan
-        count = targets_in(seed) if targets is None else targets
-        if count > 1 and not events:
+        plan = plan.only(chosen.events) if chosen.events else plan
+        count = targets_in(seed) if chosen.targets is None else chosen.targets
+        if count > 1 and not chosen.events:
             plan = plan.with_targets(self.scheduler.rng)
         self.plan = make_lake.plan(plan, self.scheduler)
-        if "requests" in kinds_of(make_lake.kind, count)[1:]:
-            self.plan = RequestSimLake.keep_tokens(self.plan)
+        kinds = kinds_of(make_lake.kind, count)
+        features = features_in(seed, kinds) if chosen.features is None else chosen.features
+        if "requests" in kinds[1:] or "letters" in features:
+            self.plan = self.plan.keeping_store()
         self.scheduler.stickiness = self.plan.stickiness
-        lakes = lakes_of(make_lake, self.plan, self.scheduler, count)
+        lakes = lakes_of(make_lake, self.plan, self.scheduler, count, features)
         # After a lost store, a table without rows cannot be told from one that is new to the query.
         new_target = NewTarget.ALLOW if self.plan.loses_store else NewTarget.REFUSE
-        options = FileTableOptions(commit_attempts_max=6, new_target=new_target)
+        bad_rows = BadRows.DEAD_LETTER if "letters" in features else BadRows.FAIL
+        options = FileTableOptions(commit_attempts_max=6, new_target=new_target, bad_rows=bad_rows)
         of_delivery = self.plan.delivery.options if self.plan.delivery is not None else DECOUPLED
+        of_delivery = replace(of_delivery, bad_rows=bad_rows)
         self.targets = targets_of(lakes, options, of_delivery)
         for target in self.targets:
             target.events = ExternalEvents(self, target)
@@ -159,7 +163,7 @@ class World:
                 patch.setattr(module, "TwoPhaseCommitter", committer)
             runner = partial(CommitRunner, sleep=self.scheduler.sleep, rng=self.scheduler.rng)
             patch.setattr(decoupled, "CommitRunner", runner)
-            patch.setattr(new_target, "_asked", set())
+            patch.setattr(new_target, "_asked", set())  # or a history depends on those before it
             patch.setattr(lake_manifest, "_decode_body", _decode_body_once)
             if self.plan.delivery is not None:
                 self._install_delivery(patch)
@@ -387,6 +391,9 @@ class World:
             return
         seen, streams = target.lake.contents(), target.events.streams
         yield from seen.problems
+        letters = letters_in({one.key: one.store for one in streams})
+        yield from self._check_letters(target, seen.rows, letters)
+        seen = replace(seen, rows=seen.rows + letters)
         yield from find_problems(self._observe(target, seen))
         yield from self._check_logged_batches(streams, seen.rows)
         yield from self._check_committed_batches(streams, seen.rows)
@@ -394,6 +401,16 @@ class World:
         yield from self._check_digests(target, streams, seen)
         yield from (f"{path} was deleted while a reader could need it" for path in seen.deleted_early)
         yield from target.events.check(seen)
+
+    def _check_letters(
+        self, target: SimulatedTarget, rows: Counter[int], letters: Counter[int]
+    ) -> Iterator[str]:
+        """A row is in the table or a dead letter, as the destination decides."""
+        refuses = target.lake.refusals.refuses
+        if strange := sorted(row_id for row_id in rows if row_id >= 0 and refuses(row_id)):
+            yield f"rows {strange} are refused, and in the table"
+        if strange := sorted(row_id for row_id in letters if not refuses(row_id)):
+            yield f"rows {strange} are accepted, and dead letters"
 
     def _observe(self, target: SimulatedTarget, seen: TableContents) -> Observation:
         """A checkpoint that was refused may leave rows unread, never doubled."""

@@ -1,0 +1,40 @@
+"""What else a history is about, apart from the faults that all of them have."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+FEATURES = ("letters",)
+"""letters: each destination refuses some rows for good, which become dead letters."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a history has in place of what its seed says."""
+
+    events: tuple[str, ...] = ()
+    """The only external events; empty: those of the seed."""
+    targets: int | None = None
+    """Of the query."""
+    features: tuple[str, ...] | None = None
+
+    def __str__(self) -> str:
+        """As arguments of `python -m tests.simulation`."""
+        told = [f"--events {' '.join(self.events)}"] if self.events else []
+        told += [f"--targets {self.targets}"] if self.targets is not None else []
+        told += [" ".join(("--features", *self.features))] if self.features is not None else []
+        return " ".join(told)
+
+
+SEED_CHOOSES = Chosen()
+
+
+def features_in(seed: int, kinds: tuple[str, ...]) -> frozenset[str]:
+    """Of a history with destinations of these kinds; it has at most one of them.
+
+    Only a database refuses rows in the commit: most of its histories have such rows.
+    """
+    rng = random.Random(f"features of {seed}")
+    rate = 2 / 3 if "database" in kinds else 1 / 4
+    return frozenset(["letters"] if rng.random() < rate else [])
