@@ -257,7 +257,7 @@ class ExternalEvents:
     def give_up(self, stream: Stream, records: Sequence[ManifestRecord]) -> None:
         """From now on it is no loss if the rows of these batches are not in the table."""
         for record in records:
-            self.abandoned |= self.ids_of(stream, record)
+            self.abandoned |= self.lake.with_replaced(self.ids_of(stream, record))
 
     def ids_of(self, stream: Stream, record: ManifestRecord) -> set[int]:
         """Whether its files are still there or not."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-FEATURES = ("letters",)
-"""letters: each destination refuses some rows for good, which become dead letters."""
+FEATURES = ("letters", "keys")
+"""
+letters    each destination refuses some rows for good, which become dead letters
+keys       services keep the last row of each key (the option `keys`)
+"""
 
 
 @dataclass(frozen=True)
@@ -36,5 +39,7 @@ def features_in(seed: int, kinds: tuple[str, ...]) -> frozenset[str]:
     Only a database refuses rows in the commit: most of its histories have such rows.
     """
     rng = random.Random(f"features of {seed}")
-    rate = 2 / 3 if "database" in kinds else 1 / 4
-    return frozenset(["letters"] if rng.random() < rate else [])
+    chance = rng.random()
+    if chance < (2 / 3 if "database" in kinds else 1 / 4):
+        return frozenset({"letters"})
+    return frozenset({"keys"} if chance > 3 / 4 and kinds[0] == "requests" else ())

@@ -89,4 +89,9 @@ class FileLake:
         """Of the files in a manifest."""
         return (file.path for file in decode(manifest).files)
 
+    @staticmethod
+    def with_replaced(ids: set[int]) -> set[int]:
+        """These and the rows that they replace."""
+        return ids
+
     parse_file_name = staticmethod(parse_file_name)

@@ -80,6 +80,7 @@ DELIVERY = "committers/deliveries/deliverer.py::StreamDelivery"
 DUE_BATCHES = "committers/deliveries/due_batches.py::DueBatches"
 REQUESTS = "committers/requests/committer.py::RequestCommitter"
 SENDING = "committers/requests/delivery.py"
+REPLACED = "committers/requests/replaced_rows.py"
 STORE = "committers/store/sql.py::SqlManifestStore"
 STORE_PREPARATION = "committers/store/preparation.py::Preparation"
 DELIVERY_QUERIES = "committers/store/delivery_queries.py"
@@ -288,6 +289,23 @@ MUTATIONS: dict[str, Mutation] = {
     "dead letters go with a skipped batch": Mutation(
         "keeps them, though they were saved with the other rows",
         without(OPERATOR_SKIP, "connection.execute(letters)"),
+    ),
+    # Keys
+    "the last row of a key is sent": Mutation(
+        "sends the first one of a delivery, and leaves out those that replace it",
+        instead(
+            f"{REPLACED}::_last_of_each_key",
+            "table.filter(has_key).group_by(names, use_threads=False).aggregate([('row', 'max')])['row_max']",
+            "table.filter(has_key).group_by(names, use_threads=False).aggregate([('row', 'min')])['row_min']",
+        ),
+        lakes=("requests",),
+        features=("keys",),
+    ),
+    "what is sent is counted from where the delivery goes on": Mutation(
+        "leaves out rows by their place in the whole delivery, though its beginning was sent before",
+        instead(f"{REPLACED}::rows_to_send", "rows.position - window", "rows.position"),
+        lakes=("requests",),
+        features=("keys",),
     ),
     # The table
     "token check (Delta)": Mutation(

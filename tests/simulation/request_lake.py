@@ -3,6 +3,9 @@
 Queries are decoupled: their tasks write to a row log in the object store, and delivery processes send. The
 service takes each id once, as destinations do that deduplicate by id. Requests overtake each other, are
 accepted in part, are lost, or arrive late.
+
+A service with keys keeps the last row of each, as a database does. There no request arrives late: an older
+row that comes after a newer one of its key would replace it.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +33,8 @@ from penstock.committers.contract import (
     DataFile,
     DeadLetters,
     Manifest,
+    Mode,
+    PlannedBatch,
     StreamKey,
     Token,
 )
@@ -39,14 +44,14 @@ from penstock.committers.errors import PenstockError, RetryableError
 from penstock.committers.file_tables.files import TableFiles
 from penstock.committers.progress import BatchInDelivery, Progress, ProgressStore
 from penstock.committers.requests.committer import RequestCommitter
-from penstock.committers.requests.content import RequestManifests
+from penstock.committers.requests.content import RequestManifests, RequestPayload
 from penstock.committers.requests.contract import Counters, RefusedEntry, RowPlace
 from penstock.committers.row_log.cleanup import CleanableRowLogs
 from penstock.committers.row_log.log import RowLog
 from penstock.committers.row_log.names import RowLogName, row_log_path
 from penstock.datasource.requests import sink as request_sink
 from penstock.datasource.requests.options import RequestOptions
-from penstock.datasource.requests.sink import RequestSink, RequestTarget
+from penstock.datasource.requests.sink import RequestSink, RequestTarget, Route
 from penstock.writers.requests.entry import Entry
 from penstock.writers.requests.progress import Progress as Acknowledged
 from penstock.writers.requests.row_ids import row_ids
@@ -66,6 +71,21 @@ AHEAD_MAX = 3
 """So many entries a request may overtake."""
 
 
+ROWS = pa.schema([("id", pa.int64()), ("key", pa.string())])
+KEYS = 3
+"""Of the rows of one source."""
+
+
+def key_of(row_id: int) -> str:
+    """Each source has keys of its own."""
+    return f"{row_id // 1000}-{row_id % KEYS}"
+
+
+def by_key(ids: Sequence[int], partitions: int) -> list[list[int]]:
+    """The rows of a key in one partition, as a query has to arrange them."""
+    return [[one for one in ids if one % KEYS % partitions == number] for number in range(partitions)]
+
+
 class RequestSimLake:
     """See `SimulatedLake`."""
 
@@ -73,6 +93,8 @@ class RequestSimLake:
     has_whole_history = False
     cannot = frozenset({"compact", "vacuum", "expire", "roll_back"})
     refusals = Refusals()
+    is_keyed = False
+    """Does it keep the last row of each key alone?"""
 
     def __init__(self, scheduler: Scheduler, *, is_remote: bool) -> None:
         self.objects = ObjectStore(scheduler, is_remote=is_remote)
@@ -81,6 +103,8 @@ class RequestSimLake:
         self.data_location = "s3://log"
         self.rows: dict[str, int] = {}
         """What the service has, by the id of the entry."""
+        self.last: dict[str, int] = {}
+        """What it has last accepted of each key."""
         self.problems: list[str] = []
         self.known: dict[Actor | None, Progress] = {}
         """What a process has last read or written of the progress."""
@@ -154,7 +178,9 @@ class RequestSimLake:
         for entry in entries:
             is_done = self.scheduler.rng.random() < 0.8
             is_accepted = is_done and self.refusals.accepts(entry.payload)
-            if is_accepted and self.rows.setdefault(entry.id, entry.payload) != entry.payload:
+            if is_accepted and entry.id not in self.rows:
+                self.rows[entry.id] = self.last[key_of(entry.payload)] = entry.payload
+            if is_accepted and self.rows[entry.id] != entry.payload:
                 self.problems.append(f"the entry {entry.id} was sent with two rows")
             acknowledged.append(is_done)
         return acknowledged
@@ -178,11 +204,23 @@ class RequestSimLake:
 
     compact = vacuum = expire = roll_back = _is_not_there
 
+    def with_replaced(self, ids: set[int]) -> set[int]:
+        """These and, of a service with keys, the rows that they replace: the earlier ones of their keys."""
+        if not self.is_keyed:
+            return ids
+        last = {key_of(row_id): row_id for row_id in sorted(ids)}
+        logged = {row_id for stored in self.objects.ever.values() for row_id in stored.content}
+        return ids | {row_id for row_id in logged if row_id <= last.get(key_of(row_id), -1)}
+
     # The end ------------------------------------------------------------------------------------------
 
     def contents(self) -> TableContents:
+        rows = Counter(self.rows.values())
+        if self.is_keyed:
+            foreign = {row_id for row_id in rows if row_id < 0}
+            rows = Counter(foreign | self.with_replaced(set(self.last.values())))
         return TableContents(
-            rows=Counter(self.rows.values()),
+            rows=rows,
             added=Counter(),
             missing=(),
             orphans=[path for path in self.objects.objects if path.startswith(self.data_location)],
@@ -198,11 +236,18 @@ class SimulatedRequestTarget(RequestTarget):
     def __init__(self, lake: RequestSimLake, progress_s: int) -> None:
         bad_rows = BadRows.FAIL if lake.refusals.shift is None else BadRows.DEAD_LETTER
         options = RequestOptions(
-            is_decoupled=True, row_log=lake.data_location, progress_s=progress_s, bad_rows=bad_rows
+            is_decoupled=True,
+            row_log=lake.data_location,
+            progress_s=progress_s,
+            bad_rows=bad_rows,
+            keys=("key",) if lake.is_keyed else None,
         )
         super().__init__(RequestSink(KIND, lake.table_uri, options, SimulatedRequests(lake)))
         self._lake = lake
         self._clock = lambda: lake.scheduler.now
+
+    def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedBatch[RequestPayload, Route]:
+        return super().plan_batch(ROWS, mode, batch_id)
 
     def with_progress(self, progress: ProgressStore) -> SimulatedRequestTarget:
         return super().with_progress(WatchedProgress(progress, self._lake))
@@ -321,9 +366,9 @@ class SimulatedWriter:
         self._waiting.clear()
 
     def _send(self) -> None:
-        rng = self._lake.scheduler.rng
-        first = rng.randint(0, min(AHEAD_MAX, len(self._waiting) - 1))
-        taken = self._waiting[first : first + rng.randint(1, ENTRIES_MAX)]
+        rng, ready = self._lake.scheduler.rng, self._ready()
+        first = rng.randint(0, min(AHEAD_MAX, len(ready) - 1))
+        taken = ready[first : first + rng.randint(1, ENTRIES_MAX)]
         accepted = self._answer(taken)
         done = [entry for entry, is_accepted in zip(taken, accepted, strict=True) if is_accepted]
         self._waiting = [entry for entry in self._waiting if entry not in done]
@@ -337,11 +382,18 @@ class SimulatedWriter:
             self._on_acknowledged()  # if that fails, they do not count as acknowledged
         self._acknowledged.finish([entry.position for entry in done])
 
+    def _ready(self) -> list[Entry[int]]:
+        """Entries with a key wait for those of the same key."""
+        if not self._lake.is_keyed:
+            return self._waiting
+        return list({entry.key: entry for entry in reversed(self._waiting)}.values())[::-1]
+
     def _answer(self, entries: Sequence[Entry[int]]) -> list[bool]:
         scheduler, about = self._lake.scheduler, ", ".join(entry.id for entry in entries)
         for _ in range(SENT_TRIES_MAX):
             try:
-                return scheduler.request("send", lambda: self._lake.take(entries), about=about)
+                act, is_keyed = partial(self._lake.take, entries), self._lake.is_keyed
+                return scheduler.request("send", act, about=about, remote=not is_keyed)
             except (UnreachableError, OSError):
                 scheduler.sleep(1.0)
         raise RetryableError(f"the service does not answer: {about}")
@@ -373,7 +425,7 @@ class LogFileSystem(LocationFileSystem):
 
 @lru_cache(maxsize=100)
 def _as_ipc(ids: tuple[int, ...]) -> pa.Buffer:
-    rows = pa.record_batch({"id": pa.array(ids, pa.int64())})
+    rows = pa.record_batch([pa.array(ids, pa.int64()), pa.array(map(key_of, ids))], schema=ROWS)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write_batch(rows)

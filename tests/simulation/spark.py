@@ -16,6 +16,7 @@ from typing import Any, cast
 import pyarrow as pa
 from tests.simulation.lakes import SimulatedLake
 from tests.simulation.refusals import over_lake
+from tests.simulation.request_lake import RequestSimLake, by_key
 from tests.simulation.scheduler import Actor, DiskFullError, Scheduler, UnreachableError
 from tests.simulation.store_connection import StoreConnection
 from tests.spark_logs import Checkpoint, SparkError
@@ -224,7 +225,10 @@ class Driver:
     def _run_tasks(self, plan: BatchPlan, batch_id: int) -> list[CommittableMessage]:
         """The messages in the order of the partitions, one of each."""
         ids, count = self.checkpoint.ids(batch_id), self.start.partitions
-        tasks = [Task(self, plan, batch_id, partition, ids[partition::count]) for partition in range(count)]
+        parts = [ids[partition::count] for partition in range(count)]
+        if any(isinstance(lake, RequestSimLake) and lake.is_keyed for lake in self.lakes.values()):
+            parts = by_key(ids, count)
+        tasks = [Task(self, plan, batch_id, partition, part) for partition, part in enumerate(parts)]
         for task in tasks:
             task.try_again()
             if self.scheduler.rng.random() < self.start.speculation:

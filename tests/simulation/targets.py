@@ -134,6 +134,9 @@ def lakes_of(
         if isinstance(other, RequestSimLake) and isinstance(first, RequestSimLake):
             other.share_row_log(first, "https://mirror/rows")
         lakes.append(other)
+    for lake in lakes:
+        if isinstance(lake, RequestSimLake):
+            lake.is_keyed = "keys" in features
     for number, lake in enumerate(lakes if "letters" in features else ()):
         lake.refusals = Refusals(number, in_commit=lake.kind in ("requests", "database"))
     return lakes
