@@ -105,7 +105,7 @@ def checked(database: Database, stream: StreamKey, row: Row[Any]) -> Manifest:
     """Return a batch's own manifest after verifying its checksum."""
     if not _is_whole(row):
         raise _corrupt(database, stream, f"batch {row.batch_id} ({row.state})", row)
-    return _manifest(Batch(stream, row.batch_id, row.digest), row, ())
+    return Manifest(batch=Batch(stream, row.batch_id, row.digest), **queries.fields_in(row, Manifest))
 
 
 def checked_delivery(
@@ -115,22 +115,8 @@ def checked_delivery(
     if not _is_whole(row):
         batches = f"batches {row.first_batch_id} to {row.last_batch_id}"
         raise _corrupt(database, stream, f"delivery {row.id} ({batches}, {row.state})", row)
-    return _manifest(Batch(stream, row.last_batch_id, row.digest), row, merged)
-
-
-def _manifest(batch: Batch, row: Row[Any], merged: tuple[Batch, ...]) -> Manifest:
-    return Manifest(
-        batch=batch,
-        kind=row.kind,
-        version=row.version,
-        content=row.content,
-        files=row.files,
-        rows=row.rows,
-        size_bytes=row.size_bytes,
-        is_empty=row.is_empty,
-        oldest_event_at=row.oldest_event_at,
-        merged=merged,
-    )
+    batch = Batch(stream, row.last_batch_id, row.digest)
+    return Manifest(batch=batch, merged=merged, **queries.fields_in(row, Manifest))
 
 
 def sha256_of(content: bytes) -> str:

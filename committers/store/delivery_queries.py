@@ -78,29 +78,8 @@ RECORDS = sa.select(
 
 
 def to_record(stream: StreamKey, row: Row[Any]) -> DeliveryRecord:
-    return DeliveryRecord(
-        delivery_id=row.id,
-        stream=stream,
-        first_batch_id=row.first_batch_id,
-        last_batch_id=row.last_batch_id,
-        batches=row.batches,
-        phase=DeliveryPhase(row.state),
-        trigger=row.trigger,
-        is_compacted=row.is_compacted,
-        files=row.files,
-        rows=row.rows,
-        size_bytes=row.size_bytes,
-        source_files=row.source_files,
-        source_bytes=row.source_bytes,
-        oldest_event_at=row.oldest_event_at,
-        oldest_prepared_at=row.oldest_prepared_at,
-        fence=row.fence,
-        prepared_at=row.prepared_at,
-        finished_at=row.finished_at,
-        table_version=row.table_version,
-        reason=row.reason,
-        sources_removed_at=row.sources_removed_at,
-    )
+    same, phase = queries.fields_in(row, DeliveryRecord), DeliveryPhase(row.state)
+    return DeliveryRecord(delivery_id=row.id, stream=stream, phase=phase, **same)
 
 
 # Leases ---------------------------------------------------------------------------------------------

@@ -102,12 +102,4 @@ class SqlExpiries:
                 f"{self._database.name} is damaged: its content does not match its checksum. Restore the "
                 "store from a backup."
             )
-        return Expiry(
-            expiry_id=row.id,
-            table_uri=row.table_uri,
-            table_id=row.table_id,
-            content=row.content,
-            planned_at=row.planned_at,
-            expired_at=row.expired_at,
-            deleted=row.deleted,
-        )
+        return Expiry(expiry_id=row.id, **queries.fields_in(row, Expiry))

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, Row
 from ..contract import AbortedBy, Batch, DeadLetter, Manifest, ManifestRecord, ManifestState, StreamKey
 from ..dead_letters import OF_DESTINATION
 from ..deliveries.contract import Backlog
-from .queries import insert_into, storable
+from .queries import fields_in, insert_into, storable
 from .tables import IS_PREPARED, contents, dead_letters, manifests, streams
 
 # Statements needed for every batch are built once: building them costs as much as running them.
@@ -195,22 +195,12 @@ def count_committed(
 def to_record(stream: StreamKey, row: Row[Any]) -> ManifestRecord:
     # A driver of an earlier version that is still running during the store's upgrade sets only the state.
     default = AbortedBy.REPLAY if row.state == ManifestState.ABORTED.value else None
-    return ManifestRecord(
-        batch=Batch(stream, row.batch_id, row.digest),
-        state=ManifestState(row.state),
-        kind=row.kind,
-        version=row.version,
-        files=row.files,
-        rows=row.rows,
-        size_bytes=row.size_bytes,
-        run_id=row.run_id,
-        prepared_at=row.prepared_at,
-        finished_at=row.finished_at,
-        table_version=row.table_version,
-        reason=row.reason,
-        delivery_id=row.delivery_id,
-        aborted_by=default if row.aborted_by is None else AbortedBy(row.aborted_by),
-    )
+    values = {
+        **fields_in(row, ManifestRecord),
+        "state": ManifestState(row.state),
+        "aborted_by": default if row.aborted_by is None else AbortedBy(row.aborted_by),
+    }
+    return ManifestRecord(batch=Batch(stream, row.batch_id, row.digest), **values)
 
 
 def backlog(

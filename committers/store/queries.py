@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -118,12 +120,14 @@ def put_run(connection: Connection, stream_id: int, fence: int, run_id: str, now
 
 
 def to_delivery_state(row: Row[Any]) -> DeliveryState:
-    return DeliveryState(
-        tries=row.tries,
-        retry_at=row.retry_at,
-        error=row.error,
-        isolate_until=row.isolate_until,
-        parked_at=row.parked_at,
-        parked_by=row.parked_by,
-        parked_why=row.parked_why,
-    )
+    return DeliveryState(**fields_in(row, DeliveryState), isolate_until=row.isolate_until)
+
+
+def fields_in(row: Row[Any], kind: type[Any]) -> dict[str, Any]:
+    """Return the columns of the row that are fields of a dataclass of the same name."""
+    return {name: getattr(row, name) for name in _names_in(kind, row._fields)}
+
+
+@lru_cache
+def _names_in(kind: type[Any], columns: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind) if field.name in columns)
