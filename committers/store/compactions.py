@@ -12,18 +12,14 @@ from ..contract import StreamKey
 from ..errors import ManifestCorruptError, RetryableError
 from . import queries
 from .contents import sha256_of
-from .database import Clock, Database
+from .part import ClockedPart
 from .tables import compactions, streams
 
 
-class SqlCompactions:
+class SqlCompactions(ClockedPart):
     """At most one compaction of each stream. Each method is one short database transaction; errors as in
     `SqlManifestStore`.
     """
-
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
 
     def put(self, stream: StreamKey, content: bytes) -> None:
         """
@@ -32,7 +28,7 @@ class SqlCompactions:
         """
         values = {"prepared_at": self._clock(), "content": content, "content_sha256": sha256_of(content)}
         with self._database.write() as connection:
-            stream_id = queries.lock_known_stream(connection, stream, self._database.name)
+            stream_id = self._lock(connection, stream)
             there = sa.select(compactions.c.stream_id).where(compactions.c.stream_id == stream_id)
             if connection.scalar(there) is not None:
                 raise RetryableError(
@@ -48,8 +44,7 @@ class SqlCompactions:
             ManifestCorruptError: the content does not match its checksum.
         """
         query = sa.select(compactions).join(streams).where(queries.is_stream(stream))
-        with self._database.read() as connection:
-            row = connection.execute(query).one_or_none()
+        row = self._database.row(query)
         if row is None:
             return None
         if sha256_of(row.content) != row.content_sha256:
@@ -62,5 +57,5 @@ class SqlCompactions:
     def remove(self, stream: StreamKey) -> None:
         """Delete the record. Idempotent."""
         with self._database.write() as connection:
-            stream_id = queries.lock_known_stream(connection, stream, self._database.name)
+            stream_id = self._lock(connection, stream)
             connection.execute(sa.delete(compactions).where(compactions.c.stream_id == stream_id))

@@ -45,9 +45,9 @@ def of_batch(database: Database, stream: StreamKey, batch_id: int) -> Manifest |
         ManifestCorruptError: the content does not match its checksum.
     """
     query = _BATCHES.where(queries.of_stream(stream), manifests.c.batch_id == batch_id)
-    with database.read() as connection:
-        row = connection.execute(query).one_or_none()
-    return None if row is None or _is_removed(row) else checked(database, stream, row)
+    row = database.row(query)
+    is_removed = row is not None and row.content is None and row.sources_removed_at is not None
+    return None if row is None or is_removed else checked(database, stream, row)
 
 
 def in_state(database: Database, stream: StreamKey, state: ManifestState) -> Iterator[Manifest]:
@@ -93,8 +93,7 @@ def _one_by_one(database: Database, query: sa.Select[Any], number: sa.Column[int
     """
     query, after = query.order_by(number).limit(1), sa.true()
     while True:
-        with database.read() as connection:
-            row = connection.execute(query.where(after)).one_or_none()
+        row = database.row(query.where(after))
         if row is None:
             return
         after = number > getattr(row, number.key)
@@ -121,10 +120,6 @@ def checked_delivery(
 
 def sha256_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _is_removed(row: Row[Any]) -> bool:
-    return row.content is None and row.sources_removed_at is not None
 
 
 def _is_whole(row: Row[Any]) -> bool:

@@ -6,16 +6,17 @@ Runs on the driver, in the delivery process and in the command line.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import exc
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 
 from ..error_causes import ErrorCause, cause_of
 from ..errors import (
@@ -133,6 +134,21 @@ class Database:
             self._raise_for(error, RetryableError)
             raise
 
+    def rows(self, query: sa.Executable) -> Sequence[Any]:
+        """Read the rows of a query in a transaction of their own."""
+        with self.read() as connection:
+            return connection.execute(query).all()
+
+    def row(self, query: sa.Executable) -> Row[Any] | None:
+        """Read the row of a query that finds at most one."""
+        with self.read() as connection:
+            return connection.execute(query).one_or_none()
+
+    def scalar(self, query: sa.Executable) -> Any:
+        """Read the first value of the first row; None if there is no row."""
+        with self.read() as connection:
+            return connection.scalar(query)
+
     @contextmanager
     def write(self, unless_committed: type[PenstockError] = RetryableError) -> Iterator[Connection]:
         """Open a transaction that is committed if the block ends without an exception.
@@ -159,11 +175,12 @@ class Database:
                 f"The manifest store {self.name} is damaged: {_message(error)}. "
                 "Restore it from a backup, then start the query again."
             ) from error
-        is_outage = isinstance(error, (exc.OperationalError, exc.InterfaceError, exc.TimeoutError))
         is_outage = (
-            is_outage or cause_of(error) is ErrorCause.OUTAGE
-        )  # for example a standby that is not promoted yet
-        if not is_outage and not (isinstance(error, exc.DBAPIError) and error.connection_invalidated):
+            isinstance(error, (exc.OperationalError, exc.InterfaceError, exc.TimeoutError))
+            or cause_of(error) is ErrorCause.OUTAGE  # for example a standby that is not promoted yet
+            or error.connection_invalidated
+        )
+        if not is_outage:
             return
         wrote = (
             "Nothing was written" if kind is RetryableError else "The last step may or may not be recorded"

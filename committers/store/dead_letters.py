@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from ..contract import Batch, DeadLetter, ManifestState, StreamKey
 from . import queries
-from .database import Database
+from .part import StorePart
 from .tables import dead_letters, manifests, resends, streams
 
 LETTERS_AT_ONCE = 500
@@ -38,11 +38,8 @@ class Resend:
     """`<batch id>/<letter id>` of each."""
 
 
-class SqlDeadLetters:
+class SqlDeadLetters(StorePart):
     """Each method is one short database transaction; errors as in `SqlManifestStore`."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def waiting(self, stream: StreamKey) -> Sequence[Batch]:
         """Committed batches whose dead letters are not in the dead-letter destination yet, in ascending
@@ -55,8 +52,7 @@ class SqlDeadLetters:
             .where(manifests.c.batch_id.in_(with_letters.distinct()))
             .order_by(manifests.c.batch_id)
         )
-        with self._database.read() as connection:
-            return [Batch(stream, *row) for row in connection.execute(query)]
+        return [Batch(stream, *row) for row in self._database.rows(query)]
 
     def of_batch(self, batch: Batch) -> Iterator[Sequence[DeadLetter]]:
         """Yield the dead letters of a batch in the order of their ids, some at a time."""
@@ -75,13 +71,12 @@ class SqlDeadLetters:
             .order_by(dead_letters.c.letter_id)
             .limit(LETTERS_AT_ONCE)
         )
-        with self._database.read() as connection:
-            return [DeadLetter(**row._mapping) for row in connection.execute(query)]
+        return [DeadLetter(**row._mapping) for row in self._database.rows(query)]
 
     def delete(self, batch: Batch) -> int:
         """Delete the dead letters of a batch: the dead-letter destination has them. Return their number."""
         with self._database.write() as connection:
-            stream_id = queries.lock_known_stream(connection, batch.stream, self._database.name)
+            stream_id = self._lock(connection, batch.stream)
             is_of_batch = (dead_letters.c.stream_id == stream_id, dead_letters.c.batch_id == batch.batch_id)
             return connection.execute(sa.delete(dead_letters).where(*is_of_batch)).rowcount
 
@@ -101,8 +96,7 @@ class SqlDeadLetters:
             .group_by(dead_letters.c.code)
             .order_by(dead_letters.c.code)
         )
-        with self._database.read() as connection:
-            return [LetterCount(*row) for row in connection.execute(query)]
+        return [LetterCount(*row) for row in self._database.rows(query)]
 
     def count(self, stream: StreamKey, first_batch_id: int = 0) -> int:
         """Count those that wait for the dead-letter destination, of this batch and later ones."""
@@ -114,8 +108,7 @@ class SqlDeadLetters:
             .where(queries.is_stream(stream), manifests.c.state == ManifestState.COMMITTED.value)
             .where(dead_letters.c.batch_id >= first_batch_id)
         )
-        with self._database.read() as connection:
-            return connection.scalar(query) or 0
+        return self._database.scalar(query) or 0
 
     def resends(self, stream: StreamKey) -> Sequence[Resend]:
         """The resends of a stream in ascending order. The last one may not be committed."""
@@ -125,16 +118,15 @@ class SqlDeadLetters:
             .where(queries.is_stream(stream))
             .order_by(resends.c.number)
         )
-        with self._database.read() as connection:
-            return [
-                Resend(number, digest, frozenset(letters.split("\n")))
-                for number, digest, letters in connection.execute(query)
-            ]
+        return [
+            Resend(number, digest, frozenset(letters.split("\n")))
+            for number, digest, letters in self._database.rows(query)
+        ]
 
     def put_resend(self, stream: StreamKey, resend: Resend) -> None:
         """Store what a resend sends, before it begins. It replaces one that was never prepared."""
         with self._database.write() as connection:
-            stream_id = queries.lock_known_stream(connection, stream, self._database.name)
+            stream_id = self._lock(connection, stream)
             key = {"stream_id": stream_id, "number": resend.number}
             connection.execute(sa.delete(resends).filter_by(**key))
             letters = "\n".join(sorted(resend.letters))

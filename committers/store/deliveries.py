@@ -49,7 +49,7 @@ class SqlDeliveries(SqlOperatorActions):
     # Leases -----------------------------------------------------------------------------------------
 
     def acquire(self, stream: StreamKey, holder: str, seconds: float) -> Lease | None:
-        """Return a lease if the stream is free or the other holder's lease has expired; None otherwise.
+        """See `DeliveryStore`.
 
         A process that already holds the lease keeps its fence, and the lease is extended.
 
@@ -89,7 +89,7 @@ class SqlDeliveries(SqlOperatorActions):
         return renewed
 
     def release(self, lease: Lease) -> None:
-        """Release the lease at once. Idempotent; does nothing if the lease is already lost."""
+        """See `DeliveryStore`."""
         with self._database.write() as connection:
             stream_id = queries.lock_stream(connection, lease.stream)
             if stream_id is not None:
@@ -103,13 +103,7 @@ class SqlDeliveries(SqlOperatorActions):
     # Deliveries -------------------------------------------------------------------------------------
 
     def prepare(self, lease: Lease, manifest: Manifest, trigger: str, *, is_compacted: bool) -> Delivery:
-        """Make a delivery durable before its commit.
-
-        Raises:
-            FencedError: another process holds the lease.
-            RetryableError: one of its batches is no longer PREPARED or is part of another delivery; or the
-                delivery leaves out a PREPARED batch before its last one.
-        """
+        """See `DeliveryStore`. Also raises `RetryableError` if the delivery leaves out a PREPARED batch."""
         if manifest.batches[-1] != manifest.batch or manifest.batch.stream != lease.stream:
             raise ValueError(
                 "a delivery consists of batches of the lease's stream, and carries the id of the last batch"
@@ -126,7 +120,7 @@ class SqlDeliveries(SqlOperatorActions):
         return Delivery(delivery_id, whole, trigger, is_compacted, now)
 
     def unfinished(self, stream: StreamKey) -> Delivery | None:
-        """Return the stream's PREPARED delivery, if there is one. A stream has at most one.
+        """See `DeliveryStore`.
 
         Raises:
             ManifestCorruptError: the content or the list of batches is damaged.
@@ -158,17 +152,7 @@ class SqlDeliveries(SqlOperatorActions):
         dead_letters: DeadLetters = NO_LETTERS,
         dropped_rows: int = 0,
     ) -> bool:
-        """Mark the delivery and its batches COMMITTED. Return False if the delivery was not PREPARED.
-
-        Args:
-            dead_letters: rows that the table refused in the commit, stored in the same transaction
-            dropped_rows: see `ManifestStore.finish`
-
-        Raises:
-            CommitStateUnknownError: the database failed, and the table may already contain the delivery. Do
-                not delete anything. The next round finds the unfinished delivery and checks the table's
-                token.
-        """
+        """See `DeliveryStore`."""
         manifest = delivery.manifest
         with self._database.write(unless_committed=CommitStateUnknownError) as connection:
             values = {"state": DeliveryPhase.COMMITTED.value, "table_version": table_version}
@@ -184,11 +168,7 @@ class SqlDeliveries(SqlOperatorActions):
         return True
 
     def abandon(self, lease: Lease, delivery: Delivery, reason: str) -> bool:
-        """Free the batches for another delivery. Return False if the delivery was not PREPARED.
-
-        Raises:
-            FencedError: another process holds the lease, and may be committing the delivery.
-        """
+        """See `DeliveryStore`."""
         with self._database.write() as connection:
             delivery_queries.check_lease(connection, self._lock(connection, lease.stream), lease)
             values = {"state": DeliveryPhase.ABANDONED.value, "reason": queries.storable(reason)}
@@ -213,8 +193,7 @@ class SqlDeliveries(SqlOperatorActions):
     # Delivery state ---------------------------------------------------------------------------------
 
     def state(self, stream: StreamKey) -> DeliveryState:
-        with self._database.read() as connection:
-            row = connection.execute(sa.select(streams).where(queries.is_stream(stream))).one_or_none()
+        row = self._database.row(sa.select(streams).where(queries.is_stream(stream)))
         return DeliveryState() if row is None else queries.to_delivery_state(row)
 
     def set_state(self, lease: Lease, state: DeliveryState) -> None:
@@ -250,14 +229,7 @@ class SqlDeliveries(SqlOperatorActions):
         limit: int | None = None,
         since: int | None = None,
     ) -> Backlog:
-        """All PREPARED batches, including those in an unfinished delivery. Takes no lock. The cost grows with
-        the number of batches that are added up.
-
-        Args:
-            before: only batches before this one
-            limit: only the oldest batches, at most this number
-            since: only this batch and later ones
-        """
+        """See `DeliveryStore`. Takes no lock. The cost grows with the number of batches that are added up."""
         chosen = queries.of_stream(stream)
         if before is not None:
             chosen = sa.and_(chosen, manifests.c.batch_id < before)
@@ -303,13 +275,7 @@ class SqlDeliveries(SqlOperatorActions):
     def deliverable(
         self, stream: StreamKey, limit: int = BATCHES_READ, after: int | None = None
     ) -> Sequence[ManifestRecord]:
-        """The oldest PREPARED batches that are in no delivery, in ascending order, up to the first one that
-        waits for its replay. Takes no lock, and reads no records of later batches.
-
-        Args:
-            limit: maximum number of batches
-            after: continue after this batch, which an earlier call has returned
-        """
+        """See `DeliveryStore`. Takes no lock, and reads no records of later batches."""
         of_stream = queries.of_stream(stream)
         query = sa.select(manifests).where(of_stream, IS_PREPARED, manifests.c.delivery_id.is_(None))
         if after is not None:
@@ -325,8 +291,7 @@ class SqlDeliveries(SqlOperatorActions):
     def recent(self, stream: StreamKey, limit: int) -> Sequence[DeliveryRecord]:
         """The newest deliveries in any state, newest first. Takes no lock."""
         query = delivery_queries.RECORDS.where(queries.is_delivery_of(stream))
-        with self._database.read() as connection:
-            rows = connection.execute(query.order_by(deliveries.c.id.desc()).limit(limit)).all()
+        rows = self._database.rows(query.order_by(deliveries.c.id.desc()).limit(limit))
         return [delivery_queries.to_record(stream, row) for row in rows]
 
     def recent_of_each(
@@ -342,8 +307,7 @@ class SqlDeliveries(SqlOperatorActions):
         ids = list(keys)
         for start in range(0, len(ids), IDS_MAX):
             query = delivery_queries.newest_of_each(ids[start : start + IDS_MAX], limit)
-            with self._database.read() as connection:
-                rows = connection.execute(query).all()
+            rows = self._database.rows(query)
             for stream_id, of_stream in groupby(rows, key=lambda row: row.stream_id):
                 key = keys[stream_id]
                 yield key, [delivery_queries.to_record(key, row) for row in of_stream]
@@ -355,8 +319,7 @@ class SqlDeliveries(SqlOperatorActions):
         has_sources = (deliveries.c.is_compacted, deliveries.c.sources_removed_at.is_(None))
         is_committed = deliveries.c.state == DeliveryPhase.COMMITTED.value
         query = delivery_queries.RECORDS.where(queries.is_delivery_of(stream), is_committed, *has_sources)
-        with self._database.read() as connection:
-            rows = connection.execute(query.order_by(deliveries.c.id)).all()
+        rows = self._database.rows(query.order_by(deliveries.c.id))
         return [delivery_queries.to_record(stream, row) for row in rows]
 
     def sources(self, delivery: DeliveryRecord) -> Iterator[Manifest]:
@@ -378,8 +341,7 @@ class SqlDeliveries(SqlOperatorActions):
             ManifestCorruptError: the content does not match its checksum.
         """
         query = sa.select(deliveries).where(deliveries.c.id == delivery.delivery_id)
-        with self._database.read() as connection:
-            row = connection.execute(query).one_or_none()
+        row = self._database.row(query)
         return None if row is None else contents.checked_delivery(self._database, delivery.stream, row)
 
     def sources_removed(self, delivery_id: int) -> None:

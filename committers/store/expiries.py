@@ -17,7 +17,7 @@ from sqlalchemy.engine import Row
 from ..errors import ManifestCorruptError
 from . import queries
 from .contents import sha256_of
-from .database import Database
+from .part import StorePart
 from .tables import expiries
 
 
@@ -38,15 +38,12 @@ class Expiry:
     """How many files are deleted, in the order of the content."""
 
 
-class SqlExpiries:
+class SqlExpiries(StorePart):
     """Expiry records of all tables. Each method is one short database transaction.
 
     Methods raise `RetryableError` if the database does not answer. Methods that write raise
     `CommitStateUnknownError` if the database does not answer the COMMIT.
     """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def put(self, expiry: Expiry) -> None:
         """Insert or update an expiry record. Idempotent."""
@@ -91,8 +88,7 @@ class SqlExpiries:
         query = sa.select(expiries).where(expiries.c.table_id == table_id)
         if expired_before is not None:
             query = query.where(expiries.c.expired_at.is_(None) | (expiries.c.expired_at <= expired_before))
-        with self._database.read() as connection:
-            rows = connection.execute(query.order_by(expiries.c.planned_at, expiries.c.id)).all()
+        rows = self._database.rows(query.order_by(expiries.c.planned_at, expiries.c.id))
         return [self._checked(row) for row in rows]
 
     def _checked(self, row: Row[Any]) -> Expiry:

@@ -11,30 +11,25 @@ import sqlalchemy as sa
 
 from ..contract import StreamKey
 from . import queries
-from .database import Database
+from .part import StorePart
 from .tables import maintenance, streams
 
 WHOLE = "stream"
 """The step that stands for all work on a stream, also for what has no interval of its own."""
 
 
-class SqlMaintenance:
+class SqlMaintenance(StorePart):
     """Maintenance steps of all streams. Each method is one short database transaction.
 
     Methods raise `RetryableError` if the database does not answer. `note` raises `CommitStateUnknownError` if
     the database does not answer the COMMIT.
     """
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
     def done(self, stream: StreamKey) -> Mapping[str, datetime]:
         """When each step was last done; steps that were never done are left out."""
         query = sa.select(maintenance.c.step, maintenance.c.done_at).join(streams)
-        with self._database.read() as connection:
-            return {
-                row.step: row.done_at for row in connection.execute(query.where(queries.is_stream(stream)))
-            }
+        rows = self._database.rows(query.where(queries.is_stream(stream)))
+        return {row.step: row.done_at for row in rows}
 
     def note(self, stream: StreamKey, step: str, at: datetime) -> None:
         """Record that a step was done.
@@ -43,7 +38,7 @@ class SqlMaintenance:
             RetryableError: the store does not know the stream.
         """
         with self._database.write() as connection:
-            stream_id = queries.lock_known_stream(connection, stream, self._database.name)
+            stream_id = self._lock(connection, stream)
             statement = queries.insert_into(connection, maintenance).values(
                 stream_id=stream_id, step=step, done_at=at
             )

@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from ..contract import AbortedBy, Batch, ManifestRecord, ManifestState, StreamKey
 from ..errors import RetryableError
 from . import delivery_queries, manifest_queries, pruning, queries
-from .database import Clock, Database
+from .part import ClockedPart
 from .tables import IS_PREPARED, dead_letters, manifests, operator_actions, streams
 
 
@@ -32,16 +31,12 @@ class OperatorAction:
     why: str
 
 
-class SqlOperatorActions:
+class SqlOperatorActions(ClockedPart):
     """Each method is one short database transaction; errors as in `SqlManifestStore`.
 
     Raises:
         RetryableError: the store does not know the stream.
     """
-
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
 
     def park(self, stream: StreamKey, who: str, why: str) -> None:
         """Stop deliveries of the stream until `retry`. A commit that is already being sent may still
@@ -181,12 +176,8 @@ class SqlOperatorActions:
             .where(queries.is_stream(stream))
             .order_by(operator_actions.c.id)
         )
-        with self._database.read() as connection:
-            rows = connection.execute(query).all()
-        return [OperatorAction(row.at, row.who, row.what, row.batch_id, row.why) for row in rows]
-
-    def _lock(self, connection: Connection, stream: StreamKey) -> int:
-        return queries.lock_known_stream(connection, stream, self._database.name)
+        rows = self._database.rows(query)
+        return [OperatorAction(**queries.fields_in(row, OperatorAction)) for row in rows]
 
 
 def _being_delivered(stream: StreamKey, batch_id: int, delivery_id: int) -> RetryableError:

@@ -15,27 +15,22 @@ from ..errors import FencedError
 from ..progress import BatchInDelivery, Progress
 from ..row_log.sharing import row_log_in, targets_in
 from . import delivery_queries, manifest_queries, queries
-from .database import Clock, Database
+from .part import ClockedPart
 from .tables import IS_PREPARED, dead_letters, manifests, progress, streams
 from .waiting import waits
 
 
 @waits("read")
-class SqlProgress:
+class SqlProgress(ClockedPart):
     """`ProgressStore` on SQLite and Postgres. Each method is one short database transaction.
 
     Methods raise `RetryableError` if the database does not answer. `write` raises `CommitStateUnknownError`
     if the database does not answer the COMMIT.
     """
 
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
-
     def read(self, stream: StreamKey) -> Progress:
         query = sa.select(progress).join(streams).where(queries.is_stream(stream))
-        with self._database.read() as connection:
-            return _to_progress(connection.execute(query).one_or_none())
+        return _to_progress(self._database.row(query))
 
     def dead_letters(self, stream: StreamKey, batch_id: int) -> int:
         """See `ProgressStore`."""
@@ -46,8 +41,7 @@ class SqlProgress:
             .where(queries.is_stream(stream), dead_letters.c.batch_id == batch_id)
             .where(dead_letters.c.letter_id.startswith(f"{SENDING}-"))
         )
-        with self._database.read() as connection:
-            return connection.scalar(query) or 0
+        return self._database.scalar(query) or 0
 
     def write(
         self,
@@ -59,22 +53,14 @@ class SqlProgress:
         *,
         lease: Lease | None = None,
     ) -> Progress:
-        """Replace the progress if it is still the expected one (compare-and-set), and return the new one.
-
-        Args:
-            dead_letters: by batch id; stored in the same transaction
-            lease: of the delivery process, checked in the same transaction; None: the driver records
-
-        Raises:
-            FencedError: another process has changed it, or holds the lease. Nothing was written.
-            RetryableError: the store does not know the stream.
-        """
+        """See `ProgressStore`."""
         new = Progress(expected.revision + 1, token, in_delivery)
         with self._database.write() as connection:
-            stream_id = queries.lock_known_stream(connection, stream, self._database.name)
+            stream_id = self._lock(connection, stream)
             if lease is not None:
                 delivery_queries.check_lease(connection, stream_id, lease)
-            found = _to_progress(_find(connection, stream_id))
+            query = sa.select(progress).where(progress.c.stream_id == stream_id)
+            found = _to_progress(connection.execute(query).one_or_none())
             if found != expected:
                 raise FencedError(
                     f"Another process delivers {stream}: its progress in the store {self._database.name} is "
@@ -158,10 +144,6 @@ def _settled(connection: Connection, stream_id: int, *, is_target: bool) -> int 
     if newest is None:
         return -1
     return int(newest if last is None else min(newest, last))
-
-
-def _find(connection: Connection, stream_id: int) -> Row[Any] | None:
-    return connection.execute(sa.select(progress).where(progress.c.stream_id == stream_id)).one_or_none()
 
 
 def _to_progress(row: Row[Any] | None) -> Progress:

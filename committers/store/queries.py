@@ -123,11 +123,11 @@ def to_delivery_state(row: Row[Any]) -> DeliveryState:
     return DeliveryState(**fields_in(row, DeliveryState), isolate_until=row.isolate_until)
 
 
-def fields_in(row: Row[Any], kind: type[Any]) -> dict[str, Any]:
+def fields_in(row: Row[Any], kind: Any) -> dict[str, Any]:
     """Return the columns of the row that are fields of a dataclass of the same name."""
     return {name: getattr(row, name) for name in _names_in(kind, row._fields)}
 
 
 @lru_cache
-def _names_in(kind: type[Any], columns: tuple[str, ...]) -> tuple[str, ...]:
+def _names_in(kind: Any, columns: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind) if field.name in columns)
