@@ -11,13 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from ..contract import (
-    AbortedBy,
-    Batch,
-    Manifest,
-    ManifestState,
-    StreamKey,
-)
+from ..contract import AbortedBy, Batch, Manifest, ManifestState, StreamKey
 from ..deliveries.contract import LEASE_S_MAX, Lease
 from ..deliveries.policy import is_ahead
 from ..errors import FencedError, RetryableError
@@ -71,9 +65,7 @@ class DeliveryRecord:
     sources_removed_at: datetime | None
 
 
-RECORDS = sa.select(
-    *(column for column in deliveries.c if column is not deliveries.c.content),
-)
+RECORDS = sa.select(*(column for column in deliveries.c if column is not deliveries.c.content))
 """Deliveries without their contents."""
 
 
@@ -102,12 +94,8 @@ def put_lease(connection: Connection, stream_id: int, holder: str, fence: int, e
 
 
 def release_lease(connection: Connection, stream_id: int, lease: Lease) -> None:
-    is_ours = (
-        leases.c.stream_id == stream_id,
-        leases.c.holder == lease.holder,
-        leases.c.fence == lease.fence,
-    )
-    connection.execute(sa.update(leases).where(*is_ours).values(expires_at=None))
+    is_ours = {"stream_id": stream_id, "holder": lease.holder, "fence": lease.fence}
+    connection.execute(sa.update(leases).filter_by(**is_ours).values(expires_at=None))
 
 
 def check_lease(connection: Connection, stream_id: int, lease: Lease) -> None:
@@ -225,20 +213,14 @@ def put_delivery(
             digest=manifest.batch.digest,
             batches=len(sources),
             state=DeliveryPhase.PREPARED.value,
-            files=manifest.files,
-            rows=manifest.rows,
-            size_bytes=manifest.size_bytes,
             source_files=sum(row.files for row in sources),
             source_bytes=sum(row.size_bytes for row in sources),
-            oldest_event_at=manifest.oldest_event_at,
             oldest_prepared_at=min(row.prepared_at for row in sources),
             prepared_at=now,
             reason="",
-            kind=manifest.kind,
-            version=manifest.version,
-            is_empty=manifest.is_empty,
             content_sha256=manifest.content_sha256,
             content=manifest.content,
+            **queries.columns_of(manifest),
             **given,
         )
     )

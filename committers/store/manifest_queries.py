@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, Row
 from ..contract import AbortedBy, Batch, DeadLetter, Manifest, ManifestRecord, ManifestState, StreamKey
 from ..dead_letters import OF_DESTINATION
 from ..deliveries.contract import Backlog
-from .queries import fields_in, insert_into, storable
+from .queries import columns_of, fields_in, insert_into, storable
 from .tables import IS_PREPARED, contents, dead_letters, manifests, streams
 
 # Statements needed for every batch are built once: building them costs as much as running them.
@@ -87,17 +87,11 @@ def put_manifest(
         **key,
         "state": ManifestState.PREPARED.value,
         "digest": manifest.batch.digest,
-        "kind": manifest.kind,
-        "version": manifest.version,
-        "files": manifest.files,
-        "rows": manifest.rows,
-        "size_bytes": manifest.size_bytes,
-        "is_empty": manifest.is_empty,
+        **columns_of(manifest),
         "content_sha256": checksum,
         "run_id": run_id,
         "prepared_at": now,
         "reason": "",
-        "oldest_event_at": manifest.oldest_event_at,
     }
     connection.execute(_PUT_MANIFEST, row)
     connection.execute(_PUT_CONTENT, {**key, "content": manifest.content})

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Row
 
-from ..contract import StreamKey
+from ..contract import Manifest, StreamKey
 from ..deliveries.contract import DeliveryState
 from ..errors import RetryableError
 from .tables import deliveries, manifests, runs, streams
@@ -126,6 +126,14 @@ def to_delivery_state(row: Row[Any]) -> DeliveryState:
 def fields_in(row: Row[Any], kind: Any) -> dict[str, Any]:
     """Return the columns of the row that are fields of a dataclass of the same name."""
     return {name: getattr(row, name) for name in _names_in(kind, row._fields)}
+
+
+def columns_of(manifest: Manifest) -> dict[str, Any]:
+    """Return the columns that a batch and a delivery have of their manifest."""
+    return {column: getattr(manifest, column) for column in _OF_A_MANIFEST}
+
+
+_OF_A_MANIFEST = ("kind", "version", "files", "rows", "size_bytes", "is_empty", "oldest_event_at")
 
 
 @lru_cache
