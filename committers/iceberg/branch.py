@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
@@ -10,8 +12,9 @@ from pyiceberg.table.update import AssertTableUUID
 from ..error_causes import retryable
 from ..errors import ConfigurationError, RetryableError
 from .address import IcebergAddress
-from .catalog import flat, redacted
+from .catalog import flat
 from .library.snapshots import Change, empty_snapshot, start_branch
+from .redaction import redacted
 
 ATTEMPTS_MAX = 5
 """Attempts. Each can only fail because another writer has changed a ref of the table."""
@@ -35,23 +38,14 @@ def ensure_branch(table: Table, address: IcebergAddress) -> Table:
         if address.branch == MAIN_BRANCH or _has_branch(table, address):
             return table
         try:
-            updates, requirements = _next_step(table, address.branch)
-            same_table = AssertTableUUID(uuid=table.metadata.table_uuid)
-            table.catalog.commit_table(table, (same_table, *requirements), updates)
-        except CommitFailedException as error:
-            if attempt == ATTEMPTS_MAX:
-                raise _not_created(table, address, error) from None
+            with suppress(*(CommitFailedException,) if attempt < ATTEMPTS_MAX else ()):
+                updates, requirements = _next_step(table, address.branch)
+                same_table = AssertTableUUID(uuid=table.metadata.table_uuid)
+                table.catalog.commit_table(table, (same_table, *requirements), updates)
+            table = table.catalog.load_table(address.identifier)
         except Exception as error:  # noqa: BLE001  catalog drivers raise errors of any type
             raise _not_created(table, address, error) from None
-        table = _reload(table, address)
     return table
-
-
-def _reload(table: Table, address: IcebergAddress) -> Table:
-    try:
-        return table.catalog.load_table(address.identifier)
-    except Exception as error:  # noqa: BLE001  catalog drivers raise errors of any type
-        raise _not_created(table, address, error) from None
 
 
 def _has_branch(table: Table, address: IcebergAddress) -> bool:

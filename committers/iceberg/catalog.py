@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-__all__ = ["CatalogConfig", "catalog_error", "io_properties", "known_properties", "open_catalog", "redacted"]
-
 logger = get_logger(__name__)
 
 EMBEDDED_NAME = "penstock"
@@ -229,7 +227,7 @@ def catalog_error(error: Exception, what: str, config: CatalogConfig) -> Penstoc
 
     if isinstance(error, PenstockError):
         return error
-    text = redacted(error, known_properties(config)) or type(error).__name__
+    text = in_short(error, config) or type(error).__name__
     where = f"The catalog {config.address_name!r} {what}: {text}."
     cause = cause_of(error)
     if cause is ErrorCause.OUTAGE:
@@ -261,6 +259,11 @@ def known_properties(config: CatalogConfig) -> dict[str, str]:
     except Exception:  # noqa: BLE001  the error being reported is about this broken file
         own = {}
     return {**flat(own), **config.properties}
+
+
+def in_short(error: Exception, config: CatalogConfig) -> str:
+    """The text of an error of the catalog or of its storage, without secrets."""
+    return redacted(error, known_properties(config))
 
 
 def check_address_given(config: CatalogConfig) -> None:

@@ -7,7 +7,7 @@ so if a concurrent driver was faster the attempt fails, and the next attempt see
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ from ..protocol.token_check import EarlierDigest, has_batch, is_committed
 from ..target import CheckToken
 from .address import IcebergAddress
 from .branch import ensure_branch
-from .catalog import CatalogConfig, io_properties, known_properties, redacted
+from .catalog import CatalogConfig, in_short, io_properties
 from .checks import check_supported
 from .deletion_guard import check_location, is_own_location, table_deletion_guard
 from .file_schema_check import check_files_fit
@@ -121,11 +121,8 @@ class IcebergTableCommitter:
     def target_of(self, content: LakeManifest) -> IcebergTableLayout | None:
         """Return the current layout for files like these; None if the table does not accept them.
 
-        `commit` raises the error that says why.
-
-        Raises:
-            ConfigurationError: a property of the table has an unsupported value.
-            RetryableError: the table cannot be read now.
+        `commit` raises the error that says why. Raises `ConfigurationError` if a property of the table has an
+        unsupported value.
         """
         self._cached_table = None
         table = self._load_table()
@@ -138,17 +135,8 @@ class IcebergTableCommitter:
             return None
 
     def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
-        """Check that the table is still the one that the query wrote, with everything it has delivered.
-
-        Called at the start of each batch.
-
-        Args:
-            table_id: the UUID in the store; None if unknown
-            last_version: not used: the token contains the snapshot of the query's last batch
-
-        Raises:
-            TableChangedError: the table was dropped, re-created, or rolled back to a snapshot before the
-                stream's last batch.
+        """See `SupportsTableIdentity`. `last_version` is not used: the token has the snapshot of the last
+        batch.
         """
         table = self._load_table()
         if table is None:
@@ -177,33 +165,20 @@ class IcebergTableCommitter:
             ) from None
 
     def token(self, query_id: str) -> Token | None:
-        """The last batch of the query in the table; None if there is no table.
-
-        Raises:
-            TableChangedError: the branch was rolled back to before it.
-        """
+        """See `Committer`. Raises `TableChangedError` if the branch was rolled back to before it."""
         table = self._load_table()
         committed = None if table is None else self._committed_batch(table.metadata, query_id)
         return None if committed is None else committed.token
 
     def recorded_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
-        """The first of the origins from which another query has committed to the branch; None if there is
-        none.
-
-        Raises:
-            RetryableError: the table cannot be read now.
-        """
+        """See `SupportsOrigins`. Only what was committed to the branch counts."""
         table = self._load_table()
         if table is None:
             return None
         return recorded_origin(table.metadata, query_id, self._address.branch, origins)
 
     def has_rows(self) -> bool:
-        """Return False if the branch's head has no data files.
-
-        Raises:
-            RetryableError: the table cannot be read now.
-        """
+        """See `SupportsOrigins`. Only the branch's head counts."""
         table = self._load_table()
         head = None if table is None else table.metadata.snapshot_by_name(self._address.branch)
         if head is None:
@@ -223,23 +198,16 @@ class IcebergTableCommitter:
     # Commit ---------------------------------------------------------------------------------------
 
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
-        """Add all files of the manifest and its token in one snapshot, unless the token is already there.
+        """See `Committer`. All files of the manifest and its token are in one snapshot.
 
-        Idempotent. A batch before the table's token counts as committed, because the batches of a query are
-        committed in order. Whether it had the same offsets is checked with the store.
-
-        Args:
-            check_token: called with the token that the batch would follow; an exception ends the attempt
+        A batch before the table's token counts as committed, because the batches of a query are committed in
+        order. Whether it had the same offsets is checked with the store.
 
         Raises:
-            SchemaMismatchError, TableNotSupportedError: the table no longer accepts these files; the batch
-                was not committed.
+            TableNotSupportedError: the table no longer accepts these files; the batch was not committed.
             TableChangedError: the table was dropped, re-created, or rolled back to a snapshot before a
                 delivered batch.
-            CheckpointMismatchError: the table has the batch id with other offsets.
-            FencedError: the table has some of the merged batches, but not all.
             RetryableError: catalog or storage cannot be reached; the batch was not committed.
-            CommitStateUnknownError: the batch may have been committed. Do not delete anything.
         """
         self._cached_table = None
         content = decode(manifest, KIND)
@@ -325,31 +293,27 @@ class IcebergTableCommitter:
         return version_of(table.metadata, self._address.branch)
 
     def _in_short(self, error: Exception) -> str:
-        return redacted(error, known_properties(self._catalog))
+        return in_short(error, self._catalog)
 
     # Files ----------------------------------------------------------------------------------------
 
     def missing(self, manifest: Manifest) -> Sequence[str]:
-        """Files of the manifest that are missing; all of them if there is no table.
-
-        Raises:
-            RetryableError: catalog or storage cannot be reached now.
-        """
+        """See `Committer`. Without a table, all files are missing."""
         content = decode(manifest, KIND)
         paths = [file.path for file in content.files]
         table = self._load_table()
         if table is None:
             return paths
         check_location(table, manifest, content)
-        return iceberg_files(content.location, self._io(table)).missing(paths)
+        return iceberg_files(content.location, io_properties(table)).missing(paths)
 
     def files(self, manifest: Manifest) -> TableFiles | None:
         """Where the manifest's files are; None if there is no table."""
         content, table = decode(manifest, KIND), self._load_table()
-        return None if table is None else iceberg_files(content.location, self._io(table))
+        return None if table is None else iceberg_files(content.location, io_properties(table))
 
     def discard(self, payloads: Iterable[DataFiles]) -> int:
-        """Delete uncommitted data files; return the number deleted. Missing files are not an error."""
+        """See `PayloadCommitter`."""
         return self.delete_files(file.path for files in payloads for file in files)
 
     def delete_files(self, paths: Iterable[str]) -> int:
@@ -357,7 +321,6 @@ class IcebergTableCommitter:
         table = self._load_table()
         if table is None:
             return 0
-        return iceberg_files(data_location(table), self._io(table), table_deletion_guard(table)).delete(paths)
-
-    def _io(self, table: Table) -> Mapping[str, str]:
-        return io_properties(table)
+        return iceberg_files(data_location(table), io_properties(table), table_deletion_guard(table)).delete(
+            paths
+        )

@@ -18,11 +18,6 @@ from typing import Any
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import FileFormat, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
-from pyiceberg.table.update import (
-    AssertCurrentSchemaId,
-    AssertDefaultSpecId,
-    AssertTableUUID,
-)
 
 from ..contract import Conflict, DataFile
 from ..error_causes import retryable
@@ -31,7 +26,7 @@ from ..file_tables.compaction import Outdated, Replaced, Replacement, Rewritten,
 from ..file_tables.manifest import LakeManifest
 from ..protocol.failed_commit import failed_compaction
 from .address import IcebergAddress
-from .catalog import CatalogConfig, io_properties, known_properties, redacted
+from .catalog import CatalogConfig, in_short, io_properties
 from .checks import check_supported
 from .data_files import iceberg_data_files, partition_strings
 from .deletion_guard import table_deletion_guard
@@ -85,7 +80,8 @@ class IcebergCompactableTable:
         if token is None or token.batch_id >= batch_id:
             return Outdated("the stream has committed too many batches in the meantime")
         check_supported(table, overwrite=True)
-        if _layout(table) != (content.schema_json, content.partition_spec_id, content.location):
+        layout = table.schema().model_dump_json(), table.metadata.default_spec_id, data_location(table)
+        if layout != (content.schema_json, content.partition_spec_id, content.location):
             return Outdated("the table was altered in the meantime")
         live = self._live(table)
         there = set(self._plain_files(table, live))
@@ -133,7 +129,8 @@ class IcebergCompactableTable:
 
         Without statistics, because the new files get their own.
         """
-        if has_double_partitions(table) or _has_deletes(live):
+        has_deletes = any(one.content is ManifestContent.DELETES and entries for one, entries in live)
+        if has_deletes or has_double_partitions(table):
             return
         prefix = f"{data_location(table)}/"
         spec = table.spec()
@@ -152,7 +149,6 @@ class IcebergCompactableTable:
     def _prepare(
         self, table: Table, content: LakeManifest, groups: Sequence[Rewritten], live: Live
     ) -> Attempt:
-        metadata = table.metadata
         sources = {f"{content.location}/{file.path}" for group in groups for file in group.sources}
         transaction = UncopiedTransaction(table)
         producer = ReplaceFiles(transaction, table, self._address.branch, live, sources)
@@ -171,13 +167,7 @@ class IcebergCompactableTable:
                 f"{self._address.uri}: {self._in_short(error)}. Nothing was changed. The next run tries "
                 "again."
             ) from None
-        requirements = (
-            AssertTableUUID(uuid=metadata.table_uuid),
-            AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
-            AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
-            *transaction.requirements,
-        )
-        return Attempt(table, producer.snapshot_id, transaction.updates, requirements, producer)
+        return Attempt.of(table, transaction, producer)
 
     def _send(
         self, attempt: Attempt, content: LakeManifest, groups: tuple[Rewritten, ...]
@@ -215,12 +205,4 @@ class IcebergCompactableTable:
         return None
 
     def _in_short(self, error: Exception) -> str:
-        return redacted(error, known_properties(self._catalog))
-
-
-def _has_deletes(live: Live) -> bool:
-    return any(manifest.content is ManifestContent.DELETES and entries for manifest, entries in live)
-
-
-def _layout(table: Table) -> tuple[str, int, str]:
-    return table.schema().model_dump_json(), table.metadata.default_spec_id, data_location(table)
+        return in_short(error, self._catalog)

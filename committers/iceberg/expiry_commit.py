@@ -22,7 +22,7 @@ from pyiceberg.table.update import (
     ValidatableTableRequirement,
 )
 
-from .retention import snapshots_by_id
+from .table import snapshots_by_id
 
 
 class _AssertAsPlanned(ValidatableTableRequirement):

@@ -26,7 +26,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from ..errors import ManifestCorruptError
 from ..file_tables.manifest import DECODED_BYTES_MAX
-from .retention import is_append, snapshots_by_id
+from .retention import is_append
+from .table import snapshots_by_id
 
 IsOwn = Callable[[str], bool]
 """Returns True if the data file at this location is among the table's own files."""
@@ -168,17 +169,12 @@ def needed_again(io: FileIO, metadata: TableMetadata, expired: ExpiredFiles) -> 
     before = set(expired.manifests)
     fresh = [
         manifest
-        for path, manifest in current.items()
-        if path in before or not 0 < _number(manifest) < expired.next_sequence_number
+        for path, manifest in current.items()  # format version 1 has no sequence numbers
+        if path in before or not 0 < (manifest.sequence_number or 0) < expired.next_sequence_number
     ]
     data_files = set(expired.data_files)
     needed = data_files - without_live(data_files, io, fresh)
     return needed | before.intersection(current) | metadata_files(metadata, metadata.snapshots)
-
-
-def _number(manifest: ManifestFile) -> int:
-    """0 for tables of format version 1, which have no sequence numbers."""
-    return manifest.sequence_number or 0
 
 
 # References -----------------------------------------------------------------------------------------

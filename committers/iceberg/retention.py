@@ -8,12 +8,14 @@ themselves are never removed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
+from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
+
+from .table import line_of
 
 
 def snapshots_to_expire(metadata: TableMetadata, keep_max: int, now_ms: int) -> list[Snapshot]:
@@ -27,11 +29,6 @@ def snapshots_to_expire(metadata: TableMetadata, keep_max: int, now_ms: int) -> 
     return free if len(free) > keep_max else []
 
 
-def snapshots_by_id(metadata: TableMetadata) -> dict[int, Snapshot]:
-    """pyiceberg's own lookup iterates over all snapshots each time."""
-    return {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-
-
 def is_append(snapshot: Snapshot) -> bool:
     """Return True if the snapshot has every file of its parent."""
     return snapshot.summary is not None and snapshot.summary.operation is Operation.APPEND
@@ -42,34 +39,22 @@ def _oldest_first(metadata: TableMetadata) -> list[Snapshot]:
 
 
 def _held(metadata: TableMetadata, keep_max: int, now_ms: int) -> set[int]:
-    by_id = snapshots_by_id(metadata)
     # Includes snapshots outside of branches: a staged snapshot, or one left by a rollback, may still be
     # needed.
     held = {snapshot.snapshot_id for snapshot in _oldest_first(metadata)[-keep_max:]}
-    for ref in metadata.refs.values():
+    for name, ref in metadata.refs.items():
         if ref.snapshot_ref_type is SnapshotRefType.TAG:
             held.add(ref.snapshot_id)
         else:
-            held.update(_held_by_branch(metadata, ref, by_id, keep_max, now_ms))
+            held.update(_held_by_branch(metadata, name, keep_max, now_ms))
     return held
 
 
-def _held_by_branch(
-    metadata: TableMetadata, branch: SnapshotRef, by_id: Mapping[int, Snapshot], keep_max: int, now_ms: int
-) -> Iterator[int]:
-    of_table = metadata.properties
+def _held_by_branch(metadata: TableMetadata, name: str, keep_max: int, now_ms: int) -> Iterator[int]:
+    branch, of_table = metadata.refs[name], metadata.properties
     count = branch.min_snapshots_to_keep or int(of_table.get(TableProperties.MIN_SNAPSHOTS_TO_KEEP, 0))
     age_ms = branch.max_snapshot_age_ms or int(of_table.get(TableProperties.MAX_SNAPSHOT_AGE_MS, 0))
-    for position, snapshot in enumerate(_line(branch, by_id)):
+    for position, snapshot in enumerate(line_of(metadata, name)):
         is_young = age_ms > 0 and now_ms - snapshot.timestamp_ms < age_ms
         if position < max(keep_max, count) or is_young:
             yield snapshot.snapshot_id
-
-
-def _line(branch: SnapshotRef, by_id: Mapping[int, Snapshot]) -> Iterator[Snapshot]:
-    """The branch's head and its ancestors, newest first, until an expired one."""
-    snapshot = by_id.get(branch.snapshot_id)
-    while snapshot is not None:
-        yield snapshot
-        parent = snapshot.parent_snapshot_id
-        snapshot = None if parent is None else by_id.get(parent)

@@ -59,6 +59,24 @@ class Attempt:
     requirements: tuple[TableRequirement, ...]
     producer: Producer
 
+    @classmethod
+    def of(
+        cls,
+        table: Table,
+        transaction: UncopiedTransaction,
+        producer: Producer,
+        *requirements: TableRequirement,
+    ) -> Attempt:
+        """The attempt with what the producer has written, if the table's layout is still the loaded one."""
+        metadata = table.metadata
+        unchanged = (
+            AssertTableUUID(uuid=metadata.table_uuid),
+            AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
+            AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
+        )
+        required = (*unchanged, *requirements, *transaction.requirements)
+        return cls(table, producer.snapshot_id, transaction.updates, required, producer)
+
     def send(self) -> None:
         """Send one request to the catalog. After an error, only the table shows whether the commit has
         succeeded.
@@ -111,14 +129,7 @@ def prepare_attempt(
         with suppress(Exception):
             delete_uncommitted(producer)
         raise
-    requirements = (
-        AssertTableUUID(uuid=metadata.table_uuid),
-        AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
-        AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
-        *_field_ids_are_free(metadata, missing_columns),
-        *transaction.requirements,
-    )
-    return Attempt(table, producer.snapshot_id, transaction.updates, requirements, producer)
+    return Attempt.of(table, transaction, producer, *_field_ids_are_free(metadata, missing_columns))
 
 
 def _choose_merging(table: Table) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchIdentifierError, NoSuchNamespaceError, NoSuchTableError
-from pyiceberg.expressions import BooleanExpression, EqualTo, Reference
+from pyiceberg.expressions import EqualTo, Reference
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
@@ -30,9 +30,8 @@ from .address import MAIN_BRANCH, IcebergAddress
 from .catalog import (
     CatalogConfig,
     MissingCatalogError,
-    known_properties,
+    in_short,
     open_catalog,
-    redacted,
     warn_of_ignored_properties,
 )
 from .target import NO_SNAPSHOT
@@ -80,10 +79,9 @@ def _read(config: CatalogConfig, address: IcebergAddress) -> Table | None:
 
 
 def _unreadable(config: CatalogConfig, address: IcebergAddress, error: Exception) -> RetryableError:
-    text = redacted(error, known_properties(config))
     return retryable(error)(
-        f"The Iceberg table {address.uri} cannot be read: {text}. Nothing was committed. Check "
-        f"the catalog.* options and that catalog and storage are reachable. {NEXT_TRY}"
+        f"The Iceberg table {address.uri} cannot be read: {in_short(error, config)}. Nothing was committed. "
+        f"Check the catalog.* options and that catalog and storage are reachable. {NEXT_TRY}"
     )
 
 
@@ -97,16 +95,13 @@ def read_rows(config: CatalogConfig, address: IcebergAddress, column: str, value
     if table is None:
         return None
     try:
-        scan = table.scan(row_filter=_equal(column, value))
+        is_wanted = EqualTo(Reference(column), value)  # type: ignore[call-arg,arg-type]
+        scan = table.scan(row_filter=is_wanted)
         if address.branch != MAIN_BRANCH:
             scan = scan.use_ref(address.branch)
         return scan.to_arrow()
     except Exception as error:  # noqa: BLE001  storage raises errors of any type
         raise _unreadable(config, address, error) from None
-
-
-def _equal(column: str, value: str) -> BooleanExpression:
-    return EqualTo(Reference(column), value)  # type: ignore[call-arg,arg-type]
 
 
 def _load(catalog: Catalog, address: IcebergAddress) -> Table:
@@ -324,13 +319,18 @@ def _is_behind_head(metadata: TableMetadata, branch: str, committed: CommittedBa
 
 def line_of(metadata: TableMetadata, branch: str) -> Iterator[Snapshot]:
     """The branch's head and its ancestors, newest first, until an expired one."""
-    by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    by_id = snapshots_by_id(metadata)
     ref = metadata.refs.get(branch)
     snapshot = None if ref is None else by_id.get(ref.snapshot_id)
     while snapshot is not None:
         yield snapshot
         parent = snapshot.parent_snapshot_id
         snapshot = None if parent is None else by_id.get(parent)
+
+
+def snapshots_by_id(metadata: TableMetadata) -> dict[int, Snapshot]:
+    """pyiceberg's own lookup iterates over all snapshots each time."""
+    return {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
 
 
 def _is_copy_of(snapshot: Snapshot, snapshot_id: int) -> bool:

@@ -13,7 +13,7 @@ from ...committers.contract import Batch, Manifest, Mode, PartitionField, Planne
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...committers.file_tables.shared_files import check_written_together, shared_with
 from ...committers.iceberg.address import IcebergAddress, parse_table_name
-from ...committers.iceberg.catalog import CatalogConfig, check_address_given, known_properties, redacted
+from ...committers.iceberg.catalog import CatalogConfig, check_address_given, in_short
 from ...committers.iceberg.committer import IcebergTableCommitter
 from ...committers.iceberg.expiry import ExpiryPolicy, SnapshotExpiry
 from ...committers.iceberg.new_table import NewIcebergTable
@@ -55,9 +55,9 @@ class IcebergSink:
 
     options: IcebergOptions
     kind: str = KIND
-    _catalog: CatalogConfig = field(init=False, repr=False)
-    _address: IcebergAddress = field(init=False)
-    _new: NewIcebergTable = field(init=False)
+    catalog: CatalogConfig = field(init=False, repr=False)
+    address: IcebergAddress = field(init=False)
+    new: NewIcebergTable = field(init=False)
 
     def __post_init__(self) -> None:
         options = self.options
@@ -70,31 +70,19 @@ class IcebergSink:
             format_version=options.format_version,
             properties=options.table_properties,
         )
-        for name, value in (("_catalog", catalog), ("_address", address), ("_new", new)):
+        for name, value in (("catalog", catalog), ("address", address), ("new", new)):
             object.__setattr__(self, name, value)
 
     @property
     def table_uri(self) -> str:
-        return self._address.uri
-
-    @property
-    def catalog(self) -> CatalogConfig:
-        return self._catalog
-
-    @property
-    def address(self) -> IcebergAddress:
-        return self._address
-
-    @property
-    def new(self) -> NewIcebergTable:
-        return self._new
+        return self.address.uri
 
     def open_table(self) -> IcebergTarget:
-        return IcebergTarget(self._catalog, self._address, self._new, self.options)
+        return IcebergTarget(self.catalog, self.address, self.new, self.options)
 
     def open_shared(self, partner: str) -> IcebergTarget:
         """Return the target of a table that shares its files with another one."""
-        return IcebergTarget(self._catalog, self._address, self._new, self.options, partner)
+        return IcebergTarget(self.catalog, self.address, self.new, self.options, partner)
 
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
         """Open a location, a remote one with the file options in `catalog.*`."""
@@ -110,20 +98,20 @@ class IcebergSink:
             return
         is_wanted = self.options.expire_snapshots is True
         if not is_wanted:
-            properties = load(self._catalog, self._address).metadata.properties
+            properties = load(self.catalog, self.address).metadata.properties
             is_wanted = properties.get(EXPIRE_PROPERTY, "false").lower() == "true"
         if is_wanted:
             self._expiry(store, query_id).run()
 
     def _expiry(self, store: SqlManifestStore, query_id: str) -> SnapshotExpiry:
         return SnapshotExpiry(
-            lambda: load(self._catalog, self._address),
+            lambda: load(self.catalog, self.address),
             store.expiries,
             self.table_uri,
             ExpiryPolicy(self.options.snapshots_max, self.options.snapshot_grace_s),
             now=lambda: datetime.now(timezone.utc),
-            check=partial(check_query_not_rolled_back, address=self._address, query_id=query_id),
-            in_short=lambda error: redacted(error, known_properties(self._catalog)),
+            check=partial(check_query_not_rolled_back, address=self.address, query_id=query_id),
+            in_short=partial(in_short, config=self.catalog),
         )
 
     def maintenance_policy(self) -> MaintenancePolicy:
@@ -136,7 +124,7 @@ class IcebergSink:
             self._expire_snapshots(context.store, context.stream.query_id)
             return ""
 
-        table = IcebergCompactableTable(self._catalog, self._address, context.stream.query_id)
+        table = IcebergCompactableTable(self.catalog, self.address, context.stream.query_id)
         return [
             context.compaction(
                 table,
@@ -144,17 +132,17 @@ class IcebergSink:
                 self.options.target_file_bytes or TARGET_FILE_BYTES,
             ),
             Step("expire", EXPIRE_S, expire, decides_itself=True),
-            context.orphans(StoredIceberg(self._catalog, self._address)),
+            context.orphans(StoredIceberg(self.catalog, self.address)),
         ]
 
     def partitioning(self) -> tuple[PartitionField, ...]:
-        table = load_if_there(self._catalog, self._address)
+        table = load_if_there(self.catalog, self.address)
         if table is None:
             return self.options.partition_spec or ()
         return partitioning(table.spec(), table.schema())
 
     def is_maintained(self) -> bool:
-        table = load_if_there(self._catalog, self._address)
+        table = load_if_there(self.catalog, self.address)
         return table is not None and is_maintained(table.properties)
 
 
@@ -286,7 +274,7 @@ class StoredIceberg(CleanableFiles):
             self.address.uri,
             self.address.branch,
             store.expiries,
-            in_short=lambda error: redacted(error, known_properties(self.catalog)),
+            in_short=partial(in_short, config=self.catalog),
         )
 
 

@@ -28,8 +28,8 @@ from penstock.committers.iceberg.catalog import (
     catalog_error,
     io_properties,
     open_catalog,
-    redacted,
 )
+from penstock.committers.iceberg.redaction import redacted
 from penstock.committers.iceberg.table import load, load_if_there
 
 # Options -----------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class SimulatedIceberg(IcebergTarget):
     """The product's target, with the columns that the simulation writes."""
 
     def __init__(self, sink: IcebergSink) -> None:
-        super().__init__(sink.catalog, sink.address, sink._new, sink.options)
+        super().__init__(sink.catalog, sink.address, sink.new, sink.options)
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
         return super().plan_batch(ROWS, mode, batch_id)
@@ -117,8 +117,7 @@ class IcebergSimLake(FileLake):
         with pyiceberg_in_memory(self._clock), pytest.MonkeyPatch.context() as patch:
             for module in (table, new_table):
                 patch.setattr(module, "open_catalog", open_catalog)
-            for module in (catalog, committer, sink, table):
-                patch.setattr(module, "known_properties", known_properties)
+            patch.setattr(catalog, "known_properties", known_properties)
             for module in (committer, cleanup):
                 patch.setattr(module, "iceberg_files", self._files)
             patch.setattr(committer, "check_files_fit", _remembering_fit())
@@ -144,7 +143,7 @@ class IcebergSimLake(FileLake):
         return SimulatedIceberg(self._sink)
 
     def cleanable_table(self, store: Any) -> IcebergCleanableTable:
-        catalog, address = self._sink._catalog, self._sink._address
+        catalog, address = self._sink.catalog, self._sink.address
         return IcebergCleanableTable(
             lambda: load_if_there(catalog, address), address.uri, address.branch, store.expiries
         )

@@ -215,7 +215,7 @@ def simulated_side(*, is_remote: bool, lake: IcebergSimLake | None = None) -> Si
         return [path for path in lake.objects.objects if path.startswith(f"{location}/")]
 
     name = "simulated, remote" if is_remote else "simulated"
-    return Side(name, lake._catalog, sink._catalog, sink._address, lake.installed, lake.objects, list_files)
+    return Side(name, lake._catalog, sink.catalog, sink.address, lake.installed, lake.objects, list_files)
 
 
 def real_side(name: str, config: CatalogConfig, table: str = "orders") -> Side:

@@ -337,7 +337,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "compare-and-set of the branch's head (Iceberg)": Mutation(
         "sends the snapshot without the requirement that the head is the one that was checked",
-        without("committers/iceberg/snapshot.py::prepare_attempt", "*transaction.requirements"),
+        without("committers/iceberg/snapshot.py::Attempt.of", "*transaction.requirements"),
     ),
     "digest in the table's token (Delta)": Mutation(
         "takes another batch of the same id for this one",
