@@ -27,11 +27,7 @@ from deltalake.exceptions import CommitFailedError
 
 from .. import crash_points
 from ..contract import AlreadyCommitted, Batch, Committed, Conflict, DataFiles, Manifest, Outcome, Token
-from ..errors import (
-    RetryableError,
-    SchemaMismatchError,
-    TableNotSupportedError,
-)
+from ..errors import RetryableError, SchemaMismatchError, TableNotSupportedError
 from ..file_tables.clock import now_ms
 from ..file_tables.files import TableFiles
 from ..file_tables.manifest import LakeManifest, decode
@@ -140,9 +136,6 @@ class DeltaTableCommitter:
         """Return the current layout for files like these; None if the table does not accept them.
 
         `commit` raises the error that says why.
-
-        Raises:
-            RetryableError: the table cannot be read now.
         """
         self._cached_table = None
         table = self._load_table()
@@ -155,19 +148,7 @@ class DeltaTableCommitter:
             return None
 
     def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
-        """Check that the table is still the one that the query wrote, with everything it has delivered.
-
-        Called at the start of each batch; free of cost unless others have committed since the last one.
-
-        Args:
-            table_id: the id in the store; None if unknown
-            last_version: the version that contains everything delivered, according to the store; None if
-                unknown
-
-        Raises:
-            TableChangedError: the table was dropped, re-created, or restored to a version before the stream's
-                last batch.
-        """
+        """See `SupportsTableIdentity`. Free of cost unless others have committed since the last batch."""
         table = self._load_table()
         if table is None:
             if table_id is not None:
@@ -179,10 +160,7 @@ class DeltaTableCommitter:
             self._check_log_since(table, max(known), max(known))
 
     def accept(self, query_id: str) -> None:
-        """Accept the current table as the one that contains what the query has delivered.
-
-        Nothing to do: a RESTORE does not remove tokens, and the verified version is in the store.
-        """
+        """Nothing to do: a RESTORE does not remove tokens, and the verified version is in the store."""
 
     def _check_log_since(
         self, table: TableSnapshot, version: int, committed: int | None
@@ -193,26 +171,17 @@ class DeltaTableCommitter:
         return commits
 
     def token(self, query_id: str) -> Token | None:
-        """The last batch of the query in the table; None if there is no table."""
+        """See `Committer`."""
         table = self._load_table()
         return None if table is None else token_of(table, query_id)
 
     def recorded_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
-        """The first of the origins from which another query has committed to the table; None if there is
-        none.
-
-        Raises:
-            RetryableError: the table cannot be read now.
-        """
+        """See `SupportsOrigins`."""
         table = self._load_table()
         return None if table is None else recorded_origin(table, query_id, origins)
 
     def has_rows(self) -> bool:
-        """Return True if the table lists any data file. The cost grows with the number of files.
-
-        Raises:
-            RetryableError: the table cannot be read now.
-        """
+        """See `SupportsOrigins`. The cost grows with the number of files."""
         table = self._load_table()
         return table is not None and bool(table.handle().file_uris())
 
@@ -224,25 +193,17 @@ class DeltaTableCommitter:
     # Commit ---------------------------------------------------------------------------------------
 
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
-        """Add all files of the manifest and its token in one table commit, unless the token is already
-        there.
+        """See `Committer`. All files of the manifest and its token are in one table commit.
 
-        Idempotent. A batch before the table's token counts as committed, because the batches of a query are
-        committed in order. Whether it had the same offsets is checked with the store.
-
-        Args:
-            check_token: called with the token that the batch would follow; an exception ends the attempt
+        A batch before the table's token counts as committed, because the batches of a query are committed in
+        order. Whether it had the same offsets is checked with the store.
 
         Raises:
-            SchemaMismatchError, TableNotSupportedError: the table no longer accepts these files; the batch
-                was not committed.
+            TableNotSupportedError: the table no longer accepts these files; the batch was not committed.
             TableChangedError: the table was dropped, re-created, or restored to a version before a delivered
                 batch.
-            CheckpointMismatchError: the table has the batch id with other offsets.
-            FencedError: the table has some of the merged batches, but not all.
             RetryableError: the table cannot be read, or a vacuum has deleted files; the batch was not
                 committed.
-            CommitStateUnknownError: the batch may have been committed. Do not delete anything.
         """
         self._cached_table = None
         content = decode(manifest, KIND)
@@ -357,16 +318,12 @@ class DeltaTableCommitter:
     # Files ----------------------------------------------------------------------------------------
 
     def missing(self, manifest: Manifest) -> Sequence[str]:
-        """Files of the manifest that are missing.
-
-        Raises:
-            RetryableError: the storage cannot be reached now.
-        """
+        """See `Committer`."""
         content = decode(manifest, KIND)
         return self._files().missing([file.path for file in content.files])
 
     def discard(self, payloads: Iterable[DataFiles]) -> int:
-        """Delete uncommitted data files; return the number deleted. Missing files are not an error."""
+        """See `PayloadCommitter`."""
         return self.delete_files(file.path for files in payloads for file in files)
 
     def delete_files(self, paths: Iterable[str]) -> int:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import posixpath
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
@@ -25,7 +24,9 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from ..contract import Conflict, DataFile, Token
+from ..file_tables.clock import now_ms
 from ..file_tables.compaction import Outdated, Replaced, Replacement, Rewritten, VisibleFiles
+from ..file_tables.files import TableFiles
 from ..file_tables.manifest import LakeManifest
 from ..protocol.failed_commit import failed_compaction
 from .checks import check_supported
@@ -63,7 +64,7 @@ class DeltaCompactableTable:
         query_id: str,
         format_partition: FormatPartition,
         *,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._uri = table_uri
         self._options = dict(storage_options)
@@ -94,7 +95,7 @@ class DeltaCompactableTable:
         return VisibleFiles(content, token.batch_id)
 
     def replace(self, content: LakeManifest, rewritten: Sequence[Rewritten], batch_id: int) -> Replacement:
-        missing = self._missing(rewritten)
+        missing = self._files.missing([file.path for group in rewritten for file in group.files])
         if missing:
             return Outdated(f"{len(missing)} new files are missing, first {missing[0]}")
         table = load(self._uri, self._options, content.table_id)
@@ -104,7 +105,8 @@ class DeltaCompactableTable:
         check_supported(table, overwrite=False)
         if self._is_compacted_by_others(table):
             return Outdated("others compact the table")
-        if _layout(table) != (content.schema_json, content.partition_by):
+        layout = table.schema().to_json(), tuple(table.metadata().partition_columns)
+        if layout != (content.schema_json, content.partition_by):
             return Outdated("the table was altered in the meantime")
         there = set(self._plain_files(table))
         kept = tuple([group for group in rewritten if there.issuperset(group.sources)])
@@ -125,13 +127,12 @@ class DeltaCompactableTable:
         self._verified_version = table.version()
         return self._others_compact
 
-    def _missing(self, rewritten: Iterable[Rewritten]) -> list[str]:
-        return delta_files(self._uri, self._options).missing(
-            [file.path for group in rewritten for file in group.files]
-        )
-
     def delete_files(self, paths: Iterable[str]) -> int:
-        return delta_files(self._uri, self._options).delete(paths)
+        return self._files.delete(paths)
+
+    @property
+    def _files(self) -> TableFiles:
+        return delta_files(self._uri, self._options)
 
     # Files ----------------------------------------------------------------------------------------
 
@@ -232,10 +233,6 @@ def _names_with_deletion_vectors(table: DeltaTable) -> set[str]:
         return set()
     uris = pa.table(table.deletion_vectors()).column("filepath").to_pylist()
     return {unquote(posixpath.basename(str(uri))) for uri in uris}
-
-
-def _layout(table: DeltaTable) -> tuple[str, tuple[str, ...]]:
-    return table.schema().to_json(), tuple(table.metadata().partition_columns)
 
 
 def _note(groups: Sequence[Rewritten]) -> str:

@@ -40,10 +40,7 @@ def commit_by_library(
         schema=table.schema(),
         partition_by=list(content.partition_by),
         commit_properties=CommitProperties(
-            custom_metadata={
-                NOTE_KEY: commit_note(manifest),
-                "isBlindAppend": content.mode == "append",
-            },
+            custom_metadata={NOTE_KEY: commit_note(manifest), "isBlindAppend": content.mode == "append"},
             max_commit_retries=0,
             app_transactions=[Transaction(app_id, number) for app_id, number in app_versions.items()],
         ),

@@ -120,12 +120,6 @@ class TableSnapshot:
             self._app_versions[app_id] = app_version(self.handle(), app_id)
         return self._app_versions[app_id]
 
-    def with_tail(self, tail: LogTail) -> TableSnapshot:
-        return replace(self, tail=tail)
-
-    def without_handle(self) -> TableSnapshot:
-        return replace(self, _handle=None)
-
     def after(self, entry: LogTail, app_versions: Mapping[str, int]) -> TableSnapshot:
         """The table after one more entry that adds files and sets these transactions."""
         return replace(
@@ -170,7 +164,7 @@ def advance(snapshot: TableSnapshot, now_s: float) -> TableSnapshot | None:
         snapshot = snapshot.after(last, changes.app_versions)
     if last is not first and not first.is_there():
         return None
-    return snapshot.with_tail(replace(last, read_at_s=now_s)) if last.is_there() else None
+    return replace(snapshot, tail=replace(last, read_at_s=now_s)) if last.is_there() else None
 
 
 _Key: TypeAlias = "tuple[str, frozenset[tuple[str, str]]]"
@@ -226,7 +220,7 @@ class SnapshotCache:
         if snapshot.tail is not None:
             if len(self._snapshot_cache) >= SNAPSHOTS_MAX:
                 self._snapshot_cache.clear()
-            self._snapshot_cache[key] = snapshot.without_handle()
+            self._snapshot_cache[key] = replace(snapshot, _handle=None)
 
     def _advance(self, key: _Key) -> TableSnapshot | None:
         known = self._snapshot_cache.pop(key, None)
@@ -249,7 +243,7 @@ class SnapshotCache:
         self._failed_at_s.pop(key, None)
         if identity is None:
             return snapshot
-        return snapshot.with_tail(LogTail(files, snapshot.version(), identity, self._clock()))
+        return replace(snapshot, tail=LogTail(files, snapshot.version(), identity, self._clock()))
 
     def _has_failed(self, key: _Key) -> bool:
         failed_at_s = self._failed_at_s.get(key)

@@ -109,17 +109,13 @@ def check_same_table(table: DeltaTableState, table_id: str | None) -> None:
 # The token ----------------------------------------------------------------------------------------
 
 
-class HasAppVersions(Protocol):
-    """A table snapshot that has application transactions."""
+class TableWithTokens(DeltaTableState, Protocol):
+    """A table at one version that also has application transactions."""
 
     def app_version(self, app_id: str) -> int | None: ...
 
 
-class TableWithTokens(DeltaTableState, HasAppVersions, Protocol):
-    """A table at one version that also has application transactions."""
-
-
-def token_of(table: HasAppVersions, query_id: str) -> Token | None:
+def token_of(table: TableWithTokens, query_id: str) -> Token | None:
     """The query's token in this snapshot.
 
     Raises:
@@ -132,7 +128,7 @@ def token_of(table: HasAppVersions, query_id: str) -> Token | None:
     return Token(batch_id, "" if digest is None else f"{digest:0{DIGEST_CHARS}x}")
 
 
-def committed_version(table: HasAppVersions, query_id: str) -> int | None:
+def committed_version(table: TableWithTokens, query_id: str) -> int | None:
     """Version of the table that contains the query's last batch; None if there is none.
 
     Raises:
@@ -172,7 +168,7 @@ def app_versions_of(batch: Batch, version: int, origins: Sequence[str] = ()) -> 
     }
 
 
-def recorded_origin(table: HasAppVersions, query_id: str, origins: Iterable[str]) -> str | None:
+def recorded_origin(table: TableWithTokens, query_id: str, origins: Iterable[str]) -> str | None:
     """The first of the origins from which another query was the last to commit to the table.
 
     Raises:

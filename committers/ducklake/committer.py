@@ -73,15 +73,7 @@ class DuckLakeCommitter:
     # Current state of the table ---------------------------------------------------------------------
 
     def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
-        """Check that the table is still the one that the query wrote.
-
-        Args:
-            table_id: the UUID in the store; None if unknown
-            last_version: the snapshot of the query's last commit
-
-        Raises:
-            TableChangedError: the table was dropped or re-created, or the catalog restored from a backup.
-        """
+        """See `SupportsTableIdentity`. Notices also a catalog that was restored from a backup."""
         found = self._load(query_id)
         in_fence = None if found.row is None else found.row.table_id
         for wrote in (table_id, in_fence):
@@ -92,7 +84,7 @@ class DuckLakeCommitter:
             check_not_behind(lake, found.table.snapshot, last_version, unit="snapshot")
 
     def accept(self, query_id: str) -> None:
-        """Accept the current table as the one that contains what the query has delivered."""
+        """See `SupportsTableIdentity`."""
         with self._server.attached("Nothing was accepted") as lake:
             if lake is None:
                 return
@@ -106,7 +98,7 @@ class DuckLakeCommitter:
         self._loaded.clear()
 
     def token(self, query_id: str) -> Token | None:
-        """The last batch of the query in the table."""
+        """See `Committer`."""
         row = self._load(query_id).row
         return None if row is None else row.token
 
@@ -127,7 +119,7 @@ class DuckLakeCommitter:
         return None
 
     def has_rows(self) -> bool:
-        """Return False if the table does not exist or has no rows."""
+        """See `SupportsOrigins`."""
         with self._server.attached("Nothing was changed") as lake:
             if lake is None or load_if_there(lake, self._address) is None:
                 return False
@@ -151,18 +143,15 @@ class DuckLakeCommitter:
     # Commit ---------------------------------------------------------------------------------------
 
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
-        """Register the files of the manifest and set its token, in one transaction.
+        """See `Committer`. Registers the files of the manifest and sets its token, in one transaction.
 
-        Idempotent. A batch before the token counts as committed, because the batches of a query are committed
+        A batch before the token counts as committed, because the batches of a query are committed
         in order.
 
         Raises:
-            SchemaMismatchError, TableNotSupportedError: the table does not accept these files.
+            TableNotSupportedError: the table does not accept these files.
             TableChangedError: the table or the fence table was dropped or re-created.
-            CheckpointMismatchError: the table has the batch id with other offsets.
-            FencedError: the table has some of the merged batches, but not all.
             RetryableError: the batch was not committed.
-            CommitStateUnknownError: the batch may have been committed. Do not delete anything.
         """
         self._loaded.clear()
         content = decode(manifest, KIND)
@@ -274,11 +263,7 @@ class DuckLakeCommitter:
     # Files ----------------------------------------------------------------------------------------
 
     def missing(self, manifest: Manifest) -> Sequence[str]:
-        """Files of the manifest that are missing.
-
-        Raises:
-            RetryableError: catalog or storage cannot be reached now.
-        """
+        """See `Committer`."""
         paths = [file.path for file in decode(manifest, KIND).files]
         files = files_of(self._server)
         return paths if files is None else files.missing(paths)

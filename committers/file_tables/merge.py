@@ -43,7 +43,8 @@ def merge(manifests: Sequence[Manifest], verified_version: int = -1) -> Manifest
         contents[-1],
         mode="overwrite" if overwrites else "append",
         table_version=max(contents[0].table_version, verified_version),
-        new_columns=_all_new_columns(contents),
+        # Batches that were planned before the first one is committed all list its columns as new.
+        new_columns=tuple(dict.fromkeys(name for content in contents for name in content.new_columns)),
         files=tuple(file for content in kept for file in content.files),
     )
     return build_manifest(manifests[-1].batch, whole).merging(manifests)
@@ -77,10 +78,3 @@ def _shape(content: LakeManifest) -> tuple[object, ...]:
         content.partition_spec_id,
         content.location,
     )
-
-
-def _all_new_columns(contents: Sequence[LakeManifest]) -> tuple[str, ...]:
-    """All new columns. Batches that were planned before the first of them was committed all list its columns
-    as new.
-    """
-    return tuple(dict.fromkeys(name for content in contents for name in content.new_columns))

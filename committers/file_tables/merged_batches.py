@@ -1,4 +1,4 @@
-"""The text that the table's history stores for a delivery: its batches, each with a prefix of its digest."""
+"""What the history of a table stores of a batch or a delivery."""
 
 from __future__ import annotations
 
@@ -7,6 +7,22 @@ from ..contract import Manifest
 RECORDED_MAX = 1000
 """Maximum number of batches of one delivery stored in the table's history."""
 _DIGEST_CHARS = 16
+
+
+MERGED = "penstock.merged"
+
+
+def history_properties(manifest: Manifest) -> dict[str, str]:
+    """Properties of the snapshot or the commit of a batch. With `MERGED`, the batches of a delivery."""
+    batch = manifest.batch
+    properties = {
+        "penstock.query-id": batch.stream.query_id,
+        "penstock.batch-id": str(batch.batch_id),
+        "penstock.digest": batch.digest,
+        "penstock.files": str(manifest.files),
+        "penstock.rows": str(manifest.rows),
+    }
+    return {**properties, MERGED: merged_note(manifest)} if manifest.merged else properties
 
 
 def merged_note(manifest: Manifest) -> str:

@@ -31,17 +31,13 @@ from pyiceberg.types import DoubleType
 from ..contract import Manifest
 from ..errors import PenstockError, SchemaMismatchError
 from ..file_tables.manifest import LakeManifest
-from ..file_tables.merged_batches import merged_note
+from ..file_tables.merged_batches import history_properties
 from ..protocol.failed_commit import FailedCommit
 from .data_files import iceberg_data_files
 from .file_deletion import delete_files, delete_old_metadata
 from .library.snapshots import Producer, UncopiedTransaction, delete_merged, delete_uncommitted, replace_all
 from .schema import column_path
 from .table import (
-    SUMMARY_BATCH,
-    SUMMARY_DIGEST,
-    SUMMARY_MERGED,
-    SUMMARY_QUERY,
     CommittedBatch,
     forgettable_tokens,
     token_property,
@@ -112,7 +108,8 @@ def prepare_attempt(
     transaction = UncopiedTransaction(table)
     if missing_columns:
         _add_columns(transaction, content, missing_columns)
-    producer = _producer(transaction, content, branch, _summary(manifest))
+    # The summary of the snapshot is for display and for `earlier_digest`.
+    producer = _producer(transaction, content, branch, history_properties(manifest))
     files = iceberg_data_files(
         content.files,
         content.location,
@@ -182,19 +179,6 @@ def _producer(
     replacing = replace_all(transaction, branch, summary)
     # With no file to remove, it would create no snapshot and drop the batch's files.
     return replacing if replacing.files_affected else update.fast_append()
-
-
-def _summary(manifest: Manifest) -> dict[str, str]:
-    """Snapshot summary, for display and for `earlier_digest`."""
-    batch = manifest.batch
-    return {
-        SUMMARY_QUERY: batch.stream.query_id,
-        SUMMARY_BATCH: str(batch.batch_id),
-        SUMMARY_DIGEST: batch.digest,
-        "penstock.files": str(manifest.files),
-        "penstock.rows": str(manifest.rows),
-        **({SUMMARY_MERGED: merged_note(manifest)} if manifest.merged else {}),
-    }
 
 
 def _set_token(

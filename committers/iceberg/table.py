@@ -24,7 +24,7 @@ from pyiceberg.table.snapshots import Snapshot
 from ..contract import BATCH_WRITE_PREFIX, Batch, Token
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, PenstockError, RetryableError, TableChangedError
-from ..file_tables.merged_batches import recorded_digest
+from ..file_tables.merged_batches import MERGED, recorded_digest
 from ..file_tables.table_changes import check_same_id, dropped
 from .address import MAIN_BRANCH, IcebergAddress
 from .catalog import (
@@ -46,8 +46,7 @@ BATCH_WRITE_TOKEN_KEPT_MS = 7 * 24 * 3600 * 1000
 token.
 """
 SUMMARY_QUERY, SUMMARY_BATCH, SUMMARY_DIGEST = "penstock.query-id", "penstock.batch-id", "penstock.digest"
-SUMMARY_MERGED = "penstock.merged"
-"""The batches of a delivery, as formatted by `merged_note`."""
+"""See `history_properties`."""
 CHERRY_PICKED_FROM = "source-snapshot-id"
 """Summary key where engines store which snapshot they have applied again to another branch."""
 
@@ -222,7 +221,7 @@ def earlier_digest(metadata: TableMetadata, branch: str, batch: Batch) -> str | 
             continue
         if summary.get(SUMMARY_BATCH) == str(batch.batch_id):
             return summary.get(SUMMARY_DIGEST)
-        if digest := recorded_digest(summary.get(SUMMARY_MERGED, ""), batch.batch_id):
+        if digest := recorded_digest(summary.get(MERGED, ""), batch.batch_id):
             return digest
     return None
 

@@ -27,7 +27,7 @@ from ..delta.files import delta_files
 from ..errors import RetryableError
 from ..file_tables.clock import now_ms
 from ..file_tables.manifest import LakeManifest, decode
-from ..file_tables.merged_batches import merged_note
+from ..file_tables.merged_batches import history_properties
 from ..file_tables.table_changes import check_not_behind
 from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import is_committed
@@ -73,7 +73,7 @@ class LanceTableCommitter:
     # What the table has -----------------------------------------------------------------------------
 
     def token(self, query_id: str) -> Token | None:
-        """The last batch of the query in the table; None if there is no table."""
+        """See `Committer`."""
         table = self._table()
         return None if table is None else token_of(table, query_id)
 
@@ -101,13 +101,13 @@ class LanceTableCommitter:
         return table is not None and bool(table.get_fragments())
 
     def missing(self, manifest: Manifest) -> Sequence[str]:
-        """Paths of data files that are missing."""
+        """See `Committer`."""
         return delta_files(self._uri, self._options).missing(
             [file.path for file in decode(manifest, KIND).files]
         )
 
     def discard(self, payloads: Iterable[DataFiles]) -> int:
-        """Delete uncommitted data files; return the number deleted."""
+        """See `PayloadCommitter`."""
         paths = [file.path for files in payloads for file in files]
         return delta_files(self._uri, self._options).delete(paths)
 
@@ -119,15 +119,12 @@ class LanceTableCommitter:
     # Commit -------------------------------------------------------------------------------------------
 
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
-        """Add the files of the manifest and its token in one commit, unless the token is already there.
+        """See `Committer`.
 
         Raises:
-            SchemaMismatchError, TableNotSupportedError: the table no longer accepts these files.
+            TableNotSupportedError: the table no longer accepts these files.
             TableChangedError: the table was dropped, re-created or restored.
-            CheckpointMismatchError: the table has the batch id with other offsets.
-            FencedError: the table has some of the merged batches, but not all.
             RetryableError: the table cannot be read or written; the batch was not committed.
-            CommitStateUnknownError: the batch may have been committed. Do not delete anything.
         """
         content = decode(manifest, KIND)
         table = self._newest(content)
@@ -188,7 +185,8 @@ class LanceTableCommitter:
         else:
             kept = [fragment.metadata for fragment in table.get_fragments()]
             operation = LanceOperation.Merge([*kept, *fragments], schema, preserves_nullability=True)
-        transaction = Transaction(table.version, operation, transaction_properties=_properties(manifest))
+        shown = history_properties(manifest)  # by `LanceDataset.read_transaction`; no decision depends on it
+        transaction = Transaction(table.version, operation, transaction_properties=shown)
         crash_points.reach("commit.start", manifest.batch.batch_id)
         try:
             committed = LanceDataset.commit(
@@ -225,16 +223,3 @@ class LanceTableCommitter:
 
 def _name(manifest: Manifest) -> str:
     return f"batch {manifest.batch.batch_id} of query {manifest.batch.stream.query_id}"
-
-
-def _properties(manifest: Manifest) -> dict[str, str]:
-    """What `LanceDataset.read_transaction` shows. No decision depends on it."""
-    batch = manifest.batch
-    properties = {
-        "penstock.query-id": batch.stream.query_id,
-        "penstock.batch-id": str(batch.batch_id),
-        "penstock.digest": batch.digest,
-        "penstock.files": str(manifest.files),
-        "penstock.rows": str(manifest.rows),
-    }
-    return {**properties, "penstock.merged": merged_note(manifest)} if manifest.merged else properties

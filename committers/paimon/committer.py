@@ -20,7 +20,7 @@ from ..contract import AlreadyCommitted, Committed, Conflict, DataFiles, Manifes
 from ..errors import TableChangedError
 from ..file_tables.clock import now_ms
 from ..file_tables.manifest import LakeManifest, decode
-from ..file_tables.merged_batches import merged_note
+from ..file_tables.merged_batches import history_properties
 from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import is_committed
 from ..target import CheckToken
@@ -32,7 +32,7 @@ from .messages import messages_of
 from .plan import schema_id_of
 from .publishing import NextSnapshot
 from .table import Head, PaimonTable, check_not_behind, check_same_table, dropped
-from .tokens import DIGEST, USER_PREFIX, Note, Tokens
+from .tokens import USER_PREFIX, Note, Tokens
 
 logger = get_logger(__name__)
 
@@ -54,7 +54,7 @@ class PaimonTableCommitter:
     # What the table has -----------------------------------------------------------------------------
 
     def token(self, query_id: str) -> Token | None:
-        """The last batch of the query in the table; None if there is no table."""
+        """See `Committer`."""
         return self._tokens.note(query_id).token
 
     def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
@@ -80,28 +80,25 @@ class PaimonTableCommitter:
         return bool(self._table.snapshot_ids())
 
     def missing(self, manifest: Manifest) -> Sequence[str]:
-        """Paths of data files that are missing."""
+        """See `Committer`."""
         paths, files = [file.path for file in decode(manifest, KIND).files], files_of(self._table)
         return paths if files is None else files.missing(paths)
 
     def discard(self, payloads: Iterable[DataFiles]) -> int:
-        """Delete uncommitted data files; return the number deleted."""
+        """See `PayloadCommitter`."""
         files = files_of(self._table)
         return 0 if files is None else files.delete([file.path for payload in payloads for file in payload])
 
     # Commit -------------------------------------------------------------------------------------------
 
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
-        """Add the files of the manifest and its token in one snapshot, unless the token is already there.
+        """See `Committer`.
 
         Raises:
             TableNotSupportedError: the table no longer accepts these files.
             TableChangedError: the table was dropped, re-created or rolled back, or it cannot be known
                 whether the batch is in it.
-            CheckpointMismatchError: the table has the batch id with other offsets.
-            FencedError: the table has some of the merged batches, but not all.
             RetryableError: the table cannot be read or written; the batch was not committed.
-            CommitStateUnknownError: the batch may have been committed. Do not delete anything.
         """
         content = decode(manifest, KIND)
         query_id = manifest.batch.stream.query_id
@@ -136,7 +133,7 @@ class PaimonTableCommitter:
                 messages,
                 user=USER_PREFIX + batch.stream.query_id,
                 identifier=batch.batch_id,
-                properties=_properties(manifest),
+                properties=history_properties(manifest),  # only the digest decides anything
                 overwrites=content.mode == "overwrite",
             )
         except Exception as error:  # noqa: BLE001  the table shows whether the batch was committed
@@ -187,16 +184,3 @@ class PaimonTableCommitter:
 
 def _name(manifest: Manifest) -> str:
     return f"batch {manifest.batch.batch_id} of query {manifest.batch.stream.query_id}"
-
-
-def _properties(manifest: Manifest) -> dict[str, str]:
-    """Properties of the snapshot. Only the digest decides anything."""
-    batch = manifest.batch
-    properties = {
-        DIGEST: batch.digest,
-        "penstock.query-id": batch.stream.query_id,
-        "penstock.batch-id": str(batch.batch_id),
-        "penstock.files": str(manifest.files),
-        "penstock.rows": str(manifest.rows),
-    }
-    return {**properties, "penstock.merged": merged_note(manifest)} if manifest.merged else properties

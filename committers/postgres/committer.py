@@ -95,15 +95,8 @@ class PostgresCommitter:
     # Current state of the table ---------------------------------------------------------------------
 
     def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
-        """Check that the table is still the one that the query wrote. Rows deleted by others do not
-        matter.
-
-        Args:
-            table_id: the OID in the store; None if unknown
-            last_version: not used: rows and token change together
-
-        Raises:
-            TableChangedError: the table was dropped, or dropped and re-created.
+        """See `SupportsTableIdentity`. Rows deleted by others do not matter, and `last_version` is not used:
+        rows and token change together.
         """
         found = self._load(query_id)
         in_fence = None if found.row is None or found.row.token is None else found.row.table_oid
@@ -112,7 +105,7 @@ class PostgresCommitter:
                 check_same_table(found.table, wrote, self._address)
 
     def accept(self, query_id: str) -> None:
-        """Accept the current table as the one that contains what the query has delivered."""
+        """See `SupportsTableIdentity`."""
         with self._server.transaction("Nothing was accepted") as cursor:
             table = load_if_there(cursor, self._address)
             if table is not None:
@@ -120,7 +113,7 @@ class PostgresCommitter:
         self._loaded.clear()
 
     def token(self, query_id: str) -> Token | None:
-        """The last batch of the query in the table."""
+        """See `Committer`."""
         row = self._load(query_id).row
         return None if row is None else row.token
 
@@ -146,7 +139,7 @@ class PostgresCommitter:
         return None
 
     def has_rows(self) -> bool:
-        """Return False if the table does not exist or has no rows."""
+        """See `SupportsOrigins`."""
         with self._server.transaction("Nothing was changed") as cursor:
             if load_if_there(cursor, self._address) is None:
                 return False
@@ -163,18 +156,15 @@ class PostgresCommitter:
     # Commit ---------------------------------------------------------------------------------------
 
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
-        """Move the rows of the manifest into the table and set its token, in one transaction.
+        """See `Committer`. Moves the rows into the table and sets its token, in one transaction.
 
-        Idempotent. A batch before the token counts as committed, because the batches of a query are committed
+        A batch before the token counts as committed, because the batches of a query are committed
         in order.
 
         Raises:
-            SchemaMismatchError, TableNotSupportedError: the table does not accept these rows.
+            TableNotSupportedError: the table does not accept these rows.
             TableChangedError: the table or the fence table was dropped or re-created.
-            CheckpointMismatchError: the table has the batch id with other offsets.
-            FencedError: the table has some of the merged batches, but not all.
             RetryableError: the batch was not committed.
-            CommitStateUnknownError: the batch may have been committed. Do not delete anything.
         """
         self._loaded.clear()
         content = decode(manifest)
