@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from io import TextIOWrapper
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -50,7 +50,11 @@ class ReportingGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except PenstockError as error:
-            _fail(error)
+            from .output import print_error
+
+            print_error(error)
+            code = WRONG_USAGE if isinstance(error, ConfigurationError) else FAILED
+            raise typer.Exit(UNREACHABLE if isinstance(error, StoreUnreachableError) else code) from None
 
 
 app = typer.Typer(
@@ -62,19 +66,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-def _fail(error: PenstockError) -> NoReturn:
-    from .output import print_error
-
-    print_error(error)
-    raise typer.Exit(_code(error)) from None
-
-
-def _code(error: PenstockError) -> int:
-    if isinstance(error, StoreUnreachableError):
-        return UNREACHABLE
-    return WRONG_USAGE if isinstance(error, ConfigurationError) else FAILED
 
 
 def _print_version(wanted: bool) -> None:

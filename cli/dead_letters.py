@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..committers.contract import Batch, ManifestState, StreamKey
 from ..committers.dead_letters import SKIPPING, joined, resent_stream, row_in, skipped_stream
@@ -311,21 +311,19 @@ def to_send(found: StreamLetters, wanted: Wanted) -> pa.Table:
 
 def _undamaged(letters: pa.Table) -> pa.Table:
     """Return the dead letters whose content can be decoded. Log a warning for each other one."""
-    is_wanted = []
+    damaged = set()
     for name, content in zip(names_of(letters), letters["content"].to_pylist(), strict=True):
         try:
             row_in(content)
         except ValueError as error:
+            damaged.add(name)
             logger.warning(
                 "The dead letter %s is not sent: its column content in the dead-letter table does not have "
                 "the row that Penstock stored (%s). Its column row shows the values.",
                 name,
                 error,
             )
-            is_wanted.append(False)
-        else:
-            is_wanted.append(True)
-    return _filtered(letters, is_wanted)
+    return _filtered(letters, (name not in damaged for name in names_of(letters)))
 
 
 def send_again(store: SqlManifestStore, found: StreamLetters, letters: pa.Table, access: TableAccess) -> bool:
@@ -383,6 +381,5 @@ def sink_of(stream: StreamStatus, access: TableAccess) -> Sink[Any, Any]:
     """
     settings = StreamSettings.parse(stream.settings)
     options = {key: value for key, value in settings.options.items() if key not in _FOR_LETTERS}
-    sink: Any = build_sink(stream, StreamSettings("coupled", settings.checkpoint, options), access)
-    own: Sink[Any, Any] = sink
-    return own
+    coupled = StreamSettings("coupled", settings.checkpoint, options)
+    return cast("Sink[Any, Any]", build_sink(stream, coupled, access))

@@ -49,12 +49,12 @@ def set_up_logging() -> None:
 
 def _without_traceback(record: logging.LogRecord) -> bool:
     """Reduce a library's record to one line: Penstock itself logs what an outage means for deliveries."""
-    if record.exc_info and record.name.partition(".")[0] != "penstock":
-        record.msg = f"{record.name}: {record.getMessage()} ({type(record.exc_info[1]).__name__})"
-        record.args = None
-        record.exc_info = record.exc_text = None
     if record.name.partition(".")[0] != "penstock":
-        record.msg, record.args = one_line(record.getMessage()), None
+        text = record.getMessage()
+        if record.exc_info:
+            text = f"{record.name}: {text} ({type(record.exc_info[1]).__name__})"
+            record.exc_info = record.exc_text = None
+        record.msg, record.args = one_line(text), None
     return True
 
 

@@ -46,7 +46,7 @@ def delivery_json(
         "backlog_files": backlog.files,
         "backlog_rows": backlog.rows,
         "backlog_bytes": backlog.size_bytes,
-        "backlog_s": _since_s(backlog.oldest_prepared_at, now),
+        "backlog_s": output.seconds_since(backlog.oldest_prepared_at, now),
         "waiting_since": output.time_text(stream.waiting_since),
         "parked_at": output.time_text(state.parked_at),
         "parked_by": state.parked_by or None,
@@ -68,10 +68,6 @@ def _quantiles_json(name: str, quantiles: Quantiles | None) -> dict[str, float |
         f"{name}_p50_s": None if quantiles is None else round(quantiles.p50, 3),
         f"{name}_p95_s": None if quantiles is None else round(quantiles.p95, 3),
     }
-
-
-def _since_s(moment: datetime | None, now: datetime) -> float | None:
-    return None if moment is None else round((now - moment).total_seconds(), 3)
 
 
 def print_delivery(stream: StreamStatus, statistics: DeliveryStatistics, now: datetime) -> None:

@@ -12,8 +12,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -27,6 +28,7 @@ from ..committers.store.selection import short_id
 from ..committers.store.status import StreamStatus
 from ..committers.texts.safe_text import one_line, safe, without_credentials
 from ..delivery.listeners import version_json
+from .exit_codes import ATTENTION, FAILED
 
 FILES_SHOWN = 10
 PIPED_WIDTH = 10_000
@@ -93,6 +95,18 @@ def print_error(error: PenstockError) -> None:
         )
 
 
+def end_with(errors: Iterable[PenstockError | None], *, is_left: bool = False) -> NoReturn:
+    """Print the errors of a command that has worked on several things, and exit.
+
+    Args:
+        is_left: something is left to do
+    """
+    found = [error for error in errors if error is not None]
+    for error in found:
+        print_error(error)
+    raise typer.Exit(FAILED if found else ATTENTION if is_left else 0)
+
+
 # Formatting values -----------------------------------------------------------------------------------
 
 
@@ -133,6 +147,10 @@ def table(*headings: str, left: Sequence[str] = ()) -> Table:
 
 def time_text(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat()
+
+
+def seconds_since(moment: datetime | None, now: datetime) -> float | None:
+    return None if moment is None else round((now - moment).total_seconds(), 3)
 
 
 # Streams and batches as JSON --------------------------------------------------------------------------

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
-
 from ..committers.errors import ConfigurationError, PenstockError
 from ..committers.store.sql import SqlManifestStore
 from ..committers.store.status import StreamStatus
@@ -81,10 +79,10 @@ def _checkpoint_left(store: SqlManifestStore, stream: StreamStatus, access: Tabl
 
 def _checkpoint_of_store(store: SqlManifestStore) -> Path | None:
     """Return the checkpoint that has this store in it; None if the store is elsewhere."""
-    url = sa.make_url(store.name)
-    path = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
-    is_in_checkpoint = path is not None and path.name == STORE_FILE and (path.parent / "metadata").is_file()
-    return path.parent.resolve() if path is not None and is_in_checkpoint else None
+    path = store.file
+    if path is None or path.name != STORE_FILE or not (path.parent / "metadata").is_file():
+        return None
+    return path.parent.resolve()
 
 
 def find(retirement: Retirement, checkpoint: str) -> Retired:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -44,23 +43,10 @@ FOLDER = "penstock-skipped"
 """Folder of the default table of skipped rows, in the checkpoint."""
 
 
-@dataclass(frozen=True, slots=True)
-class SkippedRows:
-    """The rows of a batch that an operator skips."""
-
-    total: int
-    delivered: int
-    """Rows that the destination has acknowledged already. Others may be there too if it is request-based."""
-    saved_to: str = ""
-    """Address of the table with the other rows; empty if they are not saved."""
-
-    @property
-    def missing(self) -> int:
-        return self.total - self.delivered
-
-
 def delivered_rows(store: SqlManifestStore, manifest: Manifest) -> int:
-    """Return how many rows of a batch, from the first one on, the destination has acknowledged."""
+    """Return how many rows of a batch, from the first one on, the destination has acknowledged. Others may be
+    there too if it is request-based.
+    """
     from ..committers.requests.content import RequestManifests
 
     half = store.progress.read(manifest.batch.stream).in_delivery
@@ -106,7 +92,7 @@ def save_rows(
     access: TableAccess,
     sink: Sink[Any, Any],
     message: str,
-) -> SkippedRows:
+) -> None:
     """Save the rows of a batch that its destination does not have, unless an earlier call has done it. Also
     those that were refused before, and that would become dead letters with the batch.
 
@@ -114,7 +100,6 @@ def save_rows(
         ConfigurationError: they cannot be read or saved. Nothing was skipped.
     """
     batch, start = manifest.batch, delivered_rows(store, manifest)
-    found = SkippedRows(manifest.rows, start, sink.table_uri)
     key = skipped_stream(stream.key, sink.table_uri)
     name = f"skipped rows of {stream.query_name}" if stream.query_name else "skipped rows"
     settings = settings_of(sink.options, delivery=DEAD_LETTERS)
@@ -134,7 +119,6 @@ def save_rows(
             f"the batch was not skipped: {error}\nTo save them elsewhere, in a Delta table: --save-to "
             "LOCATION. To give them up for good: --discard-rows."
         ) from error
-    return found
 
 
 def _letters(batch: Batch, rows: Iterator[Any], start: int, message: str) -> Iterator[pa.RecordBatch]:

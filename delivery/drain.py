@@ -28,17 +28,17 @@ class Drained:
     """Result for one stream."""
 
     stream: StreamStatus
-    deliveries: int
-    batches: int
-    rows: int
-    left: int
-    """Batches that were prepared at the start and are still undelivered."""
-    failure: PenstockError | None
-    """Error of the last delivery, if it failed; also in the stream's state in the store."""
+    is_parked: bool
     error: PenstockError | None
     """Why no delivery was attempted."""
-    is_parked: bool
-    is_busy: bool
+    deliveries: int = 0
+    batches: int = 0
+    rows: int = 0
+    left: int = 0
+    """Batches that were prepared at the start and are still undelivered."""
+    failure: PenstockError | None = None
+    """Error of the last delivery, if it failed; also in the stream's state in the store."""
+    is_busy: bool = False
     """Another process delivers the stream, and has not finished in time."""
 
 
@@ -87,17 +87,7 @@ def _without_batches(stream: StreamStatus) -> Drained | None:
             return None
     except PenstockError as raised:
         error = raised
-    return Drained(
-        stream,
-        deliveries=0,
-        batches=0,
-        rows=0,
-        left=0,
-        failure=None,
-        error=error,
-        is_parked=stream.delivery.parked_at is not None,
-        is_busy=False,
-    )
+    return Drained(stream, stream.delivery.parked_at is not None, error)
 
 
 def _drain_stream(store: SqlManifestStore, context: DeliveryContext, stream: StreamStatus) -> Drained | None:
@@ -139,16 +129,15 @@ def _drain_stream(store: SqlManifestStore, context: DeliveryContext, stream: Str
     except PenstockError as raised:
         error = raised
     left = _left(store, stream, last)
-    state = store.deliveries.state(stream.key)
     return Drained(
         stream,
+        is_parked=store.deliveries.state(stream.key).parked_at is not None,
+        error=error,
         deliveries=len(reports),
         batches=sum(len(report.delivered.delivery.manifest.batches) for report in reports),
         rows=sum(report.delivered.delivery.manifest.rows for report in reports),
         left=left,
         failure=failure if left else None,
-        error=error,
-        is_parked=state.parked_at is not None,
         is_busy=left > 0 and busy_since is not None,
     )
 

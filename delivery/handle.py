@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Mapping
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ..committers.errors import ConfigurationError, PenstockError
@@ -114,9 +114,7 @@ class DeliveryHandle:
     def __enter__(self) -> DeliveryHandle:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:

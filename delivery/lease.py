@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 from ..committers.deliveries.contract import DeliveryStore, Lease
 from ..committers.errors import CommitStateUnknownError, FencedError, RetryableError
@@ -70,9 +69,7 @@ class HeldLease:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
         if self._lost is None:

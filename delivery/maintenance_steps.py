@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING
 
 from ..committers.contract import ManifestState, StreamKey
 from ..committers.errors import PenstockError
@@ -34,7 +35,6 @@ from .rewriting import GroupRewriter, InlineExecutor
 from .stream_settings import StreamSettings, build_sink
 
 if TYPE_CHECKING:
-    from ..committers.store.maintenance import SqlMaintenance
     from ..committers.store.sql import SqlManifestStore
 
 ORPHAN_GRACE = timedelta(days=7)
@@ -51,21 +51,13 @@ class StepResult:
     error: PenstockError | None = None
 
 
-class MaintenanceLog(Protocol):
-    """When each step was last done. Durable."""
-
-    def done(self) -> Mapping[str, datetime]:
-        """Return the times by step; steps that were never done are missing."""
-        ...
-
-    def note(self, step: str, at: datetime) -> None: ...
-
-
 class MaintenanceRunner:
     """The steps of one table. Each is due an interval after any process last did it.
 
     Args:
         is_wanted: whether to maintain the table; called when a step is due
+        done: returns when each step was last done; steps that were never done are missing
+        note: records durably that a step was done
         monotonic: clock in seconds, to measure the duration of a step
     """
 
@@ -73,12 +65,14 @@ class MaintenanceRunner:
         self,
         steps: Sequence[Step],
         is_wanted: Callable[[], bool],
-        log: MaintenanceLog,
+        done: Callable[[], Mapping[str, datetime]],
+        note: Callable[[str, datetime], None],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._steps = [step for step in steps if step.every_s > 0]
         self._is_wanted = is_wanted
-        self._log = log
+        self._done = done
+        self._note = note
         self._monotonic = monotonic
         self._tried_at: dict[str, datetime] = {}
         """Last attempts of this process, also failed ones, so that they are not repeated every minute."""
@@ -90,9 +84,9 @@ class MaintenanceRunner:
             until: called before each step; True leaves the remaining steps for the next call
 
         Raises:
-            RetryableError: the log cannot be read.
+            RetryableError: the store cannot be read.
         """
-        done, results = self._log.done(), list[StepResult]()
+        done, results = self._done(), list[StepResult]()
         for step in self._steps:
             if _is_within(step, done.get(step.name), now) or _is_within(
                 step, self._tried_at.get(step.name), now
@@ -110,7 +104,7 @@ class MaintenanceRunner:
             if step.decides_itself or self._is_wanted():
                 done = step.run()
                 if not until():  # otherwise the step may have ended early
-                    self._log.note(step.name, now)
+                    self._note(step.name, now)
         except PenstockError as error:
             return StepResult(step.name, self._monotonic() - start, error=error)
         return StepResult(step.name, self._monotonic() - start, done)
@@ -142,22 +136,9 @@ def maintenance_runner(
     """
     context = StoredContext(store, stream, policy, now, stop, access or TableAccess({}, {}))
     steps = destination.maintenance_steps(context)
-    is_wanted = _wanted(policy, destination.is_maintained)
-    return MaintenanceRunner(steps, is_wanted, _StoredLog(store.maintenance, stream))
-
-
-@dataclass(frozen=True, slots=True)
-class _StoredLog:
-    """A `MaintenanceLog` in the store."""
-
-    maintenance: SqlMaintenance
-    stream: StreamKey
-
-    def done(self) -> Mapping[str, datetime]:
-        return self.maintenance.done(self.stream)
-
-    def note(self, step: str, at: datetime) -> None:
-        self.maintenance.note(self.stream, step, at)
+    is_wanted = destination.is_maintained if policy.is_wanted is None else lambda: policy.is_wanted is True
+    done, note = partial(store.maintenance.done, stream), partial(store.maintenance.note, stream)
+    return MaintenanceRunner(steps, is_wanted, done, note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +194,3 @@ class StoredContext:
             for manifest in self.store.manifests(stream, ManifestState.PREPARED)
             for path in paths_of(manifest)
         }
-
-
-def _wanted(policy: MaintenancePolicy, is_ours: Callable[[], bool]) -> Callable[[], bool]:
-    return is_ours if policy.is_wanted is None else lambda: policy.is_wanted is True

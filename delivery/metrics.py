@@ -144,10 +144,8 @@ class StreamMetricsCollector(Collector):
         self._streams[store] = streams
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        now, streams = (
-            self._clock(),
-            [stream for streams in list(self._streams.values()) for stream in streams],
-        )
+        now = self._clock()
+        streams = [stream for streams in list(self._streams.values()) for stream in streams]
         for metric in STREAM_METRICS:
             values: dict[tuple[str, str], float] = {}
             for stream in streams:

@@ -199,13 +199,10 @@ class SparkExecutor:
             given = spark.createDataFrame([(pickle.dumps(group),) for group in groups], "data binary")
             done = given.coalesce(1).repartition(tasks).mapInArrow(task, "data binary").collect()
         except Exception as error:
+            what = next(iter(str(error).splitlines()), type(error).__name__)
             raise RetryableError(
-                f"Spark could not compact the files of {task.names}: {_first_line(error)}. Nothing was "
+                f"Spark could not compact the files of {task.names}: {what}. Nothing was "
                 "committed. Penstock will try again. See the job in Spark's UI. If the session's driver has "
                 "died, restart it, or set compactWith=local."
             ) from error
         return [pickle.loads(row["data"]) for row in done]  # noqa: S301  from our own tasks
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

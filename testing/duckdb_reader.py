@@ -96,12 +96,9 @@ def stored_files(connection: DuckDBPyConnection, folder: str) -> set[str]:
 
 def missing(connection: DuckDBPyConnection, paths: Iterable[str], stored: set[str]) -> list[str]:
     """Return the files that are not in storage. Those in `stored` are known to exist."""
-    return [path for path in sorted(paths) if path not in stored and not _exists(connection, path)]
-
-
-def _exists(connection: DuckDBPyConnection, path: str) -> bool:
-    """Return True if the file exists. As a pattern, because without one duckdb does not ask S3."""
-    return bool(_glob(connection, f"{glob.escape(path[:-1])}[{path[-1]}]"))
+    others = {path: f"{glob.escape(path[:-1])}[{path[-1]}]" for path in sorted(paths) if path not in stored}
+    # Asked as patterns, because without one duckdb does not ask S3.
+    return [path for path, pattern in others.items() if not _glob(connection, pattern)]
 
 
 def _glob(connection: DuckDBPyConnection, pattern: str) -> set[str]:

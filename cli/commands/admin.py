@@ -118,7 +118,7 @@ def skip(
     """
     from ..admin import check_skippable, skip_batch
     from ..output import count, print_json, print_line, record_json, stream_json, title
-    from ..skipping import SkippedRows, delivered_rows, place_of_saved
+    from ..skipping import delivered_rows, place_of_saved
 
     name, why = operator(who), checked_reason(reason)
     with opened_store(checkpoint, store, access) as opened:
@@ -126,8 +126,7 @@ def skip(
         record = check_skippable(opened, found, batch, access)
         manifest = opened.manifest(found.key, batch)
         delivered = 0 if manifest is None else delivered_rows(opened, manifest)
-        rows = SkippedRows(record.rows, delivered)
-        uri = found.key.table_uri
+        missing, uri = record.rows - delivered, found.key.table_uri
         print_line(
             f"Batch {batch} of {title(found)} has {record.rows:,} rows in {count(record.files, 'file')}. "
             + (f"{delivered:,} of them, from the first one on, are in {uri} already." if delivered else ""),
@@ -137,14 +136,14 @@ def skip(
         if not discard_rows:
             sink = place_of_saved(opened, found, access, save_to)
         where = "are lost for good" if sink is None else f"are saved in {sink.table_uri}"
-        if rows.missing:
-            what = f"The other {rows.missing:,}" if delivered else "They"
+        if missing:
+            what = f"The other {missing:,}" if delivered else "They"
             print_line(f"{what} {_is_missing(opened, found, access, uri)}: they {where}.", stderr=True)
         confirm("Give up the batch?" if sink is not None else "Give up the batch for good?", yes)
         skipped = skip_batch(opened, found, record, access, sink, name, why)
     if as_json:
         saved = None if sink is None else sink.table_uri
-        numbers = {"rows_delivered": delivered, "rows_missing": rows.missing, "saved_to": saved}
+        numbers = {"rows_delivered": delivered, "rows_missing": missing, "saved_to": saved}
         print_json({**stream_json(found), **record_json(skipped), "decision": "skip", "who": name, **numbers})
         return
     print_line(f"Skipped. If the stream is parked, resume it: penstock retry {found.key.query_id}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +12,8 @@ from . import options
 from .common import confirm, opened_store, parse_time
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from ..dead_letters import StreamLetters
 
 HELP = """
@@ -53,40 +55,30 @@ def list_letters(
 def _summary(found: StreamLetters) -> dict[str, Any]:
     from .. import output
 
-    waiting = [
-        {
-            "code": count.code,
-            "letters": count.letters,
-            "first_at": output.time_text(count.first_at),
-            "last_at": output.time_text(count.last_at),
-        }
-        for count in found.waiting
-    ]
+    waiting = [(count.code, count.letters, count.first_at, count.last_at) for count in found.waiting]
     return {
         **output.stream_json(found.stream),
         "dead_letter_uri": found.table_uri,
         "skipped_uris": found.skipped_uris,
-        "waiting": waiting,
-        "delivered": None if found.delivered is None else _by_code(found),
+        "waiting": _counts_json(waiting),
+        "delivered": None if found.delivered is None else _counts_json(_by_code(found.delivered)),
         "problem": found.problem or None,
         "sent_again": len(found.resends.names),
     }
 
 
-def _by_code(found: StreamLetters) -> list[dict[str, Any]]:
-    from .. import output
+def _by_code(delivered: pa.Table) -> Iterator[tuple[Any, ...]]:
+    times = [("refused_at", "count"), ("refused_at", "min"), ("refused_at", "max")]
+    grouped = delivered.group_by("code").aggregate(times).sort_by("code")
+    return zip(*(grouped[name].to_pylist() for name in ("code", *map("_".join, times))), strict=True)
 
-    assert found.delivered is not None
-    times = [("refused_at", "min"), ("refused_at", "max"), ("refused_at", "count")]
-    grouped = found.delivered.group_by("code").aggregate(times).sort_by("code").to_pylist()
+
+def _counts_json(counts: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    from ..output import time_text
+
     return [
-        {
-            "code": row["code"],
-            "letters": row["refused_at_count"],
-            "first_at": output.time_text(row["refused_at_min"]),
-            "last_at": output.time_text(row["refused_at_max"]),
-        }
-        for row in grouped
+        {"code": code, "letters": letters, "first_at": time_text(first_at), "last_at": time_text(last_at)}
+        for code, letters, first_at, last_at in counts
     ]
 
 
@@ -181,10 +173,7 @@ def show_letters(
         )
         return
     for letter in shown:
-        output.print_line(
-            f"{letter['id']}  {letter['state']}  {letter['refused_at']}",
-            style="bold",
-        )
+        output.print_line(f"{letter['id']}  {letter['state']}  {letter['refused_at']}", style="bold")
         output.print_line(f"  {one_line(letter['code'])}: {one_line(letter['message'])}")
         output.print_line(f"  {one_line(letter['row'])}")
     if len(shown) < len(rows):

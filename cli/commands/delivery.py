@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from ...datasource.stored.table_access import TableAccess
-from ..exit_codes import ATTENTION, FAILED
 from . import options
 
 if TYPE_CHECKING:
@@ -178,16 +177,13 @@ def metrics(
 def _report(drained: Sequence[Drained], *, as_json: bool) -> NoReturn:
     """Print what `--once` has done, and exit."""
     from ..deliver import drained_json, print_drained
-    from ..output import print_error, print_json
+    from ..output import end_with, print_json
 
     if as_json:
         print_json({"streams": [drained_json(one) for one in drained]})
     else:
         print_drained(drained)
-    errors = [one.error for one in drained if one.error is not None]
-    for error in errors:
-        print_error(error)
-    raise typer.Exit(FAILED if errors else ATTENTION if any(one.left for one in drained) else 0)
+    end_with((one.error for one in drained), is_left=any(one.left for one in drained))
 
 
 def _stores(checkpoints: list[str] | None, store: str | None, wait: bool) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...datasource.stored.table_access import TableAccess
-from ..exit_codes import ATTENTION, FAILED
 from . import options
 from .common import confirm, opened_store, utc_now
 
@@ -42,7 +41,7 @@ def recover(
     Example: `penstock recover --checkpoint /checkpoints/flights`
     """
     from ...committers.store.selection import select, select_one
-    from ..output import print_error, print_json
+    from ..output import end_with, print_json
     from ..recover import is_decoupled, print_recoveries, recover_stream
 
     with opened_store(checkpoint, store, access) as opened:
@@ -56,11 +55,8 @@ def recover(
         print_json({"streams": [recovery.to_json() for recovery in recoveries]})
     elif recoveries or not accept_table:
         print_recoveries(recoveries)
-    errors = [recovery.error for recovery in recoveries if recovery.error is not None]
-    for error in errors:
-        print_error(error)
     is_pending = any(recovery.is_pending for recovery in recoveries)
-    raise typer.Exit(FAILED if errors else ATTENTION if is_pending else 0)
+    end_with((recovery.error for recovery in recoveries), is_left=is_pending)
 
 
 def _accept_table(store: SqlManifestStore, stream: StreamStatus, access: TableAccess, yes: bool) -> None:
@@ -111,7 +107,7 @@ def gc(
     """
     from ...committers.store.selection import select
     from ..gc import by_table, clean_table, parse_grace, print_cleaned
-    from ..output import print_error, print_json
+    from ..output import end_with, print_json
 
     grace = parse_grace(older_than)
     with opened_store(checkpoint, store, access) as opened:
@@ -125,11 +121,8 @@ def gc(
     else:
         for table in cleaned:
             print_cleaned(table, utc_now(), delete=delete)
-    errors = [table.error for table in cleaned if table.error is not None]
-    for error in errors:
-        print_error(error)
     is_left = not delete and any(table.files for table in cleaned)
-    raise typer.Exit(FAILED if errors else ATTENTION if is_left else 0)
+    end_with((table.error for table in cleaned), is_left=is_left)
 
 
 def reset_query_id(

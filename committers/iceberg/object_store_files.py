@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from types import TracebackType
 from typing import Any, cast
 
 from pyarrow.fs import FileSystem
@@ -173,13 +172,8 @@ class _Upload:
     def __enter__(self) -> OutputStream:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
             self.close()
         else:
             self._content.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -14,6 +16,8 @@ from ..faults import at_point
 from .claims import Claims, check_nothing_left, check_rows
 from .harness import DestinationHarness
 from .query import Query, ids
+
+_T = TypeVar("_T")
 
 
 class ConcurrencyClaims(Claims):
@@ -46,8 +50,7 @@ class ConcurrencyClaims(Claims):
         self, query: Query, tmp_path: Path, harness: DestinationHarness, batch_id: int
     ) -> None:
         """Each has its own store, so only the destination can prevent that."""
-        barrier, errors = threading.Barrier(2), []
-        names = ("a", "b")
+        barrier, names = threading.Barrier(2), ("a", "b")
         for name in names:
             with open_store(f"sqlite:///{tmp_path}/{name}.db") as store:
                 if batch_id:
@@ -56,23 +59,13 @@ class ConcurrencyClaims(Claims):
                     query.plan(store, query.batch(0))  # which creates the table
 
         def drive(name: str) -> None:
-            try:
-                with open_store(f"sqlite:///{tmp_path}/{name}.db") as store:
-                    plan = query.plan(store, query.batch(batch_id))
-                    messages = query.write(plan, [ids(1, 2), ids(3)], run_id=f"{name}1")
-                    barrier.wait(60)
-                    query.commit(store, messages)
-            except BaseException as error:  # noqa: BLE001  shown below
-                errors.append(error)
-                barrier.abort()
+            with open_store(f"sqlite:///{tmp_path}/{name}.db") as store:
+                plan = query.plan(store, query.batch(batch_id))
+                messages = query.write(plan, [ids(1, 2), ids(3)], run_id=f"{name}1")
+                barrier.wait(60)
+                query.commit(store, messages)
 
-        drivers = [threading.Thread(target=drive, args=(name,)) for name in names]
-        for driver in drivers:
-            driver.start()
-        for driver in drivers:
-            driver.join()
-
-        assert errors == []
+        assert _errors_of(drive, names, on_error=barrier.abort) == []
         check_rows(harness, *range(batch_id), 1, 2, 3)
 
     def test_a_concurrent_driver_that_commits_first_is_noticed_by_the_commit(
@@ -178,25 +171,35 @@ class ConcurrencyClaims(Claims):
     def test_two_queries_commit_concurrently(
         self, query: Query, tmp_path: Path, harness: DestinationHarness
     ) -> None:
-        errors: list[BaseException] = []
         with open_store(f"sqlite:///{tmp_path}/first.db") as store:
             query.run(store, query.batch(0), ids(0))
 
-        def drive(query: Query, first: int) -> None:
-            try:
-                with open_store(f"sqlite:///{tmp_path}/{query.query_id}.db") as store:
-                    for batch_id in range(5):
-                        query.run(store, query.batch(batch_id), ids(first + batch_id))
-            except BaseException as error:  # noqa: BLE001  shown below
-                errors.append(error)
+        def drive(first: int) -> None:
+            query = Query(harness, f"t{first}")
+            with open_store(f"sqlite:///{tmp_path}/{query.query_id}.db") as store:
+                for batch_id in range(5):
+                    query.run(store, query.batch(batch_id), ids(first + batch_id))
 
-        drivers = [
-            threading.Thread(target=drive, args=(Query(harness, f"t{first}"), first)) for first in (100, 200)
-        ]
-        for driver in drivers:
-            driver.start()
-        for driver in drivers:
-            driver.join()
-
-        assert errors == []
+        assert _errors_of(drive, (100, 200)) == []
         check_rows(harness, 0, *range(100, 105), *range(200, 205))
+
+
+def _errors_of(
+    drive: Callable[[_T], None], drivers: Iterable[_T], on_error: Callable[[], None] = lambda: None
+) -> list[BaseException]:
+    """Run each driver in a thread of its own, and return their errors."""
+    errors = []
+
+    def run(driver: _T) -> None:
+        try:
+            drive(driver)
+        except BaseException as error:  # noqa: BLE001  the caller shows it
+            errors.append(error)
+            on_error()
+
+    threads = [threading.Thread(target=run, args=(driver,)) for driver in drivers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors

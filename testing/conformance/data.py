@@ -21,7 +21,7 @@ from ...datasource.committing import commit_batch_write
 from ...datasource.planning.plan import plan_batch_write
 from .claims import Claims, check_nothing_left, check_rows
 from .harness import DestinationHarness
-from .query import IDS, TEXTS, Plan, Query, ids, shipped, task
+from .query import TEXTS, Plan, Query, ids, shipped, task
 
 OTHER_TYPE = pa.schema([("id", pa.list_(pa.int64()))])
 SMALL = pa.schema([("id", pa.int64()), ("number", pa.int32()), ("price", pa.decimal128(9, 2))])
@@ -204,9 +204,8 @@ class DataClaims(Claims):
         self, query: Query, store: SqlManifestStore, harness: DestinationHarness
     ) -> None:
         query = Query(harness, options=harness.small_buffer, store=store)
-        query.run(
-            store, query.batch(0), pa.table({"id": [-1], "text": ["a"]}, schema=TEXTS)
-        )  # loads libraries
+        first = pa.table({"id": [-1], "text": ["a"]}, schema=TEXTS)
+        query.run(store, query.batch(0), first)  # loads libraries
         plan = query.plan(store, query.batch(1), TEXTS)
         peak = _Peak()
         tracemalloc.start()
@@ -306,11 +305,7 @@ def _plan_batch_write(query: Query, overwrite: bool = False) -> Plan:
     return shipped(plan_batch_write(query.sink(), schema, overwrite))
 
 
-def _batch_write(query: Query, *row_ids: int, overwrite: bool = False) -> None:
+def _batch_write(query: Query, row_id: int, overwrite: bool = False) -> None:
     plan = _plan_batch_write(query, overwrite)
-    assert IDS.names == ["id"]
-    messages = [
-        shipped(plan.write(ids(row_id).to_batches(), task(plan.batch, number)))
-        for number, row_id in enumerate(row_ids)
-    ]
-    commit_batch_write(query.sink(), messages)
+    message = plan.write(ids(row_id).to_batches(), task(plan.batch))
+    commit_batch_write(query.sink(), [shipped(message)])

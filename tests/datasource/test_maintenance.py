@@ -53,7 +53,7 @@ class Steps:
 
 
 class Log(dict[str, datetime]):
-    """A `MaintenanceLog` in memory."""
+    """When each step was last done, in memory."""
 
     def done(self) -> Mapping[str, datetime]:
         return dict(self)
@@ -65,7 +65,8 @@ class Log(dict[str, datetime]):
 def maintenance(
     *steps: Step, is_wanted: Callable[[], bool] = lambda: True, log: Log | None = None
 ) -> MaintenanceRunner:
-    return MaintenanceRunner(steps, is_wanted, Log() if log is None else log, monotonic=lambda: 0.0)
+    log = Log() if log is None else log
+    return MaintenanceRunner(steps, is_wanted, log.done, log.note, monotonic=lambda: 0.0)
 
 
 def test_each_step_has_an_interval_of_its_own() -> None:

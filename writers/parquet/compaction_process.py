@@ -11,7 +11,6 @@ import os
 import pickle
 import subprocess
 import sys
-from types import TracebackType
 from typing import TypeAlias, cast
 
 from ...committers.contract import DataFile
@@ -58,9 +57,7 @@ class RewriteProcess:
     def __enter__(self) -> RewriteProcess:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
 
