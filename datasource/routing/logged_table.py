@@ -82,6 +82,8 @@ class _Written:
     manifest: Manifest
     payload: Any
     letters: DeadLetters
+    dropped: int
+    """Rows that the table does not accept, and that are no dead letters."""
 
 
 class LoggedTable:
@@ -185,7 +187,10 @@ class LoggedTable:
         self._written, self._committed = None, written.manifest
         letters = _joined(written.letters, outcome.dead_letters)
         self._delete(batches, letters)
-        return replace(outcome, dead_letters=letters)
+        outcome = replace(outcome, dead_letters=letters)
+        if isinstance(outcome, Committed):
+            outcome = replace(outcome, dropped_rows=outcome.dropped_rows + written.dropped)
+        return outcome
 
     def _batches(self, manifest: Manifest) -> list[LoggedBatch]:
         return [one for one in self._manifests.batches(manifest) or () if one.files]
@@ -199,10 +204,11 @@ class LoggedTable:
         with storage_errors(attempt, batch.stream):
             writer = planned.writers.open(attempt)
         try:
-            letters = {}
+            letters, dropped = {}, 0
             for one in batches:
                 with storage_errors(attempt, batch.stream):
-                    letters[one.batch.batch_id] = self._append(one, rows, writer)
+                    letters[one.batch.batch_id], refused = self._append(one, rows, writer)
+                dropped += refused
             with storage_errors(attempt, batch.stream):
                 payload = writer.finish()
         except BaseException:
@@ -210,14 +216,16 @@ class LoggedTable:
             raise
         whole = self._table.manifest(batch, planned.content, [payload])
         whole = replace(whole, merged=manifest.merged, oldest_event_at=manifest.oldest_event_at)
-        return _Written(whole, payload, letters)
+        return _Written(whole, payload, letters, dropped)
 
     def _columns(self, batches: Sequence[LoggedBatch]) -> pa.Schema:
         """Return the columns of all batches: those of one that has fewer are NULL in its rows."""
         return pa.unify_schemas([self._log.schema(one) for one in batches])
 
-    def _append(self, batch: LoggedBatch, rows: pa.Schema, writer: TaskWriter[Any]) -> list[DeadLetter]:
-        """Write the rows of one batch; return those that the table does not accept."""
+    def _append(
+        self, batch: LoggedBatch, rows: pa.Schema, writer: TaskWriter[Any]
+    ) -> tuple[list[DeadLetter], int]:
+        """Write the rows of one batch; return those that the table does not accept, and how many are dropped."""
         letters: list[DeadLetter] = []
         refused = 0
         for partition, some in self._by_partition(batch, rows):
@@ -242,7 +250,7 @@ class LoggedTable:
         if limit is not None and letters:
             where = f"batch {batch.batch.batch_id} of {batch.batch.stream}"
             limit.check(len(letters), batch.rows, where, letters[-1])
-        return letters
+        return letters, refused
 
     def _by_partition(
         self, batch: LoggedBatch, rows: pa.Schema
