@@ -21,6 +21,7 @@ from ...committers.contract import (
     AlreadyCommitted,
     AttemptId,
     Batch,
+    Committed,
     Conflict,
     DataFiles,
     DeadLetter,
@@ -225,7 +226,7 @@ class LoggedTable:
     def _append(
         self, batch: LoggedBatch, rows: pa.Schema, writer: TaskWriter[Any]
     ) -> tuple[list[DeadLetter], int]:
-        """Write the rows of one batch; return those that the table does not accept, and how many are dropped."""
+        """Write the rows of one batch. Return those that the table refuses, and how many it drops."""
         letters: list[DeadLetter] = []
         refused = 0
         for partition, some in self._by_partition(batch, rows):
