@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import polars as pl
 import pyarrow as pa
@@ -26,8 +27,10 @@ from penstock.committers.errors import (
     SchemaMismatchError,
 )
 from penstock.committers.row_log.log import LoggedBatch, RowLog
+from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.sql import open_store
 from penstock.datasource.aws.kinesis import DESTINATION as KINESIS
+from penstock.datasource.delta.sink import DeltaTarget
 from penstock.datasource.delta.source import DeltaDataSource
 from penstock.datasource.iceberg.sink import DESTINATION as ICEBERG
 from penstock.datasource.postgres.stored import DESTINATION as POSTGRES
@@ -65,14 +68,19 @@ def test_each_table_appears_with_its_first_rows(tables: RoutedTables) -> None:
     assert tables.row_log() == []
 
 
-def test_tables_get_the_columns_as_the_query_has_them(tables: RoutedTables) -> None:
-    """Spark may send them with other Arrow types (`spark.sql.execution.arrow.useLargeVarTypes`)."""
+def test_tables_are_planned_with_the_columns_of_the_query(tables: RoutedTables) -> None:
+    """Spark may send other Arrow types (`arrow.useLargeVarTypes`), which some formats do not have."""
     rows = of_tenants(0, "a", "a", data=[b"x", None])
+    large = pa.schema([("id", pa.int64()), ("tenant", pa.large_string()), ("data", pa.large_binary())])
     query = tables.query()
     plan = query.plan(tables.store, query.batch(0), rows.schema)
-    large = pa.schema([("id", pa.int64()), ("tenant", pa.large_string()), ("data", pa.large_binary())])
     query.commit(tables.store, query.write(plan, [rows.cast(large)]))
-    assert tables.deliver().code == 0
+    plan_batch = mock.patch.object(
+        DeltaTarget, "plan_batch", autospec=True, side_effect=DeltaTarget.plan_batch
+    )
+    with plan_batch as planned:
+        assert tables.deliver().code == 0
+    assert planned.call_args.args[1] == rows.schema
     assert tables.table("a").rows() == [(0, "a", b"x"), (1, "a", None)]
 
 
@@ -224,12 +232,16 @@ def test_rows_without_a_route_are_dead_letters_once(tables: RoutedTables) -> Non
     assert shown.count("dead letters") == 1, "those of the query; the tables have none of their own"
 
 
-def test_rows_that_a_table_does_not_accept_are_dead_letters_once(tables: RoutedTables) -> None:
+@pytest.mark.parametrize("is_marked_late", [False, True])
+def test_rows_that_a_table_does_not_accept_are_dead_letters_once(
+    tables: RoutedTables, is_marked_late: bool
+) -> None:
     """Also if the delivery is killed after its commit: the store does not have them yet."""
     DeltaLake(tables.root / "lake" / "b").create(pa.schema([("id", pa.int32()), ("tenant", pa.string())]))
     query = tables.query(badRows="deadLetter", deadLetter=f"{tables.root}/letters")
     tables.run(query, 0, of_tenants(2**31 - 1, "b", "b"))
-    with crash_at("commit.landed"):
+    fails = mock.patch.object(SqlDeliveries, "finish", side_effect=RetryableError("down"))
+    with fails if is_marked_late else crash_at("commit.landed"):
         tables.deliver()
     tables.run(query, 1, of_tenants(2**31 + 1, "a"))
     for _ in range(2):
