@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions
 from tests.support.cli import Ended
 from tests.support.id_stream import write_ids
 
@@ -22,7 +22,9 @@ def test_each_row_is_once_in_the_table_that_it_names(spark: SparkSession, tmp_pa
     for number in range(FILES):
         write_ids(source / f"{number:05}.parquet", range(number * ROWS, (number + 1) * ROWS), number)
     rows = spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", 1).parquet(str(source))
-    kinds = rows.withColumn("kind", F.col("id") % KINDS).withColumn("at", F.current_timestamp())
+    kinds = rows.withColumn("kind", functions.col("id") % KINDS).withColumn(
+        "at", functions.current_timestamp()
+    )
     writer = kinds.repartition(2).writeStream.format("penstock.delta").trigger(availableNow=True)
     options = {"path": f"{tmp_path}/lake/{{kind}}/{{day}}", "routeBy": "kind, day"}
     writer.options(checkpointLocation=str(checkpoint), **options).start().awaitTermination()
