@@ -65,19 +65,8 @@ class Routes:
             SchemaMismatchError: the texts of a row cannot be in the name of a table, and the option is
                 badRows=fail. Nothing was prepared.
         """
-        found = {route_of(file) for message in messages for file in _files(message)}
-        sinks: dict[str, Sink[Any, Any]] = {}
-        tables: dict[Route, str] = {}
-        problems: dict[Route, str] = {}
-        for route in sorted(found):
-            try:
-                sink = self.sink_of(route)
-            except ConfigurationError as error:
-                problems[route] = str(error)
-                continue
-            tables[route] = sink.table_uri
-            sinks.setdefault(sink.table_uri, sink)
         batch = messages[0].committable.batch
+        sinks, tables, problems = self._named_by(messages)
         for address, other in self._spelled_otherwise(store, batch, sinks).items():
             del sinks[address]
             problems |= {
@@ -102,6 +91,23 @@ class Routes:
             for message, letters in zip(messages, refused, strict=True)
         ]
         return replace(query, targets={**query.targets, **sinks}, later=frozenset(sinks)), split
+
+    def _named_by(
+        self, messages: Sequence[CommittableMessage]
+    ) -> tuple[dict[str, Sink[Any, Any]], dict[Route, str], dict[Route, str]]:
+        """Return the sinks by address, the address of each route, and what is wrong with other routes."""
+        sinks: dict[str, Sink[Any, Any]] = {}
+        tables: dict[Route, str] = {}
+        problems: dict[Route, str] = {}
+        for route in sorted({route_of(file) for message in messages for file in _files(message)}):
+            try:
+                sink = self.sink_of(route)
+            except ConfigurationError as error:
+                problems[route] = str(error)
+                continue
+            tables[route] = sink.table_uri
+            sinks.setdefault(sink.table_uri, sink)
+        return sinks, tables, problems
 
     def _spelled_otherwise(
         self, store: SqlManifestStore, batch: Batch, sinks: Mapping[str, Sink[Any, Any]]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from pyspark.sql import SparkSession
-from pyspark.sql import functions
+from pyspark.sql import SparkSession, functions
 from tests.support.cli import Ended
 from tests.support.id_stream import write_ids
 
