@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 from pyspark.sql.types import StringType, StructField, StructType
+from servers.http_rows import HttpRows
 from tests.support.cli import Ended, penstock
 from tests.support.lakes import DeltaLake, IcebergLake
 from tests.support.postgres import PostgresTable
@@ -33,6 +34,7 @@ from penstock.datasource.aws.kinesis import DESTINATION as KINESIS
 from penstock.datasource.delta.sink import DeltaTarget
 from penstock.datasource.delta.source import DeltaDataSource
 from penstock.datasource.ducklake.sink import DESTINATION as DUCKLAKE
+from penstock.datasource.http.sink import DESTINATION as HTTP
 from penstock.datasource.iceberg.sink import DESTINATION as ICEBERG
 from penstock.datasource.postgres.stored import DESTINATION as POSTGRES
 from penstock.datasource.sink import Partitioned
@@ -280,6 +282,23 @@ def test_a_text_that_the_destination_refuses_in_a_name_is_a_bad_row(tmp_path: Pa
         found = pl.read_delta(str(letters))
         assert sorted(json.loads(row)["id"] for row in found["row"]) == [1, 3]
         assert set(found["code"]) == {"no_table"}
+
+
+def test_services_that_the_rows_name_leave_nothing_in_the_row_log(
+    tmp_path: Path, http_service: HttpRows
+) -> None:
+    """Each file of the log is for one of them."""
+    options = {"url": f"{http_service.base}/rows/{{tenant}}", "routeBy": "tenant"}
+    url = f"sqlite:///{tmp_path}/store.db"
+    with open_store(url) as store:
+        place = Place({**options, "checkpointLocation": f"{tmp_path}/checkpoint"}, HTTP)
+        query = Query(place, QUERY_ID, store=store)
+        for number in range(2):
+            query.run(store, query.batch(number), of_tenants(3 * number, "a", "b ö", "a"))
+        assert Ended("deliver", "--once", "--store", url).code == 0
+    assert sorted(http_service.ids()) == list(range(6))
+    assert {one.path for one in http_service.received()} == {"/rows/a", "/rows/b%20%C3%B6"}
+    assert not list(tmp_path.rglob("*.arrow"))
 
 
 def test_names_that_one_catalog_takes_for_the_same_are_refused(tmp_path: Path) -> None:
