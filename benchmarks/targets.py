@@ -19,8 +19,8 @@ RESULTS = {
         "Concurrent compaction does not slow down the commits of a stream, and no row is lost or doubled."
     ),
     "many_streams": (
-        "With 10,000 streams in one store, `status` and `deliver --once` take 2.4 to 4.2 s, `gc` 12 to 43 s, "
-        "and an idle delivery process 5 to 6 % of a core."
+        "With 10,000 streams in one store, `status` takes 2 to 3 s, `deliver --once` 4 s, `gc` 12 to 32 s, "
+        "and an idle delivery process 4 % of a core."
     ),
     "memory": (
         "A worker stays below 350 MB for one table partition and below 600 MB for a thousand, "
@@ -92,15 +92,6 @@ RESULTS = {
 """The result at the top of each page, by page name. Its figures are in the tables of the page."""
 
 REASONS = (
-    (
-        r"(sqlite|postgres): `status",
-        "Each of 10,000 streams is fetched, decoded and printed, 0.2 to 0.3 ms for each. The start of the "
-        "process takes half a second",
-    ),
-    (
-        r"postgres: idle delivery process",
-        "With SQLite the target is met; the driver of Postgres needs more time to decode the same rows",
-    ),
     (
         r"2 cores: penstock\.\w+, times as fast as parquet",
         "JVM and Python share the cores. The conversion of the rows to Arrow and their transfer to Python "

@@ -31,6 +31,8 @@ from ..delivery.listeners import version_json
 from .exit_codes import ATTENTION, FAILED
 
 FILES_SHOWN = 10
+INDENTED_MAX = 500
+"""JSON with a longer list is on one line."""
 PIPED_WIDTH = 10_000
 """Width of output that does not go to a terminal: nothing is folded, unless $COLUMNS is set."""
 
@@ -43,8 +45,12 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print JSON. URLs are shown without credentials, which earlier versions have stored."""
-    sys.stdout.write(json.dumps(_masked(value), indent=2) + "\n")
+    """Print JSON. URLs are shown without credentials, which earlier versions have stored.
+
+    A long list is not indented: that takes several times as long, and nobody reads it without a program.
+    """
+    is_long = any(isinstance(one, list) and len(one) > INDENTED_MAX for one in value.values())
+    sys.stdout.write(json.dumps(_masked(value), indent=None if is_long else 2) + "\n")
 
 
 def _masked(value: Any) -> Any:

@@ -20,7 +20,7 @@ from .service import TRANSIENT_ERRORS, DeliveryService, Pauses
 
 logger = get_logger(__name__)
 
-POLL_INTERVAL_S = 0.1
+POLL_INTERVAL_S = 0.5
 """Seconds between two checks whether a service has ended."""
 
 

@@ -30,7 +30,7 @@ PAUSE_S, PAUSE_S_MAX = 1.0, 30.0
 IDLE_S_MAX = 5.0
 """Pause after attempts that delivered nothing: Spark's commit log does not contain the due batches yet."""
 TRANSIENT_ERRORS = (RetryableError, CommitStateUnknownError)
-READING_SHARE = 0.02
+READING_SHARE = 0.01
 """Most of the time that the process spends on reading all streams, which thousands of them make slow. In
 between it reads those with prepared batches.
 """

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -14,6 +17,10 @@ if TYPE_CHECKING:
     from ...committers.store.sql import SqlManifestStore
     from ...committers.store.status import StreamStatus
     from ...datasource.stored.table_access import TableAccess
+
+
+COLLECT_AFTER = 100_000
+"""New objects after which Python looks for garbage, by default 700."""
 
 
 def opened_store(
@@ -41,6 +48,19 @@ def opened_store(
         if unknown:
             print_line(f"Warning: {unknown}", stderr=True)
     return opened
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Collect garbage rarely. Thousands of streams are many objects and no garbage: Python would visit all of
+    them again and again, which takes a tenth of the time of a command that lists them.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(COLLECT_AFTER, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def one_stream(store: SqlManifestStore, name: str | None) -> StreamStatus:

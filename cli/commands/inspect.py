@@ -10,7 +10,7 @@ from ...committers.errors import ConfigurationError, TableChangedError
 from ...datasource.stored.table_access import TableAccess
 from ..exit_codes import ATTENTION
 from . import options
-from .common import opened_store, utc_now
+from .common import opened_store, rare_collections, utc_now
 
 if TYPE_CHECKING:
     from ...committers.store.sql import SqlManifestStore
@@ -35,6 +35,23 @@ def status(
 
     Example: `penstock status --checkpoint /checkpoints/flights --table`
     """
+    with rare_collections():
+        needs_attention = _print_status(
+            access, stream, checkpoint, store, reads_tables=table, as_json=as_json
+        )
+    raise typer.Exit(ATTENTION if needs_attention else 0)
+
+
+def _print_status(
+    access: TableAccess,
+    stream: str | None,
+    checkpoint: str | None,
+    store: str | None,
+    *,
+    reads_tables: bool,
+    as_json: bool,
+) -> bool:
+    """Return True if a table has changed or a skipped batch is not acknowledged."""
     from ...committers.store.selection import select
     from .. import delivery_output, output, status_output
     from ..routed_status import Row, rows_of
@@ -46,7 +63,7 @@ def status(
             (
                 row.stream,
                 row.stream.written,
-                _table_status(opened, row.stream, access) if table and not row.tables else None,
+                _table_status(opened, row.stream, access) if reads_tables and not row.tables else None,
             )
             for row in listed
         ]
@@ -83,8 +100,7 @@ def status(
     ]
     for found, problem in problems:
         output.print_line(f"{found.key}: {problem}", style="red", stderr=True)
-    is_skipped = any(found.skipped.unacknowledged for found in chosen)
-    raise typer.Exit(ATTENTION if problems or is_skipped else 0)
+    return bool(problems) or any(found.skipped.unacknowledged for found in chosen)
 
 
 def _table_status(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Row
 
 from ..contract import AbortedBy, Batch, Manifest, ManifestState, StreamKey
@@ -77,8 +78,21 @@ def to_record(stream: StreamKey, row: Row[Any]) -> DeliveryRecord:
 # Leases ---------------------------------------------------------------------------------------------
 
 
+# Built once, see `manifest_queries`.
+_FIND_LEASE = sa.select(leases).where(leases.c.stream_id == sa.bindparam("given_stream"))
+
+
+def _put_lease(insert: Any) -> Any:
+    statement = insert(leases)
+    changed = {name: statement.excluded[name] for name in ("holder", "fence", "expires_at")}
+    return statement.on_conflict_do_update(index_elements=["stream_id"], set_=changed)
+
+
+_PUT_LEASE = {"sqlite": _put_lease(sqlite.insert), "postgresql": _put_lease(postgresql.insert)}
+
+
 def find_lease(connection: Connection, stream_id: int) -> Row[Any] | None:
-    return connection.execute(sa.select(leases).where(leases.c.stream_id == stream_id)).one_or_none()
+    return connection.execute(_FIND_LEASE, {"given_stream": stream_id}).one_or_none()
 
 
 def is_held_by_another(row: Row[Any] | None, holder: str, now: datetime) -> bool:
@@ -88,9 +102,8 @@ def is_held_by_another(row: Row[Any] | None, holder: str, now: datetime) -> bool
 
 
 def put_lease(connection: Connection, stream_id: int, holder: str, fence: int, expires_at: datetime) -> None:
-    values = {"holder": holder, "fence": fence, "expires_at": expires_at}
-    statement = queries.insert_into(connection, leases).values(stream_id=stream_id, **values)
-    connection.execute(statement.on_conflict_do_update(index_elements=["stream_id"], set_=values))
+    values = {"stream_id": stream_id, "holder": holder, "fence": fence, "expires_at": expires_at}
+    connection.execute(_PUT_LEASE[connection.dialect.name], values)
 
 
 def release_lease(connection: Connection, stream_id: int, lease: Lease) -> None:

@@ -18,6 +18,7 @@ from .database import Database
 from .delivery_queries import DeliveryPhase
 from .tables import (
     IS_PREPARED,
+    UtcDateTime,
     compactions,
     contents,
     dead_letters,
@@ -45,38 +46,22 @@ def prune(
             stream_id = queries.lock_stream(connection, stream)
             if stream_id is None:
                 return pruned
-            batch_ids = _prunable(connection, stream_id, older_than, keep)
+            given = {"given_stream": stream_id, "given_time": older_than}
+            batch_ids = list(connection.scalars(_PRUNABLE, {**given, "given_number": keep}))
             _delete_batches(connection, stream_id, batch_ids)
             if not batch_ids:
-                _delete_deliveries(connection, stream_id, older_than)
-                _delete_runs(connection, stream_id, older_than)
+                connection.execute(_DELETE_DELIVERIES, given)
+                connection.execute(_DELETE_RUNS, given)
                 return pruned
         pruned += len(batch_ids)
     return pruned
 
 
-def _prunable(connection: Connection, stream_id: int, older_than: datetime, keep: int) -> list[int]:
-    is_of_stream = manifests.c.stream_id == stream_id
-    newest = sa.select(sa.func.max(manifests.c.batch_id)).where(is_of_stream).scalar_subquery()
-    beyond = sa.select(manifests.c.batch_id).where(is_of_stream).order_by(manifests.c.batch_id.desc())
-    first_beyond = beyond.offset(keep).limit(1).scalar_subquery()
-    is_done = manifests.c.state.in_((ManifestState.COMMITTED.value, ManifestState.ABORTED.value))
-    is_skipped = sa.func.coalesce(manifests.c.aborted_by, "") == AbortedBy.SKIP.value  # kept for `status`
-    is_old = sa.or_(manifests.c.finished_at < older_than, manifests.c.batch_id <= first_beyond)
-    query = sa.select(manifests.c.batch_id).select_from(
-        manifests.outerjoin(deliveries, deliveries.c.id == manifests.c.delivery_id)
-    )
-    query = query.where(
-        is_of_stream,
-        is_done,
-        is_old,
-        sa.not_(is_skipped),
-        manifests.c.batch_id < newest,
-        _is_unneeded(),
-        sa.not_(_has_letters()),
-    )
-    query = query.order_by(manifests.c.batch_id).limit(BATCHES_AT_ONCE)
-    return list(connection.scalars(query))
+# Built once: each stream is pruned every hour, also if nothing has changed, and building these statements
+# costs as much as running them.
+_STREAM = sa.bindparam("given_stream", type_=sa.Integer)
+_BEFORE = sa.bindparam("given_time", type_=UtcDateTime)
+_KEEP = sa.bindparam("given_number", type_=sa.BigInteger)
 
 
 def _is_unneeded() -> sa.ColumnElement[bool]:
@@ -96,6 +81,29 @@ def _has_letters() -> sa.ColumnElement[bool]:
     return sa.and_(manifests.c.state == ManifestState.COMMITTED.value, waits)
 
 
+def _prunable() -> sa.Select[int]:
+    is_of_stream = manifests.c.stream_id == _STREAM
+    newest = sa.select(sa.func.max(manifests.c.batch_id)).where(is_of_stream).scalar_subquery()
+    beyond = sa.select(manifests.c.batch_id).where(is_of_stream).order_by(manifests.c.batch_id.desc())
+    first_beyond = beyond.offset(_KEEP).limit(1).scalar_subquery()
+    is_done = manifests.c.state.in_((ManifestState.COMMITTED.value, ManifestState.ABORTED.value))
+    is_skipped = sa.func.coalesce(manifests.c.aborted_by, "") == AbortedBy.SKIP.value  # kept for `status`
+    is_old = sa.or_(manifests.c.finished_at < _BEFORE, manifests.c.batch_id <= first_beyond)
+    query = sa.select(manifests.c.batch_id).select_from(
+        manifests.outerjoin(deliveries, deliveries.c.id == manifests.c.delivery_id)
+    )
+    query = query.where(
+        is_of_stream,
+        is_done,
+        is_old,
+        sa.not_(is_skipped),
+        manifests.c.batch_id < newest,
+        _is_unneeded(),
+        sa.not_(_has_letters()),
+    )
+    return query.order_by(manifests.c.batch_id).limit(BATCHES_AT_ONCE)
+
+
 def _delete_batches(connection: Connection, stream_id: int, batch_ids: list[int]) -> None:
     if not batch_ids:
         return
@@ -106,8 +114,8 @@ def _delete_batches(connection: Connection, stream_id: int, batch_ids: list[int]
     connection.execute(sa.update(streams).where(*is_less).values(pruned_up_to=batch_ids[-1]))
 
 
-def _delete_deliveries(connection: Connection, stream_id: int, older_than: datetime) -> None:
-    """Delete deliveries that have no batches left, and abandoned ones by age."""
+def _delete_deliveries() -> sa.Delete:
+    """Deletes deliveries that have no batches left, and abandoned ones by age."""
     has_batches = (
         sa.exists()
         .where(manifests.c.stream_id == deliveries.c.stream_id)
@@ -118,19 +126,22 @@ def _delete_deliveries(connection: Connection, stream_id: int, older_than: datet
     is_abandoned = deliveries.c.state == DeliveryPhase.ABANDONED.value
     is_done = sa.or_(
         sa.and_(is_committed, sa.not_(has_batches)),
-        sa.and_(is_abandoned, deliveries.c.finished_at < older_than),
+        sa.and_(is_abandoned, deliveries.c.finished_at < _BEFORE),
     )
-    connection.execute(sa.delete(deliveries).where(deliveries.c.stream_id == stream_id, is_done))
+    return sa.delete(deliveries).where(deliveries.c.stream_id == _STREAM, is_done)
 
 
-def _delete_runs(connection: Connection, stream_id: int, older_than: datetime) -> None:
-    """Delete runs that were superseded before `older_than`.
+def _delete_runs() -> sa.Delete:
+    """Deletes runs that were superseded before the given time.
 
     The time of their own claim does not matter: a run superseded a minute ago may have claimed a year ago.
     """
-    is_old = (runs.c.stream_id == stream_id, runs.c.claimed_at < older_than)
+    is_old = (runs.c.stream_id == _STREAM, runs.c.claimed_at < _BEFORE)
     successor = sa.select(sa.func.max(runs.c.fence)).where(*is_old).scalar_subquery()
-    connection.execute(sa.delete(runs).where(runs.c.stream_id == stream_id, runs.c.fence < successor))
+    return sa.delete(runs).where(runs.c.stream_id == _STREAM, runs.c.fence < successor)
+
+
+_PRUNABLE, _DELETE_DELIVERIES, _DELETE_RUNS = _prunable(), _delete_deliveries(), _delete_runs()
 
 
 MERGED = "batches whose merged files are not deleted yet (the delivery process does so after an hour)"

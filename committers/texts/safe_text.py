@@ -46,7 +46,9 @@ def without_credentials(text: str) -> str:
     A password may contain any character except whitespace: everything up to the last @ of the word is masked,
     unless the host has a port.
     """
-    return _PARAMETER.sub(rf"\1{MASK}", _URL.sub(_masked, text))
+    if "://" in text:
+        text = _URL.sub(_masked, text)
+    return _PARAMETER.sub(rf"\1{MASK}", text) if "=" in text else text
 
 
 def _masked(url: re.Match[str]) -> str:

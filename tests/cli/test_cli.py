@@ -272,6 +272,17 @@ def test_status_shows_pending_batches_and_committed_rows(local_lake: Lake) -> No
     assert "Committed 4 rows, " in words
 
 
+@pytest.mark.parametrize(("entries", "lines"), [(500, 505), (501, 1)])
+def test_a_long_list_is_not_indented_in_json(
+    entries: int, lines: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To indent 10,000 streams would take longer than to read them."""
+    output.print_json({"store": "s", "streams": ["x"] * entries})
+    shown = capsys.readouterr().out
+    assert json.loads(shown)["streams"] == ["x"] * entries
+    assert shown.count("\n") == lines
+
+
 @pytest.mark.parametrize(
     ("command", "path"),
     [
