@@ -11,7 +11,16 @@ import pytest
 from deltalake import DeltaTable
 from servers.http_rows import HttpRows
 from tests.support.cli import Ended
-from tests.support.dead_letters import BAD, EVERY_KIND, EVERY_TABLE, KINDS, Letters, letters_of, rows_with
+from tests.support.dead_letters import (
+    BAD,
+    CRAFTED,
+    EVERY_KIND,
+    EVERY_TABLE,
+    KINDS,
+    Letters,
+    letters_of,
+    rows_with,
+)
 from tests.support.lakes import DeltaLake, IcebergLake
 from tests.support.postgres import PostgresTable
 
@@ -119,7 +128,7 @@ def test_resend_adds_each_row_once(letters: Letters, http_server: HttpRows) -> N
     assert letters.bad_ids() == [3, 7], "they stay in the dead-letter table"
 
 
-@pytest.mark.parametrize("damage", [b"noise", None], ids=["noise", "NULL"])
+@pytest.mark.parametrize("damage", [b"noise", None, CRAFTED], ids=["noise", "NULL", "offsets"])
 def test_resend_leaves_out_what_is_damaged_in_the_table(
     letters: Letters, http_server: HttpRows, damage: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import struct
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -24,7 +23,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from servers.http_rows import HttpRows
 from servers.redis import RedisServer
 from tests.support.cli import Ended
-from tests.support.dead_letters import BAD, EVERY_KIND, KINDS, ROWS, Letters, letters_of, rows_with
+from tests.support.dead_letters import BAD, CRAFTED, EVERY_KIND, KINDS, ROWS, Letters, letters_of, rows_with
 from tests.support.lakes import DeltaLake
 from tests.support.request_streams import Service
 
@@ -103,11 +102,6 @@ def test_a_crash_of_a_driver_leaves_each_dead_letter_once(
     letters.run(1, rows_with(11, 12))
 
     letters.check(1, 2, 3, 7, 8, 11, 12)
-
-
-LONG = dead_letters.dead_letter(pa.record_batch({"name": ["x" * 4321]}), "write", 0, 0, "", "").content
-HEAD, _, TAIL = LONG.rpartition(struct.pack("<2i", 0, 4321))
-CRAFTED = HEAD + struct.pack("<2i", 0, 2**31 - 1) + TAIL
 
 
 @pytest.mark.parametrize("damage", [b"", b"noise", CRAFTED], ids=["empty", "noise", "offsets"])

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from unittest.mock import Mock
 
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
 from penstock.committers.contract import StreamKey
-from penstock.committers.errors import RetryableError
+from penstock.committers.errors import RetryableError, StoreFailedError
 from penstock.committers.store.sql import open_store
+from penstock.datasource import committing
+from penstock.datasource.delta.options import DeltaOptions
+from penstock.datasource.delta.sink import DeltaSink
+from penstock.datasource.planning import plan
+from penstock.datasource.query import Query
 from penstock.datasource.stores import OPEN_S_MAX, STORES_MAX, StoreCache
 
 STREAM = StreamKey("q", "/t")
@@ -100,3 +108,32 @@ def test_open_stores_are_bounded(tmp_path: Path) -> None:
             pass
     with cache.borrow(url(tmp_path, "first.db")) as again:
         assert again is not first
+
+
+COLUMNS = StructType([StructField("id", LongType())])
+
+
+@pytest.mark.parametrize(
+    ("module", "call"),
+    [
+        (plan, lambda query: plan.plan_stream_batch(query, COLUMNS, False)),
+        (committing, lambda query: committing.commit_stream_batch(query, [])),
+    ],
+    ids=["planner", "commit"],
+)
+def test_planner_and_commit_wait_for_the_store_as_long_as_the_query_says(
+    module: ModuleType, call: Callable[[Query], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query.of(DeltaSink(DeltaOptions(path=f"{tmp_path}/t", store=url(tmp_path), store_wait_s=7)))
+    borrow = Mock(side_effect=StoreFailedError("down"))
+    monkeypatch.setattr(module, "borrow_store", borrow)
+    monkeypatch.setattr(plan, "open_checkpoint", Mock())
+    monkeypatch.setattr(plan, "check_apart_from_source", Mock())
+    with pytest.raises(StoreFailedError):
+        call(query)
+    borrow.assert_called_once_with(url(tmp_path), 7)
+
+
+def test_a_store_that_was_borrowed_waits(tmp_path: Path) -> None:
+    with StoreCache().borrow(url(tmp_path), 7) as store:
+        assert store._database.patience.wait_s == 7

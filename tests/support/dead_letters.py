@@ -6,6 +6,7 @@ Bad rows have NULL in a NOT NULL column of a table, or an id that an HTTP servic
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.support.lakes import DeltaLake, IcebergLake, LakeTable, rows
 from tests.support.postgres import PostgresTable
 from tests.support.request_streams import Service
 
+from penstock.committers.dead_letters import dead_letter
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance.deliveries import deliver
 from penstock.testing.conformance.query import Messages, Query
@@ -50,6 +52,12 @@ EVERY_TABLE = pytest.mark.parametrize(
     indirect=True,
 )
 """Each kind of dead-letter table that commands read."""
+
+
+_LONG = dead_letter(pa.record_batch({"name": ["x" * 4321]}), "write", 0, 0, "", "").content
+_HEAD, _, _TAIL = _LONG.rpartition(struct.pack("<2i", 0, 4321))
+CRAFTED = _HEAD + struct.pack("<2i", 0, 2**31 - 1) + _TAIL
+"""A dead letter whose offsets are far behind its values: Arrow itself would read memory of the process."""
 
 
 def rows_with(*ids: int) -> pa.Table:
