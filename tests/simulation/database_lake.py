@@ -39,6 +39,7 @@ from penstock.committers.dead_letters import COMMITTING, dead_letter
 from penstock.committers.errors import CommitStateUnknownError, RetryableError, TableChangedError
 from penstock.committers.file_tables.file_manifests import FileManifests
 from penstock.committers.file_tables.files import TableFiles
+from penstock.committers.protocol.decision import is_in_table
 from penstock.committers.protocol.token_check import is_committed
 from penstock.committers.target import CheckToken
 from penstock.writers.parquet.file_names import parse_file_name
@@ -199,7 +200,11 @@ class DatabaseTarget:
         return self._read("token", lambda: self._lake.tokens.get(query_id))
 
     def missing(self, manifest: Manifest) -> Sequence[str]:
-        return self._lake.files.missing(list(self._lake.paths_of(manifest)))
+        """None if another process has just committed them, which drops them."""
+        missing = self._lake.files.missing(list(self._lake.paths_of(manifest)))
+        if missing and is_in_table(self.token(manifest.batch.stream.query_id), manifest.batch):
+            return []
+        return missing
 
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
         lake, seen = self._lake, self.token(manifest.batch.stream.query_id)

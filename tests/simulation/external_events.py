@@ -430,6 +430,22 @@ class ExternalEvents:
             store = self.world.new_store()
         self.world.queries.append(Query(self.world, checkpoint, store))
 
+    # The targets
+
+    def new_target(self) -> None:
+        """The query is started anew, with this target."""
+        query = self.world.queries[0]
+        self._stop_drivers()
+        self.target.first_batch = query.checkpoint.next_batch()
+        query.start(self.world.random_start(query))
+
+    def left_target(self) -> None:
+        """The query is started anew, without this target."""
+        query = self.world.queries[0]
+        self._stop_drivers()
+        self.target.end_batch = query.checkpoint.next_batch()
+        query.start(self.world.random_start(query))
+
     def _stop_drivers(self) -> None:
         for query in self.world.queries:
             for driver in query.drivers:

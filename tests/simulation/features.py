@@ -5,11 +5,17 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-FEATURES = ("letters", "keys")
+FEATURES = ("letters", "keys", "new_target", "left_target")
 """
-letters    each destination refuses some rows for good, which become dead letters
-keys       services keep the last row of each key (the option `keys`)
+letters      each destination refuses some rows for good, which become dead letters
+keys         services keep the last row of each key (the option `keys`)
+new_target   the query is started with one target more (newTarget=allow)
+left_target  the query is started without one of its targets
 """
+
+
+CHANGES = ("new_target", "left_target")
+"""Of the targets of a query that runs already."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ def features_in(seed: int, kinds: tuple[str, ...]) -> frozenset[str]:
     Only a database refuses rows in the commit: most of its histories have such rows.
     """
     rng = random.Random(f"features of {seed}")
-    chance = rng.random()
-    if chance < (2 / 3 if "database" in kinds else 1 / 4):
+    if rng.random() < (2 / 3 if "database" in kinds else 1 / 4):
         return frozenset({"letters"})
-    return frozenset({"keys"} if chance > 3 / 4 and kinds[0] == "requests" else ())
+    others = [*(["keys"] if kinds[0] == "requests" else []), *(CHANGES if len(kinds) > 1 else [])]
+    return frozenset({rng.choice(others)} if others and rng.random() < 1 / 2 else ())

@@ -69,6 +69,7 @@ EXPIRY = "committers/iceberg/expiry.py::SnapshotExpiry"
 TWO_PHASE = "committers/protocol/two_phase.py::TwoPhaseCommitter"
 DECOUPLED = "committers/protocol/decoupled.py::DecoupledCommitter"
 DELIVERING = "committers/protocol/decoupled.py::DeliveringCommitter"
+NEW_TARGET = "datasource/planning/new_target.py"
 PLANNING = "datasource/planning/plan.py"
 COMMITTING = "datasource/committing.py"
 PREPARATION = "committers/protocol/preparing.py::Preparation"
@@ -192,6 +193,41 @@ MUTATIONS: dict[str, Mutation] = {
         "takes a batch for done that an earlier run has prepared and not delivered",
         without(f"{DELIVERING}.confirm_skipped", "self._deliver("),
         targets=3,
+    ),
+    # Targets that come and go
+    "a new target may start in the middle": Mutation(
+        "takes the batches that it does not get for lost",
+        instead(
+            f"{NEW_TARGET}::can_start_with",
+            "any((record is not None and (not record.awaits_replay) for record in before))",
+            "False",
+        ),
+        targets=2,
+        features=("new_target",),
+    ),
+    "newTarget=allow": Mutation(
+        "refuses the target anyway",
+        never(f"{NEW_TARGET}::_accept", "sink.options.new_target is NewTarget.ALLOW"),
+        targets=2,
+        features=("new_target",),
+    ),
+    "a new target may start in the middle, when its batch is prepared": Mutation(
+        "asks for the batch before in its table",
+        never(f"{DECOUPLED}._check_follows_table", "self._may_start_with(batch)"),
+        needs=("decoupled",),
+        targets=2,
+        features=("new_target",),
+    ),
+    "a target is new only if another one has the batch before": Mutation(
+        "goes on in a table that has lost batches with the store",
+        instead(
+            f"{NEW_TARGET}::can_start_with",
+            "any((record is not None and (not record.awaits_replay) for record in before))",
+            "True",
+        ),
+        needs=("decoupled",),
+        events=("lose_store",),
+        targets=2,
     ),
     # Dead letters
     "dead letters of a commit are stored with its mark": Mutation(

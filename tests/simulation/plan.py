@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tests.simulation.scheduler import Hazards
@@ -21,6 +22,11 @@ DELIVERY_EVENTS = ("skip", "park", "abort", "recover")
 
 EVENTS_OF_TARGETS = ("lose_record",)
 """And where the query has several targets."""
+
+EVENTS_WITHOUT_REPLAYS = frozenset(
+    {"append", "compact", "expire", "recover", "collect_garbage", "back_up_store", "deliver", "park", "skip"}
+)
+"""Those that change no checkpoint, and after which no batch has to be written again."""
 
 EVENT_NAMES = frozenset({*EVENTS, *DELIVERY_EVENTS, *EVENTS_OF_TARGETS, "deliver"})
 """What `--events` takes."""
@@ -126,8 +132,14 @@ class Plan:
     def keeping_store(self) -> Plan:
         """What can happen if the store has what is nowhere else: the token of a service, or dead letters."""
         lost = {"lose_store", "restore_store"} | (set() if self.has_shared_store else {"copy_checkpoint"})
-        events = tuple([name for name in self.events if name not in lost])
-        return replace(self, events=events, event_count=self.event_count if events else 0)
+        return self._with([name for name in self.events if name not in lost])
+
+    def keeping_batches(self) -> Plan:
+        """What can happen if it must be known which batches a target gets."""
+        return self._with([name for name in self.events if name in EVENTS_WITHOUT_REPLAYS])
+
+    def _with(self, events: Sequence[str]) -> Plan:
+        return replace(self, events=tuple(events), event_count=self.event_count if events else 0)
 
     def with_targets(self, rng: random.Random) -> Plan:
         """The same plan for a query with several targets."""

@@ -92,7 +92,7 @@ class Query:
             self._accept_loss()
         driver = Driver(
             world.scheduler,
-            query_of(world.targets, is_decoupled=start.is_decoupled),
+            query_of([one for one in world.targets if one.is_in_query], is_decoupled=start.is_decoupled),
             self.connect(),
             self.checkpoint,
             start,
@@ -164,7 +164,8 @@ class Query:
             driver = self.start(start, is_mortal=False)
             self._deliver_rest(partial(has_ended, driver))
             self.is_exhausted = driver.error is None and not self.is_stuck
-            settings = [StreamSettings.parse(self.store.settings(stream.key)) for stream in self.streams]
+            started = [stream for stream in self.streams if stream.target.is_in_query]
+            settings = [StreamSettings.parse(self.store.settings(stream.key)) for stream in started]
             self.is_overridden = start.is_decoupled and not all(one.is_decoupled for one in settings)
             if self.is_exhausted or (self.is_refused and not self.has_lost_batches) or self.problems:
                 return

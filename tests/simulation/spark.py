@@ -225,9 +225,9 @@ class Driver:
     def _run_tasks(self, plan: BatchPlan, batch_id: int) -> list[CommittableMessage]:
         """The messages in the order of the partitions, one of each."""
         ids, count = self.checkpoint.ids(batch_id), self.start.partitions
-        parts: list[Any] = [ids[partition::count] for partition in range(count)]
+        parts: list[Sequence[int]] = [ids[partition::count] for partition in range(count)]
         if any(isinstance(lake, RequestSimLake) and lake.is_keyed for lake in self.lakes.values()):
-            parts = by_key(ids, count)
+            parts = list(by_key(ids, count))
         tasks = [Task(self, plan, batch_id, partition, part) for partition, part in enumerate(parts)]
         for task in tasks:
             task.try_again()

@@ -48,7 +48,21 @@ class SimulatedTarget:
     options: FileTableOptions
     """Of a coupled start."""
     decoupled_options: FileTableOptions
+    first_batch: int | None = 0
+    """None: the query does not have it yet."""
+    end_batch: int | None = None
+    """The first batch that was not prepared, or not for sure, when the query was started without it."""
     events: ExternalEvents = field(init=False)
+
+    @property
+    def is_in_query(self) -> bool:
+        """Is the query started with it now?"""
+        return self.first_batch is not None and self.end_batch is None
+
+    def gets(self, batch_id: int) -> bool:
+        """Do the rows of the batch have to be there?"""
+        is_started = self.first_batch is not None and self.first_batch <= batch_id
+        return is_started and (self.end_batch is None or batch_id < self.end_batch)
 
     @property
     def is_decoupled_always(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from tests.simulation.deliveries import DeliveryProcess
 from tests.simulation.external_events import ExternalEvents
-from tests.simulation.features import SEED_CHOOSES, Chosen, features_in
+from tests.simulation.features import CHANGES, SEED_CHOOSES, Chosen, features_in
 from tests.simulation.lake import TableContents
 from tests.simulation.lakes import SimulatedLake
 from tests.simulation.manifest_store import SimulatedStore
@@ -71,6 +71,9 @@ from penstock.datasource.planning import plan as planning
 from penstock.datasource.planning.backlog import wait_for_delivery
 from penstock.datasource.planning.decoupled_planning import with_retry
 from penstock.testing.invariant import Observation, find_problems
+
+LOOKS_MAX = 20
+"""For batches, before the targets change."""
 
 HISTORY_MAX = 100
 """Batches: more than any history has."""
@@ -132,17 +135,24 @@ class World:
         features = features_in(seed, kinds) if chosen.features is None else chosen.features
         if "requests" in kinds[1:] or "letters" in features:
             self.plan = self.plan.keeping_store()
+        self.change = next((name for name in CHANGES if name in features), None)
+        if self.change is not None:
+            self.plan = self.plan.keeping_batches()
         self.scheduler.stickiness = self.plan.stickiness
         lakes = lakes_of(make_lake, self.plan, self.scheduler, count, features)
         # After a lost store, a table without rows cannot be told from one that is new to the query.
-        new_target = NewTarget.ALLOW if self.plan.loses_store else NewTarget.REFUSE
+        may_be_new = self.plan.loses_store or "new_target" in features
+        new_target = NewTarget.ALLOW if may_be_new else NewTarget.REFUSE
         bad_rows = BadRows.DEAD_LETTER if "letters" in features else BadRows.FAIL
         options = FileTableOptions(commit_attempts_max=6, new_target=new_target, bad_rows=bad_rows)
         of_delivery = self.plan.delivery.options if self.plan.delivery is not None else DECOUPLED
         of_delivery = replace(of_delivery, bad_rows=bad_rows)
+        of_delivery = replace(of_delivery, new_target=new_target)
         self.targets = targets_of(lakes, options, of_delivery)
         for target in self.targets:
             target.events = ExternalEvents(self, target)
+        if "new_target" in features:
+            self.targets[-1].first_batch = None
         self.backups: dict[int, Any] = {}
         """Of the stores, by their ids."""
         self.delivery_processes: list[Actor] = []
@@ -247,6 +257,8 @@ class World:
             organizers.append(scheduler.spawn("delivering", self._start_delivering, is_mortal=False))
         if self.plan.events:
             organizers.append(scheduler.spawn("events", self._cause_events, is_mortal=False))
+        if self.change is not None:
+            organizers.append(scheduler.spawn("targets", self._change_targets, is_mortal=False))
         return organizers
 
     def _start_drivers(self) -> None:
@@ -313,6 +325,20 @@ class World:
             able = [target for target in self.targets if can(target.lake, name)]
             target = rng.choice(able) if len(self.targets) > 1 else able[0]
             target.events.act(name)
+
+    def _change_targets(self) -> None:
+        """Of a query that has some batches. One that sends in its commits is not left: nobody delivers."""
+        scheduler, checkpoint = self.scheduler, self.queries[0].checkpoint
+        scheduler.sleep(scheduler.rng.choice((1.0, 10.0, MINUTE_S)))
+        for _ in range(LOOKS_MAX):
+            if len(checkpoint.commits) > scheduler.rng.randint(0, 2):
+                break
+            scheduler.sleep(3.0)
+        target = self.targets[-1]
+        is_sent_in_commit = target.is_decoupled_always and self.may_send_in_commit
+        if self.change is not None and not (self.change == "left_target" and is_sent_in_commit):
+            scheduler.step("targets:", self.change)
+            getattr(target.events, self.change)()
 
     def new_store(self) -> SimulatedStore:
         return self._make_store(clock_of(self.scheduler))
@@ -386,7 +412,7 @@ class World:
 
     def _check_target(self, target: SimulatedTarget) -> Iterator[str]:
         if not target.lake.exists:
-            if any(query.checkpoint.commits for query in self.queries):
+            if any(map(target.gets, self._logged_batches())):
                 yield "there is no table"
             return
         seen, streams = target.lake.contents(), target.events.streams
@@ -395,6 +421,7 @@ class World:
         yield from self._check_letters(target, seen.rows, letters)
         seen = replace(seen, rows=seen.rows + letters)
         yield from find_problems(self._observe(target, seen))
+        yield from self._check_batches(target, seen.rows)
         yield from self._check_logged_batches(streams, seen.rows)
         yield from self._check_committed_batches(streams, seen.rows)
         yield from self._check_store(target.lake, streams, seen.added)
@@ -412,10 +439,31 @@ class World:
         if strange := sorted(row_id for row_id in letters if not refuses(row_id)):
             yield f"rows {strange} are accepted, and dead letters"
 
+    def _logged_batches(self) -> set[int]:
+        return {batch_id for query in self.queries for batch_id in query.checkpoint.commits}
+
+    def _ids_outside(self, target: SimulatedTarget) -> set[int]:
+        """The rows of batches from before it was a target, or since."""
+        if self.change is None:
+            return set()
+        checkpoint = self.queries[0].checkpoint
+        return {i for one in checkpoint.offsets if not target.gets(one) for i in checkpoint.ids(one)}
+
+    def _check_batches(self, target: SimulatedTarget, rows: Counter[int]) -> Iterator[str]:
+        """A target has no rows of batches that are not its own. The first one that a query runs without it
+        may have been prepared for it: then the target has all of its rows.
+        """
+        strange, checkpoint = self._ids_outside(target).intersection(rows), self.queries[0].checkpoint
+        if target.end_batch in checkpoint.offsets:
+            maybe = set(checkpoint.ids(target.end_batch)) - target.events.abandoned
+            strange -= maybe if maybe.issubset(rows) else set()
+        if strange:
+            yield f"rows {sorted(strange)} are of batches that the target does not get"
+
     def _observe(self, target: SimulatedTarget, seen: TableContents) -> Observation:
         """A checkpoint that was refused may leave rows unread, never doubled."""
         lost = doubled = 0
-        excused = target.events.rolled_back | target.events.abandoned
+        excused = target.events.rolled_back | target.events.abandoned | self._ids_outside(target)
         for first_id in {query.checkpoint.first_id for query in self.queries}:
             queries = [query for query in self.queries if query.checkpoint.first_id == first_id]
             is_complete = any(query.is_exhausted and not query.is_reported for query in queries)
@@ -446,7 +494,7 @@ class World:
             is_reported = query.is_refused or query.is_reported or query.is_retired
             if self.plan.delivery is not None and query.is_diverged and is_reported:
                 continue  # a copy has given up, for its own, what waited to be delivered: its start says so
-            for batch_id in sorted(checkpoint.commits & set(checkpoint.offsets)):
+            for batch_id in sorted(filter(stream.target.gets, checkpoint.commits & set(checkpoint.offsets))):
                 gone = [i for i in checkpoint.ids(batch_id) if not rows[i] and i not in excused]
                 if gone:
                     yield f"batch {batch_id} of {checkpoint.name} is logged, but its rows {gone} are gone"
