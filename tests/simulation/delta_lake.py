@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -30,6 +30,7 @@ from tests.simulation.lake import FileLake, RewritePlan, TableContents
 from tests.simulation.object_store import ObjectStore
 from tests.simulation.scheduler import Actor, Scheduler, UnreachableError
 
+from penstock.committers.cleaning.cleanup import CleanableTable
 from penstock.committers.contract import Batch, Mode
 from penstock.committers.delta import cleanup, files, history, plan, table
 from penstock.committers.delta.cleanup import DeltaCleanableTable
@@ -38,8 +39,11 @@ from penstock.committers.delta.log_checkpoints import LogCheckpoints
 from penstock.committers.delta.snapshot_cache import SnapshotCache
 from penstock.committers.delta.table import KIND
 from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles
+from penstock.committers.file_tables.shared_files import SHARES_PROPERTY
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink, DeltaTarget
+from penstock.datasource.lake.cleanup import SharedCleanable
+from penstock.datasource.lake.pair import TablePair
 
 ROWS = pa.schema([("id", pa.int64())])
 WIDER_ROWS = ROWS.append(pa.field("extra", pa.string()))
@@ -51,9 +55,12 @@ class SimulatedDelta(DeltaTarget):
     """The product's target, with the columns that the simulation writes."""
 
     def __init__(self, lake: DeltaSimLake) -> None:
+        pair = lake.pair
+        shared = {} if pair is None else {SHARES_PROPERTY: pair.name_of_iceberg}
         super().__init__(
             lake.table_uri,
-            DeltaOptions(path=lake.table_uri),
+            DeltaOptions(path=lake.table_uri, table_properties=shared),
+            None if pair is None else pair.name_of_iceberg,
             snapshot_cache=lake._snapshot_cache(),
             log_checkpoints=LogCheckpoints(clock=lambda: 0.0),
             now_ms=lambda: lake.log.now_ms,
@@ -61,6 +68,8 @@ class SimulatedDelta(DeltaTarget):
         self._lake = lake
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
+        if self._lake.pair is not None:
+            self._lake.pair.check(ROWS)
         is_wider = self._lake.wider_from is not None and batch_id >= self._lake.wider_from
         self._query = replace(self._query, add_columns=is_wider)
         return super().plan_batch(WIDER_ROWS if is_wider else ROWS, mode, batch_id)
@@ -81,6 +90,10 @@ class DeltaSimLake(FileLake):
         self.objects = ObjectStore(scheduler, is_remote=is_remote)
         self.table_uri = self.data_location = "s3://lake/table" if is_remote else "/lake/table"
         self.log = DeltaLog(self.objects, self.table_uri)
+        self.pair: TablePair | None = None
+        """With the table that has the same data files."""
+        self.files_of_partner: Callable[[Any], Any] = lambda store: None
+        """What the other table needs of them, for clean-up."""
         self.wider_from: int | None = None
         """The first batch whose rows have a column more; None for none."""
         self._scheduler = scheduler
@@ -128,9 +141,10 @@ class DeltaSimLake(FileLake):
     def new_cache(self) -> SnapshotCache:
         return SnapshotCache(lambda: self._scheduler.now, lambda _uri, _options: FakeLogFiles(self.log))
 
-    def cleanable_table(self, store: Any) -> DeltaCleanableTable:
+    def cleanable_table(self, store: Any) -> CleanableTable:
         """The product's view for clean-up."""
-        return DeltaCleanableTable(self.table_uri, {})
+        own = DeltaCleanableTable(self.table_uri, {})
+        return own if self.pair is None else SharedCleanable(own, self.files_of_partner(store))
 
     def maintain(self, store: Any, batch: Batch) -> None:
         """The product's maintenance after a batch."""

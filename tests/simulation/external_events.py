@@ -106,7 +106,9 @@ class ExternalEvents:
     # Other writers
 
     def append(self) -> None:
-        if not self.lake.exists:
+        """Of two tables with the same files, not before both are there: the second would lack the row."""
+        targets = self.world.targets if self.world.shares_files else [self.target]
+        if not all(target.lake.exists for target in targets):
             return
         self._ids += 1
         self.lake.append(-self._ids)

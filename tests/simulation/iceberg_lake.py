@@ -16,6 +16,7 @@ from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
+from tests.simulation.delta_lake import DeltaSimLake
 from tests.simulation.fake_iceberg_catalog import (
     BATCH_ID,
     DIGEST,
@@ -31,9 +32,10 @@ from tests.simulation.object_store import LocationFileSystem, ObjectStore
 from tests.simulation.scheduler import Scheduler
 
 from penstock.committers.cleaning.deletion import DeletionGuard
-from penstock.committers.contract import Batch, DataFile, Mode
+from penstock.committers.contract import Batch, DataFile, DataFiles, Mode
 from penstock.committers.file_tables.files import TableFiles
 from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles
+from penstock.committers.file_tables.shared_files import SHARES_PROPERTY
 from penstock.committers.iceberg import (
     catalog,
     cleanup,
@@ -51,9 +53,13 @@ from penstock.committers.iceberg.file_schema_check import check_files_fit
 from penstock.committers.iceberg.plan import plan_target
 from penstock.committers.iceberg.table import line_of, load_if_there, version_of
 from penstock.committers.iceberg.target import IcebergTableLayout
+from penstock.datasource.delta.options import DeltaOptions
+from penstock.datasource.delta.sink import DeltaSink
 from penstock.datasource.iceberg import sink as sink
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.iceberg.sink import IcebergSink, IcebergTarget
+from penstock.datasource.lake.cleanup import PartnerFiles
+from penstock.datasource.lake.pair import TablePair
 
 TABLE = ("sales", "orders")
 ROWS = pa.schema([("id", pa.int64())])
@@ -70,10 +76,29 @@ _NO_STATISTICS = json.dumps({**{name: {} for name in METRICS}, "split_offsets": 
 class SimulatedIceberg(IcebergTarget):
     """The product's target, with the columns that the simulation writes."""
 
-    def __init__(self, sink: IcebergSink) -> None:
-        super().__init__(sink.catalog, sink.address, sink.new, sink.options)
+    def __init__(self, sink: IcebergSink, beside: DeltaSimLake | None = None) -> None:
+        new, self._beside = sink.new, beside
+        if beside is not None and beside.pair is not None:
+            own = {
+                SHARES_PROPERTY: beside.pair.name_of_delta,
+                "write.data.path": beside.pair.data_location,
+                "write.object-storage.enabled": "false",
+            }
+            properties = {"gc.enabled": "false", **new.properties}
+            new = replace(new, properties=properties, own_properties=own)
+        super().__init__(sink.catalog, sink.address, new, sink.options)
+        if beside is not None and beside.pair is not None:
+            self._partner = beside.pair.name_of_delta
+
+    def discard(self, payloads: Iterable[DataFiles]) -> int:
+        """Files that another table shares are below the location of that one."""
+        return (
+            super().discard(payloads) if self._beside is None else self._beside.open_table().discard(payloads)
+        )
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
+        if self._beside is not None and self._beside.pair is not None:
+            self._beside.pair.check(ROWS)
         return super().plan_batch(ROWS, mode, batch_id)
 
     def rewrite_config(self, content: LakeManifest) -> Any:
@@ -85,13 +110,15 @@ class IcebergSimLake(FileLake):
 
     Args:
         is_remote: a REST catalog over an object store; else the embedded catalog, on the local disk
+        beside: the table whose data files it shares
     """
 
     kind = "iceberg"
     has_whole_history = False
 
-    def __init__(self, scheduler: Scheduler, *, is_remote: bool) -> None:
-        self.objects = ObjectStore(scheduler, is_remote=is_remote)
+    def __init__(self, scheduler: Scheduler, *, is_remote: bool, beside: DeltaSimLake | None = None) -> None:
+        self.objects = ObjectStore(scheduler, is_remote=is_remote) if beside is None else beside.objects
+        self._beside = beside
         self._clock = Clock(scheduler)
         warehouse = "s3://lake" if is_remote else "/lake"
         self._sink = _sink(warehouse, is_remote)
@@ -100,6 +127,10 @@ class IcebergSimLake(FileLake):
         )
         self.table_uri = self._sink.table_uri
         self.data_location = f"{self._state.location_of(TABLE)}/data"
+        if beside is not None:
+            self.data_location = beside.data_location
+            beside.pair = TablePair(DeltaSink(DeltaOptions(path=beside.table_uri)), self._sink)
+            beside.files_of_partner = self._files_for_partner
         self._catalog = (RemoteCatalog if is_remote else EmbeddedCatalog)(self._state, "lake")
         engine = IcebergEngine(self._catalog, TABLE, self.objects, self.data_location)
         self.append, self.compact, self.vacuum = engine.append, engine.compact, engine.remove_orphans
@@ -140,7 +171,12 @@ class IcebergSimLake(FileLake):
     # The product ------------------------------------------------------------------------------------
 
     def open_table(self) -> SimulatedIceberg:
-        return SimulatedIceberg(self._sink)
+        return SimulatedIceberg(self._sink, self._beside)
+
+    def _files_for_partner(self, store: Any) -> PartnerFiles:
+        files = PartnerFiles.__new__(PartnerFiles)  # in the place of its options
+        files.table, files._uri, files._store = self.cleanable_table(store), self.table_uri, store
+        return files
 
     def cleanable_table(self, store: Any) -> IcebergCleanableTable:
         catalog, address = self._sink.catalog, self._sink.address

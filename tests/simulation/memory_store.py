@@ -101,6 +101,9 @@ class MemoryStore:
             return None
         return WrittenTable(known.table_id, known.table_version, known.table_batch_id)
 
+    def settings_of_table(self, table_uri: str) -> Sequence[tuple[StreamKey, str]]:
+        return [(key, known.settings) for key, known in self.streams.items() if key.table_uri == table_uri]
+
     def streams_of(self, query_id: str) -> Sequence[StreamKey]:
         return [key for key in self.streams if key.query_id == query_id]
 

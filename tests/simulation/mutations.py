@@ -95,6 +95,8 @@ PROGRESS = "committers/store/progress.py"
 DECOUPLED_TESTS = "tests/committers/test_decoupled.py"
 FANOUT_TESTS = "tests/datasource/test_fanout.py"
 TWO_PHASE_TESTS = "tests/committers/test_two_phase.py"
+SHARED_CLEANUP = "datasource/lake/cleanup.py::SharedCleanable"
+SHARING: Any = {"lakes": ("delta",), "targets": 2, "features": ("shared_files",)}
 LETTERS_OF_COMMITS: Any = {"lakes": ("database",), "features": ("letters",)}
 """Only a database refuses rows in the commit."""
 
@@ -228,6 +230,25 @@ MUTATIONS: dict[str, Mutation] = {
         needs=("decoupled",),
         events=("lose_store",),
         targets=2,
+    ),
+    # Tables that share their files
+    "clean-up: named by the other table": Mutation(
+        "deletes files that only the other table names",
+        without(f"{SHARED_CLEANUP}.names", "yield from self._partner.names()"),
+        instead(f"{CLEANUP}._naming", "self._store.streams_of(query_id)", "self._cleaned"),
+        needs=("decoupled",),
+        events=("skip", "deliver", "collect_garbage", "lose_record"),
+        **SHARING,
+    ),
+    "expiry deletes no file that the other table needs": Mutation(
+        "deletes the data files of expired snapshots, which are below the location of the other table",
+        instead(
+            "committers/iceberg/deletion_guard.py::table_deletion_guard",
+            "DeletionGuard([folder for folder in folders if has_folder(folder)], REMEDY)",
+            "DeletionGuard([*folders, data_location(table)], REMEDY)",
+        ),
+        events=("compact", "append"),
+        **SHARING,
     ),
     # Dead letters
     "dead letters of a commit are stored with its mark": Mutation(

@@ -28,6 +28,9 @@ EVENTS_WITHOUT_REPLAYS = frozenset(
 )
 """Those that change no checkpoint, and after which no batch has to be written again."""
 
+EVENTS_WITH_SHARED_FILES = EVENTS_WITHOUT_REPLAYS - {"expire"} | {"lose_record", "rewind_checkpoint"}
+"""No other engine deletes the files of one table that the other one needs: it would not know."""
+
 EVENT_NAMES = frozenset({*EVENTS, *DELIVERY_EVENTS, *EVENTS_OF_TARGETS, "deliver"})
 """What `--events` takes."""
 
@@ -137,6 +140,14 @@ class Plan:
     def keeping_batches(self) -> Plan:
         """What can happen if it must be known which batches a target gets."""
         return self._with([name for name in self.events if name in EVENTS_WITHOUT_REPLAYS])
+
+    def sharing_files(self) -> Plan:
+        """What can happen to two tables with the same data files, which are in an object store."""
+        delivery = self.delivery
+        if delivery is not None:
+            delivery = replace(delivery, options=replace(delivery.options, compact_with="none"))
+        plan = self._with([name for name in self.events if name in EVENTS_WITH_SHARED_FILES])
+        return replace(plan, is_remote=True, delivery=delivery)
 
     def _with(self, events: Sequence[str]) -> Plan:
         return replace(self, events=tuple(events), event_count=self.event_count if events else 0)

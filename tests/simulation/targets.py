@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from tests.simulation.delta_lake import DeltaSimLake
+from tests.simulation.iceberg_lake import IcebergSimLake
 from tests.simulation.lakes import LAKES, SimulatedLake
 from tests.simulation.manifest_store import SimulatedStore
 from tests.simulation.plan import Plan
@@ -19,6 +21,8 @@ from tests.spark_logs import Checkpoint
 
 from penstock.committers.contract import StreamKey
 from penstock.datasource.fanout.parts import SharedRowLogs
+from penstock.datasource.lake.pair import TablePair
+from penstock.datasource.lake.query import SharedFiles
 from penstock.datasource.options.delivery import DeliveryOptions
 from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.datasource.query import Query as ProductQuery
@@ -143,6 +147,9 @@ def lakes_of(
     """Each has storage of its own, but for two services, which share their row log."""
     first = make_lake(scheduler, is_remote=plan.is_remote)
     lakes: list[SimulatedLake] = [first]
+    if "shared_files" in features:
+        assert isinstance(first, DeltaSimLake), "the files are in its location"
+        return [IcebergSimLake(scheduler, is_remote=plan.is_remote, beside=first), first]
     for kind in kinds_of(first.kind, count)[1:]:
         other = LAKES[kind](scheduler, is_remote=plan.is_remote)
         if isinstance(other, RequestSimLake) and isinstance(first, RequestSimLake):
@@ -164,8 +171,18 @@ def targets_of(
         return [SimulatedTarget("", lakes[0], options, decoupled)]
     return [
         SimulatedTarget(name, lake, _of_lake(options, lake), _of_lake(decoupled, lake))
-        for name, lake in zip(NAMES, lakes, strict=False)
+        for name, lake in zip(_names_of(lakes), lakes, strict=False)
     ]
+
+
+def _names_of(lakes: list[SimulatedLake]) -> Sequence[str]:
+    """Tables with the same files are named by their formats."""
+    return NAMES if pair_in(lakes) is None else [lake.kind for lake in lakes]
+
+
+def pair_in(lakes: Iterable[SimulatedLake]) -> TablePair | None:
+    """Two tables with the same files, if there are any."""
+    return next((lake.pair for lake in lakes if isinstance(lake, DeltaSimLake)), None)
 
 
 def _of_lake(options: FileTableOptions, lake: SimulatedLake) -> FileTableOptions:
@@ -181,8 +198,9 @@ def query_of(targets: list[SimulatedTarget], *, is_decoupled: bool) -> ProductQu
         return ProductQuery.of(sinks[""])
     first = targets[0]
     options: DeliveryOptions = first.decoupled_options if is_decoupled else first.options
-    address = f"fanout:{','.join(sinks)}"
-    return ProductQuery(options, address, sinks, sinks[first.name].open_filesystem, SharedRowLogs())
+    address, pair = f"fanout:{','.join(sinks)}", pair_in([target.lake for target in targets])
+    parts = SharedRowLogs() if pair is None else SharedFiles(pair)
+    return ProductQuery(options, address, sinks, sinks[first.name].open_filesystem, parts)
 
 
 def can(lake: SimulatedLake, event: str) -> bool:

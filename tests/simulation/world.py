@@ -135,6 +135,9 @@ class World:
         features = features_in(seed, kinds) if chosen.features is None else chosen.features
         if "requests" in kinds[1:] or "letters" in features:
             self.plan = self.plan.keeping_store()
+        self.shares_files = "shared_files" in features
+        if self.shares_files:
+            self.plan = self.plan.keeping_store().sharing_files()
         self.change = next((name for name in CHANGES if name in features), None)
         if self.change is not None:
             self.plan = self.plan.keeping_batches()
