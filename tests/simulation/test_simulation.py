@@ -76,6 +76,25 @@ def test_what_befalls_one_of_several_targets_happens_before_everything_heals() -
         assert re.search(what, told), what
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("feature", "lake", "targets", "told"),
+    [
+        ("letters", "database", 1, "database: drop refused rows"),
+        ("letters", "requests", 1, "store: dead letters progress"),
+        ("new_target", "delta", 2, "targets: new_target"),
+        ("left_target", "requests", 2, "targets: left_target"),
+        ("shared_files", "delta", 2, r"planned: write batch \d+ iceberg, delta\n"),
+    ],
+)
+def test_what_a_history_is_about_happens_before_everything_heals(
+    feature: str, lake: str, targets: int, told: str
+) -> None:
+    """Else the histories would prove little of it."""
+    lines = [line for seed in range(20) for line in before_healing(seed, lake, targets, (feature,))]
+    assert re.search(told, "\n".join(lines))
+
+
 @pytest.mark.parametrize("lake", LAKES)
 def test_what_delivery_can_do_happens_before_everything_heals(lake: str) -> None:
     """Else the histories would prove little of it."""
