@@ -29,17 +29,13 @@ class MetricsServer(ThreadingHTTPServer):
 
     Args:
         port: 0 chooses a free one
-        clock: seconds, as `time.monotonic`
     """
 
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(
-        self, port: int, address: str, registry: Collector, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, port: int, address: str, registry: Collector) -> None:
         (self.address_family, *_), *_ = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
-        self._clock = clock
         self._began_s: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
         super().__init__((address, port), MetricsHandler.factory(registry))
@@ -48,7 +44,7 @@ class MetricsServer(ThreadingHTTPServer):
         with self._lock:
             is_full = len(self._began_s) >= CONNECTIONS_MAX
             if not is_full:
-                self._began_s[request] = self._clock()
+                self._began_s[request] = time.monotonic()
         if is_full:
             self.shutdown_request(request)
         else:
@@ -63,7 +59,7 @@ class MetricsServer(ThreadingHTTPServer):
         """Close connections that have taken too long. `serve_forever` calls it twice a second."""
         with self._lock:
             for request, began_s in self._began_s.items():
-                if self._clock() - began_s > CONNECTION_S_MAX:
+                if time.monotonic() - began_s > CONNECTION_S_MAX:
                     with suppress(OSError):  # wakes the thread of the connection, which closes it
                         request.shutdown(socket.SHUT_RDWR)
 

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ..committers.cleaning.cleanup import Cleanup, ListedFile
@@ -25,6 +25,7 @@ from ..committers.crash_points import reach
 from ..committers.dead_letters import resent_stream, skipped_stream
 from ..committers.errors import RetryableError
 from ..committers.row_log.sharing import row_log_in
+from ..committers.store.sql import utc_now
 from ..datasource.destinations import access_of, cleanup_of, destination_type, stored_table
 from ..datasource.stored.stored_table import Cleanable
 from .sources import remove_sources
@@ -127,7 +128,7 @@ class Retirement:
         stored = self._stored()
         if stored is not None:
             cleanup = self._cleanup(stored)
-            unneeded = cleanup.find(_now(), timedelta()).unneeded
+            unneeded = cleanup.find(utc_now(), timedelta()).unneeded
             found.files += map(self._named, unneeded)
             merged = sum(1 for _ in self._store.deliveries.with_sources(self.stream.key))
             found.files += [f"the merged files of {merged:,} deliveries"] if merged else []
@@ -171,10 +172,10 @@ class Retirement:
             self._give_up_merged()
             return
         store = self._store
-        merged = remove_sources(store, key, lambda: stored.cleanable(store), _now() + timedelta(days=1))
+        merged = remove_sources(store, key, lambda: stored.cleanable(store), utc_now() + timedelta(days=1))
         done.files += [f"{merged:,} merged files"] if merged else []
         cleanup = self._cleanup(stored)
-        found = cleanup.find(_now(), timedelta())
+        found = cleanup.find(utc_now(), timedelta())
         for _ in cleanup.delete(found):
             pass
         done.files += map(self._named, found.unneeded)
@@ -224,7 +225,3 @@ class Retirement:
     def _last_batch(self) -> int:
         newest = self._store.history(self.stream.key, 1)
         return newest[0].batch.batch_id if newest else -1
-
-
-def _now() -> datetime:
-    return datetime.now(timezone.utc)

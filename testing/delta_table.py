@@ -36,9 +36,8 @@ class DeltaTable:
     def uri(self) -> str:
         """Return the address of the table in the manifest store."""
         from ..datasource.delta.options import DeltaOptions
-        from ..datasource.delta.sink import DeltaSink
 
-        return DeltaSink(DeltaOptions(path=str(self.path))).table_uri
+        return DeltaOptions(path=str(self.path)).table_uri
 
     def relation(self, connection: DuckDBPyConnection) -> str:
         """Return the relation of the table's newest version, for a query on this connection."""
@@ -56,7 +55,8 @@ class DeltaTable:
         if not commits:
             raise ConfigurationError(f"The Delta table {self.uri} does not exist. Check the path.")
         live = self._live(connection)
-        stored = {path for path in stored_files(connection, self.uri) if not self._is_no_data(path)}
+        no_data = tuple(f"{self.uri}/{folder}/" for folder in _NO_DATA)
+        stored = {path for path in stored_files(connection, self.uri) if not path.startswith(no_data)}
         return TableVersion(
             relation=relation,
             added={**dict.fromkeys(live, 1), **self._added(commits)},
@@ -94,9 +94,6 @@ class DeltaTable:
         """Return the full path of a file. Paths in the log are URLs, mostly relative to the table."""
         path = unquote(path)
         return as_path(path) if "://" in path or path.startswith("/") else f"{self.uri}/{path}"
-
-    def _is_no_data(self, path: str) -> bool:
-        return path.removeprefix(f"{self.uri}/").startswith(tuple(f"{folder}/" for folder in _NO_DATA))
 
 
 def _tokens(commits: Sequence[Commit]) -> Iterator[tuple[str, int, int]]:

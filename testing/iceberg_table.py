@@ -98,7 +98,10 @@ class IcebergTable:
         config = self._config
         if config.warehouse is not None:
             return _ask_embedded(Path(config.warehouse, SQLITE_FILE), self._address)
-        return _ask(config, self._address)
+        from ..committers.iceberg.table import load_if_there
+
+        table = load_if_there(config, self._address)
+        return None if table is None else table.metadata_location
 
     @property
     def _config(self) -> CatalogConfig:
@@ -146,13 +149,6 @@ def _ask_embedded(catalog: Path, address: IcebergAddress) -> str | None:
     return None if row is None else str(row[0])
 
 
-def _ask(config: CatalogConfig, address: IcebergAddress) -> str | None:
-    from ..committers.iceberg.table import load_if_there
-
-    table = load_if_there(config, address)
-    return None if table is None else table.metadata_location
-
-
 # The metadata -------------------------------------------------------------------------------------------
 
 
@@ -178,11 +174,8 @@ def _tokens(metadata: Metadata, branch: str) -> Iterator[tuple[str, int, int]]:
     for snapshot in reversed(list(_ancestors(metadata, branch))):
         summary = snapshot.get("summary", {})
         if "penstock.batch-id" in summary:
-            yield (
-                summary["penstock.query-id"],
-                int(summary["penstock.batch-id"]),
-                int(snapshot["snapshot-id"]),
-            )
+            batch_id = int(summary["penstock.batch-id"])
+            yield summary["penstock.query-id"], batch_id, int(snapshot["snapshot-id"])
 
 
 def _ancestors(metadata: Metadata, branch: str) -> Iterator[Metadata]:

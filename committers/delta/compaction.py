@@ -54,7 +54,6 @@ class DeltaCompactableTable:
     Args:
         query_id: its token shows the progress of the stream
         format_partition: formats the partition values of the new files
-        now_ms: clock, milliseconds since 1970
     """
 
     def __init__(
@@ -63,14 +62,11 @@ class DeltaCompactableTable:
         storage_options: Mapping[str, str],
         query_id: str,
         format_partition: FormatPartition,
-        *,
-        now_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._uri = table_uri
         self._options = dict(storage_options)
         self._query_id = query_id
         self._format_partition = format_partition
-        self._now_ms = now_ms
         self._verified_version = -1
         self._others_compact = False
 
@@ -163,7 +159,7 @@ class DeltaCompactableTable:
         note = _note(groups)
         try:
             table.create_write_transaction(
-                [*self._removes(groups), *self._adds(groups)],
+                [*_removes(groups), *_adds(groups)],
                 mode="append",
                 schema=table.schema(),
                 partition_by=list(content.partition_by),
@@ -175,18 +171,6 @@ class DeltaCompactableTable:
         except Exception as error:  # noqa: BLE001  the log shows whether it was committed
             return self._outcome_after(error, content, groups, version, note)
         return Replaced(version, groups)
-
-    def _removes(self, groups: Iterable[Rewritten]) -> list[RemoveAction]:
-        now_ms = self._now_ms()
-        return [
-            RemoveAction(file.path, False, now_ms, file.size_bytes, dict(file.partition_values))
-            for group in groups
-            for file in group.sources
-        ]
-
-    def _adds(self, groups: Iterable[Rewritten]) -> list[AddAction]:
-        files = [file for group in groups for file in group.files]
-        return add_actions(files, self._now_ms(), data_change=False)
 
     def _outcome_after(
         self,
@@ -225,6 +209,17 @@ class DeltaCompactableTable:
         if isinstance(error, CommitFailedError) and table.version() >= version:
             return Conflict(f"version {version} of {self._uri} was taken by another writer")
         return None
+
+
+def _removes(groups: Iterable[Rewritten]) -> list[RemoveAction]:
+    sources, now = [file for group in groups for file in group.sources], now_ms()
+    return [
+        RemoveAction(file.path, False, now, file.size_bytes, dict(file.partition_values)) for file in sources
+    ]
+
+
+def _adds(groups: Iterable[Rewritten]) -> list[AddAction]:
+    return add_actions([file for group in groups for file in group.files], now_ms(), data_change=False)
 
 
 def _names_with_deletion_vectors(table: DeltaTable) -> set[str]:

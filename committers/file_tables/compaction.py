@@ -21,7 +21,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from ..contract import Conflict, DataFile, ManifestRecord
@@ -209,8 +209,8 @@ class Attempts:
     """Attempts to replace files, with growing pauses, until no other writer commits at the same time."""
 
     policy: CompactionPolicy
-    sleep: Callable[[float], None]
-    rng: random.Random
+    sleep: Callable[[float], None] = time.sleep
+    rng: random.Random = field(default_factory=random.Random)
 
     def replace(
         self, table: CompactableTable, content: LakeManifest, groups: Sequence[Rewritten], batch_id: int
@@ -231,7 +231,7 @@ class Compaction:
 
     Args:
         recent: returns the stream's last batches in the store, newest first
-        sleep, rng: injected for tests
+        sleep: injected for tests
     """
 
     def __init__(
@@ -242,13 +242,12 @@ class Compaction:
         *,
         recent: Callable[[], Sequence[ManifestRecord]] = tuple,
         sleep: Callable[[float], None] = time.sleep,
-        rng: random.Random | None = None,
     ) -> None:
         self._table = table
         self._rewrite = rewrite
         self._policy = policy
         self._recent = recent
-        self._attempts = Attempts(policy, sleep, rng or random.Random())
+        self._attempts = Attempts(policy, sleep)
 
     def run(self) -> Compacted:
         """Compact files up to the policy's limits.

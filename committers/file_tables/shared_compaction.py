@@ -19,8 +19,6 @@ that is the second table, the first one keeps the new files, and the tables no l
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -88,7 +86,6 @@ class SharedCompaction:
     Args:
         first: the table in whose location the files are
         recent: returns the stream's last batches in the store, newest first
-        sleep, rng: injected for tests
     """
 
     def __init__(
@@ -101,8 +98,6 @@ class SharedCompaction:
         store: PreparedCompactions,
         *,
         recent: Callable[[], Sequence[ManifestRecord]] = tuple,
-        sleep: Callable[[float], None] = time.sleep,
-        rng: random.Random | None = None,
     ) -> None:
         self._stream = stream
         self._first = first
@@ -111,7 +106,7 @@ class SharedCompaction:
         self._policy = policy
         self._store = store
         self._recent = recent
-        self._attempts = Attempts(policy, sleep, rng or random.Random())
+        self._attempts = Attempts(policy)
 
     def run(self) -> Compacted:
         """Finish the compaction that an earlier run has prepared; or compact up to the policy's limits.

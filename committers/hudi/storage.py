@@ -126,9 +126,9 @@ class HudiStorage:
         _in_threads(copy, copies.items())
         self._sync(list(copies.values()))
 
-    def create_all(self, paths: Iterable[str], content: bytes = b"") -> None:
-        """Create objects that may exist already."""
-        _in_threads(lambda path: self.create(path, content), paths)
+    def create_all(self, paths: Iterable[str]) -> None:
+        """Create empty objects that may exist already."""
+        _in_threads(lambda path: self.create(path, b""), paths)
 
     def delete_all(self, paths: Iterable[str]) -> int:
         """Delete objects of the table; return how many there were."""

@@ -8,7 +8,7 @@ every file that they refer to, and they do not apply to rows added later), `writ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -39,7 +39,7 @@ def check_supported(table: Table, overwrite: bool) -> None:
     metadata = table.metadata
     found = [
         *_of_format(metadata),
-        *_of_properties(metadata.properties),
+        *filter(None, (unsupported_property(*item) for item in sorted(metadata.properties.items()))),
         *_of_transforms(metadata),
         *_of_partitioning(metadata),
         *_of_alike_partitions(metadata),
@@ -55,13 +55,6 @@ def _of_format(metadata: TableMetadata) -> Iterator[UnsupportedFeature]:
             "writers must maintain its row ids and deletion vectors, and pyiceberg cannot commit to it",
             f"use a table of format version {FORMAT_VERSION_MAX}; a table cannot go back to a lower version",
         )
-
-
-def _of_properties(properties: Mapping[str, str]) -> Iterator[UnsupportedFeature]:
-    for key, value in sorted(properties.items()):
-        unsupported_feature = unsupported_property(key, value)
-        if unsupported_feature is not None:
-            yield unsupported_feature
 
 
 def _of_transforms(metadata: TableMetadata) -> Iterator[UnsupportedFeature]:

@@ -46,9 +46,10 @@ def check_files_fit(metadata: TableMetadata, content: LakeManifest) -> list[str]
     found_problems = [problem for found in differences for problem in planned.problems(found)]
     problems, remedies = [text for text, _ in found_problems], [remedy for _, remedy in found_problems]
     if metadata.default_spec_id != content.partition_spec_id:
+        parts = [f"{part.name} ({part.transform})" for part in metadata.spec().fields]
         problems.append(
-            f"it is now partitioned by {_partitioning(metadata)} (spec {metadata.default_spec_id}); the "
-            f"files have spec {content.partition_spec_id}"
+            f"it is now partitioned by {', '.join(parts) or 'nothing'} (spec {metadata.default_spec_id}); "
+            f"the files have spec {content.partition_spec_id}"
         )
         remedies.append(UNDO)
     if problems:
@@ -59,10 +60,6 @@ def check_files_fit(metadata: TableMetadata, content: LakeManifest) -> list[str]
         c.field_id for found in differences if found.kind is DifferenceKind.NEW for c in found.given
     }
     return [new[field_id] for field_id in sorted(missing_columns & new.keys())]
-
-
-def _partitioning(metadata: TableMetadata) -> str:
-    return ", ".join(f"{part.name} ({part.transform})" for part in metadata.spec().fields) or "nothing"
 
 
 _NONE = ""
@@ -92,11 +89,9 @@ class _Planned:
         elif found.kind is DifferenceKind.SPELLING and found.given[0].field_id in self.fresh_ids:
             path = dotted(found.parent, found.given[0])
             yield f"the table's {found.table[0].name!r} has the field id of the files' {path!r}", _NONE
-        is_final = found.kind is DifferenceKind.FIELD_ID or self._is_fresh(found)
+        is_fresh = any(column.field_id in self.fresh_ids for column in found.given)
+        is_final = found.kind is DifferenceKind.FIELD_ID or is_fresh
         yield from ((text, _NONE if is_final else UNDO) for text in problems_in([found], FILES))
-
-    def _is_fresh(self, found: Difference[IcebergType, IcebergType]) -> bool:
-        return any(column.field_id in self.fresh_ids for column in found.given)
 
     def _without_field(
         self, parent: tuple[str, ...], column: SchemaColumn[IcebergType], alike: str | None
@@ -107,15 +102,11 @@ class _Planned:
             if alike is not None:
                 yield f"{path!r} is now {alike!r} in the table, with another field id", _NONE
             elif min(_ids_of(column)) <= self.last_column_id:
-                yield (
-                    f"the field id of {path!r} was assigned to another column, which was dropped since",
-                    _NONE,
-                )
+                what = f"the field id of {path!r} was assigned to another column, which was dropped since"
+                yield what, _NONE
         elif column.field_id in self.fresh_ids:
-            yield (
-                f"the table's {'.'.join(parent)!r} has no field {path!r} with the field id of the files",
-                _NONE,
-            )
+            what = f"the table's {'.'.join(parent)!r} has no field {path!r} with the field id of the files"
+            yield what, _NONE
         elif alike is not None:
             yield f"{path!r} was dropped and added again; its values would be lost", _RENAME
 

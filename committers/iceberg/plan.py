@@ -169,7 +169,8 @@ def metrics_modes(schema: Schema, order: SortOrder, properties: Mapping[str, str
         limit = _whole_number(properties, f"{_METRICS}max-inferred-column-defaults", at_least=0)
         first = _first_leaves(schema, INFERRED_COLUMNS_MAX if limit is None else limit)
         modes = {field_id: METRICS_DEFAULT if field_id in first else "none" for field_id in leaves}
-    for field_id in _sorted_columns(order) & modes.keys():
+    sorted_columns = {part.source_id for part in order.fields if part.transform.preserves_order}
+    for field_id in sorted_columns & modes.keys():
         if modes[field_id] in ("none", "counts"):
             modes[field_id] = METRICS_DEFAULT
     modes.update(_column_modes(schema, leaves, properties))
@@ -201,10 +202,6 @@ def _first_leaves(schema: Schema, limit: int) -> Collection[int]:
 
     visit(schema.fields)
     return set(found[:limit])
-
-
-def _sorted_columns(order: SortOrder) -> set[int]:
-    return {part.source_id for part in order.fields if part.transform.preserves_order}
 
 
 def _column_modes(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ..contract import DeadLetter
     from ..errors import SchemaMismatchError
-    from .contract import EntryWriter, RefusedEntry
+    from .contract import EntryWriter
 
 
 class RowsInFlight:
@@ -55,8 +55,17 @@ class RowsInFlight:
         for refused in writer.take_refused():
             rows, place = self._find(refused.position)
             number = refused.position - place.position
-            row = rows.slice(number, 1)
-            yield refused.position, place.batch_id, _letter(row, place, place.row + number, refused)
+            letter = dead_letter(
+                rows.slice(number, 1),
+                SENDING,
+                place.partition,
+                place.row + number,
+                refused.code,
+                refused.message,
+                row_id=refused.entry_id,
+                at=refused.at,
+            )
+            yield refused.position, place.batch_id, letter
         with self._lock:
             while up_to is not None and self._rows and _end(*self._rows[0]) <= up_to:
                 self._rows.popleft()
@@ -69,16 +78,3 @@ class RowsInFlight:
 def _end(rows: pa.RecordBatch, place: RowPlace) -> int:
     end: int = place.position + rows.num_rows
     return end
-
-
-def _letter(row: pa.RecordBatch, place: RowPlace, number: int, refused: RefusedEntry) -> DeadLetter:
-    return dead_letter(
-        row,
-        SENDING,
-        place.partition,
-        number,
-        refused.code,
-        refused.message,
-        row_id=refused.entry_id,
-        at=refused.at,
-    )

@@ -216,15 +216,15 @@ def _overlap(one: str, other: str) -> bool:
     return DeletionGuard([one]).allows(f"{other}/file") or DeletionGuard([other]).allows(f"{one}/file")
 
 
-def _differences(delta: Sequence[pa.Field], iceberg: Sequence[pa.Field], prefix: str = "") -> Iterator[str]:
+def _differences(delta: Sequence[pa.Field], iceberg: Sequence[pa.Field]) -> Iterator[str]:
     of_delta = {field.name: field for field in delta}
     of_iceberg = {field.name: field for field in iceberg}
     for name in of_delta.keys() ^ of_iceberg.keys():
-        yield f"{prefix}{name}: only in the {'Delta' if name in of_delta else 'Iceberg'} table"
+        yield f"{name}: only in the {'Delta' if name in of_delta else 'Iceberg'} table"
     for name in of_delta.keys() & of_iceberg.keys():
         one, other = of_delta[name], of_iceberg[name]
         if not _is_same(one, other):
-            yield f"{prefix}{name}: {_shown(one)} in Delta, and {_shown(other)} in Iceberg"
+            yield f"{name}: {_shown(one)} in Delta, and {_shown(other)} in Iceberg"
 
 
 def _is_same(one: pa.Field, other: pa.Field) -> bool:

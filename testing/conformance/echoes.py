@@ -128,18 +128,21 @@ def echoing(harness: Echoes) -> Iterator[tuple[int, _Service]]:
                     request = b""
                     connection.sendall(answer)
 
-    with _listening(serve) as port:
+    with listening(serve) as port:
         yield port, service
 
 
 @contextmanager
-def _listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
     """Serve each connection to a port in a thread of its own."""
     is_over = threading.Event()
 
     def accept() -> None:
-        while not is_over.is_set():
+        while True:
             connection, _ = listener.accept()
+            if is_over.is_set():
+                connection.close()
+                return
             threading.Thread(target=serve, args=(connection,), daemon=True).start()
 
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import pickle
 import socket
-import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import pytest
 from ...committers.errors import ConfigurationError, PenstockError
 from ...committers.store.sql import SqlManifestStore
 from .claims import Claims, check_rows
+from .echoes import listening
 from .harness import SECRET, DestinationHarness
 from .query import Query, ids, shipped
 
@@ -96,25 +96,12 @@ class SecrecyClaims(Claims):
 
 @contextmanager
 def _closing_connections() -> Iterator[tuple[int, list[object]]]:
-    """Listen on a port, and close each connection. Return the port, and the addresses of the clients."""
+    """Listen on a port, and close each connection. Return the port, and the connections."""
     connections: list[object] = []
 
-    def accept() -> None:
-        while True:
-            connection, address = listener.accept()
-            with connection:
-                if is_over.is_set():
-                    return
-                connections.append(address)
+    def close(connection: socket.socket) -> None:
+        with connection:
+            connections.append(connection)
 
-    is_over = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        thread = threading.Thread(target=accept, daemon=True)
-        thread.start()
-        try:
-            yield port, connections
-        finally:
-            is_over.set()
-            socket.create_connection(("127.0.0.1", port)).close()
-            thread.join()
+    with listening(close) as port:
+        yield port, connections

@@ -18,6 +18,20 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 
+class StorageFormat:
+    """What formats of tables with storage options and partition columns have in common."""
+
+    __slots__ = ()
+    partition_by: tuple[str, ...]
+
+    @property
+    def is_partitioned(self) -> bool:
+        return bool(self.partition_by)
+
+    def open_filesystem(self, location: str, storage_options: dict[str, str]) -> tuple[FileSystem, str]:
+        return open_filesystem(location, storage_options)
+
+
 def open_filesystem(table_uri: str, storage_options: dict[str, str]) -> tuple[FileSystem, str]:
     """The file system of the table, and the table's root in it. Runs on driver and executors.
 

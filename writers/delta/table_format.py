@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyarrow.fs import FileSystem
 
 from ..parquet.table_format import FileStatistics, PartitionSlice, PartitionValues
-from .filesystem import open_filesystem
+from .filesystem import StorageFormat
 from .partitions import directory, split
 from .statistics import DeltaFileStatistics, leaves_with_statistics
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaFormat:
+class DeltaFormat(StorageFormat):
     """Partition columns are not stored in the files: the log has their values."""
 
     partition_by: tuple[str, ...] = ()
@@ -24,10 +23,6 @@ class DeltaFormat:
     """Dotted paths of the columns with statistics (a struct implies its fields); None: the first ones."""
     statistics_columns_max: int = 32
     """Number of leaf columns if `statistics_columns` is None; -1 for all."""
-
-    @property
-    def is_partitioned(self) -> bool:
-        return bool(self.partition_by)
 
     @property
     def reads_delta_encoding(self) -> bool:
@@ -43,9 +38,6 @@ class DeltaFormat:
         if not set(schema.names) - set(self.partition_by):
             problems.append("A table needs at least one column that is not a partition column.")
         return problems
-
-    def open_filesystem(self, location: str, storage_options: dict[str, str]) -> tuple[FileSystem, str]:
-        return open_filesystem(location, storage_options)
 
     def file_schema(self, schema: pa.Schema) -> pa.Schema:
         return pa.schema([column for column in schema if column.name not in self.partition_by])

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.fs import FileSystem
 
 from ...committers.ducklake.values import partition_value_problem
 from ...committers.errors import SchemaMismatchError
-from ..delta.filesystem import open_filesystem
+from ..delta.filesystem import StorageFormat
 from ..delta.partitions import directory, format_values
 from ..delta.statistics import DeltaFileStatistics
 from ..parquet.columns import leaf_arrays
@@ -26,14 +25,10 @@ _FIRST_US = -9223372022400000000
 
 
 @dataclass(frozen=True, slots=True)
-class DuckLakeFormat:
+class DuckLakeFormat(StorageFormat):
     """Files have all columns. Their statistics are read from them when they are registered."""
 
     partition_by: tuple[str, ...] = ()
-
-    @property
-    def is_partitioned(self) -> bool:
-        return bool(self.partition_by)
 
     @property
     def reads_delta_encoding(self) -> bool:
@@ -41,9 +36,6 @@ class DuckLakeFormat:
 
     def problems(self, schema: pa.Schema) -> list[str]:
         return [f"There is no column '{name}'." for name in self.partition_by if name not in schema.names]
-
-    def open_filesystem(self, location: str, storage_options: dict[str, str]) -> tuple[FileSystem, str]:
-        return open_filesystem(location, storage_options)
 
     def file_schema(self, schema: pa.Schema) -> pa.Schema:
         return schema

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.fs import FileSystem
 
 from ...committers.arrow_values import string_array
 from ...committers.errors import SchemaMismatchError
 from ...committers.hudi.names import META_COLUMNS, hudi_name, staged_path
-from ..delta.filesystem import open_filesystem
+from ..delta.filesystem import StorageFormat
 from ..delta.partitions import serialize
 from ..parquet.file_names import parse_file_name
 from ..parquet.partition_check import bad_partition_value
@@ -29,7 +28,7 @@ _NAME_BYTES_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
-class HudiFormat:
+class HudiFormat(StorageFormat):
     """Files have all columns of the rows, after Hudi's own. See `TableFormat` and `StoresFileNames`."""
 
     instant: str
@@ -38,10 +37,6 @@ class HudiFormat:
     """Empty: keys are generated, as Hudi does."""
     is_hive_style: bool = True
     encodes_paths: bool = True
-
-    @property
-    def is_partitioned(self) -> bool:
-        return bool(self.partition_by)
 
     @property
     def reads_delta_encoding(self) -> bool:
@@ -53,9 +48,6 @@ class HudiFormat:
             for name in (*self.partition_by, *self.record_key)
             if name not in schema.names
         ]
-
-    def open_filesystem(self, location: str, storage_options: dict[str, str]) -> tuple[FileSystem, str]:
-        return open_filesystem(location, storage_options)
 
     def file_schema(self, schema: pa.Schema) -> pa.Schema:
         own = [pa.field(name, pa.string()) for name in META_COLUMNS]
