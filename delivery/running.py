@@ -6,6 +6,7 @@ import posixpath
 import threading
 from dataclasses import dataclass, field, replace
 
+from ..committers.deliveries.results import TRANSIENT_ERRORS
 from ..committers.errors import ConfigurationError, PenstockError, StoreMissingError, StoreUnreachableError
 from ..committers.store.selection import is_named
 from ..committers.store.sql import SqlManifestStore, open_store, sqlite_url
@@ -16,7 +17,7 @@ from ..datasource.planning.moved_checkpoint import follow_moved_checkpoint
 from ..datasource.spark.checkpoint import STORE_FILE
 from ..writers.local_path import local_path
 from .context import DeliveryContext, new_holder
-from .service import TRANSIENT_ERRORS, DeliveryService, Pauses
+from .service import DeliveryService, Pauses
 
 logger = get_logger(__name__)
 

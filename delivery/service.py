@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from ..committers.contract import StreamKey
-from ..committers.errors import CommitStateUnknownError, PenstockError, RetryableError
+from ..committers.deliveries.results import TRANSIENT_ERRORS
+from ..committers.errors import PenstockError, RetryableError
 from ..committers.store.sql import SqlManifestStore
 from ..committers.store.status import StreamStatus
 from ..committers.texts.safe_text import get_logger
@@ -29,7 +30,6 @@ PAUSE_S, PAUSE_S_MAX = 1.0, 30.0
 """Seconds to pause after a failure: doubled from the first value up to the second."""
 IDLE_S_MAX = 5.0
 """Pause after attempts that delivered nothing: Spark's commit log does not contain the due batches yet."""
-TRANSIENT_ERRORS = (RetryableError, CommitStateUnknownError)
 READING_SHARE = 0.01
 """Most of the time that the process spends on reading all streams, which thousands of them make slow. In
 between it reads those with prepared batches.

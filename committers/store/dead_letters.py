@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -82,32 +83,13 @@ class SqlDeadLetters(StorePart):
 
     def counts(self, stream: StreamKey) -> Sequence[LetterCount]:
         """Count the dead letters that wait for the dead-letter destination, by code."""
-        query = (
-            sa.select(
-                dead_letters.c.code,
-                sa.func.count(),
-                sa.func.min(dead_letters.c.refused_at),
-                sa.func.max(dead_letters.c.refused_at),
-            )
-            .select_from(dead_letters)
-            .join(streams)
-            .join(manifests, _IS_OF_BATCH)
-            .where(queries.is_stream(stream), manifests.c.state == ManifestState.COMMITTED.value)
-            .group_by(dead_letters.c.code)
-            .order_by(dead_letters.c.code)
-        )
-        return [LetterCount(*row) for row in self._database.rows(query)]
+        code, refused_at = dead_letters.c.code, dead_letters.c.refused_at
+        query = _waiting(stream, code, sa.func.count(), sa.func.min(refused_at), sa.func.max(refused_at))
+        return [LetterCount(*row) for row in self._database.rows(query.group_by(code).order_by(code))]
 
     def count(self, stream: StreamKey, first_batch_id: int = 0) -> int:
         """Count those that wait for the dead-letter destination, of this batch and later ones."""
-        query = (
-            sa.select(sa.func.count())
-            .select_from(dead_letters)
-            .join(streams)
-            .join(manifests, _IS_OF_BATCH)
-            .where(queries.is_stream(stream), manifests.c.state == ManifestState.COMMITTED.value)
-            .where(dead_letters.c.batch_id >= first_batch_id)
-        )
+        query = _waiting(stream, sa.func.count()).where(dead_letters.c.batch_id >= first_batch_id)
         return self._database.scalar(query) or 0
 
     def resends(self, stream: StreamKey) -> Sequence[Resend]:
@@ -133,9 +115,18 @@ class SqlDeadLetters(StorePart):
             connection.execute(sa.insert(resends).values(**key, digest=resend.digest, letters=letters))
 
 
-_IS_OF_BATCH = sa.and_(
-    dead_letters.c.stream_id == manifests.c.stream_id, dead_letters.c.batch_id == manifests.c.batch_id
-)
+def _waiting(stream: StreamKey, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Select from the dead letters of the committed batches of a stream."""
+    is_of_batch = sa.and_(
+        dead_letters.c.stream_id == manifests.c.stream_id, dead_letters.c.batch_id == manifests.c.batch_id
+    )
+    return (
+        sa.select(*columns)
+        .select_from(dead_letters)
+        .join(streams)
+        .join(manifests, is_of_batch)
+        .where(queries.is_stream(stream), manifests.c.state == ManifestState.COMMITTED.value)
+    )
 
 
 def count_waiting(connection: Connection) -> dict[int, int]:

@@ -47,7 +47,7 @@ def select_query(streams: Sequence[StreamStatus], text: str | None) -> list[Stre
     found = select(streams, text)
     if len({stream.key.query_id for stream in found}) == 1:
         return found
-    raise ConfigurationError(f'{_ambiguous(text)}: a query id, or "ID -> TABLE".{_candidates(found)}')
+    raise _ambiguous(text, found)
 
 
 def select_one(streams: Sequence[StreamStatus], text: str | None) -> StreamStatus:
@@ -59,11 +59,12 @@ def select_one(streams: Sequence[StreamStatus], text: str | None) -> StreamStatu
     found = select(streams, text)
     if len(found) == 1:
         return found[0]
-    raise ConfigurationError(f'{_ambiguous(text)}: a query id, or "ID -> TABLE".{_candidates(found)}')
+    raise _ambiguous(text, found)
 
 
-def _ambiguous(text: str | None) -> str:
-    return "Specify a stream" if text is None else f"{text!r} matches several streams; be more specific"
+def _ambiguous(text: str | None, found: Sequence[StreamStatus]) -> ConfigurationError:
+    asked = "Specify a stream" if text is None else f"{text!r} matches several streams; be more specific"
+    return ConfigurationError(f'{asked}: a query id, or "ID -> TABLE".{_candidates(found)}')
 
 
 def is_named(stream: StreamStatus, text: str) -> bool:
