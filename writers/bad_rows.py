@@ -55,14 +55,7 @@ class BadRowWriters(Generic[PayloadT]):
         Raises:
             ConfigurationError: the destination cannot tell bad rows.
         """
-        writer = self.writers.open(attempt)
-        if not isinstance(writer, ChecksRows):
-            writer.abort()
-            raise ConfigurationError(
-                f"This destination does not support badRows={self.on_bad_rows.value}: its task writers have "
-                "no method check_rows. Remove the option."
-            )
-        return BadRowWriter(writer, writer.check_rows, attempt.partition, self.on_bad_rows)
+        return BadRowWriter.around(self.writers.open(attempt), attempt.partition, self.on_bad_rows)
 
 
 def with_bad_rows(writers: TaskWriterFactory[PayloadT], on_bad_rows: BadRows) -> TaskWriterFactory[PayloadT]:
@@ -71,7 +64,27 @@ def with_bad_rows(writers: TaskWriterFactory[PayloadT], on_bad_rows: BadRows) ->
 
 
 class BadRowWriter(Generic[PayloadT]):
-    """See `TaskWriter`. Splits an Arrow batch with bad rows in halves until they are alone."""
+    """See `TaskWriter`. Splits an Arrow batch with bad rows in halves until they are alone.
+
+    Args:
+        first_row: number of the first row in its partition
+    """
+
+    @classmethod
+    def around(
+        cls, writer: TaskWriter[PayloadT], partition: int, on_bad_rows: BadRows, first_row: int = 0
+    ) -> BadRowWriter[PayloadT]:
+        """
+        Raises:
+            ConfigurationError: the destination cannot tell bad rows.
+        """
+        if not isinstance(writer, ChecksRows):
+            writer.abort()
+            raise ConfigurationError(
+                f"This destination does not support badRows={on_bad_rows.value}: its task writers have no "
+                "method check_rows. Remove the option."
+            )
+        return cls(writer, writer.check_rows, partition, on_bad_rows, first_row)
 
     def __init__(
         self,
@@ -79,11 +92,13 @@ class BadRowWriter(Generic[PayloadT]):
         check: Callable[[pa.RecordBatch], None],
         partition: int,
         on_bad_rows: BadRows,
+        first_row: int = 0,
     ) -> None:
         self._writer = writer
         self._check = check
         self._partition = partition
         self._on_bad_rows = on_bad_rows
+        self._first_row = first_row
         self._box = LetterBox()
         self.dropped = 0
         """Bad rows that are no dead letters."""
@@ -144,7 +159,7 @@ class BadRowWriter(Generic[PayloadT]):
         if self._on_bad_rows is BadRows.DROP:
             self.dropped += 1
             return
-        number += self.rows
+        number += self._first_row + self.rows
         self._box.add(dead_letter(row, WRITING, self._partition, number, DOES_NOT_FIT, str(error)))
 
 

@@ -9,7 +9,8 @@ the token of the table says whether that is necessary, and the clean-up finds th
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -32,14 +33,14 @@ from ...committers.contract import (
     Token,
 )
 from ...committers.dead_letters import BadRows
-from ...committers.errors import CommitStateUnknownError, PenstockError
+from ...committers.errors import CommitStateUnknownError, PenstockError, RetryableError
 from ...committers.protocol.decision import is_in_table
 from ...committers.protocol.token_check import other_offsets
 from ...committers.requests.content import LOGGED_FOR_TABLE, RequestManifests
 from ...committers.row_log.log import LoggedBatch, RowLog
 from ...committers.target import CheckToken, HoldsRefusedRows, Target
 from ...committers.texts.safe_text import get_logger
-from ...writers.bad_rows import BadRowWriter, ChecksRows
+from ...writers.bad_rows import BadRowWriter
 from ...writers.partition import storage_errors
 from ..options.delivery import DeliveryOptions
 from ..options.row_log import missing_row_log, row_log_of, storage_options_of
@@ -229,17 +230,17 @@ class LoggedTable:
         """Write the rows of one batch. Return those that the table refuses, and how many it drops."""
         letters: list[DeadLetter] = []
         refused = 0
-        for partition, some in self._by_partition(batch, rows):
-            if self._options.bad_rows is BadRows.FAIL:
-                for one in some:
-                    writer.write(one)
-                continue
-            assert isinstance(writer, ChecksRows), "checked by `with_bad_rows` of each destination"
-            sieve = BadRowWriter(writer, writer.check_rows, partition, self._options.bad_rows)
-            for one in some:
-                sieve.write(one)
-            letters += sieve.dead_letters
-            refused += sieve.dropped
+        choice = self._options.bad_rows
+        for file in batch.files:
+            into = writer
+            if choice is not BadRows.FAIL:
+                into = BadRowWriter.around(writer, file.partition, choice, file.first_row)
+            for some in self._log.read(replace(batch, files=(file,))):
+                self._check()
+                into.write(_with_columns(some.rows, rows))
+            if isinstance(into, BadRowWriter):
+                letters += into.dead_letters
+                refused += into.dropped
         if refused:
             logger.warning(
                 "%s rows of batch %s of %s do not fit and were dropped (badRows=drop).",
@@ -253,17 +254,6 @@ class LoggedTable:
             limit.check(len(letters), batch.rows, where, letters[-1])
         return letters, refused
 
-    def _by_partition(
-        self, batch: LoggedBatch, rows: pa.Schema
-    ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-        for file in batch.files:
-            yield file.partition, self._read(replace(batch, files=(file,)), rows)
-
-    def _read(self, batch: LoggedBatch, rows: pa.Schema) -> Iterator[pa.RecordBatch]:
-        for some in self._log.read(batch):
-            self._check()
-            yield _with_columns(some.rows, rows)
-
     def _letters_again(self, manifest: Manifest, batches: Sequence[LoggedBatch]) -> DeadLetters:
         """Find the rows that were refused when the batches were committed, by a process that was killed
         before it could store them. The files of a batch with such rows are still there.
@@ -273,16 +263,19 @@ class LoggedTable:
         if not is_kept or not there:
             return NO_LETTERS
         again = self._write(manifest, there)
-        outcome = self._table.commit(again.manifest)  # it has the batches, and maybe rows that it refused
+        try:
+            outcome = self._table.commit(again.manifest, _has_lost)  # maybe it holds rows that it refused
+        finally:
+            self._table.discard([again.payload])
         self._committed = again.manifest
-        self._table.discard([again.payload])
         held = NO_LETTERS if isinstance(outcome, Conflict) else outcome.dead_letters
         return _joined(again.letters, held)
 
     def _discard(self) -> None:
-        """Delete what was written and is not committed."""
-        if self._written is not None:
-            self._table.discard([self._written.payload])
+        """Delete what was written and is not committed. If that fails, the clean-up does it."""
+        with suppress(PenstockError):
+            if self._written is not None:
+                self._table.discard([self._written.payload])
         self._written = None
 
     def _delete(self, batches: Sequence[LoggedBatch], letters: Mapping[int, object]) -> None:
@@ -297,6 +290,10 @@ class LoggedTable:
             logger.warning(
                 "%s delivered files of %s are left to penstock gc: %s", len(paths), self._log, error
             )
+
+
+def _has_lost(_: Token | None) -> None:
+    raise RetryableError("The table had the batches, and has lost them while its dead letters were read.")
 
 
 def _joined(*letters: DeadLetters) -> DeadLetters:

@@ -255,6 +255,22 @@ def test_rows_that_a_table_does_not_accept_are_dead_letters_once(
     assert [json.loads(row)["id"] for row in letters["row"]] == [2**31]
 
 
+def test_dead_letters_of_several_files_of_a_task_are_all_kept(
+    tables: RoutedTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task writes several files of a table if its memory is full. Here all rows are bad."""
+    monkeypatch.setattr(routes, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(routes, "HELD_BYTES_MAX", 1)
+    DeltaLake(tables.root / "lake" / "b").create(pa.schema([("id", pa.int32()), ("tenant", pa.string())]))
+    query = tables.query(badRows="deadLetter", deadLetter=f"{tables.root}/letters")
+    tables.run(query, 0, of_tenants(2**40, *["b"] * 5))
+    assert len(tables.row_log()) > 1
+    assert tables.deliver().code == 0
+    assert tables.table("b").ids() == []
+    letters = pl.read_delta(f"{tables.root}/letters")
+    assert sorted(json.loads(row)["id"] for row in letters["row"]) == list(range(2**40, 2**40 + 5))
+
+
 @pytest.mark.parametrize("bad_rows", ["fail", "drop", "deadLetter"])
 def test_a_text_that_the_destination_refuses_in_a_name_is_a_bad_row(tmp_path: Path, bad_rows: str) -> None:
     """A name of a Kinesis stream has no space."""
