@@ -137,6 +137,11 @@ class Plan:
         lost = {"lose_store", "restore_store"} | (set() if self.has_shared_store else {"copy_checkpoint"})
         return self._with([name for name in self.events if name not in lost])
 
+    def keeping_letters(self) -> Plan:
+        """What can happen to dead letters: see docs/guarantees.md, Not covered."""
+        plan = self.keeping_store()
+        return plan._with([name for name in plan.events if name != "copy_checkpoint"])
+
     def keeping_batches(self) -> Plan:
         """What can happen if it must be known which batches a target gets."""
         return self._with([name for name in self.events if name in EVENTS_WITHOUT_REPLAYS])

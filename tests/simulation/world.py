@@ -133,8 +133,10 @@ class World:
         self.plan = make_lake.plan(plan, self.scheduler)
         kinds = kinds_of(make_lake.kind, count)
         features = features_in(seed, kinds) if chosen.features is None else chosen.features
-        if "requests" in kinds[1:] or "letters" in features:
+        if "requests" in kinds[1:]:
             self.plan = self.plan.keeping_store()
+        if "letters" in features:
+            self.plan = self.plan.keeping_letters()
         self.shares_files = "shared_files" in features
         if self.shares_files:
             self.plan = self.plan.keeping_store().sharing_files()
