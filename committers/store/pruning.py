@@ -47,7 +47,8 @@ def prune(
             if stream_id is None:
                 return pruned
             given = {"given_stream": stream_id, "given_time": older_than}
-            batch_ids = list(connection.scalars(_PRUNABLE, {**given, "given_number": keep}))
+            counts = {"given_number": keep, "given_limit": BATCHES_AT_ONCE}
+            batch_ids = list(connection.scalars(_PRUNABLE, {**given, **counts}))
             _delete_batches(connection, stream_id, batch_ids)
             if not batch_ids:
                 connection.execute(_DELETE_DELIVERIES, given)
@@ -62,6 +63,7 @@ def prune(
 _STREAM = sa.bindparam("given_stream", type_=sa.Integer)
 _BEFORE = sa.bindparam("given_time", type_=UtcDateTime)
 _KEEP = sa.bindparam("given_number", type_=sa.BigInteger)
+_LIMIT = sa.bindparam("given_limit", type_=sa.Integer)
 
 
 def _is_unneeded() -> sa.ColumnElement[bool]:
@@ -101,7 +103,7 @@ def _prunable() -> sa.Select[int]:
         _is_unneeded(),
         sa.not_(_has_letters()),
     )
-    return query.order_by(manifests.c.batch_id).limit(BATCHES_AT_ONCE)
+    return query.order_by(manifests.c.batch_id).limit(_LIMIT)
 
 
 def _delete_batches(connection: Connection, stream_id: int, batch_ids: list[int]) -> None:

@@ -157,13 +157,13 @@ class Driver:
         """
         self.connection.forget_abandoned()
         streams = [batch_of_target(batch, sink).stream for sink in self.query.targets.values()]
-        before = [self.connection.peek_at(stream, batch.batch_id) for stream in streams]
+        before = [self.connection.peek_at_both(stream, batch.batch_id) for stream in streams]
         try:
             return self._plan(batch)
         except CheckpointMismatchError:
             abandoned = self.connection.abandoned()
             others = [
-                (was, self.connection.peek_at(stream, batch.batch_id))
+                (was, self.connection.peek_at_both(stream, batch.batch_id))
                 for stream, was in zip(streams, before, strict=True)
                 if abandoned is not None and stream != abandoned.stream
             ]

@@ -135,6 +135,11 @@ class StoreConnection(Connection):
         record = self.peek_at(batch.stream, batch.batch_id)
         return record if record is not None and record.batch == batch else None
 
+    def peek_at_both(self, stream: StreamKey, batch_id: int) -> tuple[ManifestRecord | None, Progress | None]:
+        """`peek_at`, and what a service has of the stream, which tells it before the record does."""
+        is_known = stream in self._target.stream_keys()
+        return self.peek_at(stream, batch_id), self._target.progress.read(stream) if is_known else None
+
     def peek_at(self, stream: StreamKey, batch_id: int) -> ManifestRecord | None:
         """What is known of any batch with this id; without a step."""
         record: ManifestRecord | None = self._target.record(stream, batch_id)
