@@ -49,6 +49,11 @@ RESULTS = {
         "Flink's AsyncSinkBase. It takes 96 % of what a throttled service admits, and less than 0.1 % of its "
         "requests are rejected."
     ),
+    "routes": (
+        "With `routeBy`, a batch into 500 tables is 4 to 5 times as fast as a filter and an append for "
+        "each, and does not depend on 10,000 other tables. Their delivery, later, takes 4 to 6 times as "
+        "long as the appends."
+    ),
     "row_log": (
         "A task writes the row log 0.96 to 2.6 times as fast as pyarrow writes plain Parquet files, with a "
         "checksum of each file."
