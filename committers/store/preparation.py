@@ -31,7 +31,9 @@ class Preparation:
         prepared: dict[int, Prepared] = {}
         for number in sorted(range(len(requests)), key=lambda one: _stream_of(requests[one])):
             prepared[number] = self.prepare(requests[number], run_id)
-        return [prepared[number] for number in range(len(requests))]
+        in_order = [prepared[number] for number in range(len(requests))]
+        _check_not_torn(requests, in_order)
+        return in_order
 
     def prepare(self, request: PrepareRequest, run_id: str) -> Prepared:
         """See `ManifestStore.prepare`."""
@@ -75,6 +77,25 @@ def _stream_of(request: PrepareRequest) -> tuple[str, str]:
     """Sort key: transactions that lock several streams lock them in one order."""
     stream = request.manifest.batch.stream
     return stream.query_id, stream.table_uri
+
+
+def _check_not_torn(requests: Sequence[PrepareRequest], prepared: Sequence[Prepared]) -> None:
+    """Check that no stream gets rows of a batch which another stream has from other source offsets.
+
+    Raises:
+        RetryableError: one would. The transaction has to be rolled back.
+    """
+    others = [
+        one.record
+        for request, one in zip(requests, prepared, strict=True)
+        if one.record.batch != request.manifest.batch
+    ]
+    if others and any(one.is_ours for one in prepared):
+        raise RetryableError(
+            f"Batch {others[0].batch.batch_id} of {others[0].batch.stream} is prepared from other source "
+            "offsets by another run. Nothing was prepared, for any target. Make sure that only one driver "
+            "runs the query, and start it again."
+        )
 
 
 def _gives_way(record: ManifestRecord, replacing: ManifestRecord | None) -> bool:

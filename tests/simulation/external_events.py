@@ -16,6 +16,7 @@ from tests.simulation.manifest_store import SimulatedStore
 from tests.simulation.query import HEALED_BY_RESTART, Query
 from tests.simulation.refusals import letters_of
 from tests.simulation.request_lake import RequestSimLake
+from tests.simulation.routes import routes_cleanable
 from tests.simulation.scheduler import DAY_S, HOUR_S
 from tests.simulation.store_connection import clock_of
 from tests.spark_logs import Checkpoint
@@ -201,8 +202,10 @@ class ExternalEvents:
         grace = timedelta(seconds=rng.choice((0.0, HOUR_S, 7 * DAY_S)))
         for query in {id(query.store): query for query in world.queries}.values():
             lake, store = self.lake, query.connect()
-            streams = [one for one in query.store.stream_keys() if one.table_uri == lake.table_uri]
-            table = lake.cleanable_table(store)
+            table, address = lake.cleanable_table(store), lake.table_uri
+            if query.anchor is not None and rng.random() < 0.5:
+                table, address = routes_cleanable(store, cast(RequestSimLake, lake)), query.anchor.table_uri
+            streams = [one for one in query.store.stream_keys() if one.table_uri == address]
             cleanup = Cleanup(store, table, streams, lake.parse_file_name, world.paths_of)
             found = cleanup.find(now, grace)
             if any(file.modified_at >= now - grace for file in found.unneeded):
@@ -295,6 +298,8 @@ class ExternalEvents:
 
     def lose_store(self) -> None:
         store = self._some_query().store
+        if self.world.rows.places and any(query.checkpoint.next_batch() == 0 for query in self.world.queries):
+            return  # a first batch is written as if nothing had been there
         store.lose()
         self._cut_off(store)
 
@@ -394,6 +399,8 @@ class ExternalEvents:
             ]
             if self.world.plan.delivery is not None:  # any of them may be delivered before its replay comes
                 batch_ids += [record.batch.batch_id for record in query.store.pending(stream.key)]
+        if query.anchor is not None:
+            batch_ids += [one.batch.batch_id for one in query.store.history(query.anchor, 100)]
         is_decoupled, processes = self.world.plan.delivery is not None, self.world.delivery_processes
         if is_decoupled and self.world.plan.loses_store and not all(one.has_ended for one in processes):
             return False  # one that sleeps may land what the store knows no more

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-FEATURES = ("letters", "keys", "new_target", "left_target", "shared_files")
+FEATURES = ("letters", "keys", "new_target", "left_target", "shared_files", "routes")
 """
 letters      each destination refuses some rows for good, which become dead letters
 keys         services keep the last row of each key (the option `keys`)
 new_target   the query is started with one target more (newTarget=allow)
 left_target  the query is started without one of its targets
+routes       the rows name the services that they go to (`routeBy`)
 shared_files a Delta table and an Iceberg table have the same data files (`penstock.lake`)
 """
 
@@ -50,5 +51,5 @@ def features_in(seed: int, kinds: tuple[str, ...]) -> frozenset[str]:
         return frozenset({"letters"})
     if kinds == ("delta", "iceberg") and rng.random() < 1 / 2:
         return frozenset({"shared_files"})
-    others = [*(["keys"] if kinds[0] == "requests" else []), *(CHANGES if len(kinds) > 1 else [])]
+    others = [*(["keys", "routes"] if kinds[0] == "requests" else []), *(CHANGES if len(kinds) > 1 else [])]
     return frozenset({rng.choice(others)} if others and rng.random() < 1 / 2 else ())

@@ -270,6 +270,27 @@ class MemoryDeliveries:
     def wait(self, stream: StreamKey, since: datetime | None) -> None:
         self._store.known(stream).waiting_since = since
 
+    def backlog_of_query(self, query_id: str, since: int | None = None) -> Backlog:
+        found = [
+            self.backlog(key, since=since)
+            for key, known in self._store.streams.items()
+            if key.query_id == query_id and known.state.parked_at is None
+        ]
+        return Backlog(
+            batches=max((one.batches for one in found), default=0),
+            files=sum(one.files for one in found),
+            rows=sum(one.rows for one in found),
+            size_bytes=sum(one.size_bytes for one in found),
+            oldest_prepared_at=min(
+                (one.oldest_prepared_at for one in found if one.oldest_prepared_at), default=None
+            ),
+        )
+
+    def wait_for_query(self, query_id: str, since: datetime | None) -> None:
+        for key, known in self._store.streams.items():
+            if key.query_id == query_id and (known.waiting_since if since is None else known.pending()):
+                known.waiting_since = since
+
     def deliverable(
         self, stream: StreamKey, limit: int = BATCHES_READ, after: int | None = None
     ) -> Sequence[ManifestRecord]:

@@ -161,7 +161,11 @@ class MemoryStore:
         streams = [self.known(one.manifest.batch.stream) for one in requests]
         before = [(dict(one.records), dict(one.manifests), dict(one.letters)) for one in streams]
         try:
-            return [self._prepare(one, run_id) for one in requests]
+            prepared = [self._prepare(one, run_id) for one in requests]
+            asked = [one.manifest.batch for one in requests]
+            if [one.record.batch for one in prepared] != asked and any(one.is_ours for one in prepared):
+                raise RetryableError("another run has prepared the batch from other offsets")
+            return prepared
         except PenstockError:
             for known, put in zip(streams, before, strict=True):
                 known.records, known.manifests, known.letters = put

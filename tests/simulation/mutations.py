@@ -95,8 +95,11 @@ PROGRESS = "committers/store/progress.py"
 DECOUPLED_TESTS = "tests/committers/test_decoupled.py"
 FANOUT_TESTS = "tests/datasource/test_fanout.py"
 TWO_PHASE_TESTS = "tests/committers/test_two_phase.py"
+ROUTES_TARGET = "datasource/routing/sink.py::RoutesTarget"
+STORE_TESTS = "tests/committers/store/test_store.py"
 SHARED_CLEANUP = "datasource/lake/cleanup.py::SharedCleanable"
 SHARING: Any = {"lakes": ("delta",), "targets": 2, "features": ("shared_files",)}
+ROUTES: Any = {"lakes": ("requests",), "targets": 3, "features": ("routes",)}
 LETTERS_OF_COMMITS: Any = {"lakes": ("database",), "features": ("letters",)}
 """Only a database refuses rows in the commit."""
 
@@ -230,6 +233,60 @@ MUTATIONS: dict[str, Mutation] = {
         needs=("decoupled",),
         events=("lose_store",),
         targets=2,
+    ),
+    # Targets that the rows name
+    "the batch of a query with routes, and those of its tables, in one transaction": Mutation(
+        "stores each manifest on its own",
+        instead(
+            f"{PREPARATION}._put",
+            "list(self._store.prepare_all(requests, self._run_id))",
+            "[self._store.prepare_all([one], self._run_id)[0] for one in requests]",
+        ),
+        **ROUTES,
+    ),
+    "the claim of the tables' streams": Mutation(
+        "claims the query's own stream alone",
+        instead(
+            f"{PREPARATION}._put",
+            "[target.manifest.batch.stream for target in targets]",
+            "[targets[0].manifest.batch.stream]",
+        ),
+        **ROUTES,
+    ),
+    "a prepared batch of a query with routes is never replaced": Mutation(
+        "replaces that of the query alone, whatever its tables have",
+        without(f"{ROUTES_TARGET}.check_supersede", "raise "),
+        **{**ROUTES, "events": ("rewind_checkpoint", "deliver")},
+    ),
+    "a batch of a query with routes leaves a token": Mutation(
+        "takes the batch for empty, since it has no files of its own",
+        instead(f"{ROUTES_TARGET}.manifest", "False", "True"),
+        **ROUTES,
+    ),
+    "the streams of tables have gaps": Mutation(
+        "asks each table for the batch before",
+        never(f"{COMMITTING}::_open", "is_later"),
+        **ROUTES,
+    ),
+    "each table gets its own rows": Mutation(
+        "lists the files of all routes for the first table",
+        instead(
+            "datasource/routing/opening.py::_split",
+            "tables.get(route_of(file))",
+            "next(iter(tables.values()))",
+        ),
+        **ROUTES,
+    ),
+    "a file of a route tells its first row": Mutation(
+        "numbers the rows of each file from 0, so that two rows have one id",
+        instead("committers/row_log/names.py::RowLogName.parse", "int(match[3] or 0)", "0"),
+        **ROUTES,
+    ),
+    "no table gets a batch that the query has from other offsets": Mutation(
+        "prepares it for tables that do not have it, before the query is refused",
+        without(f"{STORE_PREPARATION}.prepare_all", "_check_not_torn("),
+        test=f"{STORE_TESTS}::"
+        "test_no_stream_gets_rows_of_a_batch_that_another_stream_has_from_other_offsets",
     ),
     # Tables that share their files
     "clean-up: named by the other table": Mutation(

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.deliveries import DeliveryProcess
 from tests.simulation.manifest_store import SimulatedStore
+from tests.simulation.routes import anchor_of
 from tests.simulation.scheduler import Actor
 from tests.simulation.spark import Driver, Start, batch_of
 from tests.simulation.store_connection import StoreConnection
-from tests.simulation.targets import Stream, query_of
+from tests.simulation.targets import Stream
 from tests.spark_logs import Checkpoint, SparkError
 
-from penstock.committers.contract import Batch
+from penstock.committers.contract import Batch, StreamKey
 from penstock.committers.errors import (
     CheckpointMismatchError,
     CommitStateUnknownError,
@@ -72,6 +73,22 @@ class Query:
         self._world = world
 
     @property
+    def anchor(self) -> StreamKey | None:
+        """Its own stream, if it has routes."""
+        return anchor_of(self.checkpoint.query_id) if self._world.rows.places else None
+
+    @property
+    def keys(self) -> list[StreamKey]:
+        """Of all its streams."""
+        own = [] if self.anchor is None else [self.anchor]
+        return [*own, *(stream.key for stream in self.streams)]
+
+    @property
+    def can_accept_loss(self) -> bool:
+        """It has lost batches with its store, and a coupled start goes on without them."""
+        return self.has_lost_batches and self.anchor is None
+
+    @property
     def is_stuck(self) -> bool:
         """One of its streams is."""
         return any(stream.is_stuck for stream in self.streams)
@@ -92,7 +109,7 @@ class Query:
             self._accept_loss()
         driver = Driver(
             world.scheduler,
-            query_of([one for one in world.targets if one.is_in_query], is_decoupled=start.is_decoupled),
+            world.product_query(start),
             self.connect(),
             self.checkpoint,
             start,
@@ -100,6 +117,7 @@ class Query:
             lambda: world.source_rows,
             self._is_kept,
             {target.name: target.lake for target in world.targets},
+            world.rows,
         )
         is_healing = world.is_healing
         actor = world.scheduler.spawn(run_id, lambda: self._run(driver, is_healing), is_mortal=is_mortal)
@@ -165,9 +183,10 @@ class Query:
             self._deliver_rest(partial(has_ended, driver))
             self.is_exhausted = driver.error is None and not self.is_stuck
             started = [stream for stream in self.streams if stream.target.is_in_query]
-            settings = [StreamSettings.parse(self.store.settings(stream.key)) for stream in started]
+            given = [self.store.settings(stream.key) for stream in started]
+            settings = [StreamSettings.parse(one) for one in given if one or not self._world.rows.places]
             self.is_overridden = start.is_decoupled and not all(one.is_decoupled for one in settings)
-            if self.is_exhausted or (self.is_refused and not self.has_lost_batches) or self.problems:
+            if self.is_exhausted or (self.is_refused and not self.can_accept_loss) or self.problems:
                 return
             if self.is_stuck:
                 return
@@ -228,4 +247,6 @@ class Query:
         """Batches that are PREPARED though nothing keeps them from being committed."""
         if self.is_refused or self.is_diverged or self.is_retired:
             return ()
-        return [f"batch {r.batch.batch_id} of {r.batch.stream}" for r in self.store.pending(stream.key)]
+        keys = [stream.key] if self.anchor is None else [stream.key, self.anchor]
+        waiting = [record.batch for key in keys for record in self.store.pending(key)]
+        return [f"batch {batch.batch_id} of {batch.stream}" for batch in waiting]

@@ -24,6 +24,7 @@ from tests.simulation.lake import TableContents
 from tests.simulation.object_store import LocationFileSystem, ObjectStore
 from tests.simulation.plan import EVENTS_OF_TARGETS, DeliveryPlan, Plan
 from tests.simulation.refusals import Refusals
+from tests.simulation.routed_rows import COLUMN
 from tests.simulation.scheduler import Actor, Scheduler, UnreachableError, as_os_error
 
 from penstock.committers.contract import (
@@ -95,6 +96,8 @@ class RequestSimLake:
     refusals = Refusals()
     is_keyed = False
     """Does it keep the last row of each key alone?"""
+    is_routed = False
+    """Do the rows of the query name it?"""
 
     def __init__(self, scheduler: Scheduler, *, is_remote: bool) -> None:
         self.objects = ObjectStore(scheduler, is_remote=is_remote)
@@ -241,6 +244,7 @@ class SimulatedRequestTarget(RequestTarget):
             progress_s=progress_s,
             bad_rows=bad_rows,
             keys=("key",) if lake.is_keyed else None,
+            route_by=(COLUMN,) if lake.is_routed else None,
         )
         super().__init__(RequestSink(KIND, lake.table_uri, options, SimulatedRequests(lake)))
         self._lake = lake

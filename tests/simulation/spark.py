@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
-import pyarrow as pa
 from tests.simulation.lakes import SimulatedLake
 from tests.simulation.refusals import over_lake
 from tests.simulation.request_lake import RequestSimLake, by_key
+from tests.simulation.routed_rows import RoutedWriters, SourceRows
 from tests.simulation.scheduler import Actor, DiskFullError, Scheduler, UnreachableError
 from tests.simulation.store_connection import StoreConnection
 from tests.spark_logs import Checkpoint, SparkError
@@ -38,8 +38,8 @@ from penstock.datasource.planning.plan_cache import PlanCache
 from penstock.datasource.query import Query, batch_of_target
 from penstock.datasource.spark.task import TaskAttempt
 from penstock.writers.parts import PartPayloads, PartsWriters, PartWriters
+from penstock.writers.row_log.routes import RouteWriters
 
-ROWS = pa.schema([("id", pa.int64())])
 TASK_ATTEMPTS_MAX = 3
 PLANNER_DIES = 0.2
 """How likely a batch finds another planner process than the one before had."""
@@ -86,6 +86,7 @@ class Driver:
         source_rows: how many rows the source has now
         is_kept: must the store know a batch that has ended well as it was left, whatever happens then?
         lakes: of the targets, by name
+        rows: of the source
     """
 
     scheduler: Scheduler
@@ -97,6 +98,7 @@ class Driver:
     source_rows: Callable[[], int]
     is_kept: Callable[[Batch], bool]
     lakes: Mapping[str, SimulatedLake]
+    rows: SourceRows
 
     def __post_init__(self) -> None:
         self._store = cast(SqlManifestStore, self.connection)
@@ -178,7 +180,7 @@ class Driver:
 
         if self.start.is_decoupled and self.scheduler.rng.random() < PLANNER_DIES:
             self._plans = self._new_plans()
-        return plan_batch(self.query, self._store, batch, ROWS, False, digest_of, self._plans)
+        return plan_batch(self.query, self._store, batch, self.rows.schema, False, digest_of, self._plans)
 
     def _new_plans(self) -> PlanCache:
         """Of one planner process."""
@@ -258,13 +260,16 @@ class Driver:
         files: PartPayloads | None = None
         if plan.writers is not None:
             writer = PartsWriters(tuple(map(self._over_lake, plan.writers.parts))).open(attempt)
-            writer.write(pa.record_batch([pa.array(ids, pa.int64())], schema=ROWS))
+            writer.write(self.rows.of(ids))
             files = writer.finish()
         committable = Committable(plan.batch, task.run_id, task.partition, task.attempt, files)
         return CommittableMessage(committable, plan.targets)
 
     def _over_lake(self, part: PartWriters) -> PartWriters:
         """Targets that share a part read the same files."""
+        if isinstance(part.writers, RouteWriters):
+            first = cast(RequestSimLake, next(iter(self.lakes.values())))  # their row log is the same
+            return replace(part, writers=RoutedWriters(first, part.writers.columns))
         lake = self.lakes[part.targets.partition(", ")[0]]
         return replace(part, writers=over_lake(part.writers, lake))
 

@@ -25,7 +25,7 @@ READS = {
     *("settings", "written_table", "other_queries", "streams_of", "record", "manifest", "pending", "history"),
     *("of_table", "unfinished", "state", "backlog", "deliverable", "with_sources", "stream_keys", "read"),
     "dead_letters",
-    "settings_of_table",
+    *("settings_of_table", "backlog_of_query"),
 }
 """Methods that change nothing."""
 

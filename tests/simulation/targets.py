@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,8 @@ class SimulatedTarget:
     decoupled_options: FileTableOptions
     first_batch: int | None = 0
     """None: the query does not have it yet."""
+    takes: Callable[[int], bool] = lambda _: True
+    """Is a row for it? All are, unless the query has routes."""
     end_batch: int | None = None
     """The first batch that was not prepared, or not for sure, when the query was started without it."""
     events: ExternalEvents = field(init=False)

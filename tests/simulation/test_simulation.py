@@ -84,6 +84,7 @@ def test_what_befalls_one_of_several_targets_happens_before_everything_heals() -
         ("letters", "requests", 1, "store: dead letters progress"),
         ("new_target", "delta", 2, "targets: new_target"),
         ("left_target", "requests", 2, "targets: left_target"),
+        ("routes", "requests", 3, r"prepare batch 1 batch 1 batch 1 by"),
         ("shared_files", "delta", 2, r"planned: write batch \d+ iceberg, delta\n"),
     ],
 )

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.simulation.deliveries import DeliveryProcess
@@ -26,6 +26,17 @@ from tests.simulation.memory_store import Clock, MemoryStore
 from tests.simulation.plan import Plan
 from tests.simulation.query import STEPS_MAX, Query, has_ended
 from tests.simulation.refusals import letters_in
+from tests.simulation.request_lake import RequestSimLake
+from tests.simulation.routed_rows import SourceRows
+from tests.simulation.routes import (
+    places_of,
+    plan_with_routes,
+    query_with_routes,
+    routed_lakes,
+    routed_targets,
+    routes_installed,
+    torn_batches,
+)
 from tests.simulation.scheduler import (
     DAY_S,
     HOUR_S,
@@ -44,6 +55,7 @@ from tests.simulation.targets import (
     can,
     kinds_of,
     lakes_of,
+    query_of,
     targets_in,
     targets_of,
 )
@@ -70,6 +82,8 @@ from penstock.datasource.planning import decoupled_planning, new_target
 from penstock.datasource.planning import plan as planning
 from penstock.datasource.planning.backlog import wait_for_delivery
 from penstock.datasource.planning.decoupled_planning import with_retry
+from penstock.datasource.query import Query as ProductQuery
+from penstock.datasource.routing.sink import KIND as ROUTES
 from penstock.testing.invariant import Observation, find_problems
 
 LOOKS_MAX = 20
@@ -133,7 +147,7 @@ class World:
         self.plan = make_lake.plan(plan, self.scheduler)
         kinds = kinds_of(make_lake.kind, count)
         features = features_in(seed, kinds) if chosen.features is None else chosen.features
-        if "requests" in kinds[1:]:
+        if "requests" in kinds[1:] or "routes" in features:
             self.plan = self.plan.keeping_store()
         if "letters" in features:
             self.plan = self.plan.keeping_letters()
@@ -143,17 +157,19 @@ class World:
         self.change = next((name for name in CHANGES if name in features), None)
         if self.change is not None:
             self.plan = self.plan.keeping_batches()
+        self.rows = SourceRows(places_of(count) if "routes" in features else ())
+        if self.rows.places:
+            self.plan = plan_with_routes(self.plan, self.scheduler)
         self.scheduler.stickiness = self.plan.stickiness
-        lakes = lakes_of(make_lake, self.plan, self.scheduler, count, features)
         # After a lost store, a table without rows cannot be told from one that is new to the query.
-        may_be_new = self.plan.loses_store or "new_target" in features
+        may_be_new = (self.plan.loses_store and not self.rows.places) or "new_target" in features
         new_target = NewTarget.ALLOW if may_be_new else NewTarget.REFUSE
         bad_rows = BadRows.DEAD_LETTER if "letters" in features else BadRows.FAIL
         options = FileTableOptions(commit_attempts_max=6, new_target=new_target, bad_rows=bad_rows)
         of_delivery = self.plan.delivery.options if self.plan.delivery is not None else DECOUPLED
         of_delivery = replace(of_delivery, bad_rows=bad_rows)
         of_delivery = replace(of_delivery, new_target=new_target)
-        self.targets = targets_of(lakes, options, of_delivery)
+        self.targets = self._targets(make_lake, count, features, options, of_delivery)
         for target in self.targets:
             target.events = ExternalEvents(self, target)
         if "new_target" in features:
@@ -167,6 +183,27 @@ class World:
         self.is_healing = False
         self._runs = 0
 
+    def _targets(
+        self,
+        make_lake: type[SimulatedLake],
+        count: int,
+        features: Collection[str],
+        options: FileTableOptions,
+        of_delivery: FileTableOptions,
+    ) -> list[SimulatedTarget]:
+        if self.rows.places:
+            routed = routed_lakes(self.plan, self.scheduler, self.rows.places)
+            return routed_targets(routed, self.rows, of_delivery)
+        lakes = lakes_of(make_lake, self.plan, self.scheduler, count, features)
+        return targets_of(lakes, options, of_delivery)
+
+    def product_query(self, start: Start) -> ProductQuery:
+        """As one start of the query has it."""
+        if self.rows.places:
+            return query_with_routes(self.targets)
+        targets = [one for one in self.targets if one.is_in_query]
+        return query_of(targets, is_decoupled=start.is_decoupled)
+
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Product code runs over the fakes, and sleeps by their clock."""
@@ -174,6 +211,8 @@ class World:
         with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
             for target in self.targets:
                 stack.enter_context(target.lake.installed())
+            if self.rows.places:
+                stack.enter_context(routes_installed(cast(RequestSimLake, self.targets[0].lake)))
             for module in (planning, committing):
                 patch.setattr(module, "TwoPhaseCommitter", committer)
             runner = partial(CommitRunner, sleep=self.scheduler.sleep, rng=self.scheduler.rng)
@@ -283,6 +322,8 @@ class World:
 
     def paths_of(self, manifest: Manifest) -> Iterator[str]:
         """Of the files in a manifest of any target."""
+        if manifest.kind == ROUTES:
+            return iter(())
         return self.lake_at(manifest.batch.stream.table_uri).paths_of(manifest)
 
     def random_start(self, query: Query) -> Start:
@@ -405,6 +446,8 @@ class World:
     def _check(self) -> None:
         for query in self.queries:
             self.problems += query.problems
+            if self.rows.places:
+                self.problems += torn_batches(query.streams)
         expected = (PenstockError, SparkError, UnreachableError, DiskFullError)
         self.problems += [
             f"{name} ends with {error!r}"
@@ -427,6 +470,8 @@ class World:
         seen = replace(seen, rows=seen.rows + letters)
         yield from find_problems(self._observe(target, seen))
         yield from self._check_batches(target, seen.rows)
+        if strange := sorted(row_id for row_id in seen.rows if not target.takes(row_id)):
+            yield f"rows {strange} name another target"
         yield from self._check_logged_batches(streams, seen.rows)
         yield from self._check_committed_batches(streams, seen.rows)
         yield from self._check_store(target.lake, streams, seen.added)
@@ -475,7 +520,8 @@ class World:
             for row_id in range(first_id, first_id + self.source_rows):
                 count = seen.rows[row_id]
                 doubled += max(count - 1, 0)
-                lost += is_complete and count == 0 and row_id not in excused
+                is_missing = is_complete and count == 0 and target.takes(row_id)
+                lost += is_missing and row_id not in excused
         return Observation(
             rows=sum(seen.rows.values()),
             lost=lost,
@@ -496,11 +542,14 @@ class World:
             is_robbed = is_robbed or events.has_deleted_files
             if query.is_stuck or (query.is_retired and is_robbed):  # no start of the query reports it
                 continue
+            if query.has_lost_batches and query.is_refused and self.rows.places:
+                continue  # it has stopped for good
             is_reported = query.is_refused or query.is_reported or query.is_retired
             if self.plan.delivery is not None and query.is_diverged and is_reported:
                 continue  # a copy has given up, for its own, what waited to be delivered: its start says so
             for batch_id in sorted(filter(stream.target.gets, checkpoint.commits & set(checkpoint.offsets))):
-                gone = [i for i in checkpoint.ids(batch_id) if not rows[i] and i not in excused]
+                ids = filter(stream.target.takes, checkpoint.ids(batch_id))
+                gone = [i for i in ids if not rows[i] and i not in excused]
                 if gone:
                     yield f"batch {batch_id} of {checkpoint.name} is logged, but its rows {gone} are gone"
 

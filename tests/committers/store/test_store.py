@@ -35,6 +35,7 @@ from penstock.committers.errors import (
 )
 from penstock.committers.postgres_timeouts import IDLE_TRANSACTION_TIMEOUT_S
 from penstock.committers.store import database, engines
+from penstock.committers.store.contract import PrepareRequest
 from penstock.committers.store.sql import SqlManifestStore, open_store, open_store_in_memory
 
 
@@ -66,6 +67,22 @@ def test_first_prepared_wins(store: SqlManifestStore) -> None:
     assert not later.is_ours
     assert (later.record.run_id, later.record.batch.digest) == ("r1", "d0")
     assert store.manifest(STREAM, 0) == manifest(content=b"first")
+
+
+def test_no_stream_gets_rows_of_a_batch_that_another_stream_has_from_other_offsets(
+    store: SqlManifestStore,
+) -> None:
+    """They would be delivered although the query is refused."""
+    joined = StreamKey(STREAM.query_id, "another table")
+    store.register_stream(joined, "test")
+    store.prepare(manifest(), "r1")
+    store.claim_all([STREAM, joined], "r2")
+    late, of_joined = manifest(digest="d1"), replace(manifest(), batch=Batch(joined, 0, "d1"))
+    for requests in ([late, of_joined], [of_joined, late]):
+        with pytest.raises(RetryableError, match="other source offsets by another run"):
+            store.prepare_all([PrepareRequest(one) for one in requests], "r2")
+    assert store.record(joined, 0) is None
+    assert store.manifest(STREAM, 0) == manifest()
 
 
 @pytest.mark.parametrize("state", [PREPARED, COMMITTED])
