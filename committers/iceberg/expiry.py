@@ -14,10 +14,10 @@ snapshots are known. This stays valid, because later snapshots take over only fi
 also valid for readers of expired snapshots: a snapshot that expired earlier has an earlier grace period, and
 files of one that expires later were still needed. So the delete step only checks the current metadata.
 
-A crash before the commit leaves a plan whose snapshots still exist: it is dropped after a day. A crash or an
-outage after the commit leaves a plan whose snapshots are removed: the next run detects that, checks that no
-tag was lost with them, and starts the grace period. After a crash between deletions, the next run continues
-at the position in the store. Two processes may do this at the same time: both plan, one commit succeeds, and
+A crash before the commit leaves a plan of which snapshots still exist: it is dropped after a day. A crash or
+an outage after the commit leaves a plan whose snapshots are removed: the next run detects that, checks that
+no tag was lost with them, and starts the grace period. After a crash between deletions, the next run
+continues at the position in the store. Two processes may do this at the same time: both plan, one commit succeeds, and
 deleting a file twice is harmless.
 
 Files outside of the table's folders (see `deletion_guard`) are not deleted, whatever the metadata or a plan
@@ -241,7 +241,7 @@ class SnapshotExpiry:
                 due.append((expiry, files))
             elif there.isdisjoint(files.snapshot_ids):
                 self._begin_grace(expiry, files, table, table.metadata)
-            elif there.issuperset(files.snapshot_ids) and now - expiry.planned_at > PLAN_KEPT_FOR:
+            elif now - expiry.planned_at > PLAN_KEPT_FOR:  # those that are gone are in a later plan
                 self._store.remove(expiry)
         return due
 

@@ -546,6 +546,26 @@ def test_a_plan_whose_commit_never_came_is_dropped(history: History) -> None:
     history.check_readable()
 
 
+def test_a_plan_of_which_a_tag_keeps_one_snapshot_is_dropped(history: History) -> None:
+    """Its commit never came. A later plan, without the tagged snapshot, has removed the others."""
+    history.append(2 * KEEP + 1)
+    history.at_step(2, crash)
+    with pytest.raises(Crash):
+        history.run()
+    table_id = str(history.table().metadata.table_uuid)
+    (planned,) = history.expiries.of_table(table_id)
+    in_plan = decode_expired(planned.content).snapshot_ids
+    oldest = next(one for one in history.snapshot_ids if one in in_plan)
+    history.table().manage_snapshots().create_tag(oldest, "kept").commit()
+    history.append(2 * KEEP + 1)
+    history.run()
+    history.wait(PLAN_KEPT_FOR)
+    history.wait(GRACE)
+    history.run()
+    assert planned.expiry_id not in [one.expiry_id for one in history.expiries.of_table(table_id)]
+    history.check_readable()
+
+
 # Any history ----------------------------------------------------------------------------------------
 
 CHANGES = (

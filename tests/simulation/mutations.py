@@ -285,8 +285,7 @@ MUTATIONS: dict[str, Mutation] = {
     "no table gets a batch that the query has from other offsets": Mutation(
         "prepares it for tables that do not have it, before the query is refused",
         without(f"{STORE_PREPARATION}.prepare_all", "_check_not_torn("),
-        test=f"{STORE_TESTS}::"
-        "test_no_stream_gets_rows_of_a_batch_that_another_stream_has_from_other_offsets",
+        test=f"{STORE_TESTS}::test_no_stream_gets_rows_of_a_batch_that_another_stream_has_from_other_offsets",
     ),
     # Tables that share their files
     "clean-up: named by the other table": Mutation(
