@@ -92,7 +92,8 @@ class ManifestStore(Protocol):
     def prepare_all(self, requests: Sequence[PrepareRequest], run_id: str) -> Sequence[Prepared]:
         """Call `prepare` for several targets of one query, in one transaction: an error stores none.
 
-        Returns the results in the order of the requests. Raises the errors of `prepare`.
+        Returns the results in the order of the requests. Raises the errors of `prepare`; also RetryableError
+        if one stream would get rows of a batch that another one has from other source offsets.
         """
         ...
 

@@ -131,8 +131,7 @@ MUTATIONS: dict[str, Mutation] = {
             "zip(self._targets, prepared, strict=True)",
             "zip(self._targets[:1], prepared)",
         ),
-        needs=("copy_checkpoint", "decoupled", "one_store"),
-        targets=2,
+        test=f"{STORE_TESTS}::test_a_batch_that_any_target_has_from_other_offsets_is_refused",
     ),
     "no target gives up its batches for a replay that another one refuses": Mutation(
         "aborts the batches of the first target before the second one refuses the replay",
@@ -257,11 +256,6 @@ MUTATIONS: dict[str, Mutation] = {
         "replaces that of the query alone, whatever its tables have",
         without(f"{ROUTES_TARGET}.check_supersede", "raise "),
         **{**ROUTES, "events": ("rewind_checkpoint", "deliver")},
-    ),
-    "a batch of a query with routes leaves a token": Mutation(
-        "takes the batch for empty, since it has no files of its own",
-        instead(f"{ROUTES_TARGET}.manifest", "False", "True"),
-        **ROUTES,
     ),
     "the streams of tables have gaps": Mutation(
         "asks each table for the batch before",

@@ -9,6 +9,7 @@ import threading
 import time
 from dataclasses import replace
 from datetime import timedelta, timezone
+from unittest.mock import Mock
 
 import pytest
 import sqlalchemy as sa
@@ -26,14 +27,16 @@ from tests.support.stores import (
     statements_of,
 )
 
-from penstock.committers.contract import Batch, Manifest, ManifestState, StreamKey
+from penstock.committers.contract import Batch, Committable, Manifest, ManifestState, StreamKey
 from penstock.committers.errors import (
+    CheckpointMismatchError,
     CommitStateUnknownError,
     FencedError,
     ManifestCorruptError,
     RetryableError,
 )
 from penstock.committers.postgres_timeouts import IDLE_TRANSACTION_TIMEOUT_S
+from penstock.committers.protocol.preparing import Preparation, TargetBatch
 from penstock.committers.store import database, engines
 from penstock.committers.store.contract import PrepareRequest
 from penstock.committers.store.sql import SqlManifestStore, open_store, open_store_in_memory
@@ -83,6 +86,21 @@ def test_no_stream_gets_rows_of_a_batch_that_another_stream_has_from_other_offse
             store.prepare_all([PrepareRequest(one) for one in requests], "r2")
     assert store.record(joined, 0) is None
     assert store.manifest(STREAM, 0) == manifest()
+
+
+def test_a_batch_that_any_target_has_from_other_offsets_is_refused(store: SqlManifestStore) -> None:
+    other = StreamKey(STREAM.query_id, "another table")
+    store.register_stream(other, "test")
+    store.claim(other, "r1")
+    store.prepare(manifest(), "r1")
+    store.prepare(replace(manifest(), batch=Batch(other, 0, "d1")), "r1")
+    committer = Mock()
+    committer.batch_before.return_value, committer.prepared.is_void.return_value = None, False
+    late = [replace(manifest(content=b"late"), batch=Batch(key, 0, "d0")) for key in (STREAM, other)]
+    targets = [TargetBatch(committer, one, [Committable(one.batch, "r2", 0, 0, None)]) for one in late]
+    with pytest.raises(CheckpointMismatchError, match="other source offsets by another run"):
+        Preparation(store, targets).prepare()
+    committer.finish.assert_not_called()
 
 
 @pytest.mark.parametrize("state", [PREPARED, COMMITTED])
