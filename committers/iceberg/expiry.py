@@ -14,16 +14,15 @@ snapshots are known. This stays valid, because later snapshots take over only fi
 also valid for readers of expired snapshots: a snapshot that expired earlier has an earlier grace period, and
 files of one that expires later were still needed. So the delete step only checks the current metadata.
 
-A crash before the commit leaves a plan of which snapshots still exist: it is dropped after a day. A crash or
-an outage after the commit leaves a plan whose snapshots are removed: the next run detects that, checks that
-no tag was lost with them, and starts the grace period. After a crash between deletions, the next run
-continues at the position in the store. Two processes may do this at the same time: both plan, one commit succeeds, and
-deleting a file twice is harmless.
-
-Files outside of the table's folders (see `deletion_guard`) are not deleted, whatever the metadata or a plan
-in the store says: they may have been added in place and be needed elsewhere. Files of snapshots that others
-have expired are not deleted either. With `gc.enabled=false` nothing is done, except in a table that shares
-its data files with another one: no data file of that one is deleted here.
+A crash before the commit leaves a plan of which snapshots still exist: it is dropped after a day. A crash
+or an outage after the commit leaves a plan whose snapshots are removed: the next run detects that, checks
+that no tag was lost with them, and starts the grace period. After a crash between deletions, the next run
+continues at the position in the store. Two processes may do this at the same time: both plan, one commit
+succeeds, and deleting a file twice is harmless. Files outside of the table's folders (see `deletion_guard`)
+are not deleted, whatever the metadata or a plan in the store says: they may have been added in place and be
+needed elsewhere. Files of snapshots that others have expired are not deleted either. With
+`gc.enabled=false` nothing is done, except in a table that shares its data files with another one: no data
+file of that one is deleted here.
 """
 
 from __future__ import annotations
