@@ -59,7 +59,7 @@ class SqlStreams:
         if changed:
             with self._database.write() as connection:
                 now = self._clock()
-                for one in sorted(changed, key=lambda one: (one.stream.query_id, one.stream.table_uri)):
+                for one in changed:  # lists show them in this order
                     _put_stream(connection, one, now)
 
     def spelled(self, query_id: str, addresses: Sequence[str]) -> Sequence[str]:
