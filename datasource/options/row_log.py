@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...committers.cleaning.regular_files import sync
+from ...committers.error_causes import retryable
 from ...committers.errors import ConfigurationError
 from ...writers.local_path import local_path
 from .stream import normalized_location
@@ -42,9 +43,19 @@ def missing_row_log(option: str = "delivery=decoupled") -> ConfigurationError:
 
 
 def create_row_log(location: str) -> None:
-    """Create the directory of a local row log, durably: a manifest must not outlive its files."""
+    """Create the directory of a local row log, durably: a manifest must not outlive its files.
+
+    Raises:
+        RetryableError: it cannot be created.
+    """
     path = local_path(location)
     if path is None or Path(path).is_dir():
         return
-    Path(path).mkdir(parents=True, exist_ok=True)
-    sync(Path(path).parent)
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        sync(Path(path).parent)
+    except OSError as error:
+        raise retryable(error)(
+            f"The directory of the row log {location} cannot be created: {error}. No row was written. Check "
+            "that this user may write there, or give another place with rowLog."
+        ) from error

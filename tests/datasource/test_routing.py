@@ -24,6 +24,7 @@ from penstock.committers.errors import (
     CheckpointMismatchError,
     ConfigurationError,
     FencedError,
+    PenstockError,
     RetryableError,
     SchemaMismatchError,
 )
@@ -463,6 +464,14 @@ def test_a_store_in_the_catalog_of_a_ducklake_is_refused(tmp_path: Path) -> None
     place = Place({**options, "routeBy": "a", "store": f"sqlite:///{tmp_path}/lake.sqlite"}, DUCKLAKE)
     with pytest.raises(ConfigurationError, match="store is the file of the catalog"):
         Query(place, QUERY_ID).with_targets()
+
+
+def test_a_row_log_that_cannot_be_created_is_named(tables: RoutedTables) -> None:
+    query = tables.query(rowLog="/proc/nothing/log")
+    with pytest.raises(
+        PenstockError, match=r"row log /proc/nothing/log cannot be created: .* give another place"
+    ):
+        query.plan(tables.store, query.batch(0), of_tenants(0, "a").schema)
 
 
 def test_options_of_routes_without_routes_are_refused() -> None:
