@@ -107,7 +107,38 @@ PayloadT_co = TypeVar("PayloadT_co", covariant=True)
 ContentT = TypeVar("ContentT")
 ContentT_contra = TypeVar("ContentT_contra", contravariant=True)
 
-Mode: TypeAlias = Literal["append", "overwrite"]
+LateRows: TypeAlias = Literal["apply", "ignore"]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The mode of batches whose rows replace or delete the rows with the same key.
+
+    Of the rows of one key in a batch the last one by `order_by` counts. Batches are applied in their order.
+    Column names have the case of the query's columns.
+    """
+
+    keys: tuple[str, ...]
+    order_by: tuple[str, ...] = ()
+    """Columns that order the rows of a key, compared one after the other; empty: a batch has no two different
+    rows of one key.
+    """
+    delete_when: str = ""
+    """Which rows delete: an expression, or the name of a boolean column; empty: none."""
+    drop_columns: tuple[str, ...] = ()
+    """Columns of the query that the table does not get."""
+    late_rows: LateRows = "apply"
+    """`ignore`: a row that is older than the table's, or than the deletion of its key, changes nothing."""
+    tombstones_s: float = 0.0
+    """With `ignore`: how long deletions are remembered, in seconds."""
+    merge: Literal["on-read", "on-write"] | None = None
+    """How deleted rows leave a file of a file table: they are masked, or the file is rewritten. None: as the
+    table allows.
+    """
+
+
+Mode: TypeAlias = Literal["append", "overwrite"] | Changes
+"""What a batch does with the rows that the table has."""
 
 
 @dataclass(frozen=True, slots=True)

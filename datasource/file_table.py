@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
-from ..committers.contract import Batch, DataFile, DataFiles, Manifest, PartitionField, SortField
+from ..committers.contract import Batch, Changes, DataFile, DataFiles, Manifest, PartitionField, SortField
 from ..committers.deliveries.contract import Mergeable
 from ..committers.errors import ConfigurationError, RetryableError
 from ..committers.file_tables.manifest import LakeManifest, build_manifest, decode, manifest_of
@@ -122,8 +122,10 @@ class CompactableFileTable(FileTableTarget, ABC):
     def delivery_files(self, manifest: Manifest) -> DeliveryFiles:
         """See `Compactable`."""
         content = decode(manifest)
+        # the keys of changes tell in which of their files they are
+        files = () if isinstance(content.mode, Changes) else content.files
         return DeliveryFiles(
-            content.files,
+            files,
             rewrite_config=lambda: self.rewrite_config(content),
             manifest_with=lambda files: build_manifest(manifest.batch, content.with_files(files)),
             required=self.unfit_for_commit(content) if isinstance(self, StoresCommits) else (),

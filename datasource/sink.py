@@ -20,10 +20,12 @@ from ..committers.contract import (
     PayloadT,
     StreamKey,
 )
-from ..committers.errors import TableChangedError
+from ..committers.errors import ConfigurationError, TableChangedError
 from ..committers.progress import with_store
 from ..committers.target import Committer, Target
+from .options.changes import ChangeOptions
 from .options.delivery import DeliveryOptions
+from .options.stream import StreamOptions
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -249,9 +251,21 @@ def target_of(sink: _Opens[TableT_co]) -> TableT_co:
     return cast("TableT_co", logged_table(cast("Any", sink)))
 
 
-def mode_of(overwrite: bool) -> Mode:
-    """Return the mode of a batch, from Spark's flag."""
-    return "overwrite" if overwrite else "append"
+def mode_of(options: StreamOptions, overwrite: bool) -> Mode:
+    """Return the mode of a batch, from the options of its query and Spark's flag.
+
+    Raises:
+        ConfigurationError: the query replaces all rows, and its options say that it changes some.
+    """
+    changes = options.changes if isinstance(options, ChangeOptions) else None
+    if changes is None:
+        return "overwrite" if overwrite else "append"
+    if overwrite:
+        raise ConfigurationError(
+            "writeMode=upsert changes rows, and outputMode complete or the mode overwrite replaces all of "
+            "them. Use outputMode append, or foreachBatch with update; or remove writeMode."
+        )
+    return changes
 
 
 def without_origins(content: ContentT) -> ContentT:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..contract import Changes, Mode
 from ..file_tables.unsupported_features import UnsupportedFeature, refuse
 from .table_state import DeltaTableState
 
@@ -81,20 +82,23 @@ _REFUSED_FEATURES: Mapping[str, tuple[str, str]] = {
 }
 
 
-def check_supported(table: DeltaTableState, overwrite: bool) -> None:
+def check_supported(table: DeltaTableState, mode: Mode = "append") -> None:
     """
+    Args:
+        mode: what commits do with the rows of the table
+
     Raises:
         TableNotSupportedError: lists everything that committing files directly would violate.
     """
     found = [
-        *_of_properties(table.metadata().configuration, overwrite),
+        *_of_properties(table.metadata().configuration, mode),
         *_of_schema(table),
         *_of_protocol(table),
     ]
     refuse(found, f"The Delta table {table.table_uri}", "Delta")
 
 
-def _of_properties(properties: Mapping[str, str], overwrite: bool) -> Iterator[UnsupportedFeature]:
+def _of_properties(properties: Mapping[str, str], mode: Mode) -> Iterator[UnsupportedFeature]:
     for key, value in sorted(properties.items()):
         if key.startswith("delta.constraints."):
             name = key.removeprefix("delta.constraints.")
@@ -120,12 +124,22 @@ def _of_properties(properties: Mapping[str, str], overwrite: bool) -> Iterator[U
             yield UnsupportedFeature(
                 f"{name} = true", "commits would have to respect it", f"set {name} to false"
             )
-    if overwrite and properties.get("delta.appendOnly", "false").lower() == "true":
+    if mode != "append" and _is_on(properties, "delta.appendOnly"):
         yield UnsupportedFeature(
             "append-only table (delta.appendOnly = true)",
-            "overwriting removes rows",
+            "overwriting and changes remove rows",
             "use append, or ALTER TABLE ... SET TBLPROPERTIES ('delta.appendOnly' = 'false')",
         )
+    if isinstance(mode, Changes) and _is_on(properties, "delta.enableChangeDataFeed"):
+        yield UnsupportedFeature(
+            "change data feed (delta.enableChangeDataFeed = true)",
+            "changes would need change files",
+            "ALTER TABLE ... SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'false')",
+        )
+
+
+def _is_on(properties: Mapping[str, str], name: str) -> bool:
+    return properties.get(name, "false").strip().lower() == "true"
 
 
 _NUMBERS = ("delta.checkpointInterval", "delta.dataSkippingNumIndexedCols")

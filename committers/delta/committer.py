@@ -26,7 +26,18 @@ import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
 
 from .. import crash_points
-from ..contract import AlreadyCommitted, Batch, Committed, Conflict, DataFiles, Manifest, Outcome, Token
+from ..contract import (
+    AlreadyCommitted,
+    Batch,
+    Changes,
+    Committed,
+    Conflict,
+    DataFiles,
+    Manifest,
+    Mode,
+    Outcome,
+    Token,
+)
 from ..errors import RetryableError, SchemaMismatchError, TableNotSupportedError
 from ..file_tables.clock import now_ms
 from ..file_tables.files import TableFiles
@@ -35,6 +46,7 @@ from ..file_tables.table_changes import check_not_behind
 from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import is_committed
 from ..target import CheckToken
+from .changes import DeltaChanges, RewriteFiles, allow_vectors, has_vectors, new_table_properties
 from .checks import check_supported
 from .commit_writer import CommitWriter
 from .files import delta_files
@@ -71,6 +83,7 @@ class DeltaTableCommitter:
         storage_options: for the Delta library's object store
         snapshot_cache: table snapshots cached in this process
         log_checkpoints, now_ms: see `CommitWriter`
+        rewrite: writes files without masked rows, which some changes need
     """
 
     def __init__(
@@ -81,12 +94,16 @@ class DeltaTableCommitter:
         snapshot_cache: SnapshotCache = SNAPSHOT_CACHE,
         log_checkpoints: LogCheckpoints = LOG_CHECKPOINTS,
         now_ms: Callable[[], int] = now_ms,
+        rewrite: RewriteFiles | None = None,
     ) -> None:
         self._uri = table_uri
         self._options = dict(storage_options or {})
         self._name = f"Delta table {table_uri}"
         self._snapshot_cache = snapshot_cache
         self._writer = CommitWriter(table_uri, self._options, snapshot_cache, log_checkpoints, now_ms)
+        self._now_ms = now_ms
+        self._rewrite = rewrite
+        self._changes: DeltaChanges | None = None
         self._cached_table: TableSnapshot | None = None
 
     # Before the write -----------------------------------------------------------------------------
@@ -100,7 +117,7 @@ class DeltaTableCommitter:
         properties: Mapping[str, str] | None = None,
         evolve: bool = False,
         narrows: bool = False,
-        overwrite: bool = False,
+        mode: Mode = "append",
         batch_id: int = 0,
     ) -> DeltaTableLayout:
         """Return the layout for a batch with these columns; create the table if it does not exist.
@@ -112,7 +129,7 @@ class DeltaTableCommitter:
             properties: for a new table, in addition to the defaults
             evolve: the batch may add nullable columns
             narrows: its integers and decimals may have other sizes; the writer checks each value
-            overwrite: the batch will replace all rows
+            mode: what the batch does with the rows of the table
 
         Raises:
             ConfigurationError: the table does not exist and `create` is False; or its partitioning differs.
@@ -123,14 +140,30 @@ class DeltaTableCommitter:
         fields = delta_fields(source, self._uri)
         table, created = self._load_table(), False
         if table is None:
-            new = NewDeltaTable(create, partition_by or (), properties or {})
+            given = {**new_table_properties(mode), **(properties or {})}
+            new = NewDeltaTable(create, partition_by or (), given)
             created = create_table(self._uri, self._options, fields, new, batch_id)
             table = self._load_table()
         if table is None:
             raise dropped(self._uri)
-        check_supported(table, overwrite)
+        table = self._made_ready(table, mode)
+        check_supported(table, mode)
         check_partitioning(table, partition_by)
         return plan_target(table, fields, evolve=evolve, created=created, narrows=narrows)
+
+    def _made_ready(self, table: TableSnapshot, mode: Mode) -> TableSnapshot:
+        """Allow deletion vectors in the table if the query asks for them."""
+        if not isinstance(mode, Changes) or mode.merge != "on-read":
+            return table
+        if has_vectors(table.metadata().configuration):
+            return table
+        check_supported(table, mode)
+        allow_vectors(table.handle())
+        self._cached_table = None
+        changed = self._load_table()
+        if changed is None:
+            raise dropped(self._uri)
+        return changed
 
     def target_of(self, content: LakeManifest) -> DeltaTableLayout | None:
         """Return the current layout for files like these; None if the table does not accept them.
@@ -142,7 +175,7 @@ class DeltaTableCommitter:
         if table is None or str(table.metadata().id) != content.table_id:
             return None
         try:
-            check_supported(table, overwrite=content.mode == "overwrite")
+            check_supported(table, content.mode)
             return target_of_files(table, content)
         except (SchemaMismatchError, TableNotSupportedError):
             return None
@@ -235,7 +268,7 @@ class DeltaTableCommitter:
         is_known = len(commits) == table.version() - content.table_version  # no entry was cleaned up
         if not is_known or any(commit.is_vacuum for commit in commits):
             self._check_not_vacuumed(manifest)
-        check_supported(table, overwrite=content.mode == "overwrite")
+        check_supported(table, content.mode)
         return table
 
     def _newest(self, content: LakeManifest) -> TableSnapshot:
@@ -268,14 +301,29 @@ class DeltaTableCommitter:
 
     def _commit_once(self, table: TableSnapshot, manifest: Manifest, content: LakeManifest) -> Outcome:
         batch, version = manifest.batch, table.version() + 1
+        changes = self._changes_of(manifest, content)
+        actions = None if changes is None else changes.file_actions(table, self._now_ms())
         crash_points.reach("commit.start", batch.batch_id)
         try:
-            self._writer.write(table, manifest, content)
+            self._writer.write(table, manifest, content, actions)
         except Exception as error:  # noqa: BLE001  the table shows whether the batch was committed
-            return self._outcome_after(error, manifest, content, version)
+            outcome = self._outcome_after(error, manifest, content, version)
+            if changes is not None and actions is not None and isinstance(outcome, Conflict):
+                changes.discard(actions)
+            return outcome
         crash_points.reach("commit.landed", batch.batch_id)
         self._writer.write_log_checkpoint(table, content)
+        if changes is not None:
+            changes.delete_key_files()
         return Committed(version)
+
+    def _changes_of(self, manifest: Manifest, content: LakeManifest) -> DeltaChanges | None:
+        """The changes of a manifest, the same for all attempts to commit it; None if it has none."""
+        if not isinstance(content.mode, Changes):
+            return None
+        if self._changes is None or self._changes.manifest != manifest:
+            self._changes = DeltaChanges(manifest, content, self._files(), self._options, self._rewrite)
+        return self._changes
 
     def _outcome_after(
         self, error: Exception, manifest: Manifest, content: LakeManifest, version: int

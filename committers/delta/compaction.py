@@ -75,7 +75,7 @@ class DeltaCompactableTable:
         token = None if table is None else self._token(table)
         if table is None or token is None:
             return None
-        check_supported(table, overwrite=False)
+        check_supported(table)
         if self._is_compacted_by_others(table):
             return None
         content = LakeManifest(
@@ -98,7 +98,7 @@ class DeltaCompactableTable:
         token = self._token(table)
         if token is None or token.batch_id >= batch_id:
             return Outdated("the stream has committed too many batches in the meantime")
-        check_supported(table, overwrite=False)
+        check_supported(table)
         if self._is_compacted_by_others(table):
             return Outdated("others compact the table")
         layout = table.schema().to_json(), tuple(table.metadata().partition_columns)

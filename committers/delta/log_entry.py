@@ -7,63 +7,183 @@ library writes the same commit.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
-from ..contract import Manifest
+from ..contract import DataFile, Manifest
 from ..file_tables.manifest import LakeManifest
+from .deletion_vectors import DeletionVector
 from .history import NOTE_KEY, commit_note
 
 _KEPT_BY_LIBRARY = "/!$&'()+,:;=@"
 """Characters that the library writes unescaped into the log, besides letters, digits and `-._~`."""
 
 
+@dataclass(frozen=True, slots=True)
+class ActiveFile:
+    """A data file of the table."""
+
+    logged_path: str
+    """As in the log, which is encoded."""
+    partition_values: Mapping[str, str | None]
+    size_bytes: int
+    modified_ms: int
+    stats: str
+    """JSON; empty if the log has none."""
+    vector: DeletionVector | None
+
+    @property
+    def path(self) -> str:
+        """Below the table's location, or a URL."""
+        return unquote(self.logged_path)
+
+    @classmethod
+    def of(cls, added: Mapping[str, Any]) -> ActiveFile:
+        """
+        Args:
+            added: the content of an `add` action
+
+        Raises:
+            KeyError, TypeError, ValueError: it is damaged.
+        """
+        vector, values = added.get("deletionVector"), added.get("partitionValues") or {}
+        return cls(
+            str(added["path"]),
+            {str(name): value for name, value in dict(values).items()},
+            int(added["size"]),
+            int(added.get("modificationTime") or 0),
+            str(added.get("stats") or ""),
+            None if vector is None else DeletionVector.of(vector),
+        )
+
+
 def append_entry(
     manifest: Manifest, content: LakeManifest, app_versions: Mapping[str, int], now_ms: int
 ) -> bytes:
-    """The entry that adds all files of the manifest and sets these application transactions.
+    """The entry that adds all files of the manifest and sets these application transactions."""
+    info = {
+        "operation": "WRITE",
+        "operationParameters": {"mode": "Append", "partitionBy": json.dumps(content.partition_by)},
+        "operationMetrics": {
+            "numFiles": str(manifest.files),
+            "numOutputRows": str(manifest.rows),
+            "numOutputBytes": str(sum(file.size_bytes for file in content.files)),
+        },
+        "isBlindAppend": True,
+    }
+    return _entry(manifest, info, app_versions, [add_action(file, now_ms) for file in content.files], now_ms)
 
-    Characters are never escaped: one beyond 16 bits would be escaped as two surrogates, and readers with
+
+def changes_entry(
+    manifest: Manifest,
+    keys: Sequence[str],
+    app_versions: Mapping[str, int],
+    actions: Sequence[Mapping[str, Any]],
+    now_ms: int,
+) -> bytes:
+    """The entry that applies the changes of the manifest.
+
+    Args:
+        keys: the columns by which rows are replaced
+        actions: on files
+    """
+    info = {
+        "operation": "MERGE",
+        "operationParameters": {"predicate": json.dumps([f"source.{name} = target.{name}" for name in keys])},
+        "operationMetrics": {
+            "numSourceRows": str(manifest.rows),
+            "numTargetFilesAdded": str(sum("add" in action for action in actions)),
+            "numTargetFilesRemoved": str(sum("remove" in action for action in actions)),
+        },
+        "isBlindAppend": False,
+    }
+    return _entry(manifest, info, app_versions, actions, now_ms)
+
+
+def _entry(
+    manifest: Manifest,
+    info: Mapping[str, Any],
+    app_versions: Mapping[str, int],
+    actions: Iterable[Mapping[str, Any]],
+    now_ms: int,
+) -> bytes:
+    """Characters are never escaped: one beyond 16 bits would be escaped as two surrogates, and readers with
     Arrow's JSON for Rust, including the Delta library, decode these to another character.
     """
-    actions = _append_actions(manifest, content, app_versions, now_ms)
-    lines = [json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in actions]
+    about = {"timestamp": now_ms, **info, "engineInfo": "penstock", NOTE_KEY: commit_note(manifest)}
+    transactions = [
+        {"txn": {"appId": app_id, "version": version}} for app_id, version in app_versions.items()
+    ]
+    lines = [
+        json.dumps(action, separators=(",", ":"), ensure_ascii=False)
+        for action in ({"commitInfo": about}, *transactions, *actions)
+    ]
     return "\n".join(lines).encode()
 
 
-def _append_actions(
-    manifest: Manifest, content: LakeManifest, app_versions: Mapping[str, int], now_ms: int
-) -> Iterator[Mapping[str, Any]]:
-    yield {
-        "commitInfo": {
-            "timestamp": now_ms,
-            "operation": "WRITE",
-            "operationParameters": {"mode": "Append", "partitionBy": json.dumps(content.partition_by)},
-            "operationMetrics": {
-                "numFiles": str(manifest.files),
-                "numOutputRows": str(manifest.rows),
-                "numOutputBytes": str(sum(file.size_bytes for file in content.files)),
-            },
-            "isBlindAppend": True,
-            "engineInfo": "penstock",
-            NOTE_KEY: commit_note(manifest),
+def add_action(
+    file: DataFile, now_ms: int, stats: str = "", vector: DeletionVector | None = None
+) -> dict[str, Any]:
+    """The action that adds a new file.
+
+    Args:
+        stats: in place of the file's own
+        vector: rows of it that are deleted at once
+    """
+    return _add(
+        logged_path(file.path),
+        dict(file.partition_values),
+        file.size_bytes,
+        now_ms,
+        stats or file.statistics or "{}",
+        vector,
+    )
+
+
+def add_again_action(file: ActiveFile, stats: str, vector: DeletionVector) -> dict[str, Any]:
+    """The action that gives a file another deletion vector, after the one that removes it."""
+    values = dict(file.partition_values)
+    return _add(file.logged_path, values, file.size_bytes, file.modified_ms, stats, vector)
+
+
+def _add(
+    path: str,
+    partition_values: Mapping[str, str | None],
+    size_bytes: int,
+    modified_ms: int,
+    stats: str,
+    vector: DeletionVector | None,
+) -> dict[str, Any]:
+    about = {} if vector is None else {"deletionVector": vector.to_action()}
+    return {
+        "add": {
+            "path": path,
+            "partitionValues": partition_values,
+            "size": size_bytes,
+            "modificationTime": modified_ms,
+            "dataChange": True,
+            "stats": stats,
+            **about,
         }
     }
-    for app_id, version in app_versions.items():
-        yield {"txn": {"appId": app_id, "version": version}}
-    for file in content.files:
-        yield {
-            "add": {
-                "path": logged_path(file.path),
-                "partitionValues": dict(file.partition_values),
-                "size": file.size_bytes,
-                "modificationTime": now_ms,
-                "dataChange": True,
-                "stats": file.statistics or "{}",
-            }
+
+
+def remove_action(file: ActiveFile, now_ms: int) -> dict[str, Any]:
+    """The action that removes a file with its deletion vector."""
+    about = {} if file.vector is None else {"deletionVector": file.vector.to_action()}
+    return {
+        "remove": {
+            "path": file.logged_path,
+            "deletionTimestamp": now_ms,
+            "dataChange": True,
+            "extendedFileMetadata": True,
+            "partitionValues": dict(file.partition_values),
+            "size": file.size_bytes,
+            **about,
         }
+    }
 
 
 def logged_path(path: str) -> str:

@@ -70,7 +70,7 @@ def checkpoint_log(table_uri: str, storage_options: Mapping[str, str]) -> int | 
         or table.version() - _last_checkpoint(table_uri, storage_options) < COMMITS_PER_CHECKPOINT
     ):
         return None
-    check_supported(table, overwrite=False)
+    check_supported(table)
     write_log_checkpoint(table)
     return table.version()
 
@@ -136,7 +136,7 @@ def vacuum(
     table = load_if_there(table_uri, storage_options)
     if table is None:
         return 0
-    check_supported(table, overwrite=False)
+    check_supported(table)
     configuration = table.metadata().configuration
     if shared_with(configuration) is not None and not protects_partner:  # the other table may still need them
         return 0

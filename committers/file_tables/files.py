@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..cleaning.deletion import DeletionGuard
+from ..cleaning.regular_files import sync
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, TableChangedError
 
@@ -117,6 +118,28 @@ class TableFiles:
             assert filesystem is not None
             with filesystem.open_input_file(path) as file:
                 yield file
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a small file. Raises as `opened`."""
+        with self.opened(path) as file:
+            content: bytes = file.read()
+            return content
+
+    def create(self, path: str, content: bytes) -> None:
+        """Create a file with a name that nobody else uses, so that it survives a power failure.
+
+        Raises:
+            RetryableError: the storage cannot be reached now.
+        """
+        with self._filesystem() as filesystem:
+            if filesystem is None:
+                raise FileNotFoundError(self._place)
+            with filesystem.open_output_stream(path) as file:
+                file.write(content)
+            if self._local is not None:
+                created = Path(self._local, path)
+                sync(created)
+                sync(created.parent)
 
     def _there(self, paths: Sequence[str]) -> set[str]:
         with self._filesystem() as filesystem:

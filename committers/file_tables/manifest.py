@@ -12,7 +12,7 @@ import struct
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import repeat
 from typing import Any, TypeAlias, TypeVar
 
@@ -20,8 +20,9 @@ import pyarrow as pa
 
 from ..arrow_ipc.reader import read_stream
 from ..arrow_values import numeric_array, string_array
+from ..changes.key_files import data_files, is_key_file, key_files
 from ..cleaning.deletion import is_relative
-from ..contract import Batch, DataFile, DataFiles, Manifest, Mode, PlannedBatch
+from ..contract import Batch, Changes, DataFile, DataFiles, Manifest, Mode, PlannedBatch
 from ..errors import ConfigurationError, ManifestCorruptError, PenstockError
 
 VERSION = 1
@@ -31,6 +32,8 @@ T = TypeVar("T")
 _MAGIC = b"PSLM"
 _PREFIX = struct.Struct(">4sHI")
 _HEADER_KEY = b"penstock"
+_CHANGES = "changes"
+"""The mode of a manifest with `Changes`."""
 _COLUMNS = {
     "path": pa.string(),
     "size_bytes": pa.int64(),
@@ -94,15 +97,17 @@ def build_manifest(batch: Batch, content: LakeManifest) -> Manifest:
         ConfigurationError: there are too many files or too many statistics for a manifest.
     """
     _check_no_file_twice(batch, content.files)
+    # of changes, the key files have all rows, with those that are deleted
+    counted = key_files(content.files) if isinstance(content.mode, Changes) else content.files
     return Manifest(
         batch=batch,
         kind=content.kind,
         version=VERSION,
         content=encode(content),
         files=len(content.files),
-        rows=sum(file.rows for file in content.files),
+        rows=sum(file.rows for file in counted),
         size_bytes=sum(file.size_bytes for file in content.files),
-        is_empty=content.mode == "append" and not content.files,
+        is_empty=content.mode != "overwrite" and not content.files,
     )
 
 
@@ -198,10 +203,10 @@ def _to_columns(content: LakeManifest) -> pa.RecordBatch:
     }
     _check_partition_columns(content)
     for index in range(len(content.partition_by)):
-        values = [file.partition_values[index][1] for file in files]
+        values = [file.partition_values[index][1] if file.partition_values else None for file in files]
         columns[f"partition.{index}"] = string_array(values)
     header = {
-        "mode": content.mode,
+        "mode": _CHANGES if isinstance(content.mode, Changes) else content.mode,
         "table_id": content.table_id,
         "table_version": content.table_version,
         "schema_json": content.schema_json,
@@ -210,13 +215,15 @@ def _to_columns(content: LakeManifest) -> pa.RecordBatch:
         "location": content.location,
         "partition_spec_id": content.partition_spec_id,
         "origins": content.origins,
+        **({"changes": asdict(content.mode)} if isinstance(content.mode, Changes) else {}),
     }
     metadata = {_HEADER_KEY: json.dumps(header).encode()}
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns), metadata=metadata)
 
 
 def _check_partition_columns(content: LakeManifest) -> None:
-    for file in content.files:
+    changes = isinstance(content.mode, Changes)
+    for file in data_files(content.files) if changes else content.files:
         if tuple([column for column, _ in file.partition_values]) != content.partition_by:
             raise PenstockError(
                 f"Data file {file.path!r} has the partition values {file.partition_values!r}, but the table "
@@ -233,11 +240,12 @@ def _decode_body(kind: str, body: bytes) -> LakeManifest:
     outside = [file.path for file in files if not is_relative(file.path)]
     if outside:
         raise ValueError(f"it lists {outside[0]!r}, which is not a path below the table's location")
-    if header["mode"] not in ("append", "overwrite"):
-        raise ValueError(f"unknown mode {header['mode']!r}")
+    mode = _mode(header)
+    if isinstance(mode, Changes):
+        files = tuple([replace(file, partition_values=()) if is_key_file(file) else file for file in files])
     return LakeManifest(
         kind=kind,
-        mode=header["mode"],
+        mode=mode,
         table_id=_typed(header, "table_id", str),
         table_version=_typed(header, "table_version", int),
         schema_json=_typed(header, "schema_json", str),
@@ -248,6 +256,17 @@ def _decode_body(kind: str, body: bytes) -> LakeManifest:
         partition_spec_id=_typed(header, "partition_spec_id", int),
         origins=_strings({"origins": [], **header}, "origins"),
     )
+
+
+def _mode(header: Mapping[str, Any]) -> Mode:
+    mode = header["mode"]
+    if mode == _CHANGES:
+        given = header["changes"]
+        names = ("keys", "order_by", "drop_columns")
+        return Changes(**{**given, **{name: _strings(given, name) for name in names}})
+    if mode not in ("append", "overwrite"):
+        raise ValueError(f"unknown mode {mode!r}")
+    return mode  # type: ignore[no-any-return]
 
 
 def _check_columns(schema: pa.Schema, partitions: int) -> None:

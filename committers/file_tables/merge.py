@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ..contract import Manifest
+from ..contract import Changes, Manifest
 from .manifest import DECODED_BYTES_MAX, LakeManifest, build_manifest, columns_bytes, decode
 
 FILES_MAX = 100_000
@@ -41,7 +41,7 @@ def merge(manifests: Sequence[Manifest], verified_version: int = -1) -> Manifest
     kept = contents[overwrites[-1] :] if overwrites else contents
     whole = replace(
         contents[-1],
-        mode="overwrite" if overwrites else "append",
+        mode="overwrite" if overwrites else contents[-1].mode,
         table_version=max(contents[0].table_version, verified_version),
         # Batches that were planned before the first one is committed all list its columns as new.
         new_columns=tuple(dict.fromkeys(name for content in contents for name in content.new_columns)),
@@ -71,6 +71,7 @@ def mergeable(manifests: Iterable[Manifest]) -> list[Manifest]:
 
 def _shape(content: LakeManifest) -> tuple[object, ...]:
     return (
+        content.mode if isinstance(content.mode, Changes) else None,
         content.kind,
         content.table_id,
         content.schema_json,

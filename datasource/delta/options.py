@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from ...writers.local_path import local_path
+from ..options.changes import FileChangeOptions, problems_of_changes
 from ..options.declaring import declared, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions, partition_columns, problems_of_sorting
 from ..options.parsing import text
@@ -36,7 +37,7 @@ def parse_path(path: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaOptions(FileTableOptions):
+class DeltaOptions(FileChangeOptions, FileTableOptions):
     """Options of `penstock.delta`."""
 
     path: str = field(
@@ -65,7 +66,11 @@ class DeltaOptions(FileTableOptions):
 
 
 def _problems(values: Mapping[str, Any]) -> list[str]:
-    return [*problems_of_sorting(values), *problems_of_plain_http(values, ("path",))]
+    return [
+        *problems_of_sorting(values),
+        *problems_of_changes(values),
+        *problems_of_plain_http(values, ("path",)),
+    ]
 
 
 OPTIONS = options_of(DeltaOptions)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Manifest, Mode, PartitionField, PlannedBatch
+from ...committers.contract import Changes, Manifest, Mode, PartitionField, PlannedBatch
 from ...committers.delta.committer import DeltaTableCommitter
 from ...committers.delta.log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
 from ...committers.delta.snapshot_cache import SNAPSHOT_CACHE, SnapshotCache
@@ -16,9 +16,12 @@ from ...committers.file_tables.manifest import LakeManifest, PlannedFiles, decod
 from ...committers.file_tables.merge import merge
 from ...committers.file_tables.shared_files import check_written_together, shared_with
 from ...committers.maintenance import MaintenancePolicy, Step
+from ...writers.changes.change_files import ChangeFilesConfig
+from ...writers.changes.rewriting import FileRewriter
 from ...writers.delta.partitions import check_partition_columns, serialize
 from ...writers.delta.table_format import DeltaFormat
 from ...writers.parquet.write_config import WriteConfig
+from ..changes.planning import plan_changes
 from ..destinations import DestinationType, with_prefix
 from ..file_table import (
     CleanableFiles,
@@ -139,6 +142,7 @@ class DeltaTarget(CompactableFileTable, DeltaTableCommitter):
             snapshot_cache=snapshot_cache,
             log_checkpoints=log_checkpoints,
             now_ms=now_ms,
+            rewrite=FileRewriter(self.rewrite_config),
         )
         self._table_uri = table_uri
         self._query: DeltaOptions = options
@@ -146,6 +150,8 @@ class DeltaTarget(CompactableFileTable, DeltaTableCommitter):
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
         options = self._query
+        changes = plan_changes(rows, mode) if isinstance(mode, Changes) else None
+        rows = rows if changes is None else changes.columns
         asked = options.partition_by
         partition_by = None if asked is None else with_case_of(asked, rows)
         check_partition_columns(rows, partition_by or ())
@@ -156,13 +162,17 @@ class DeltaTarget(CompactableFileTable, DeltaTableCommitter):
             properties=options.table_properties,
             evolve=options.add_columns,
             narrows=options.narrows,
-            overwrite=mode == "overwrite",
+            mode=mode,
             batch_id=batch_id,
         )
         check_partition_columns(layout.schema, layout.partition_by)
         check_written_together(self._properties(), self._table_uri, self._partner)
+        if changes is not None:
+            mode = changes.in_table(layout.schema)
         content = replace(layout.content((), mode), origins=origins_of(options))
-        return PlannedBatch(self._write_config(layout, options.sort_within), content, content.table_id)
+        config = self._write_config(layout, options.sort_within)
+        writers = config if changes is None else ChangeFilesConfig(config, changes.kinds)
+        return PlannedBatch(writers, content, content.table_id)
 
     def merge(self, manifests: Sequence[Manifest], verified_version: int | None) -> Manifest:
         """See `MergeableFiles`. Versions of Delta tables are ordered."""
@@ -204,7 +214,7 @@ class StoredDelta(CleanableFiles):
     """Of an Iceberg table that shares its files."""
 
     def committer(self) -> DeltaTableCommitter:
-        return DeltaTableCommitter(self.uri, self.storage)
+        return DeltaTarget(self.uri, DeltaOptions(path=self.uri, storage_options=self.storage))
 
     def now(self) -> TableNow | None:
         table = load_if_there(self.uri, self.storage)

@@ -106,7 +106,7 @@ def _reload(
         table.check_unchanged(key.stream.query_id, table_id, None)
     check_same_table(table, key.stream, written)
     token = table.token(key.stream.query_id)
-    return CachedTable(table.plan_batch(key.rows, mode_of(key.overwrite), batch_id), token)
+    return CachedTable(table.plan_batch(key.rows, mode_of(key.sink.options, key.overwrite), batch_id), token)
 
 
 def _plan_first(
@@ -132,7 +132,7 @@ def _plan_first(
     if is_known:
         store.deliveries.wait(batch.stream, None)  # a driver may have been killed while waiting
     wait_for_delivery(store, batch, bound_of(key.sink.options), has_routes=key.has_routes)
-    mode = mode_of(key.overwrite)
+    mode = mode_of(key.sink.options, key.overwrite)
     planned = with_retry(lambda: table.plan_batch(key.rows, mode, batch.batch_id), wait_s)
     if isinstance(table, SupportsOrdering):
         pending = store.manifests(batch.stream, ManifestState.PREPARED)

@@ -98,7 +98,9 @@ def plan_batch(
         return BatchPlan(batch)
 
     def writers_of(name: str) -> TaskWriterFactory[Any]:
-        return targets[name].open_table().plan_batch(rows, mode_of(overwrite), batch.batch_id).writers
+        sink = targets[name]
+        mode = mode_of(sink.options, overwrite)
+        return sink.open_table().plan_batch(rows, mode, batch.batch_id).writers
 
     parts, part_of = query.parts.of(planned, targets, writers_of)
     for name, one in planned.items():
@@ -167,7 +169,7 @@ def _plan_coupled(
         return None
     if not key.overwrite:
         check_new_target(sink, store, table, batch)
-    return table.plan_batch(key.rows, mode_of(key.overwrite), batch.batch_id)
+    return table.plan_batch(key.rows, mode_of(key.sink.options, key.overwrite), batch.batch_id)
 
 
 def plan_batch_write(
@@ -195,7 +197,7 @@ def plan_batch_write(
     rows = arrow_schema(schema)
     event_time = event_time_column(rows, sink.options.event_time)
     began_at, write = now(), uuid.uuid4()
-    planned = sink.open_table().plan_batch(rows, mode_of(overwrite), batch_id=0)
+    planned = sink.open_table().plan_batch(rows, mode_of(sink.options, overwrite), batch_id=0)
     write_id = batch_write_id(began_at, planned.target_id, str(write))
     batch = Batch(StreamKey(write_id, sink.table_uri), 0, write.hex)
     writers = with_bad_rows(planned.writers, sink.options.bad_rows)

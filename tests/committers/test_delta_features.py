@@ -133,13 +133,13 @@ def with_protocol(stream: DeltaStream, *features: str) -> DeltaTable:
 def test_an_unknown_feature_is_refused_by_name(stream: DeltaStream) -> None:
     table = with_protocol(stream, "appendOnly", "teleportation")
     with pytest.raises(TableNotSupportedError, match="'teleportation'"):
-        check_supported(table, overwrite=False)
+        check_supported(table)
 
 
 def test_features_that_are_listed_but_unused_are_allowed(stream: DeltaStream) -> None:
     unused = sorted(ALLOWED_FEATURES - {"deletionVectors", "timestampNtz", "v2Checkpoint", "columnMapping"})
     unused = [feature for feature in unused if not feature.startswith("variant")]
-    check_supported(with_protocol(stream, *unused), overwrite=False)
+    check_supported(with_protocol(stream, *unused))
     assert isinstance(stream.commit(0, [1000]), Committed)
     assert stream.ids() == [1, 2, 3, 1000]
 

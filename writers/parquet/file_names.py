@@ -43,6 +43,8 @@ class FileNames:
     batch_id: int
     partition: int
     attempt: int
+    first: int = 0
+    """Sequence number of the first file, if other writers of the attempt have written files before."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[0-9A-Za-z_-]+", self.query_id):
@@ -56,10 +58,16 @@ class FileNames:
         return cls(attempt.query_id, attempt.run_id, attempt.batch_id, attempt.partition, attempt.attempt)
 
     def name(self, sequence: int, compression: str) -> FileName:
-        """The name of the attempt's file with the number `sequence`, starting at 0."""
+        """The name of the file with the number `sequence`, starting at 0."""
         run = hashlib.sha256(self.run_id.encode()).hexdigest()[:8]
         return FileName(
-            self.query_id, run, self.batch_id, self.partition, self.attempt, sequence, compression
+            self.query_id,
+            run,
+            self.batch_id,
+            self.partition,
+            self.attempt,
+            self.first + sequence,
+            compression,
         )
 
     def __str__(self) -> str:

@@ -15,9 +15,8 @@ from .buffers import RowGroup
 from .data_file_config import DataFileConfig
 from .file import Encodings, OpenParquetFile
 from .file_names import FileNames
-from .new_files import LocalFiles, NewFiles
 from .table_format import FileStatistics, OpenDataFile, OpensFiles, PartitionValues, StoresFileNames
-from .uploads import Uploads
+from .uploads import open_new_files
 
 FULL = 0.9
 """A file this close to the target size is closed: only a tiny row group would still fit."""
@@ -53,12 +52,10 @@ class OpenFiles:
         table_format = config.table_format
         self._stored_rows = table_format.stored_rows if isinstance(table_format, StoresFileNames) else None
         self._open_file = table_format.open_file if isinstance(table_format, OpensFiles) else None
-        self._new_files: NewFiles
+        self._new_files = open_new_files(filesystem, root)
         if isinstance(filesystem, LocalFileSystem):
-            self._new_files = LocalFiles(root)
             self._memory_bytes_max = max(config.buffer_bytes_max * 3 // 8, MEMORY_BYTES_MIN)
         else:
-            self._new_files = Uploads(filesystem, root)
             self._memory_bytes_max = max(config.buffer_bytes_max * 2, UPLOAD_BYTES_MIN)
         self._open: dict[PartitionValues, _OpenFile] = {}
         self._open_max = min(config.max_open_partitions, _files_per_process() // 2)

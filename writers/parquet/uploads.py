@@ -10,9 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 import pyarrow as pa
-from pyarrow.fs import FileSystem
+from pyarrow.fs import FileSystem, LocalFileSystem
 
-from .new_files import exists_already
+from .new_files import LocalFiles, NewFiles, exists_already
 from .objects import Objects, Parts, objects_of
 
 PART_BYTES = 10 * 1024 * 1024
@@ -20,6 +20,11 @@ PART_BYTES = 10 * 1024 * 1024
 
 UPLOADS_MAX = 16
 """Uploads at a time. They spend most of their time waiting for responses."""
+
+
+def open_new_files(filesystem: FileSystem, root: str) -> NewFiles:
+    """Return what creates the files of a task attempt below a path of a file system."""
+    return LocalFiles(root) if isinstance(filesystem, LocalFileSystem) else Uploads(filesystem, root)
 
 
 class Uploads:

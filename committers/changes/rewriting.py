@@ -1,0 +1,48 @@
+"""Copy-on-write: files that a commit replaces by new ones without the rows that it deletes.
+
+The writers of data files are not known here: whoever opens a committer passes what rewrites files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from ..contract import DataFile, Manifest
+from ..errors import ConfigurationError
+from ..file_tables.manifest import LakeManifest
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedFile:
+    """A data file, and the rows that are left out of it."""
+
+    file: DataFile
+    masked: pa.Array
+    """Their numbers (int64)."""
+
+
+class RewriteFiles(Protocol):
+    """Writes the rows of files into new files, without some of them."""
+
+    def __call__(
+        self, manifest: Manifest, content: LakeManifest, files: Sequence[MaskedFile]
+    ) -> Sequence[DataFile]:
+        """Return new files, durable and invisible, in the table partitions of the old ones.
+
+        Raises:
+            RetryableError: the storage cannot be reached now.
+            PenstockError: a file is damaged.
+        """
+        ...
+
+
+def cannot_rewrite(manifest: Manifest) -> ConfigurationError:
+    """Return the error of a committer that has no `RewriteFiles`."""
+    return ConfigurationError(
+        f"Batch {manifest.batch.batch_id} of {manifest.batch.stream} changes rows in files that have to be "
+        "written again, which this command cannot do. Start the query again, or run `penstock deliver --once`."
+    )

@@ -1,0 +1,281 @@
+"""Commits changes to a Delta table: new files, masked rows of others, and the token, in one log entry.
+
+The rows to mask are found on the version that the commit is based on. The entry is the next version, so if
+another writer commits first, it fails, and the next attempt searches that writer's files too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, Schema, TableFeatures
+
+from ..arrow_values import string_array
+from ..changes.key_files import WrittenKeys, data_files, key_files, read_keys
+from ..changes.last_changes import last_changes
+from ..changes.masked_rows import KeySearch, MaskedRows, SearchedFile, has_bounds
+from ..changes.rewriting import MaskedFile, RewriteFiles, cannot_rewrite
+from ..contract import Changes, DataFile, Manifest, Mode
+from ..error_causes import retryable
+from ..errors import NEXT_TRY, PenstockError
+from ..file_tables.files import TableFiles
+from ..file_tables.manifest import LakeManifest
+from .active_files import ActiveFile, active_files
+from .deletion_vectors import NewVectors, read_vector
+from .library import in_short
+from .log_entry import add_action, add_again_action, remove_action
+from .snapshot_cache import TableSnapshot
+
+VECTORS_PROPERTY = "delta.enableDeletionVectors"
+
+
+@dataclass(frozen=True, slots=True)
+class FileActions:
+    """What a commit does with files, and what it has written before."""
+
+    actions: tuple[Mapping[str, Any], ...]
+    """`remove` and `add` of the Delta protocol."""
+    written: tuple[str, ...]
+    """Paths of files that only this attempt needs."""
+    updated: int
+    """Rows that were masked in the table."""
+
+
+class DeltaChanges:
+    """The changes of one manifest. Attempts to commit it share what they have read.
+
+    Args:
+        files: of the table
+        rewrite: see `RewriteFiles`
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        content: LakeManifest,
+        files: TableFiles,
+        storage_options: Mapping[str, str],
+        rewrite: RewriteFiles | None,
+    ) -> None:
+        assert isinstance(content.mode, Changes)
+        self.manifest = manifest
+        self._content = content
+        self._changes = content.mode
+        self._files = files
+        self._options = storage_options
+        self._rewrite = rewrite
+        self._new = {file.path: file for file in data_files(content.files)}
+        self._written: list[WrittenKeys] = []
+        self._search: KeySearch | None = None
+
+    def file_actions(self, table: TableSnapshot, now_ms: int) -> FileActions:
+        """Find the rows to mask in a version of the table, and write what the commit needs.
+
+        Raises:
+            RetryableError: storage or log cannot be read now.
+            TableNotSupportedError: the log or a vector cannot be read.
+            PenstockError: a file is damaged.
+        """
+        schema = pa.schema(Schema.from_json(table.schema().to_json()).to_arrow())
+        active = {file.path: file for file in active_files(table, self._options)}
+        vectors = {
+            path: read_vector(file.vector, self._files.read, table.table_uri)
+            for path, file in active.items()
+            if file.vector is not None
+        }
+        masked = self._masked_rows(schema, active, vectors)
+        if self._changes.merge != "on-write" and has_vectors(table.metadata().configuration):
+            return self._with_vectors(active, vectors, masked, now_ms)
+        return self._rewritten(active, vectors, masked, now_ms)
+
+    def discard(self, attempt: FileActions) -> None:
+        """Delete what an attempt has written that was certainly not committed. Clean-up finds the rest."""
+        with suppress(PenstockError):
+            self._files.delete(attempt.written)
+
+    def delete_key_files(self) -> None:
+        """Delete the key files of a batch that is committed. Clean-up finds those that are left."""
+        with suppress(PenstockError):
+            self._files.delete([file.path for file in key_files(self._content.files)])
+
+    def _masked_rows(
+        self, schema: pa.Schema, active: Mapping[str, ActiveFile], vectors: Mapping[str, pa.Array]
+    ) -> MaskedRows:
+        if self._search is None:
+            batch = self.manifest.batch
+            self._written = read_keys(batch, key_files(self._content.files), self._files.opened)
+            last = last_changes(self._written, self._changes)
+            self._search = KeySearch(self._changes, last, self._files.opened)
+        names = (*self._changes.keys, *self._changes.order_by)
+        searched = [
+            SearchedFile(
+                path,
+                _values(names, file.partition_values, schema),
+                _bounds(self._changes.keys, file.stats, schema),
+                vectors.get(path),
+            )
+            for path, file in active.items()
+        ]
+        new = {
+            path: SearchedFile(path, _values(names, dict(file.partition_values), schema))
+            for path, file in self._new.items()
+        }
+        return self._search.masked_rows(
+            searched, [[new[path] for path in one.files] for one in self._written]
+        )
+
+    # Masked rows stay in their files --------------------------------------------------------------
+
+    def _with_vectors(
+        self,
+        active: Mapping[str, ActiveFile],
+        before: Mapping[str, pa.Array],
+        masked: MaskedRows,
+        now_ms: int,
+    ) -> FileActions:
+        batch, actions = self.manifest.batch, list[Mapping[str, Any]]()
+        vectors = NewVectors(batch.stream.query_id, batch.batch_id)
+        for path, rows in masked.in_table.items():
+            file = active[path]
+            everything = _union(before.get(path), rows)
+            stats, count = self._with_loose_bounds(file.stats, path)
+            actions.append(remove_action(file, now_ms))
+            if len(everything) < count:
+                actions.append(add_again_action(file, stats, vectors.add(everything)))
+        for path, new in self._new.items():
+            lost = masked.in_new.get(path)
+            if lost is None:
+                actions.append(add_action(new, now_ms))
+            elif len(lost) < new.rows:
+                stats, _ = self._with_loose_bounds(new.statistics, path)
+                actions.append(add_action(new, now_ms, stats, vectors.add(lost)))
+        written: tuple[str, ...] = ()
+        if vectors.file is not None:
+            path, content = vectors.file
+            self._files.create(path, content)
+            written = (path,)
+        return FileActions(tuple(actions), written, sum(map(len, masked.in_table.values())))
+
+    def _with_loose_bounds(self, stats: str, path: str) -> tuple[str, int]:
+        """Return the statistics of a file for an `add` with a vector, and its number of rows: deleted rows
+        may have the lowest or highest value.
+        """
+        try:
+            found = json.loads(stats or "{}")
+            count = int(found["numRecords"])
+            loose = stats.rstrip()
+            if "tightBounds" in found:
+                before, _, after = loose.rpartition('"tightBounds":true')
+                loose = f'{before}"tightBounds":false{after}' if before else loose
+            else:
+                loose = f'{loose[:-1]},"tightBounds":false}}'
+            if json.loads(loose)["tightBounds"] is False:
+                return loose, count
+        except (ValueError, KeyError, TypeError, RecursionError):
+            with self._files.opened(path) as stream:
+                count = pq.ParquetFile(stream).metadata.num_rows
+        return json.dumps({"numRecords": count, "tightBounds": False}), count
+
+    # Files without masked rows take their place ---------------------------------------------------
+
+    def _rewritten(
+        self,
+        active: Mapping[str, ActiveFile],
+        before: Mapping[str, pa.Array],
+        masked: MaskedRows,
+        now_ms: int,
+    ) -> FileActions:
+        partition_by = self._content.partition_by
+        touched = []
+        for path, rows in masked.in_table.items():
+            file = active[path]
+            _, count = self._with_loose_bounds(file.stats, path)
+            values = tuple([(name, file.partition_values.get(name)) for name in partition_by])
+            old = DataFile(path, file.size_bytes, count, values)
+            touched.append(MaskedFile(old, _union(before.get(path), rows)))
+        touched += [MaskedFile(self._new[path], rows) for path, rows in masked.in_new.items()]
+        files = self._written_again(touched) if touched else ()
+        actions = [
+            *(remove_action(active[path], now_ms) for path in masked.in_table),
+            *(add_action(file, now_ms) for path, file in self._new.items() if path not in masked.in_new),
+            *(add_action(file, now_ms) for file in files),
+        ]
+        updated = sum(map(len, masked.in_table.values()))
+        return FileActions(tuple(actions), tuple([file.path for file in files]), updated)
+
+    def _written_again(self, files: Sequence[MaskedFile]) -> Sequence[DataFile]:
+        if self._rewrite is None:
+            raise cannot_rewrite(self.manifest)
+        return self._rewrite(self.manifest, self._content, files)
+
+
+def has_vectors(properties: Mapping[str, str]) -> bool:
+    """Return True if commits may add deletion vectors to a table with these properties."""
+    return properties.get(VECTORS_PROPERTY, "false").strip().lower() == "true"
+
+
+def new_table_properties(mode: Mode) -> Mapping[str, str]:
+    """Return properties of a table that a query creates."""
+    return {VECTORS_PROPERTY: "true"} if isinstance(mode, Changes) and mode.merge != "on-write" else {}
+
+
+def allow_vectors(table: DeltaTable) -> None:
+    """Let commits add deletion vectors: readers that do not know them can no longer read the table.
+
+    Raises:
+        RetryableError: another writer was faster, or the storage cannot be reached.
+    """
+    try:
+        table.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+        table.alter.set_table_properties({VECTORS_PROPERTY: "true"})
+    except Exception as error:
+        raise retryable(error)(
+            f"The Delta table {table.table_uri} could not get deletion vectors (merge=on-read): "
+            f"{in_short(error)}. No row was changed. {NEXT_TRY}"
+        ) from error
+
+
+def _union(some: pa.Array | None, others: pa.Array) -> pa.Array:
+    return others if some is None else pc.unique(pa.concat_arrays([some, others]))
+
+
+def _values(
+    names: Sequence[str], partition_values: Mapping[str, str | None], schema: pa.Schema
+) -> dict[str, pa.Scalar]:
+    """Return the values of partition columns, which files do not store."""
+    return {
+        name: string_array([partition_values[name]])[0].cast(schema.field(name).type)
+        for name in names
+        if name in partition_values
+    }
+
+
+def _bounds(names: Sequence[str], stats: str, schema: pa.Schema) -> dict[str, tuple[Any, Any]]:
+    """Return the bounds of columns in the statistics of a file, where they can be compared."""
+    try:
+        found = json.loads(stats or "{}")
+        lowest, highest = found.get("minValues") or {}, found.get("maxValues") or {}
+        return {
+            name: (_bound(lowest[name], kind), _bound(highest[name], kind))
+            for name in names
+            for kind in (schema.field(name).type,)
+            if name in lowest and name in highest and has_bounds(kind)
+        }
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def _bound(value: Any, data_type: pa.DataType) -> Any:
+    if pa.types.is_date32(data_type):
+        return date.fromisoformat(value)
+    if isinstance(value, int if pa.types.is_integer(data_type) else str):
+        return value
+    raise TypeError(value)

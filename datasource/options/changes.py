@@ -1,0 +1,136 @@
+"""Options of sinks whose queries may change and delete rows by key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from ...committers.contract import Changes, LateRows
+from .declaring import declared, option, optional
+from .parsing import columns, duration_s, one_of, text
+
+_ONLY_UPSERTS = {
+    "keys": "keys",
+    "order_by": "orderBy",
+    "delete_when": "deleteWhen",
+    "drop_columns": "dropColumns",
+    "late_rows": "lateRows",
+    "tombstones_s": "tombstonesFor",
+    "merge": "merge",
+}
+"""Names of the options that need `writeMode=upsert`, by field."""
+
+_LATE_ROWS: Mapping[str, LateRows] = {"apply": "apply", "ignore": "ignore"}
+
+
+def _columns_option(name: str, meaning: str) -> tuple[str, ...]:
+    return field(default=(), metadata=declared(name, columns, f"{meaning}: `a, b`, or a JSON array."))
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: a second base of options classes that have some
+class ChangeOptions:
+    """A layer of options: rows replace and delete rows by key."""
+
+    merge: ClassVar[Literal["on-read", "on-write"] | None] = None
+    """See `FileChangeOptions`."""
+
+    is_upsert: bool = option(
+        "writeMode",
+        one_of({"append": False, "upsert": True}),
+        "`append`: each row is added. `upsert`: each row replaces or deletes the row with the same `keys`. "
+        "See [Changes](changes.md).",
+        default="append",
+    )
+    keys: tuple[str, ...] = _columns_option(
+        "keys",
+        "With `writeMode=upsert`: the columns that identify a row. A row with NULL in one of them is a bad "
+        "row, and floating-point columns are refused",
+    )
+    order_by: tuple[str, ...] = _columns_option(
+        "orderBy",
+        "With `writeMode=upsert`: columns that order the rows of a key, such as a log sequence number. The "
+        "row with the greatest value counts. Without it, a batch with two different rows of one key is "
+        "refused",
+    )
+    delete_when: str = field(
+        default="",
+        metadata=declared(
+            "deleteWhen",
+            text,
+            "With `writeMode=upsert`: which rows delete their key, as an expression over the columns of the "
+            "query such as `op = 'd'`, or the name of a boolean column. Other rows are inserted or replace.",
+        ),
+    )
+    drop_columns: tuple[str, ...] = _columns_option(
+        "dropColumns", "With `writeMode=upsert`: columns of the query that the table does not get"
+    )
+    late_rows: LateRows = option(  # noqa: RUF009  it returns a field
+        "lateRows",
+        one_of(_LATE_ROWS),
+        "With `writeMode=upsert`: what a row does that is older by `orderBy` than the row of an earlier "
+        "batch. `apply`: it replaces it, as batches are applied in their order. `ignore`: it changes "
+        "nothing.",
+        default="apply",
+    )
+    tombstones_s: float = option(
+        "tombstonesFor",
+        duration_s,
+        "With `lateRows=ignore`: how long a deletion is remembered. Within this time an older row does not "
+        "bring the key back.",
+        default="7d",
+    )
+
+    @property
+    def changes(self) -> Changes | None:
+        """The mode of the query's batches; None if they append or overwrite."""
+        if not self.is_upsert:
+            return None
+        return Changes(
+            keys=self.keys,
+            order_by=self.order_by,
+            delete_when=self.delete_when,
+            drop_columns=self.drop_columns,
+            late_rows=self.late_rows,
+            tombstones_s=self.tombstones_s if self.late_rows == "ignore" else 0.0,
+            merge=self.merge,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: a second base of options classes that have some
+class FileChangeOptions(ChangeOptions):
+    """The layer of file tables."""
+
+    merge: Literal["on-read", "on-write"] | None = optional(  # type: ignore[misc]
+        "merge",
+        one_of({"on-read": "on-read", "on-write": "on-write"}),
+        "With `writeMode=upsert`: how deleted rows leave their files. `on-read`: they are masked by deletion "
+        "vectors or position deletes, which readers of the table must know. `on-write`: their files are "
+        "written again, which takes longer, and which every reader can read.",
+        default="`on-read` for a new table and one that has masked rows, else `on-write`",
+    )
+
+
+def problems_of_changes(values: Mapping[str, Any]) -> list[str]:
+    """Return problems of values that are all valid one by one."""
+    if not values.get("is_upsert"):
+        given = [name for of_field, name in _ONLY_UPSERTS.items() if of_field in values]
+        return [f"{name}: only a query with writeMode=upsert has it." for name in given]
+    problems = []
+    keys, order_by = values.get("keys", ()), values.get("order_by", ())
+    dropped = {name.lower() for name in values.get("drop_columns", ())}
+    if not keys:
+        problems.append('keys is missing: give the columns that identify a row, .option("keys", "id").')
+    if lost := [name for name in keys if name.lower() in dropped]:
+        problems.append(f"dropColumns contains {', '.join(lost)} of keys, which the table needs.")
+    if values.get("late_rows") == "ignore":
+        if not order_by:
+            problems.append("lateRows=ignore needs orderBy: the columns that tell which row is older.")
+        if lost := [name for name in order_by if name.lower() in dropped]:
+            problems.append(
+                f"dropColumns contains {', '.join(lost)} of orderBy. With lateRows=ignore the table needs "
+                "it, to compare later rows with it."
+            )
+    elif "tombstones_s" in values:
+        problems.append("tombstonesFor: only a query with lateRows=ignore has it.")
+    return problems

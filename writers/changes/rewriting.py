@@ -1,0 +1,94 @@
+"""Writes the rows of data files into new files, without some of them: copy-on-write.
+
+Runs in the commit of a batch, on the driver or in the delivery process. The new files carry the names of the
+batch, so clean-up knows them.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow.fs import FileSystem
+
+from ...committers.arrow_values import numeric_array
+from ...committers.changes.rewriting import MaskedFile
+from ...committers.cleaning.regular_files import open_input
+from ...committers.contract import DataFile, Manifest
+from ...committers.errors import PenstockError, RetryableError, SchemaMismatchError
+from ...committers.file_tables.manifest import LakeManifest
+from ..parquet.data_files import DataFileWriter
+from ..parquet.file_names import FileNames
+from ..parquet.write_config import WriteConfig
+
+_ROWS_PER_READ = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FileRewriter:
+    """See `RewriteFiles`."""
+
+    config_of: Callable[[LakeManifest], WriteConfig | None]
+    """Returns how to write files of the table; None if it no longer accepts them."""
+
+    def __call__(
+        self, manifest: Manifest, content: LakeManifest, files: Sequence[MaskedFile]
+    ) -> Sequence[DataFile]:
+        """Rewrite the files, those of a table partition together. After an error the new ones are deleted."""
+        config = self.config_of(content)
+        if config is None:
+            raise SchemaMismatchError(
+                f"The table of {manifest.batch.stream} was altered, and its files cannot be written again for "
+                f"batch {manifest.batch.batch_id}. The batch was not committed. Start the query again."
+            )
+        location = config.table_format.open_filesystem(config.location, config.storage_options)
+        batch, run_id = manifest.batch, uuid.uuid4().hex
+        writers: list[DataFileWriter] = []
+        new: list[DataFile] = []
+        by_partition = sorted(files, key=lambda one: str(one.file.partition_values))
+        try:
+            for number, (partition, group) in enumerate(
+                groupby(by_partition, key=lambda one: one.file.partition_values)
+            ):
+                names = FileNames(batch.stream.query_id, run_id, batch.batch_id, number, 0)
+                writers.append(DataFileWriter(config, names, location, partition))
+                for one in group:
+                    for rows in _rows_left(location, one):
+                        writers[-1].write(rows)
+                new += writers[-1].finish()
+        except BaseException:
+            for writer in writers:
+                writer.abort()
+            raise
+        return new
+
+
+def _rows_left(location: tuple[FileSystem, str], masked: MaskedFile) -> Iterator[pa.RecordBatch]:
+    """
+    Raises:
+        RetryableError: the file cannot be read now.
+        PenstockError: it is damaged.
+    """
+    filesystem, root = location
+    path, first = masked.file.path, 0
+    try:
+        with open_input(filesystem, posixpath.join(root, path)) as stream:
+            for rows in pq.ParquetFile(stream).iter_batches(_ROWS_PER_READ):
+                numbers = numeric_array(range(first, first + rows.num_rows))
+                first += rows.num_rows
+                yield rows.filter(pc.invert(pc.is_in(numbers, value_set=masked.masked)))
+    except OSError as error:
+        raise RetryableError(
+            f"The data file {path} cannot be read: {error}. Nothing was committed. Check that the storage is "
+            "reachable. The query's next start, or its next delivery, tries again."
+        ) from error
+    except pa.ArrowException as error:
+        raise PenstockError(
+            f"The data file {path} cannot be read: {error}. Nothing was committed. Restore it from a backup."
+        ) from error
