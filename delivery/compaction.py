@@ -21,7 +21,7 @@ from ..committers.cleaning.regular_files import open_input
 from ..committers.contract import DataFile, Manifest
 from ..committers.crash_points import reach
 from ..committers.errors import ConfigurationError, PenstockError, RetryableError
-from ..committers.file_tables.compaction import Rewritten
+from ..committers.file_tables.compaction import NOT_MASKED, MaskedRows, Rewritten
 from ..committers.file_tables.manifest import LakeManifest
 from ..committers.texts.safe_text import get_logger
 from ..writers.parquet.compaction import RewriteGroup, choose_groups
@@ -120,7 +120,11 @@ class TableFileRewriter:
     _layouts: list[str] = field(default_factory=list, init=False, repr=False)
 
     def __call__(
-        self, content: LakeManifest, groups: Sequence[tuple[DataFile, ...]], batch_id: int
+        self,
+        content: LakeManifest,
+        groups: Sequence[tuple[DataFile, ...]],
+        batch_id: int,
+        masked: MaskedRows = NOT_MASKED,
     ) -> Sequence[Rewritten]:
         plan = self.plan_of(content)
         if plan is None:
@@ -129,9 +133,11 @@ class TableFileRewriter:
         fitting = {number: self._fitting(plan, files) for number, files in enumerate(looked_at)}
         names = FileNames(self.query_id, self.new_run_id(), batch_id, partition=0, attempt=0)
         chosen = [
-            RewriteGroup(number, sources[0].partition_values, sources)
+            RewriteGroup(
+                number, sources[0].partition_values, sources, tuple([masked.get(one.path) for one in sources])
+            )
             for number, sources in fitting.items()
-            if len(sources) > 1
+            if len(sources) > 1 or (sources and sources[0].path in masked)
         ]
         return [
             Rewritten(fitting[number], files) for number, files in self.rewrite(plan, names, chosen).items()

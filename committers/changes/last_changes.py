@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrow_values import numeric_array
+from ..arrow_values import numeric_scalar
 from ..contract import Changes
 from ..errors import SchemaMismatchError
 from .key_files import Keys, WrittenKeys
-from .keys import LastRows, last_rows
+from .keys import LastRows, last_rows, row_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ def last_changes(written: Sequence[WrittenKeys], changes: Changes) -> LastChange
         written: of one batch, or of consecutive batches, at least one
     """
     keys, parts = Keys.concat([one.keys for one in written]), _numbered(written)
-    batches = pa.concat_arrays([numeric_array([one.batch_id] * len(one.keys)) for one in written])
+    batches = _repeated([one.batch_id for one in written], written)
     order = [*keys.order, batches] if changes.late_rows == "ignore" else [batches, *keys.order]
     last = last_rows(keys.columns, order).rows
-    lost = pc.invert(pc.is_in(numeric_array(range(len(keys))), value_set=last))
+    lost = pc.invert(pc.is_in(row_numbers(len(keys)), value_set=last))
     losing = [
         keys.take(pc.indices_nonzero(pc.and_(lost, pc.equal(parts, number))))
         for number in range(len(written))
@@ -86,4 +86,10 @@ def ambiguous(where: str, *, has_order: bool) -> SchemaMismatchError:
 
 
 def _numbered(written: Sequence[WrittenKeys]) -> pa.Array:
-    return pa.concat_arrays([numeric_array([number] * len(one.keys)) for number, one in enumerate(written)])
+    return _repeated(range(len(written)), written)
+
+
+def _repeated(numbers: Sequence[int], written: Sequence[WrittenKeys]) -> pa.Array:
+    """Return for each key the number of its `WrittenKeys`."""
+    pairs = zip(numbers, written, strict=True)
+    return pa.concat_arrays([pa.repeat(numeric_scalar(number), len(one.keys)) for number, one in pairs])

@@ -23,7 +23,7 @@ from ..contract import Changes
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, PenstockError
 from .key_files import Keys, OpenFile
-from .keys import KeySet, one_array
+from .keys import KeySet, one_array, row_numbers
 from .last_changes import LastChanges
 
 _THREADS = min(os.cpu_count() or 1, 8)
@@ -180,7 +180,8 @@ class KeySearch:
     def _search_file(self, file: SearchedFile, keys: KeySet, *, with_order: bool) -> _Found:
         wanted = [*self._changes.keys, *(self._changes.order_by if with_order else ())]
         types = [column.type for column in (*keys.columns, *(self._last.keys.order if with_order else ()))]
-        parts = []
+        parts: list[list[pa.Array]] = []
+        numbers = [_NONE]
         try:
             with self._open_file(file.path) as stream:
                 parquet = pq.ParquetFile(stream)
@@ -195,7 +196,8 @@ class KeySearch:
                             _column(read, name, file.values.get(own), data_type)
                             for name, own, data_type in zip(names, wanted, types, strict=True)
                         ]
-                        parts.append(_find(keys, columns, first))
+                        parts.append(columns)
+                        numbers.append(pc.add(row_numbers(count), numeric_scalar(first)))
                     first += count
         except pa.ArrowException as error:
             raise PenstockError(
@@ -208,13 +210,11 @@ class KeySearch:
                 f"storage is reachable. {NEXT_TRY}"
             ) from error
         if not parts:
-            orders = tuple([pa.nulls(0, data_type) for data_type in types[len(keys.columns) :]])
-            return _Found(_NONE, _NONE, orders)
-        return _Found(
-            pa.concat_arrays([one.rows for one in parts]),
-            pa.concat_arrays([one.key for one in parts]),
-            tuple(map(pa.concat_arrays, zip(*[one.order for one in parts], strict=True))),
-        )
+            return _Found(_NONE, _NONE, tuple([pa.nulls(0, kind) for kind in types[len(keys.columns) :]]))
+        columns = list(map(pa.concat_arrays, zip(*parts, strict=True)))
+        rows, key = keys.find(columns[: len(keys.columns)])
+        order = tuple([column.take(rows) for column in columns[len(keys.columns) :]])
+        return _Found(pa.concat_arrays(numbers).take(rows), key, order)
 
     def _is_searched(self, group: pq.RowGroupMetaData, names: Sequence[str | None]) -> bool:
         """Return False if the bounds of a row group exclude all keys."""
@@ -256,17 +256,6 @@ def _column(read: pa.Table, name: str | None, value: pa.Scalar | None, data_type
     if value is not None:
         return pa.repeat(value.cast(data_type), read.num_rows)
     return pa.nulls(read.num_rows, data_type)  # the file is older than the column
-
-
-def _find(keys: KeySet, columns: Sequence[pa.Array], first: int) -> _Found:
-    """
-    Args:
-        first: number of the first row in the file
-    """
-    count = len(keys.columns)
-    rows, key = keys.find(columns[:count])
-    order = tuple([column.take(rows) for column in columns[count:]])
-    return _Found(pc.add(rows, numeric_scalar(first)), key, order)
 
 
 def _without(found: _Found, masked: pa.Array | None) -> _Found:

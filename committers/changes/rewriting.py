@@ -44,5 +44,6 @@ def cannot_rewrite(manifest: Manifest) -> ConfigurationError:
     """Return the error of a committer that has no `RewriteFiles`."""
     return ConfigurationError(
         f"Batch {manifest.batch.batch_id} of {manifest.batch.stream} changes rows in files that have to be "
-        "written again, which this command cannot do. Start the query again, or run `penstock deliver --once`."
+        "written again, which this command cannot do. Start the query again, or run `penstock deliver "
+        "--once`."
     )

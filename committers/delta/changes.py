@@ -25,13 +25,14 @@ from ..changes.masked_rows import KeySearch, MaskedRows, SearchedFile, has_bound
 from ..changes.rewriting import MaskedFile, RewriteFiles, cannot_rewrite
 from ..contract import Changes, DataFile, Manifest, Mode
 from ..error_causes import retryable
-from ..errors import NEXT_TRY, PenstockError
+from ..errors import NEXT_TRY, ConfigurationError, PenstockError
 from ..file_tables.files import TableFiles
 from ..file_tables.manifest import LakeManifest
-from .active_files import ActiveFile, active_files
+from .active_files import active_files
 from .deletion_vectors import NewVectors, read_vector
 from .library import in_short
-from .log_entry import add_action, add_again_action, remove_action
+from .log_entry import ActiveFile, add_action, add_again_action, remove_action
+from .log_files import open_log_files
 from .snapshot_cache import TableSnapshot
 
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
@@ -220,6 +221,19 @@ class DeltaChanges:
 def has_vectors(properties: Mapping[str, str]) -> bool:
     """Return True if commits may add deletion vectors to a table with these properties."""
     return properties.get(VECTORS_PROPERTY, "false").strip().lower() == "true"
+
+
+def check_reachable(table_uri: str, storage_options: Mapping[str, str]) -> None:
+    """
+    Raises:
+        ConfigurationError: only the Delta library can write the log of the table.
+    """
+    if open_log_files(table_uri, storage_options) is None:
+        raise ConfigurationError(
+            f"writeMode=upsert cannot write the log of the Delta table {table_uri}: it can on a local disk, "
+            "and on S3 and Azure with a key, a role of the machine or a service principal in the storage.* "
+            "options. Nothing was written. See docs/storage.md."
+        )
 
 
 def new_table_properties(mode: Mode) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ Layout of the log: `PROTOCOL.md` of Delta, "File types".
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from deltalake.fs import DeltaStorageHandler
 from ..cleaning.cleanup import ListedFile
 from ..contract import Token
 from ..errors import RetryableError
+from .deletion_vectors import vector_path
 from .files import delta_files
 from .snapshot_cache import SnapshotCache
 from .table import token_of
@@ -34,6 +36,8 @@ _NAME = re.compile(rb'[/\\"]([^/\\"]+\.parquet)')
 """Last segment of a path in a JSON entry, for any action: it starts after a quote or a slash and ends before
 a quote. A pattern that can start anywhere would restart at every byte.
 """
+_VECTOR = re.compile(rb'"pathOrInlineDv" ?: ?"((?:[^"\\\\]|\\\\.)*)"')
+"""Place of a deletion vector in a JSON entry. Of an inline one it is no path, which keeps no file."""
 _LISTINGS_MAX = 5
 _ROWS_PER_READ = 100_000
 
@@ -124,7 +128,10 @@ class DeltaCleanableTable:
 
     def _names_in_json(self, entry: str) -> set[str]:
         with self._fs.open_input_file(entry) as stream:
-            return {unquote(name.decode()) for name in _NAME.findall(stream.read())}
+            content = stream.read()
+        names = {unquote(name.decode()) for name in _NAME.findall(content)}
+        places = [json.loads(b'"%s"' % place) for place in _VECTOR.findall(content)]
+        return names.union(*map(_vector_names, places))
 
     def _names_in_parquet(self, entry: str) -> Iterator[set[str]]:
         """File names in a checkpoint or in one of its sidecars."""
@@ -132,10 +139,28 @@ class DeltaCleanableTable:
             parquet = pq.ParquetFile(stream)
             columns = [name for name in ("add", "remove") if name in parquet.schema_arrow.names]
             paths = [f"{name}.path" for name in columns]
+            with_vectors = [name for name in columns if _has_vectors(parquet.schema_arrow.field(name).type)]
+            paths += [f"{name}.deletionVector.pathOrInlineDv" for name in with_vectors]
             for batch in parquet.iter_batches(_ROWS_PER_READ, columns=paths) if paths else ():
                 for name in columns:
                     values = cast("list[str | None]", batch.column(name).field("path").to_pylist())
                     yield {unquote(posixpath.basename(path)) for path in values if path is not None}
+                for name in with_vectors:
+                    places = batch.column(name).field("deletionVector").field("pathOrInlineDv").to_pylist()
+                    for place in places:
+                        yield set() if place is None else _vector_names(place)
+
+
+def _has_vectors(actions: pa.StructType) -> bool:
+    return any(column.name == "deletionVector" for column in actions)
+
+
+def _vector_names(place: str) -> set[str]:
+    """The base name of a vector's file, from its place in the log; none if it is not a file of a table."""
+    try:
+        return {posixpath.basename(vector_path(place))}
+    except ValueError:
+        return {posixpath.basename(place)}
 
 
 def _root_of_log(path: str) -> str | None:

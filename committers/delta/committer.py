@@ -26,6 +26,7 @@ import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
 
 from .. import crash_points
+from ..changes.rewriting import RewriteFiles
 from ..contract import (
     AlreadyCommitted,
     Batch,
@@ -46,7 +47,7 @@ from ..file_tables.table_changes import check_not_behind
 from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import is_committed
 from ..target import CheckToken
-from .changes import DeltaChanges, RewriteFiles, allow_vectors, has_vectors, new_table_properties
+from .changes import DeltaChanges, allow_vectors, check_reachable, has_vectors, new_table_properties
 from .checks import check_supported
 from .commit_writer import CommitWriter
 from .files import delta_files
@@ -146,6 +147,8 @@ class DeltaTableCommitter:
             table = self._load_table()
         if table is None:
             raise dropped(self._uri)
+        if isinstance(mode, Changes):
+            check_reachable(self._uri, self._options)
         table = self._made_ready(table, mode)
         check_supported(table, mode)
         check_partitioning(table, partition_by)

@@ -7,7 +7,8 @@ made here, it does not notice that commit. So tables that others compact are ski
 
 A file is removed by the exact path text in the log. The library derives that text from the path. If another
 engine has encoded the path differently, the old file would stay next to the new one, so such files are
-skipped. Files with a deletion vector are skipped too: removing them requires naming the vector.
+skipped. Removing a file with a deletion vector requires naming the vector, which the library cannot: then the
+entry is written here, as for changes. Such a file is another one as soon as its vector changes.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ from ..file_tables.compaction import Outdated, Replaced, Replacement, Rewritten,
 from ..file_tables.files import TableFiles
 from ..file_tables.manifest import LakeManifest
 from ..protocol.failed_commit import failed_compaction
+from .active_files import active_files
 from .checks import check_supported
+from .deletion_vectors import read_vector
 from .files import delta_files
 from .history import NOTE_KEY, commits_since
 from .library import in_short
 from .library_commit import add_actions, post_commit
-from .log_entry import logged_path
+from .log_entry import ActiveFile, add_action, logged_path, remove_action, rewrite_entry
 from .log_files import is_local
-from .snapshot_cache import TableSnapshot
+from .snapshot_cache import SnapshotCache, TableSnapshot
 from .table import KIND, load, load_if_there, token_of
 
 FormatPartition = Callable[[Any, pa.DataType], "str | None"]
@@ -88,7 +91,13 @@ class DeltaCompactableTable:
             partition_by=tuple(table.metadata().partition_columns),
             files=tuple(self._plain_files(table)),
         )
-        return VisibleFiles(content, token.batch_id)
+        with_vectors = self._files_with_vectors(table)
+        masked = {
+            file.path: read_vector(active.vector, self._files.read, self._uri)
+            for file, active in with_vectors.items()
+            if active.vector is not None
+        }
+        return VisibleFiles(content.with_files([*content.files, *with_vectors]), token.batch_id, masked)
 
     def replace(self, content: LakeManifest, rewritten: Sequence[Rewritten], batch_id: int) -> Replacement:
         missing = self._files.missing([file.path for group in rewritten for file in group.files])
@@ -104,10 +113,16 @@ class DeltaCompactableTable:
         layout = table.schema().to_json(), tuple(table.metadata().partition_columns)
         if layout != (content.schema_json, content.partition_by):
             return Outdated("the table was altered in the meantime")
-        there = set(self._plain_files(table))
+        with_vectors = self._files_with_vectors(table) if _have_vectors(rewritten) else {}
+        there = {*self._plain_files(table), *with_vectors}
         kept = tuple([group for group in rewritten if there.issuperset(group.sources)])
         if not kept:
             return Outdated("other writers have removed or changed the same files")
+        if _have_vectors(kept):
+            snapshot = SnapshotCache().load(self._uri, self._options)
+            if snapshot is None or snapshot.version() != table.version() or snapshot.tail is None:
+                return Conflict(f"another writer has just changed {self._uri}")
+            return self._commit_entry(snapshot, content, kept, with_vectors)
         return self._commit(table, content, kept)
 
     def _token(self, table: DeltaTable) -> Token | None:
@@ -150,7 +165,50 @@ class DeltaCompactableTable:
             )
             yield DataFile(path, row["size_bytes"], row["num_records"], values)
 
+    def _files_with_vectors(self, table: DeltaTable) -> dict[DataFile, ActiveFile]:
+        """The files that have a deletion vector; their statistics are its place. None if the log cannot be
+        read file by file.
+        """
+        if "deletionVectors" not in (table.protocol().reader_features or ()):
+            return {}
+        snapshot = SnapshotCache().load(self._uri, self._options)
+        if snapshot is None or snapshot.tail is None or snapshot.version() != table.version():
+            return {}
+        partition_by = table.metadata().partition_columns
+        found = {}
+        for active in active_files(snapshot, self._options):
+            rows = _rows_of(active)
+            if active.vector is None or rows is None or logged_path(active.path) != active.logged_path:
+                continue
+            values = tuple([(name, active.partition_values.get(name)) for name in partition_by])
+            place = json.dumps(active.vector.to_action())
+            found[DataFile(active.path, active.size_bytes, rows, values, place)] = active
+        return found
+
     # Commit ---------------------------------------------------------------------------------------
+
+    def _commit_entry(
+        self,
+        snapshot: TableSnapshot,
+        content: LakeManifest,
+        groups: tuple[Rewritten, ...],
+        with_vectors: Mapping[DataFile, ActiveFile],
+    ) -> Replaced | Conflict:
+        """Commit with an entry of our own, which can remove files with deletion vectors."""
+        version, note, now = snapshot.version() + 1, _note(groups), now_ms()
+        actions = [
+            *(
+                remove_action(with_vectors.get(file) or _active(file), now, data_change=False)
+                for group in groups
+                for file in group.sources
+            ),
+            *(add_action(file, now, data_change=False) for group in groups for file in group.files),
+        ]
+        try:
+            snapshot.append(rewrite_entry(note, actions, now), {})
+        except Exception as error:  # noqa: BLE001  the log shows whether it was committed
+            return self._outcome_after(error, content, groups, version, note)
+        return Replaced(version, groups)
 
     def _commit(
         self, table: DeltaTable, content: LakeManifest, groups: tuple[Rewritten, ...]
@@ -206,7 +264,7 @@ class DeltaCompactableTable:
         committed = next((commit.version for commit in commits if commit.note == note), None)
         if committed is not None:
             return Replaced(committed, groups)
-        if isinstance(error, CommitFailedError) and table.version() >= version:
+        if isinstance(error, (CommitFailedError, FileExistsError)) and table.version() >= version:
             return Conflict(f"version {version} of {self._uri} was taken by another writer")
         return None
 
@@ -220,6 +278,23 @@ def _removes(groups: Iterable[Rewritten]) -> list[RemoveAction]:
 
 def _adds(groups: Iterable[Rewritten]) -> list[AddAction]:
     return add_actions([file for group in groups for file in group.files], now_ms(), data_change=False)
+
+
+def _have_vectors(groups: Iterable[Rewritten]) -> bool:
+    return any(file.statistics for group in groups for file in group.sources)
+
+
+def _rows_of(file: ActiveFile) -> int | None:
+    try:
+        return int(json.loads(file.stats or "{}")["numRecords"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _active(file: DataFile) -> ActiveFile:
+    """A file without a vector as the log has it."""
+    values = dict(file.partition_values)
+    return ActiveFile(logged_path(file.path), values, file.size_bytes, 0, "", None)
 
 
 def _names_with_deletion_vectors(table: DeltaTable) -> set[str]:

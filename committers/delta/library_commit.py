@@ -36,7 +36,7 @@ def commit_by_library(
     actions: list[AddAction | RemoveAction] = [*add_actions(content.files, now_ms, data_change=True)]
     table.create_write_transaction(
         actions,
-        mode=content.mode,
+        mode="overwrite" if content.mode == "overwrite" else "append",
         schema=table.schema(),
         partition_by=list(content.partition_by),
         commit_properties=CommitProperties(

@@ -102,8 +102,28 @@ def changes_entry(
     return _entry(manifest, info, app_versions, actions, now_ms)
 
 
+def rewrite_entry(note: str, actions: Sequence[Mapping[str, Any]], now_ms: int) -> bytes:
+    """The entry that replaces files by others with the same rows.
+
+    Args:
+        note: user metadata of the commit
+    """
+    info = {"operation": "WRITE", "operationParameters": {"mode": "Append"}, "isBlindAppend": False}
+    return _lines(note, info, {}, actions, now_ms)
+
+
 def _entry(
     manifest: Manifest,
+    info: Mapping[str, Any],
+    app_versions: Mapping[str, int],
+    actions: Iterable[Mapping[str, Any]],
+    now_ms: int,
+) -> bytes:
+    return _lines(commit_note(manifest), info, app_versions, actions, now_ms)
+
+
+def _lines(
+    note: str,
     info: Mapping[str, Any],
     app_versions: Mapping[str, int],
     actions: Iterable[Mapping[str, Any]],
@@ -112,7 +132,7 @@ def _entry(
     """Characters are never escaped: one beyond 16 bits would be escaped as two surrogates, and readers with
     Arrow's JSON for Rust, including the Delta library, decode these to another character.
     """
-    about = {"timestamp": now_ms, **info, "engineInfo": "penstock", NOTE_KEY: commit_note(manifest)}
+    about = {"timestamp": now_ms, **info, "engineInfo": "penstock", NOTE_KEY: note}
     transactions = [
         {"txn": {"appId": app_id, "version": version}} for app_id, version in app_versions.items()
     ]
@@ -124,13 +144,19 @@ def _entry(
 
 
 def add_action(
-    file: DataFile, now_ms: int, stats: str = "", vector: DeletionVector | None = None
+    file: DataFile,
+    now_ms: int,
+    stats: str = "",
+    vector: DeletionVector | None = None,
+    *,
+    data_change: bool = True,
 ) -> dict[str, Any]:
     """The action that adds a new file.
 
     Args:
         stats: in place of the file's own
         vector: rows of it that are deleted at once
+        data_change: False if the rows are those of files that the same commit removes
     """
     return _add(
         logged_path(file.path),
@@ -139,6 +165,7 @@ def add_action(
         now_ms,
         stats or file.statistics or "{}",
         vector,
+        data_change=data_change,
     )
 
 
@@ -155,6 +182,8 @@ def _add(
     modified_ms: int,
     stats: str,
     vector: DeletionVector | None,
+    *,
+    data_change: bool = True,
 ) -> dict[str, Any]:
     about = {} if vector is None else {"deletionVector": vector.to_action()}
     return {
@@ -163,21 +192,21 @@ def _add(
             "partitionValues": partition_values,
             "size": size_bytes,
             "modificationTime": modified_ms,
-            "dataChange": True,
+            "dataChange": data_change,
             "stats": stats,
             **about,
         }
     }
 
 
-def remove_action(file: ActiveFile, now_ms: int) -> dict[str, Any]:
+def remove_action(file: ActiveFile, now_ms: int, *, data_change: bool = True) -> dict[str, Any]:
     """The action that removes a file with its deletion vector."""
     about = {} if file.vector is None else {"deletionVector": file.vector.to_action()}
     return {
         "remove": {
             "path": file.logged_path,
             "deletionTimestamp": now_ms,
-            "dataChange": True,
+            "dataChange": data_change,
             "extendedFileMetadata": True,
             "partitionValues": dict(file.partition_values),
             "size": file.size_bytes,

@@ -1,4 +1,5 @@
-"""Compaction of committed files: rewrites many small files of a partition into a few large ones.
+"""Compaction of committed files: rewrites many small files of a partition into a few large ones, and files of
+which many rows are masked.
 
 Runs in the delivery process, at the same time as the stream, and gives way to it: if another writer commits
 first, the attempt fails. After a few attempts the work is left to the next run.
@@ -6,7 +7,8 @@ first, the attempt fails. After a few attempts the work is left to the next run.
     list      list the small files of the current table
     rewrite   write their rows to new files, which are not committed; this takes a while
     replace   remove the old files and add the new ones in one table commit, on a version in which the
-              old ones are still there and unchanged; groups that others have changed are left out
+              old ones are still there with the same masked rows; groups that others have changed are
+              left out
 
 The stream's token is not changed. The new files carry the id of a future batch, about an hour ahead at the
 stream's pace. Clean-up does not delete them before the token reaches that batch, and the compaction is not
@@ -19,14 +21,18 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ..contract import Conflict, DataFile, ManifestRecord
 from ..errors import CommitStateUnknownError, PenstockError
 from .manifest import LakeManifest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 AHEAD_S = 3600.0
 """How long a run may take, converted to batches of the stream. Files left by a crash stay for as long."""
@@ -52,14 +58,30 @@ class CompactionPolicy:
     """Approximate wait between two attempts; doubles each time."""
 
 
+MaskedRows: TypeAlias = "Mapping[str, pa.Array]"
+"""Numbers of rows (int64) by the path of their file."""
+NOT_MASKED: MaskedRows = MappingProxyType({})
+
+MASKED_SHARE_MAX = 0.2
+"""A file with a larger share of masked rows is rewritten: reading it takes longer than its rows need."""
+
+
 @dataclass(frozen=True, slots=True)
 class VisibleFiles:
-    """The files of one table version that can be rewritten: files without deleted rows."""
+    """The files of one table version that can be rewritten."""
 
     content: LakeManifest
-    """The current table, and these files."""
+    """The current table, and these files. The statistics of a file with masked rows say where the table notes
+    them, so it is another file once other rows are masked.
+    """
     token_batch: int
     """The stream's last batch in this version."""
+    masked: MaskedRows = field(default_factory=dict, repr=False)
+    """Numbers of the rows that are deleted, for the files that have some."""
+
+    @property
+    def unmasked(self) -> list[DataFile]:
+        return [file for file in self.content.files if file.path not in self.masked]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +96,11 @@ class FileRewriter(Protocol):
     """Rewrites files with Penstock's own writer."""
 
     def __call__(
-        self, content: LakeManifest, groups: Sequence[tuple[DataFile, ...]], batch_id: int
+        self,
+        content: LakeManifest,
+        groups: Sequence[tuple[DataFile, ...]],
+        batch_id: int,
+        masked: MaskedRows = NOT_MASKED,
     ) -> Sequence[Rewritten]:
         """Rewrite each group; the files of a group are in one partition. Groups that cannot be rewritten are
         left out.
@@ -82,6 +108,7 @@ class FileRewriter(Protocol):
         Args:
             content: the table when its files were listed
             batch_id: used in the names of the new files
+            masked: numbers of rows that the new files do not get, by path
 
         Raises:
             PenstockError: the new files were deleted.
@@ -153,19 +180,25 @@ class Compacted:
         return f"compacted nothing: {self.given_up}" if self.given_up else ""
 
 
-def choose_groups(files: Iterable[DataFile], policy: CompactionPolicy) -> list[tuple[DataFile, ...]]:
-    """Choose groups of small files, one partition each, starting with the partitions with the most small
-    files.
+def choose_groups(
+    files: Iterable[DataFile], policy: CompactionPolicy, masked: MaskedRows = NOT_MASKED
+) -> list[tuple[DataFile, ...]]:
+    """Choose groups of files, one partition each: files with many masked rows, each alone, then small files,
+    starting with the partitions with the most.
 
     A file that is larger than all smaller files of its partition together is not rewritten: rewriting it
     again for a few new rows would cost more than it saves.
     """
     partitions: dict[object, list[DataFile]] = {}
-    for file in files:
-        if file.size_bytes < policy.small_file_bytes:
-            partitions.setdefault(file.partition_values, []).append(file)
     groups: list[tuple[DataFile, ...]] = []
     left = policy.run_bytes_max
+    for file in files:
+        if len(masked.get(file.path, ())) > MASKED_SHARE_MAX * file.rows:
+            if file.size_bytes <= left or not groups:
+                groups.append((file,))
+                left -= file.size_bytes
+        elif file.size_bytes < policy.small_file_bytes:
+            partitions.setdefault(file.partition_values, []).append(file)
     for small in sorted(partitions.values(), key=len, reverse=True):
         group = _worthwhile(small, left, policy)
         if group:
@@ -256,11 +289,13 @@ class Compaction:
             PenstockError: table or storage cannot be reached, or deny access. No row is affected.
         """
         visible = self._table.visible_files()
-        groups = [] if visible is None else choose_groups(visible.content.files, self._policy)
-        if visible is None or not groups:
+        if visible is None:
+            return Compacted()
+        groups = choose_groups(visible.content.files, self._policy, visible.masked)
+        if not groups:
             return Compacted()
         batch_id = batch_ahead(visible.token_batch, self._recent())
-        rewritten = self._rewrite(visible.content, groups, batch_id)
+        rewritten = self._rewrite(visible.content, groups, batch_id, visible.masked)
         if not rewritten:
             return Compacted()
         try:

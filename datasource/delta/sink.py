@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...committers.contract import Changes, Manifest, Mode, PartitionField, PlannedBatch
 from ...committers.delta.committer import DeltaTableCommitter
+from ...committers.delta.deletion_vectors import parse_vector_name
 from ...committers.delta.log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
 from ...committers.delta.snapshot_cache import SNAPSHOT_CACHE, SnapshotCache
 from ...committers.delta.table import KIND, load_if_there
@@ -20,6 +21,7 @@ from ...writers.changes.change_files import ChangeFilesConfig
 from ...writers.changes.rewriting import FileRewriter
 from ...writers.delta.partitions import check_partition_columns, serialize
 from ...writers.delta.table_format import DeltaFormat
+from ...writers.parquet.file_names import parse_file_name
 from ...writers.parquet.write_config import WriteConfig
 from ..changes.planning import plan_changes
 from ..destinations import DestinationType, with_prefix
@@ -42,7 +44,7 @@ from .options import OPTIONS, DeltaOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...committers.cleaning.cleanup import CleanableTable
+    from ...committers.cleaning.cleanup import CleanableTable, NameParser, ParsedName
     from ...committers.contract import StreamKey
     from ...committers.delta.schema import DeltaTableLayout
     from ...committers.store.sql import SqlManifestStore
@@ -212,6 +214,15 @@ class StoredDelta(CleanableFiles):
     storage: Mapping[str, str] = field(repr=False)
     catalog: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Of an Iceberg table that shares its files."""
+
+    def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
+        """See `Cleanable`. Files of deletion vectors have other names than data files."""
+        query_ids = [stream.query_id for stream in streams]
+
+        def parse(path: str) -> ParsedName | None:
+            return parse_file_name(path) or parse_vector_name(path, query_ids)
+
+        return parse
 
     def committer(self) -> DeltaTableCommitter:
         return DeltaTarget(self.uri, DeltaOptions(path=self.uri, storage_options=self.storage))

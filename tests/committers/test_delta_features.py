@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from tests.support.streams import DeltaStream, edit_log_entry
 
-from penstock.committers.contract import Committed
+from penstock.committers.contract import Committed, Mode
 from penstock.committers.delta.checks import ALLOWED_FEATURES, check_supported
 from penstock.committers.errors import TableNotSupportedError
 
@@ -114,12 +114,12 @@ def test_all_types_of_another_engine_are_planned_for(stream: DeltaStream) -> Non
     assert target.schema.equals(schema)
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
 @pytest.mark.parametrize("name", REFUSED)
-def test_an_unsupported_feature_is_refused(name: str, overwrite: bool, stream: DeltaStream) -> None:
+def test_an_unsupported_feature_is_refused(name: str, mode: Mode, stream: DeltaStream) -> None:
     copy(name, stream)
     with pytest.raises(TableNotSupportedError, match=rf"{REFUSED[name]}[^\n]*: [^\n]* Way out: "):
-        stream.committer().plan(ID, overwrite=overwrite)
+        stream.committer().plan(ID, mode=mode)
 
 
 def with_protocol(stream: DeltaStream, *features: str) -> DeltaTable:

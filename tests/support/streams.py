@@ -127,7 +127,7 @@ class DeltaStream(_TableStream):
     def content(
         self, batch_id: int, ids: Sequence[int], mode: Mode, *, schema: pa.Schema | None = None, **plan: Any
     ) -> LakeManifest:
-        target = self.committer().plan(schema or self.schema, overwrite=mode == "overwrite", **plan)
+        target = self.committer().plan(schema or self.schema, mode=mode, **plan)
         return target.content([self.write(target, ids)], mode)
 
     def write(self, target: DeltaTableLayout, ids: Sequence[int]) -> DataFile:

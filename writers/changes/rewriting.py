@@ -13,16 +13,15 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
-from ...committers.arrow_values import numeric_array
 from ...committers.changes.rewriting import MaskedFile
 from ...committers.cleaning.regular_files import open_input
 from ...committers.contract import DataFile, Manifest
 from ...committers.errors import PenstockError, RetryableError, SchemaMismatchError
 from ...committers.file_tables.manifest import LakeManifest
+from ..parquet.compaction import without_rows
 from ..parquet.data_files import DataFileWriter
 from ..parquet.file_names import FileNames
 from ..parquet.write_config import WriteConfig
@@ -44,7 +43,7 @@ class FileRewriter:
         config = self.config_of(content)
         if config is None:
             raise SchemaMismatchError(
-                f"The table of {manifest.batch.stream} was altered, and its files cannot be written again for "
+                f"The table of {manifest.batch.stream} was altered: its files cannot be written again for "
                 f"batch {manifest.batch.batch_id}. The batch was not committed. Start the query again."
             )
         location = config.table_format.open_filesystem(config.location, config.storage_options)
@@ -76,13 +75,11 @@ def _rows_left(location: tuple[FileSystem, str], masked: MaskedFile) -> Iterator
         PenstockError: it is damaged.
     """
     filesystem, root = location
-    path, first = masked.file.path, 0
+    path = masked.file.path
     try:
         with open_input(filesystem, posixpath.join(root, path)) as stream:
-            for rows in pq.ParquetFile(stream).iter_batches(_ROWS_PER_READ):
-                numbers = numeric_array(range(first, first + rows.num_rows))
-                first += rows.num_rows
-                yield rows.filter(pc.invert(pc.is_in(numbers, value_set=masked.masked)))
+            batches = pq.ParquetFile(stream).iter_batches(_ROWS_PER_READ)
+            yield from without_rows(batches, masked.masked)
     except OSError as error:
         raise RetryableError(
             f"The data file {path} cannot be read: {error}. Nothing was committed. Check that the storage is "

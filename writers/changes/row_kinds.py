@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...committers.arrow_values import numeric_array
 from ...committers.changes.keys import row_numbers
 from ...committers.contract import Changes
 from ...committers.errors import SchemaMismatchError
@@ -75,7 +74,7 @@ class RowKinds:
 
     def _deleting(self, rows: pa.RecordBatch) -> pa.Array:
         """Numbers of the rows that delete. An expression that is NULL is not true."""
-        numbered = pa.table([*rows.columns, numeric_array(range(rows.num_rows))], [*rows.schema.names, _ROW])
+        numbered = pa.table([*rows.columns, row_numbers(rows.num_rows)], [*rows.schema.names, _ROW])
         found = numbered.filter(self.deletes).column(_ROW)
         return found.combine_chunks()
 

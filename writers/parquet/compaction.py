@@ -18,9 +18,12 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
+from ...committers.arrow_values import numeric_scalar
+from ...committers.changes.keys import row_numbers
 from ...committers.cleaning.deletion import DeletionGuard
 from ...committers.cleaning.regular_files import open_input
 from ...committers.contract import DataFile
@@ -75,6 +78,8 @@ class RewriteGroup:
     partition: PartitionValues
     sources: tuple[DataFile, ...]
     """Without statistics, which are not needed."""
+    masked: tuple[pa.Array | None, ...] = ()
+    """For each source, the numbers of the rows that are left out (int64); empty if all rows are kept."""
 
     @property
     def size_bytes(self) -> int:
@@ -82,7 +87,8 @@ class RewriteGroup:
 
     @property
     def rows(self) -> int:
-        return sum(source.rows for source in self.sources)
+        """Of the new files."""
+        return sum(source.rows for source in self.sources) - sum(len(one or ()) for one in self.masked)
 
 
 # Choosing files -------------------------------------------------------------------------------------
@@ -143,7 +149,7 @@ def rewrite_group(config: WriteConfig, names: FileNames, group: RewriteGroup) ->
     filesystem, root = config.table_format.open_filesystem(config.location, config.storage_options)
     writer = DataFileWriter(config, names, (filesystem, root), group.partition)
     try:
-        for batch in _Sources(filesystem, root, group.sources, config.file_schema).batches():
+        for batch in _Sources(filesystem, root, group, config.file_schema).batches():
             writer.write(batch)
         files = writer.finish()
         _check_rows(group, files)
@@ -188,12 +194,11 @@ class _Sources:
     time.
     """
 
-    def __init__(
-        self, filesystem: FileSystem, root: str, files: Sequence[DataFile], schema: pa.Schema
-    ) -> None:
+    def __init__(self, filesystem: FileSystem, root: str, group: RewriteGroup, schema: pa.Schema) -> None:
         self._filesystem = filesystem
         self._root = root
-        self._files = files
+        self._files = group.sources
+        self._masked = dict(zip([file.path for file in group.sources], group.masked, strict=False))
         columns = sum(parquet_width(column.type) for column in schema)
         self._buffer_bytes = max(min(_COLUMN_BYTES_MAX, _READ_BYTES // columns), _COLUMN_BYTES_MIN)
 
@@ -207,9 +212,11 @@ class _Sources:
             try:
                 with opening.result() as content, self._parquet(content) as parquet:
                     _check_footer(file, parquet.metadata)
-                    yield from parquet.iter_batches(
+                    batches = parquet.iter_batches(
                         _batch_rows(parquet), use_threads=parquet.metadata.num_rows > _PROBED_ROWS
                     )
+                    masked = self._masked.get(file.path)
+                    yield from batches if masked is None else without_rows(batches, masked)
             except FileNotFoundError as error:
                 raise RetryableError(
                     f"The data file {file.path} is missing and was not committed yet. Nothing was "
@@ -244,6 +251,15 @@ class _Sources:
     def _parquet(self, content: pa.NativeFile) -> pq.ParquetFile:
         """With a buffer a column is read in pieces; without one, the whole column of a row group is read."""
         return pq.ParquetFile(content, buffer_size=self._buffer_bytes)
+
+
+def without_rows(batches: Iterable[pa.RecordBatch], masked: pa.Array) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file except those with these numbers (int64)."""
+    first = 0
+    for batch in batches:
+        numbers = pc.add(row_numbers(batch.num_rows), numeric_scalar(first))
+        first += batch.num_rows
+        yield batch.filter(pc.invert(pc.is_in(numbers, value_set=masked)))
 
 
 def _batch_rows(parquet: pq.ParquetFile) -> int:
