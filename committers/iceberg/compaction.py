@@ -31,7 +31,8 @@ from .checks import check_supported
 from .data_files import iceberg_data_files, partition_strings
 from .deletion_guard import table_deletion_guard
 from .files import iceberg_files
-from .library.snapshots import Live, ReplaceFiles, UncopiedTransaction, delete_uncommitted
+from .library.changed_files import ReplaceFiles
+from .library.snapshots import Live, UncopiedTransaction, delete_uncommitted
 from .plan import data_location
 from .snapshot import Attempt, has_double_partitions
 from .table import load, load_if_there, token_of, version_of

@@ -25,8 +25,8 @@ from sqlalchemy import make_url
 
 from penstock.committers.errors import ConfigurationError, PenstockError, RetryableError
 from penstock.committers.iceberg.catalog import CatalogConfig, catalog_error, open_catalog
+from penstock.committers.iceberg.library.changed_files import ReplaceFiles
 from penstock.committers.iceberg.library.snapshots import (
-    ReplaceFiles,
     UncopiedTransaction,
     delete_merged,
     delete_uncommitted,

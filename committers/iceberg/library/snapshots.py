@@ -5,16 +5,16 @@ pyiceberg has no public interface that writes the manifests of a snapshot and le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import ManifestEntry, ManifestFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
@@ -24,7 +24,7 @@ from pyiceberg.table.update import (
 from pyiceberg.table.update.snapshot import UpdateSnapshot, _DeleteFiles, _SnapshotProducer
 from pyiceberg.transforms import UnknownTransform
 
-from ...file_tables.library_hooks import check_hooks, check_members, hook
+from ...file_tables.library_hooks import check_members
 
 Producer: TypeAlias = _SnapshotProducer[Any]
 """Writes the manifests of one snapshot and adds the snapshot to a transaction."""
@@ -38,7 +38,7 @@ Change: TypeAlias = tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]
 check_members(Transaction, ("_updates", "_requirements", "_table", "_set_ref_snapshot", "table_metadata"))
 check_members(
     _SnapshotProducer,
-    ("_clean_all_uncommitted", "_commit", "_deleted_data_files", "_io", "_transaction", "_written_manifests"),
+    ("_clean_all_uncommitted", "_commit", "_io", "_transaction", "_written_manifests"),
 )
 check_members(UnknownTransform, ("_transform",))
 
@@ -126,79 +126,3 @@ def empty_snapshot(table: Table) -> Change:
 def transform_name(transform: UnknownTransform[Any, Any]) -> str:
     """The name that the table's metadata has for a transform unknown to pyiceberg."""
     return transform._transform
-
-
-class ReplaceFiles(_SnapshotProducer["ReplaceFiles"]):
-    """Removes the source files and adds the new ones, in one `replace` snapshot.
-
-    pyiceberg's own producers find the files to remove by predicates on partitions and bounds. Here the files
-    and their manifests are known.
-    """
-
-    def __init__(
-        self,
-        transaction: UncopiedTransaction,
-        table: Table,
-        branch: str,
-        live: Live,
-        sources: set[str],
-    ) -> None:
-        summary = {"penstock.compacted-files": str(len(sources))}
-        super().__init__(Operation.OVERWRITE, transaction, table.io, None, summary, branch)
-        self._live = live
-        self._sources = sources
-        self._deleted_data_files.update(
-            entry.data_file for _, entries in live for entry in entries if self._is_removed(entry)
-        )
-
-    def _is_removed(self, entry: ManifestEntry) -> bool:
-        return entry.data_file.file_path in self._sources
-
-    @hook
-    def _build_delete_files_partition_predicate(self) -> None:
-        """No search is needed."""
-
-    @hook
-    def _deleted_entries(self) -> list[ManifestEntry]:
-        return [
-            _with_status(entry, ManifestEntryStatus.DELETED, self.snapshot_id)
-            for _, entries in self._live
-            for entry in entries
-            if self._is_removed(entry)
-        ]
-
-    @hook
-    def _existing_manifests(self) -> list[ManifestFile]:
-        return [kept for manifest, entries in self._live for kept in self._kept(manifest, entries)]
-
-    def _kept(self, manifest: ManifestFile, entries: list[ManifestEntry]) -> Iterator[ManifestFile]:
-        """Return the manifest unchanged, or a new one without the source files, or None if nothing is
-        left.
-        """
-        stay = [entry for entry in entries if not self._is_removed(entry)]
-        if len(stay) == len(entries):
-            yield manifest
-        elif stay:
-            with self.new_manifest_writer(self.spec(manifest.partition_spec_id)) as writer:
-                for entry in stay:
-                    writer.add_entry(_with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id))
-            yield writer.to_manifest_file()
-
-    @hook
-    def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
-        """pyiceberg computes the totals only for other operations."""
-        summary = super()._summary(snapshot_properties or {})
-        return Summary(Operation.REPLACE, **summary.additional_properties)
-
-
-check_hooks(ReplaceFiles)
-
-
-def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
-    return ManifestEntry.from_args(
-        status=status,
-        snapshot_id=snapshot_id,
-        sequence_number=entry.sequence_number,
-        file_sequence_number=entry.file_sequence_number,
-        data_file=entry.data_file,
-    )
