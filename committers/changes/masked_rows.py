@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from ..arrow_values import numeric_array, numeric_scalar
 from ..contract import Changes
 from ..error_causes import retryable
-from ..errors import NEXT_TRY, PenstockError
+from ..errors import NEXT_TRY, PenstockError, TableNotSupportedError
 from .key_files import Keys, OpenFile
 from .keys import KeySet, one_array, row_numbers
 from .last_changes import LastChanges
@@ -59,6 +59,10 @@ class MaskedRows:
     """Rows of the batch that lose against others."""
 
 
+ReadMasked: TypeAlias = Callable[[Sequence[str]], Mapping[str, pa.Array]]
+"""Returns the numbers of deleted rows (int64) by path, for those of the files that have some."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     """Rows of one file that have one of the keys."""
@@ -84,6 +88,7 @@ class KeySearch:
         last: see `LastChanges`
         open_file: opens a data file
         field_ids: ids that identify the columns in files, in formats where their names may change
+        other_names: with `field_ids`: names of columns in files that have no ids
     """
 
     def __init__(
@@ -92,12 +97,14 @@ class KeySearch:
         last: LastChanges,
         open_file: OpenFile,
         field_ids: Mapping[str, int] | None = None,
+        other_names: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         self._changes = changes
         self._last = last
         self._ignores_late = changes.late_rows == "ignore"
         self._open_file = open_file
         self._field_ids = field_ids or {}
+        self._other_names = other_names or {}
         self._keys = KeySet(last.keys.columns)
         self._sorted = [
             sorted(pc.unique(column).to_pylist()) if has_bounds(column.type) else None
@@ -106,12 +113,16 @@ class KeySearch:
         self._found: dict[str, _Found] = {}
 
     def masked_rows(
-        self, files: Sequence[SearchedFile], new_files: Sequence[Sequence[SearchedFile]]
+        self,
+        files: Sequence[SearchedFile],
+        new_files: Sequence[Sequence[SearchedFile]],
+        read_masked: ReadMasked = lambda _: {},
     ) -> MaskedRows:
         """
         Args:
             files: all files of the table
             new_files: for each `WrittenKeys`, its data files
+            read_masked: for files without `masked`; called only for those with one of the keys
 
         Raises:
             PenstockError: a file is damaged.
@@ -119,7 +130,10 @@ class KeySearch:
         """
         files = [file for file in files if self._may_have_key(file)]
         self._search([file for file in files if file.path not in self._found])
-        found = {file.path: _without(self._found[file.path], file.masked) for file in files}
+        masked = {file.path: file.masked for file in files if file.masked is not None}
+        with_key = [file.path for file in files if len(self._found[file.path].rows)]
+        masked.update(read_masked([path for path in with_key if path not in masked]))
+        found = {path: _without(self._found[path], masked.get(path)) for path in with_key}
         late = self._late_keys(found.values()) if self._ignores_late else _NONE
         in_table = {}
         for path, one in found.items():
@@ -185,7 +199,7 @@ class KeySearch:
         try:
             with self._open_file(file.path) as stream:
                 parquet = pq.ParquetFile(stream)
-                names = _stored_names(parquet.schema_arrow, wanted, self._field_ids)
+                names = self._stored_names(file.path, parquet.schema_arrow, wanted)
                 first = 0
                 for number in range(parquet.num_row_groups):
                     count = parquet.metadata.row_group(number).num_rows
@@ -216,6 +230,27 @@ class KeySearch:
         order = tuple([column.take(rows) for column in columns[len(keys.columns) :]])
         return _Found(pa.concat_arrays(numbers).take(rows), key, order)
 
+    def _stored_names(self, path: str, schema: pa.Schema, wanted: Sequence[str]) -> list[str | None]:
+        """Return the names of columns in a file; None for those that it does not have.
+
+        Raises:
+            TableNotSupportedError: it does not tell which column is which.
+        """
+        if not self._field_ids:
+            return [name if name in schema.names else None for name in wanted]
+        ids = {column.name: (column.metadata or {}).get(b"PARQUET:field_id") for column in schema}
+        by_id = {int(number): name for name, number in ids.items() if number is not None}
+        if by_id:
+            return [by_id.get(self._field_ids[name]) for name in wanted]
+        if not self._other_names:
+            raise TableNotSupportedError(
+                f"The data file {path} has no field ids, and the table has no name mapping, so its columns "
+                "are unknown. Nothing was committed. Set the property schema.name-mapping.default of the "
+                "table."
+            )
+        known = [self._other_names.get(name, ()) for name in wanted]
+        return [next((name for name in schema.names if name in names), None) for names in known]
+
     def _is_searched(self, group: pq.RowGroupMetaData, names: Sequence[str | None]) -> bool:
         """Return False if the bounds of a row group exclude all keys."""
         keys = {
@@ -235,18 +270,6 @@ class KeySearch:
 
 
 _NONE = numeric_array(())
-
-
-def _stored_names(schema: pa.Schema, wanted: Sequence[str], field_ids: Mapping[str, int]) -> list[str | None]:
-    """Return the names of columns in a file; None for those that it does not have."""
-    by_id = {}
-    for column in schema:
-        number = (column.metadata or {}).get(b"PARQUET:field_id")
-        if number is not None:
-            by_id[int(number)] = column.name
-    if by_id and field_ids:
-        return [by_id.get(field_ids[name]) for name in wanted]
-    return [name if name in schema.names else None for name in wanted]
 
 
 def _column(read: pa.Table, name: str | None, value: pa.Scalar | None, data_type: pa.DataType) -> pa.Array:

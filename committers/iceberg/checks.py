@@ -2,8 +2,9 @@
 
 Unsupported features are rejected by name: at start, and again on the metadata that a commit is based on.
 These are harmless and not checked: row-level deletes (an append does not touch them, an overwrite removes
-every file that they refer to, and they do not apply to rows added later), `write.wap.enabled`,
-`gc.enabled=false`, identifier fields (Iceberg does not enforce them), distribution modes.
+every file that they refer to, and they do not apply to rows added later; changes check them when they read
+them), `write.wap.enabled`, `gc.enabled=false`, identifier fields (Iceberg does not enforce them),
+distribution modes.
 """
 
 from __future__ import annotations
@@ -16,22 +17,25 @@ from pyiceberg.schema import Schema, index_by_id
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import Transform, UnknownTransform, VoidTransform
-from pyiceberg.types import DecimalType, FixedType, IcebergType, UUIDType
+from pyiceberg.types import DecimalType, DoubleType, FixedType, IcebergType, UUIDType
 
+from ..contract import Changes, Mode
 from ..file_tables.unsupported_features import UnsupportedFeature, refuse
 from .library.snapshots import transform_name
 from .properties import unsupported_property
 
 FORMAT_VERSION_MAX = 2
+DELETES_FORMAT_VERSION = 2
+"""The first one with delete files."""
 
 MANIFEST_MERGE_KEY = "commit.manifest-merge.enabled"
 """Enabled by default in Iceberg."""
 
 
-def check_supported(table: Table, overwrite: bool) -> None:
+def check_supported(table: Table, mode: Mode = "append") -> None:
     """
     Args:
-        overwrite: all rows will be replaced
+        mode: what commits do with the rows of the table
 
     Raises:
         TableNotSupportedError: lists everything that committing files directly would violate.
@@ -43,7 +47,8 @@ def check_supported(table: Table, overwrite: bool) -> None:
         *_of_transforms(metadata),
         *_of_partitioning(metadata),
         *_of_alike_partitions(metadata),
-        *_of_old_partitionings(table, overwrite),
+        *_of_old_partitionings(table, mode != "append"),
+        *(_of_changes(table, mode) if isinstance(mode, Changes) else ()),
     ]
     refuse(found, f"The Iceberg table {'.'.join(table.name())}", "Iceberg")
 
@@ -55,6 +60,49 @@ def _of_format(metadata: TableMetadata) -> Iterator[UnsupportedFeature]:
             "writers must maintain its row ids and deletion vectors, and pyiceberg cannot commit to it",
             f"use a table of format version {FORMAT_VERSION_MAX}; a table cannot go back to a lower version",
         )
+
+
+def _of_changes(table: Table, changes: Changes) -> Iterator[UnsupportedFeature]:
+    metadata = table.metadata
+    if changes.merge == "on-read" and metadata.format_version < DELETES_FORMAT_VERSION:
+        yield UnsupportedFeature(
+            f"format version {metadata.format_version} with merge=on-read",
+            "it has no delete files",
+            "use merge=on-write, or ALTER TABLE ... SET TBLPROPERTIES ('format-version' = '2')",
+        )
+    if has_double_partitions(table):
+        yield UnsupportedFeature(
+            "partitions by a double",
+            "pyiceberg reads their values with single precision, and would write them back so",
+            "use append, or a table that is partitioned by another column",
+        )
+
+
+def check_no_equality_deletes(table: Table, branch: str) -> None:
+    """Check the summary of the branch's head, if it tells. Commits of changes look at the delete files.
+
+    Raises:
+        TableNotSupportedError: there are some.
+    """
+    head = table.metadata.snapshot_by_name(branch)
+    summary = {} if head is None or head.summary is None else head.summary.additional_properties
+    count = summary.get("total-equality-deletes", "0")
+    if count != "0":
+        found = UnsupportedFeature(
+            f"{count} equality deletes",
+            "which rows they delete is only known after reading all of them",
+            "rewrite its data files, which removes them: CALL ... rewrite_data_files(table => '...', options "
+            "=> map('delete-file-threshold', '1')), and let its other writers write position deletes",
+        )
+        refuse([found], f"The Iceberg table {'.'.join(table.name())}", "Iceberg")
+
+
+def has_double_partitions(table: Table) -> bool:
+    schema = table.metadata.schema()
+    sources = {part.source_id for spec in table.metadata.partition_specs for part in spec.fields}
+    return any(
+        isinstance(schema.find_type(one), DoubleType) for one in sources.intersection(schema.field_ids)
+    )
 
 
 def _of_transforms(metadata: TableMetadata) -> Iterator[UnsupportedFeature]:

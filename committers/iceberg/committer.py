@@ -16,7 +16,19 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from .. import crash_points
-from ..contract import AlreadyCommitted, Batch, Committed, Conflict, DataFiles, Manifest, Outcome, Token
+from ..changes.rewriting import RewriteFiles
+from ..contract import (
+    AlreadyCommitted,
+    Batch,
+    Changes,
+    Committed,
+    Conflict,
+    DataFiles,
+    Manifest,
+    Mode,
+    Outcome,
+    Token,
+)
 from ..error_causes import retryable
 from ..errors import (
     NEXT_TRY,
@@ -34,7 +46,8 @@ from ..target import CheckToken
 from .address import IcebergAddress
 from .branch import ensure_branch
 from .catalog import CatalogConfig, in_short, io_properties
-from .checks import check_supported
+from .changes import IcebergChanges, NameDeletes, for_changes
+from .checks import check_no_equality_deletes, check_supported
 from .deletion_guard import check_location, is_own_location, table_deletion_guard
 from .file_schema_check import check_files_fit
 from .files import iceberg_files
@@ -65,11 +78,22 @@ class IcebergTableCommitter:
     Args:
         catalog: how to open the catalog
         address: the table in it, and the branch
+        name_deletes: names the delete files of changes
+        rewrite: writes files without masked rows, which some changes need
     """
 
-    def __init__(self, catalog: CatalogConfig, address: IcebergAddress) -> None:
+    def __init__(
+        self,
+        catalog: CatalogConfig,
+        address: IcebergAddress,
+        name_deletes: NameDeletes | None = None,
+        rewrite: RewriteFiles | None = None,
+    ) -> None:
         self._catalog = catalog
         self._address = address
+        self._name_deletes = name_deletes
+        self._rewrite = rewrite
+        self._changes: IcebergChanges | None = None
         self._name = f"Iceberg table {address.uri}"
         self._cached_table: Table | None = None
 
@@ -82,7 +106,7 @@ class IcebergTableCommitter:
         *,
         evolve: bool = False,
         narrows: bool = False,
-        overwrite: bool = False,
+        mode: Mode = "append",
         batch_id: int = 0,
     ) -> IcebergTableLayout:
         """Return the layout for a batch with these columns; create the table and the branch if they do not
@@ -94,7 +118,7 @@ class IcebergTableCommitter:
             new: how to create the table; a requested partitioning or sort order must match an existing table
             evolve: the batch may add nullable columns
             narrows: its integers and decimals may have other sizes; the writer checks each value
-            overwrite: the batch will replace all rows
+            mode: what the batch does with the rows of the table
 
         Raises:
             ConfigurationError: the table does not exist and may not be created; or its partitioning or sort
@@ -105,8 +129,11 @@ class IcebergTableCommitter:
         """
         table, created = self._load_table(), False
         if table is None:
-            table, created = open_or_create(self._catalog, self._address, source, new, batch_id)
-        check_supported(table, overwrite)
+            given = for_changes(new, mode)
+            table, created = open_or_create(self._catalog, self._address, source, given, batch_id)
+        check_supported(table, mode)
+        if isinstance(mode, Changes):
+            check_no_equality_deletes(table, self._address.branch)
         check_layout(table, self._address, new)
         self._cached_table = ensure_branch(table, self._address)
         return plan_target(
@@ -129,7 +156,7 @@ class IcebergTableCommitter:
         if table is None or str(table.metadata.table_uuid) != content.table_id:
             return None
         try:
-            check_supported(table, overwrite=content.mode == "overwrite")
+            check_supported(table, content.mode)
             return target_of_files(table, content) if is_own_location(table, content.location) else None
         except (SchemaMismatchError, TableNotSupportedError):
             return None
@@ -224,7 +251,7 @@ class IcebergTableCommitter:
 
     def _prepare(self, table: Table, manifest: Manifest, content: LakeManifest) -> Attempt:
         batch, branch = manifest.batch, self._address.branch
-        check_supported(table, overwrite=content.mode == "overwrite")
+        check_supported(table, content.mode)
         if branch not in table.metadata.refs and content.table_version != NO_SNAPSHOT:
             raise TableChangedError(
                 f"The branch {branch!r} of the Iceberg table {self._address.uri} was dropped while batch "
@@ -235,7 +262,8 @@ class IcebergTableCommitter:
         check_location(table, manifest, content)
         missing_columns = check_files_fit(table.metadata, content)
         try:
-            return prepare_attempt(table, manifest, content, branch, missing_columns)
+            changes = self._changes_of(table, manifest, content)
+            return prepare_attempt(table, manifest, content, branch, missing_columns, changes)
         except PenstockError:
             raise
         except Exception as error:  # noqa: BLE001  nothing was sent to the catalog yet
@@ -245,6 +273,21 @@ class IcebergTableCommitter:
                 f"not committed. Check that the storage is writable. {NEXT_TRY}"
             ) from None
 
+    def _changes_of(self, table: Table, manifest: Manifest, content: LakeManifest) -> IcebergChanges | None:
+        """The changes of a manifest, the same for all attempts to commit it; None if it has none."""
+        if not isinstance(content.mode, Changes):
+            return None
+        if self._changes is None or self._changes.manifest != manifest:
+            self._changes = IcebergChanges(
+                manifest,
+                content,
+                io_properties(table),
+                f"The {self._name}",
+                self._name_deletes,
+                self._rewrite,
+            )
+        return self._changes
+
     def _commit_once(self, attempt: Attempt, manifest: Manifest, content: LakeManifest) -> Outcome:
         batch = manifest.batch
         crash_points.reach("commit.start", batch.batch_id)
@@ -253,6 +296,7 @@ class IcebergTableCommitter:
         except Exception as error:  # noqa: BLE001  the table shows whether the batch was committed
             return self._outcome_after(error, attempt, batch, content)
         crash_points.reach("commit.landed", batch.batch_id)
+        self._delete_key_files()
         return Committed(attempt.snapshot_id)
 
     def _outcome_after(
@@ -279,6 +323,7 @@ class IcebergTableCommitter:
         earlier = self._earlier_digest(table, batch)
         if committed is not None and has_batch(batch, committed.token, self._name, earlier):
             crash_points.reach("commit.landed", batch.batch_id)
+            self._delete_key_files()
             return Committed(committed.snapshot_id)
         if isinstance(error, CommitFailedException):
             attempt.discard()
@@ -288,6 +333,10 @@ class IcebergTableCommitter:
                 f"another writer moved the branch {self._address.branch!r} of {self._address.uri}"
             )
         return None
+
+    def _delete_key_files(self) -> None:
+        if self._changes is not None:
+            self._changes.delete_key_files()
 
     def _head(self, table: Table) -> int:
         return version_of(table.metadata, self._address.branch)

@@ -27,14 +27,14 @@ from ..file_tables.manifest import LakeManifest
 from ..protocol.failed_commit import failed_compaction
 from .address import IcebergAddress
 from .catalog import CatalogConfig, in_short, io_properties
-from .checks import check_supported
+from .checks import check_supported, has_double_partitions
 from .data_files import iceberg_data_files, partition_strings
 from .deletion_guard import table_deletion_guard
 from .files import iceberg_files
 from .library.changed_files import ReplaceFiles
 from .library.snapshots import Live, UncopiedTransaction, delete_uncommitted
 from .plan import data_location
-from .snapshot import Attempt, has_double_partitions
+from .snapshot import Attempt
 from .table import load, load_if_there, token_of, version_of
 from .target import KIND
 
@@ -60,7 +60,7 @@ class IcebergCompactableTable:
         token = token_of(table.metadata, self._query_id, self._address.branch)
         if token is None:
             return None
-        check_supported(table, overwrite=True)
+        check_supported(table, "overwrite")
         content = LakeManifest(
             kind=KIND,
             mode="append",
@@ -80,7 +80,7 @@ class IcebergCompactableTable:
         token = token_of(table.metadata, self._query_id, self._address.branch)
         if token is None or token.batch_id >= batch_id:
             return Outdated("the stream has committed too many batches in the meantime")
-        check_supported(table, overwrite=True)
+        check_supported(table, "overwrite")
         layout = table.schema().model_dump_json(), table.metadata.default_spec_id, data_location(table)
         if layout != (content.schema_json, content.partition_spec_id, content.location):
             return Outdated("the table was altered in the meantime")

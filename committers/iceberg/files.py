@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
+from ..changes.key_files import OpenFile
 from ..cleaning.deletion import DeletionGuard, local_root
 from ..file_tables.files import TableFiles
 from .local_files import local_path
@@ -52,3 +55,19 @@ def iceberg_files(
         deletion_guard=deletion_guard,
         local=local_root(location),
     )
+
+
+def open_location(io_properties: Mapping[str, str]) -> OpenFile:
+    """Return a function that opens a file by its location, anywhere. Raises as `TableFiles.opened`.
+
+    Args:
+        io_properties: see `iceberg_files`
+    """
+
+    @contextmanager
+    def open_file(location: str) -> Iterator[pa.NativeFile]:
+        folder, name = posixpath.split(location)
+        with iceberg_files(folder, io_properties).opened(name) as file:
+            yield file
+
+    return open_file

@@ -8,13 +8,15 @@ afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import (
     AssertCurrentSchemaId,
     AssertDefaultSpecId,
@@ -26,16 +28,19 @@ from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
 )
-from pyiceberg.types import DoubleType
 
 from ..contract import Manifest
 from ..errors import PenstockError, SchemaMismatchError
 from ..file_tables.manifest import LakeManifest
 from ..file_tables.merged_batches import history_properties
 from ..protocol.failed_commit import FailedCommit
+from .changes import FileChanges, IcebergChanges
+from .checks import has_double_partitions
 from .data_files import iceberg_data_files
 from .file_deletion import delete_files, delete_old_metadata
+from .library.changed_files import MergingChangeFiles
 from .library.snapshots import Producer, UncopiedTransaction, delete_merged, delete_uncommitted, replace_all
+from .live_files import LiveFiles, live_files
 from .schema import column_path
 from .table import (
     CommittedBatch,
@@ -54,6 +59,8 @@ class Attempt:
     updates: tuple[TableUpdate, ...]
     requirements: tuple[TableRequirement, ...]
     producer: Producer
+    discard_files: Callable[[], None] = lambda: None
+    """Deletes the data and delete files that only this attempt needs."""
 
     @classmethod
     def of(
@@ -90,18 +97,27 @@ class Attempt:
         return failed.not_found()
 
     def discard(self) -> None:
-        """Delete the manifests. Only call it if the attempt was certainly not committed."""
+        """Delete the manifests and the attempt's own files. Only call it if the attempt was certainly not
+        committed.
+        """
         with suppress(Exception):
             delete_uncommitted(self.producer)
+        self.discard_files()
 
 
 def prepare_attempt(
-    table: Table, manifest: Manifest, content: LakeManifest, branch: str, missing_columns: list[str]
+    table: Table,
+    manifest: Manifest,
+    content: LakeManifest,
+    branch: str,
+    missing_columns: list[str],
+    changes: IcebergChanges | None = None,
 ) -> Attempt:
     """Write the manifests of a snapshot of the batch on top of the loaded `table`.
 
     Args:
         missing_columns: columns of the files that the table does not have yet
+        changes: of the batch, if it does more than to add or replace rows
     """
     metadata = table.metadata
     _choose_merging(table)
@@ -109,15 +125,22 @@ def prepare_attempt(
     if missing_columns:
         _add_columns(transaction, content, missing_columns)
     # The summary of the snapshot is for display and for `earlier_digest`.
-    producer = _producer(transaction, content, branch, history_properties(manifest))
-    files = iceberg_data_files(
-        content.files,
-        content.location,
-        metadata.specs()[content.partition_spec_id],
-        transaction.table_metadata.schema(),
-    )
+    summary = history_properties(manifest)
+    if changes is None:
+        producer, added = _producer(transaction, content, branch, summary), content.files
+        discard: Callable[[], None] = lambda: None  # noqa: E731
+    else:
+        live = live_files(table, branch)
+        found = changes.file_changes(table, transaction.table_metadata.schema(), live)
+        discard, added = partial(changes.discard, found), found.added
+        producer = _changing(transaction, table, branch, live, found, summary)
     try:
-        for file in files:
+        for file in iceberg_data_files(
+            added,
+            content.location,
+            metadata.specs()[content.partition_spec_id],
+            transaction.table_metadata.schema(),
+        ):
             producer.append_data_file(file)
         producer.commit()
         delete_merged(producer, delete_files)
@@ -125,8 +148,29 @@ def prepare_attempt(
     except BaseException:
         with suppress(Exception):
             delete_uncommitted(producer)
+        discard()
         raise
-    return Attempt.of(table, transaction, producer, *_field_ids_are_free(metadata, missing_columns))
+    free = _field_ids_are_free(metadata, missing_columns)
+    return replace(Attempt.of(table, transaction, producer, *free), discard_files=discard)
+
+
+def _changing(
+    transaction: UncopiedTransaction,
+    table: Table,
+    branch: str,
+    live: LiveFiles,
+    found: FileChanges,
+    summary: dict[str, str],
+) -> Producer:
+    operation = Operation.OVERWRITE if found.added else Operation.DELETE
+    if not found.deletes and not found.removed:
+        operation = Operation.APPEND  # readers of increments can go on
+    producer = MergingChangeFiles(
+        operation, transaction, table, branch, live.manifests, found.removed, summary
+    )
+    for file in found.deletes:
+        producer.append_delete_file(file)
+    return producer
 
 
 def _choose_merging(table: Table) -> None:
@@ -144,14 +188,6 @@ def _choose_merging(table: Table) -> None:
         return
     properties = {**table.metadata.properties, TableProperties.MANIFEST_MERGE_ENABLED: merge}
     table.metadata = table.metadata.model_copy(update={"properties": properties})
-
-
-def has_double_partitions(table: Table) -> bool:
-    schema = table.metadata.schema()
-    sources = {part.source_id for spec in table.metadata.partition_specs for part in spec.fields}
-    return any(
-        isinstance(schema.find_type(one), DoubleType) for one in sources.intersection(schema.field_ids)
-    )
 
 
 def _add_columns(transaction: Transaction, content: LakeManifest, missing_columns: list[str]) -> None:

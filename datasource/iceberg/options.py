@@ -9,6 +9,7 @@ from typing import Any
 from ...committers.contract import PartitionField, SortField
 from ...committers.iceberg.address import parse_table_name
 from ...committers.iceberg.terms import parse_partition_spec, parse_sort_order
+from ..options.changes import FileChangeOptions, problems_of_changes
 from ..options.declaring import declared, option, optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions
 from ..options.parsing import count, duration_s, flag, one_of, text
@@ -23,7 +24,7 @@ def table_name(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IcebergOptions(FileTableOptions):
+class IcebergOptions(FileChangeOptions, FileTableOptions):
     """Options of `penstock.iceberg`."""
 
     table: str = field(
@@ -109,7 +110,10 @@ class IcebergOptions(FileTableOptions):
 
 def _problems(values: Mapping[str, Any]) -> list[str]:
     warehouse = values.get("catalog_properties", {}).get("warehouse", "")
-    problems = problems_of_urls({"catalog.warehouse": warehouse}, PREFIXES)
+    problems = [
+        *problems_of_urls({"catalog.warehouse": warehouse}, PREFIXES),
+        *problems_of_changes(values),
+    ]
     if not {"catalog", "catalog_properties", "warehouse"} & set(values):
         problems.append(
             "Neither catalog nor warehouse is given. Give warehouse=/path for tables in a local directory, "

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Batch, Manifest, Mode, PartitionField, PlannedBatch
+from ...committers.contract import Batch, Changes, Manifest, Mode, PartitionField, PlannedBatch
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...committers.file_tables.shared_files import check_written_together, shared_with
 from ...committers.iceberg.address import IcebergAddress, parse_table_name
@@ -22,10 +22,14 @@ from ...committers.iceberg.properties import EXPIRE_PROPERTY, is_maintained
 from ...committers.iceberg.table import check_query_not_rolled_back, load, load_if_there, version_of
 from ...committers.iceberg.target import KIND, IcebergTableLayout
 from ...committers.maintenance import MaintenancePolicy, Step
+from ...writers.changes.change_files import ChangeFilesConfig
+from ...writers.changes.rewriting import FileRewriter
+from ...writers.iceberg.deletes import name_deletes
 from ...writers.iceberg.filesystem import open_iceberg_filesystem
 from ...writers.iceberg.table_format import IcebergFormat
 from ...writers.parquet.data_file_config import ROW_GROUP_ROWS, ParquetOptions
 from ...writers.parquet.write_config import WriteConfig
+from ..changes.planning import plan_changes
 from ..destinations import DestinationType, with_prefix
 from ..file_table import CleanableFiles, CompactableFileTable, data_files_of, leading, sort_fields
 from ..options.delivery import TARGET_FILE_BYTES
@@ -161,24 +165,30 @@ class IcebergTarget(CompactableFileTable, IcebergTableCommitter):
         options: IcebergOptions,
         partner: str | None = None,
     ) -> None:
-        super().__init__(catalog, address)
+        super().__init__(catalog, address, name_deletes, FileRewriter(self.rewrite_config))
         self._new = new
         self._query = options
         self._partner = partner
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
         options = self._query
+        changes = plan_changes(rows, mode) if isinstance(mode, Changes) else None
+        rows = rows if changes is None else changes.columns
         layout = self.plan(
             rows,
             self._new,
             evolve=options.add_columns,
             narrows=options.narrows,
-            overwrite=mode == "overwrite",
+            mode=mode,
             batch_id=batch_id,
         )
         check_written_together(self._properties(), self._address.uri, self._partner)
+        if changes is not None:
+            mode = changes.in_table(layout.schema)
         content = replace(layout.content((), mode), origins=origins_of(options))
-        return PlannedBatch(self._write_config(layout, options.sort_within), content, content.table_id)
+        config = self._write_config(layout, options.sort_within)
+        writers = config if changes is None else ChangeFilesConfig(config, changes.kinds)
+        return PlannedBatch(writers, content, content.table_id)
 
     def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
         """See `DeliveryFiles`."""
@@ -248,7 +258,8 @@ class StoredIceberg(CleanableFiles):
         return cls(catalog, address)
 
     def committer(self) -> IcebergTableCommitter:
-        return IcebergTableCommitter(self.catalog, self.address)
+        options = IcebergOptions(table=self.address.table_name, branch=self.address.branch)
+        return IcebergTarget(self.catalog, self.address, NewIcebergTable(allowed=False), options)
 
     def now(self) -> TableNow | None:
         table = load_if_there(self.catalog, self.address)

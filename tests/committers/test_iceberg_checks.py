@@ -26,8 +26,8 @@ def _with_metadata(table: Table, changes: Mapping[str, Any]) -> Table:
 
 def test_a_plain_table_is_supported(tables: Tables) -> None:
     table, _ = tables.create(spec="day(ts), bucket(4, id), truncate(2, name), name", order="id")
-    check_supported(table, overwrite=False)
-    check_supported(table, overwrite=True)
+    check_supported(table, "append")
+    check_supported(table, "overwrite")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_plain_table_is_supported(tables: Tables) -> None:
     ids=str,
 )
 def test_harmless_properties_are_left_alone(tables: Tables, properties: dict[str, str]) -> None:
-    check_supported(with_properties(tables.create()[0], properties), overwrite=True)
+    check_supported(with_properties(tables.create()[0], properties), "overwrite")
 
 
 @pytest.mark.parametrize(
@@ -62,14 +62,14 @@ def test_properties_that_commits_violate_are_refused(
     tables: Tables, properties: dict[str, str], says: str
 ) -> None:
     with pytest.raises(TableNotSupportedError, match=says) as caught:
-        check_supported(with_properties(tables.create()[0], properties), overwrite=False)
+        check_supported(with_properties(tables.create()[0], properties), "append")
     assert "k3y" not in str(caught.value)
 
 
 def test_format_version_3_is_refused(tables: Tables) -> None:
     table = _with_metadata(tables.create()[0], {"format-version": 3, "next-row-id": 0})
     with pytest.raises(TableNotSupportedError, match=r"format version 3: .* row ids"):
-        check_supported(table, overwrite=False)
+        check_supported(table, "append")
 
 
 def test_an_unknown_partition_transform_is_refused(tables: Tables) -> None:
@@ -78,7 +78,7 @@ def test_an_unknown_partition_transform_is_refused(tables: Tables) -> None:
     with pytest.raises(
         TableNotSupportedError, match=r"transform 'zorder' in partitioning 0: .*the transform is unknown"
     ):
-        check_supported(table, overwrite=False)
+        check_supported(table, "append")
     assert "zorder" not in table.metadata.model_dump_json(), "what a commit would write"
 
 
@@ -86,7 +86,7 @@ def test_a_transform_that_its_column_s_type_does_not_have_is_refused(tables: Tab
     fields = [{"source-id": 2, "field-id": 1000, "transform": "day", "name": "d"}]
     table = _with_metadata(tables.create()[0], {"partition-specs": [{"spec-id": 0, "fields": fields}]})
     with pytest.raises(TableNotSupportedError, match=r"'d' \(day\): its transform is not defined for string"):
-        check_supported(table, overwrite=False)
+        check_supported(table, "append")
 
 
 def test_an_unknown_transform_in_a_sort_order_is_refused(tables: Tables) -> None:
@@ -95,7 +95,7 @@ def test_an_unknown_transform_in_a_sort_order_is_refused(tables: Tables) -> None
     orders = [{"order-id": 1, "fields": [part]}]
     table = _with_metadata(tables.create()[0], {"sort-orders": orders, "default-sort-order-id": 1})
     with pytest.raises(TableNotSupportedError, match="transform 'zorder' in sort order 1"):
-        check_supported(table, overwrite=False)
+        check_supported(table, "append")
     assert "zorder" not in table.metadata.model_dump_json(), "what a commit would write"
 
 
@@ -103,7 +103,7 @@ def test_all_reasons_are_named_at_once(tables: Tables) -> None:
     table = _with_metadata(tables.create()[0], {"format-version": 3, "next-row-id": 0})
     table = with_properties(table, {"write.format.default": "avro", "encryption.key-id": "k"})
     with pytest.raises(TableNotSupportedError) as caught:
-        check_supported(table, overwrite=False)
+        check_supported(table, "append")
     assert str(caught.value).count("Way out:") == 3
     assert "db.t" in str(caught.value)
 
@@ -130,13 +130,13 @@ def test_a_void_field_is_supported_until_its_column_is_dropped(tables: Tables) -
     table, _ = tables.create(spec="name, bucket(4, id)", version=1)
     with table.update_spec() as update:
         update.remove_field("name")
-    check_supported(tables.load(), overwrite=True)
+    check_supported(tables.load(), "overwrite")
     tables.append([1], partition=Record(None, 1))
     assert iceberg_rows(tables.load().metadata_location, "id") == [(1,)]
     with tables.load().update_schema() as schema:
         schema.delete_column("name")
     with pytest.raises(TableNotSupportedError, match=r"'name' \(void\): its column was dropped"):
-        check_supported(tables.load(), overwrite=False)
+        check_supported(tables.load(), "append")
     tables.append([2], partition=Record(None, 1))
     with pytest.raises(IndexError):  # the error without the check
         list(tables.load().scan().plan_files())
@@ -146,21 +146,21 @@ def test_an_old_partitioning_of_a_dropped_column_is_refused_if_manifests_are_mer
     table = _drop_partition_column(tables, files=2)
     for replaces in (False, True):
         with pytest.raises(TableNotSupportedError, match="older partitioning 0 by 'name'"):
-            check_supported(table, overwrite=replaces)
+            check_supported(table, "overwrite" if replaces else "append")
     with pytest.raises(TypeError):  # the error without the check
         tables.append([3], partition=Record(1))
 
 
 def test_an_old_partitioning_of_a_dropped_column_is_harmless_without_merges(tables: Tables) -> None:
     table = _drop_partition_column(tables, 2, **{"commit.manifest-merge.enabled": "false"})
-    check_supported(table, overwrite=False)
+    check_supported(table, "append")
     tables.append([3], partition=Record(1))
     assert iceberg_rows(tables.load().metadata_location, "id") == [(0,), (1,), (3,)]
     with pytest.raises(TableNotSupportedError, match="older partitioning 0 by 'name'"):
-        check_supported(tables.load(), overwrite=True)
+        check_supported(tables.load(), "overwrite")
     with pytest.raises(TypeError):  # the error without the check
         overwrite(tables.load(), [4], Record(1))
 
 
 def test_an_older_partitioning_that_no_file_follows_is_harmless(tables: Tables) -> None:
-    check_supported(_drop_partition_column(tables, files=0), overwrite=True)
+    check_supported(_drop_partition_column(tables, files=0), "overwrite")

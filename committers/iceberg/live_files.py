@@ -1,0 +1,87 @@
+"""The data and delete files of a branch's head, read from its manifests."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.table import Table
+
+from .library.snapshots import Live
+
+CACHED_ENTRIES_MAX = 50_000
+"""Entries of manifests kept in this process. One takes about two kilobytes."""
+
+_THREADS = 8
+
+
+class ManifestCache:
+    """Entries of the manifests read last. Manifests never change."""
+
+    def __init__(self, entries_max: int = CACHED_ENTRIES_MAX) -> None:
+        self._entries_max = entries_max
+        self._kept: OrderedDict[str, list[ManifestEntry]] = OrderedDict()
+        self._count = 0
+        self._lock = Lock()
+
+    def read(self, io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
+        """Return the files that the manifest adds or keeps."""
+        path = manifest.manifest_path
+        with self._lock:
+            known = self._kept.get(path)
+            if known is not None:
+                self._kept.move_to_end(path)
+                return known
+        entries = list(manifest.fetch_manifest_entry(io, discard_deleted=True))
+        with self._lock:
+            if path not in self._kept and len(entries) <= self._entries_max:
+                self._kept[path] = entries
+                self._count += len(entries)
+                while self._count > self._entries_max:
+                    _, dropped = self._kept.popitem(last=False)
+                    self._count -= len(dropped)
+        return entries
+
+
+MANIFEST_CACHE = ManifestCache()
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFiles:
+    """All files of a branch's head."""
+
+    manifests: Live
+    data: Mapping[str, ManifestEntry]
+    """Data files by location."""
+    deletes: tuple[ManifestEntry, ...]
+    """Delete files."""
+
+
+def live_files(table: Table, branch: str, cache: ManifestCache = MANIFEST_CACHE) -> LiveFiles:
+    """
+    Raises:
+        Exception: raised by the storage: a manifest cannot be read.
+    """
+    head = table.metadata.snapshot_by_name(branch)
+    manifests = [] if head is None else list(head.manifests(table.io))
+    if len(manifests) < 2:
+        entries = [cache.read(table.io, manifest) for manifest in manifests]
+    else:
+        with ThreadPoolExecutor(_THREADS) as threads:
+            entries = list(threads.map(partial(cache.read, table.io), manifests))
+    live = list(zip(manifests, entries, strict=True))
+    return LiveFiles(
+        live,
+        {entry.data_file.file_path: entry for entry in _entries(live, ManifestContent.DATA)},
+        tuple(_entries(live, ManifestContent.DELETES)),
+    )
+
+
+def _entries(live: Live, content: ManifestContent) -> list[ManifestEntry]:
+    return [entry for manifest, some in live if manifest.content is content for entry in some]
