@@ -25,6 +25,7 @@ from ..errors import NEXT_TRY, PenstockError, TableNotSupportedError
 from .key_files import Keys, OpenFile
 from .keys import KeySet, one_array, row_numbers
 from .last_changes import LastChanges
+from .tombstones import Tombstones
 
 _THREADS = min(os.cpu_count() or 1, 8)
 
@@ -89,6 +90,7 @@ class KeySearch:
         open_file: opens a data file
         field_ids: ids that identify the columns in files, in formats where their names may change
         other_names: with `field_ids`: names of columns in files that have no ids
+        tombstones: of the table, if late rows are ignored
     """
 
     def __init__(
@@ -98,7 +100,10 @@ class KeySearch:
         open_file: OpenFile,
         field_ids: Mapping[str, int] | None = None,
         other_names: Mapping[str, Collection[str]] | None = None,
+        tombstones: Tombstones | None = None,
     ) -> None:
+        self._tombstones = tombstones
+        self._has_added_tombstones = False
         self._changes = changes
         self._last = last
         self._ignores_late = changes.late_rows == "ignore"
@@ -135,6 +140,11 @@ class KeySearch:
         masked.update(read_masked([path for path in with_key if path not in masked]))
         found = {path: _without(self._found[path], masked.get(path)) for path in with_key}
         late = self._late_keys(found.values()) if self._ignores_late else _NONE
+        if self._tombstones is not None:
+            if not self._has_added_tombstones:
+                self._tombstones.add(self._last.keys)
+                self._has_added_tombstones = True
+            late = pc.unique(pa.concat_arrays([late, self._tombstones.late_keys(self._last.keys)]))
         in_table = {}
         for path, one in found.items():
             rows = one.rows.filter(pc.invert(pc.is_in(one.key, value_set=late))) if len(late) else one.rows

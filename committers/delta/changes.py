@@ -23,6 +23,7 @@ from ..changes.key_files import WrittenKeys, data_files, key_files, read_keys
 from ..changes.last_changes import last_changes
 from ..changes.masked_rows import KeySearch, MaskedRows, SearchedFile, has_bounds
 from ..changes.rewriting import MaskedFile, RewriteFiles, cannot_rewrite
+from ..changes.tombstones import Tombstones
 from ..contract import Changes, DataFile, Manifest, Mode
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, ConfigurationError, PenstockError
@@ -76,6 +77,7 @@ class DeltaChanges:
         self._new = {file.path: file for file in data_files(content.files)}
         self._written: list[WrittenKeys] = []
         self._search: KeySearch | None = None
+        self._tombstones = Tombstones.of(files, manifest.batch, content.mode)
 
     def file_actions(self, table: TableSnapshot, now_ms: int) -> FileActions:
         """Find the rows to mask in a version of the table, and write what the commit needs.
@@ -102,10 +104,12 @@ class DeltaChanges:
         with suppress(PenstockError):
             self._files.delete(attempt.written)
 
-    def delete_key_files(self) -> None:
-        """Delete the key files of a batch that is committed. Clean-up finds those that are left."""
+    def clean_up(self) -> None:
+        """Delete the key files of the batch after its commit, and old tombstones. The rest is done later."""
         with suppress(PenstockError):
             self._files.delete([file.path for file in key_files(self._content.files)])
+        if self._tombstones is not None:
+            self._tombstones.prune()
 
     def _masked_rows(
         self, schema: pa.Schema, active: Mapping[str, ActiveFile], vectors: Mapping[str, pa.Array]
@@ -114,7 +118,7 @@ class DeltaChanges:
             batch = self.manifest.batch
             self._written = read_keys(batch, key_files(self._content.files), self._files.opened)
             last = last_changes(self._written, self._changes)
-            self._search = KeySearch(self._changes, last, self._files.opened)
+            self._search = KeySearch(self._changes, last, self._files.opened, tombstones=self._tombstones)
         names = (*self._changes.keys, *self._changes.order_by)
         searched = [
             SearchedFile(

@@ -311,13 +311,16 @@ class DeltaTableCommitter:
             self._writer.write(table, manifest, content, actions)
         except Exception as error:  # noqa: BLE001  the table shows whether the batch was committed
             outcome = self._outcome_after(error, manifest, content, version)
-            if changes is not None and actions is not None and isinstance(outcome, Conflict):
-                changes.discard(actions)
+            if changes is not None and actions is not None:
+                if isinstance(outcome, Conflict):
+                    changes.discard(actions)
+                else:
+                    changes.clean_up()
             return outcome
         crash_points.reach("commit.landed", batch.batch_id)
         self._writer.write_log_checkpoint(table, content)
         if changes is not None:
-            changes.delete_key_files()
+            changes.clean_up()
         return Committed(version)
 
     def _changes_of(self, manifest: Manifest, content: LakeManifest) -> DeltaChanges | None:

@@ -37,6 +37,11 @@ def delta_files(table_uri: str, storage_options: Mapping[str, str]) -> TableFile
                     with suppress(FileNotFoundError):
                         store.delete(path)
 
+    def create(path: str, content: bytes) -> None:
+        assert store is not None, "else by the file system"
+        with errors_of_the_system():
+            store.put(path, content)
+
     return TableFiles(
         table_uri,
         "the storage.* options",
@@ -44,4 +49,5 @@ def delta_files(table_uri: str, storage_options: Mapping[str, str]) -> TableFile
         in_short,
         None if store is None else delete_many,
         local=local_root(table_uri),
+        create=None if store is None else create,
     )

@@ -12,13 +12,14 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..cleaning.deletion import DeletionGuard
-from ..cleaning.regular_files import sync
+from ..cleaning.regular_files import open_new, sync
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, TableChangedError
 
@@ -46,6 +47,7 @@ class TableFiles:
         delete_many: a faster way to delete several files, if there is one
         deletion_guard: of the table; None: all files below the location may be deleted
         local: path of the location on the local disk, if it is local
+        create: creates a file, where the file system does not do it
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class TableFiles:
         delete_many: DeleteMany | None = None,
         deletion_guard: DeletionGuard | None = None,
         local: str | None = None,
+        create: Callable[[str, bytes], object] | None = None,
     ) -> None:
         self._place = place
         self._options = options
@@ -65,6 +68,7 @@ class TableFiles:
         self._delete_many = delete_many
         self._deletion_guard = deletion_guard or DeletionGuard([place])
         self._local = local
+        self._create = create
 
     def missing(self, paths: Sequence[str]) -> list[str]:
         """Return the missing files among `paths`, in the same order.
@@ -87,6 +91,17 @@ class TableFiles:
                 return 0 if filesystem is None else sum(_delete(filesystem, path) for path in there)
             self._delete_many(there)
             return len(there)
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder; none if it does not exist.
+
+        Raises:
+            RetryableError: the storage cannot be reached now.
+        """
+        with self._filesystem() as filesystem:
+            selector = pafs.FileSelector(folder, allow_not_found=True)
+            infos = [] if filesystem is None else filesystem.get_file_info(selector)
+        return [posixpath.basename(info.path) for info in infos if info.type == pafs.FileType.File]
 
     def walk(self) -> Iterator[tuple[str, int, datetime]]:
         """Yield (path, size in bytes, modification time in UTC) of every file below the location.
@@ -132,14 +147,13 @@ class TableFiles:
             RetryableError: the storage cannot be reached now.
         """
         with self._filesystem() as filesystem:
-            if filesystem is None:
-                raise FileNotFoundError(self._place)
-            with filesystem.open_output_stream(path) as file:
-                file.write(content)
             if self._local is not None:
-                created = Path(self._local, path)
-                sync(created)
-                sync(created.parent)
+                _create_local(Path(self._local), path, content)
+            elif self._create is not None:
+                self._create(path, content)
+            elif filesystem is not None:
+                with filesystem.open_output_stream(path) as file:
+                    file.write(content)
 
     def _there(self, paths: Sequence[str]) -> set[str]:
         with self._filesystem() as filesystem:
@@ -156,6 +170,16 @@ class TableFiles:
                 f"The files below {self._place} cannot be listed or checked: {self._in_short(error)}. "
                 f"Nothing was committed. Check {self._options} and that the storage is reachable. {NEXT_TRY}"
             ) from error
+
+
+def _create_local(root: Path, path: str, content: bytes) -> None:
+    created = root / path
+    created.parent.mkdir(parents=True, exist_ok=True)
+    with open_new(created) as file:
+        file.write(content)
+    sync(created)
+    for folder in islice(created.parents, len(Path(path).parents)):
+        sync(folder)
 
 
 def _walk_local(root: str) -> Iterator[tuple[str, int, datetime]]:

@@ -43,6 +43,7 @@ from ..changes.key_files import WrittenKeys, data_files, key_files, read_keys
 from ..changes.last_changes import last_changes
 from ..changes.masked_rows import KeySearch, MaskedRows, SearchedFile, has_bounds
 from ..changes.rewriting import MaskedFile, RewriteFiles, cannot_rewrite
+from ..changes.tombstones import Tombstones
 from ..contract import Batch, Changes, DataFile, Manifest, Mode
 from ..errors import PenstockError, SchemaMismatchError, TableNotSupportedError
 from ..file_tables.manifest import LakeManifest
@@ -116,6 +117,7 @@ class IcebergChanges:
         self._written: list[WrittenKeys] | None = None
         self._types: dict[str, pa.DataType] = {}
         self._search: KeySearch | None = None
+        self._tombstones = Tombstones.of(self._files, manifest.batch, content.mode)
         self._deleted_rows = DeletedRows(self._open)
 
     def file_changes(self, table: Table, schema: Schema, live: LiveFiles) -> FileChanges:
@@ -145,9 +147,11 @@ class IcebergChanges:
         """Delete what an attempt has written that was certainly not committed. Clean-up finds the rest."""
         self._delete(attempt.written)
 
-    def delete_key_files(self) -> None:
-        """Delete the key files of a batch that is committed. Clean-up finds those that are left."""
+    def clean_up(self) -> None:
+        """Delete the key files of the batch after its commit, and old tombstones. The rest is done later."""
         self._delete([file.path for file in key_files(self._content.files)])
+        if self._tombstones is not None:
+            self._tombstones.prune()
 
     # Finding rows ---------------------------------------------------------------------------------
 
@@ -189,6 +193,7 @@ class IcebergChanges:
                 self._open,
                 {name: column.field_id for name, column in self._columns.items()},
                 _mapped_names(table, self._columns),
+                self._tombstones,
             )
         return self._search, self._written
 

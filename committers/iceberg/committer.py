@@ -336,7 +336,7 @@ class IcebergTableCommitter:
 
     def _delete_key_files(self) -> None:
         if self._changes is not None:
-            self._changes.delete_key_files()
+            self._changes.clean_up()
 
     def _head(self, table: Table) -> int:
         return version_of(table.metadata, self._address.branch)
