@@ -66,6 +66,22 @@ class StoresCommits(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsChanges(Protocol):
+    """A target of a file table that takes the mode `Changes`."""
+
+    def check_ties(self, batch: Batch, content: LakeManifest) -> None:
+        """Check, before the batch is prepared, that each key has one last row. Other modes are left alone.
+
+        Args:
+            content: with the files of all tasks
+
+        Raises:
+            SchemaMismatchError: two different rows of one key could be the last one.
+        """
+        ...
+
+
 class FileTable(
     SupportsTableIdentity,
     SupportsOrigins,
@@ -95,7 +111,13 @@ class FileTableTarget(MergeableFiles):
     """The methods of a target that need only the manifest. A mix-in of each format's target."""
 
     def manifest(self, batch: Batch, content: LakeManifest, payloads: Sequence[DataFiles]) -> Manifest:
-        """See `Target`."""
+        """See `Target`.
+
+        Raises:
+            SchemaMismatchError: of changes, see `SupportsChanges`.
+        """
+        if isinstance(self, SupportsChanges):
+            self.check_ties(batch, content.with_files([file for files in payloads for file in files]))
         return manifest_of(batch, content, payloads)
 
     def target_id_of(self, manifest: Manifest) -> str:

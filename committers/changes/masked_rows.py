@@ -217,7 +217,7 @@ class KeySearch:
                     if self._is_searched(parquet.metadata.row_group(number), names):
                         read = parquet.read_row_group(number, columns=stored, use_threads=False)
                         columns = [
-                            _column(read, name, file.values.get(own), data_type)
+                            stored_column(read, name, file.values.get(own), data_type)
                             for name, own, data_type in zip(names, wanted, types, strict=True)
                         ]
                         parts.append(columns)
@@ -282,7 +282,9 @@ class KeySearch:
 _NONE = numeric_array(())
 
 
-def _column(read: pa.Table, name: str | None, value: pa.Scalar | None, data_type: pa.DataType) -> pa.Array:
+def stored_column(
+    read: pa.Table, name: str | None, value: pa.Scalar | None, data_type: pa.DataType
+) -> pa.Array:
     """Return a column of a row group: as it is stored, or the same value for all rows."""
     if name is not None:
         return one_array(read.column(name)).cast(data_type)

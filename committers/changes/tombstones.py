@@ -143,7 +143,8 @@ class Tombstones:
             except pa.ArrowException as error:
                 raise PenstockError(
                     f"The file {self._path(name)} of deleted keys is damaged: {error}. Nothing was "
-                    "committed. Restore it from a backup; or delete it, and older rows may bring its keys back."
+                    "committed. Restore it from a backup; or delete it, and older rows may bring its keys "
+                    "back."
                 ) from error
         columns = {column: one_array(table.column(column)) for column in table.column_names}
         keys = [values for column, values in columns.items() if column.startswith("key.")]

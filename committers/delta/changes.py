@@ -265,6 +265,13 @@ def _union(some: pa.Array | None, others: pa.Array) -> pa.Array:
     return others if some is None else pc.unique(pa.concat_arrays([some, others]))
 
 
+def partition_values_in(content: LakeManifest, file: DataFile) -> Mapping[str, pa.Scalar]:
+    """Return the values of the key columns that a new file does not store."""
+    assert isinstance(content.mode, Changes)
+    schema = pa.schema(Schema.from_json(content.schema_json).to_arrow())
+    return _values(content.mode.keys, dict(file.partition_values), schema)
+
+
 def _values(
     names: Sequence[str], partition_values: Mapping[str, str | None], schema: pa.Schema
 ) -> dict[str, pa.Scalar]:

@@ -27,6 +27,7 @@ from deltalake.exceptions import CommitFailedError
 
 from .. import crash_points
 from ..changes.rewriting import RewriteFiles
+from ..changes.ties import check_ties
 from ..contract import (
     AlreadyCommitted,
     Batch,
@@ -47,7 +48,14 @@ from ..file_tables.table_changes import check_not_behind
 from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import is_committed
 from ..target import CheckToken
-from .changes import DeltaChanges, allow_vectors, check_reachable, has_vectors, new_table_properties
+from .changes import (
+    DeltaChanges,
+    allow_vectors,
+    check_reachable,
+    has_vectors,
+    new_table_properties,
+    partition_values_in,
+)
 from .checks import check_supported
 from .commit_writer import CommitWriter
 from .files import delta_files
@@ -225,6 +233,14 @@ class DeltaTableCommitter:
         if self._cached_table is None:
             self._cached_table = self._snapshot_cache.load(self._uri, self._options)
         return self._cached_table
+
+    def check_ties(self, batch: Batch, content: LakeManifest) -> None:
+        """Check, before the batch is prepared, that each key has one last row. See `ties`."""
+        if isinstance(content.mode, Changes):
+            files = self._files()
+            check_ties(
+                batch, content.mode, content.files, files.opened, partial(partition_values_in, content)
+            )
 
     # Commit ---------------------------------------------------------------------------------------
 

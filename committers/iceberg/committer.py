@@ -17,6 +17,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from .. import crash_points
 from ..changes.rewriting import RewriteFiles
+from ..changes.ties import check_ties
 from ..contract import (
     AlreadyCommitted,
     Batch,
@@ -221,6 +222,13 @@ class IcebergTableCommitter:
         committed = committed_batch(metadata, query_id, self._address.branch)
         check_not_rolled_back(metadata, self._address, committed)
         return committed
+
+    def check_ties(self, batch: Batch, content: LakeManifest) -> None:
+        """Check, before the batch is prepared, that each key has one last row. See `ties`."""
+        table = self._load_table()
+        if isinstance(content.mode, Changes) and table is not None:
+            files = iceberg_files(content.location, io_properties(table))
+            check_ties(batch, content.mode, content.files, files.opened, lambda _: {})
 
     # Commit ---------------------------------------------------------------------------------------
 

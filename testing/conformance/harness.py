@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from ..faults import Lost
 
 if TYPE_CHECKING:
     from ...datasource.destinations import DestinationType
+
+ChangedRow: TypeAlias = "tuple[int, int | None, str | None]"
+"""id, n and text of a row."""
 
 SECRET = "geheim-4711"  # noqa: S105  must not be shown anywhere
 """The secret in `DestinationHarness.secret_options`."""
@@ -44,6 +47,8 @@ class Promises:
     """True: staged payloads can be deleted. False: the destination deletes them by itself after a while."""
     overwrites: bool = True
     """True: supports batches that replace all rows, in `complete` mode and batch writes with overwrite."""
+    takes_changes: bool = False
+    """True: supports `writeMode=upsert`, which replaces and deletes rows by key."""
     adds_columns: bool = True
     """True: `schemaEvolution=addColumns` adds missing columns."""
     checks_schema: bool = True
@@ -101,6 +106,12 @@ class DestinationHarness(ABC):
     @abstractmethod
     def uncommitted(self) -> Collection[str]:
         """Return the names of what tasks have left and no reader sees: data files, staging tables."""
+
+    def changed_rows(self) -> Sequence[ChangedRow]:
+        """Return the visible rows with the columns id, n and text, in any order. Required for
+        `takes_changes`.
+        """
+        raise NotImplementedError
 
     def problems(self) -> list[str]:
         """Return problems other than the visible rows, such as a file that is referenced twice."""

@@ -14,6 +14,7 @@ from .manifests import ManifestClaims
 from .responses import ResponseClaims
 from .routes import RouteClaims
 from .secrecy import SecrecyClaims
+from .upserts import UpsertClaims
 from .values import ValueClaims
 
 
@@ -30,6 +31,7 @@ class DestinationConformance(
     EchoClaims,
     DeliveryClaims,
     RouteClaims,
+    UpsertClaims,
     CleaningClaims,
 ):
     """The promises of every destination. Subclass it as `Test…`, with a fixture `harness`."""

@@ -6,11 +6,11 @@ import json
 import re
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import psycopg
 from deltalake import DeltaTable
@@ -39,6 +39,7 @@ from penstock.datasource.nats import sink as nats_sink
 from penstock.datasource.redis import sink as redis_sink
 from penstock.datasource.search import elasticsearch, opensearch
 from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promises, RequestHarness
+from penstock.testing.conformance.harness import ChangedRow
 from penstock.testing.conformance.request_harness import quoted
 from penstock.testing.faults import lossy
 
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
 
 class LakeHarness(Lake, FileTableHarness):
     """A table of files on the local disk, read by duckdb."""
+
+    def changed_rows(self) -> Sequence[ChangedRow]:
+        return cast("Sequence[ChangedRow]", self.rows("id, n, text"))
 
     def uncommitted(self) -> Collection[str]:
         """Data files only: metadata files belong to commits."""
@@ -73,6 +77,7 @@ class DeltaHarness(DeltaLake, LakeHarness):
         commit="the next file of the log, created if it is not there",
         token="transaction identifiers (`txn`) in the same log entry",
         shows_secrets_to_tasks=True,
+        takes_changes=True,
         narrows=True,
         reserved_columns=("__delta_internal_row_index",),
         crash_points=(*CRASH_POINTS, "evolve.done"),
@@ -104,6 +109,7 @@ class IcebergHarness(IcebergLake, LakeHarness):
         payload="Parquet files in the table's location, which no snapshot names",
         commit="the next metadata file, swapped in by the catalog",
         token="a table property in the same metadata file, which names the snapshot",
+        takes_changes=True,
         narrows=True,
         reserved_columns=(
             "_file",
