@@ -15,7 +15,17 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from .. import crash_points
-from ..contract import AlreadyCommitted, Batch, Committed, Conflict, DeadLetters, Manifest, Outcome, Token
+from ..contract import (
+    AlreadyCommitted,
+    Batch,
+    Changes,
+    Committed,
+    Conflict,
+    DeadLetters,
+    Manifest,
+    Outcome,
+    Token,
+)
 from ..dead_letters import BadRows, DeadLetterMax
 from ..errors import (
     NEXT_TRY,
@@ -30,6 +40,7 @@ from ..target import CheckToken
 from ..texts.safe_text import get_logger
 from . import fence, refused_rows
 from .address import PostgresAddress, quoted
+from .changes import RowChanger
 from .connection import (
     COMMIT_TIMEOUT_S,
     Connection,
@@ -42,9 +53,10 @@ from .connection import (
 )
 from .content import PostgresContent, decode
 from .fence import FenceRow
-from .moving import RowMover
+from .moving import RowAppender
 from .staging import StagingTables, drop, missing_tables
 from .table import PostgresTableState, check_same_table, check_supported, columns_to_add, load_if_there
+from .unique_keys import check_unique
 
 logger = get_logger(__name__)
 
@@ -212,7 +224,8 @@ class PostgresCommitter:
         if content.mode == "overwrite":
             cursor.execute(f"DELETE FROM {address.sql}")
         limits = self._on_bad_rows, self._dead_letter_max
-        dropped, letters = RowMover(cursor, address, manifest, content, *limits).move()
+        mover = RowChanger if isinstance(content.mode, Changes) else RowAppender
+        dropped, letters = mover(cursor, address, manifest, content, *limits).move()
         refused_rows.put(cursor, address, manifest, content, letters)
         fence.update(cursor, address, batch, table.oid, content.origins)
         self._drop_staged(cursor, (*content.staged, *content.needless))
@@ -253,7 +266,9 @@ class PostgresCommitter:
         table = load_if_there(cursor, self._address)
         check_same_table(table, content.table_id, self._address)
         assert table is not None
-        check_supported(table, self._address, overwrite=content.mode == "overwrite")
+        check_supported(table, self._address, content.mode)
+        if isinstance(content.mode, Changes):
+            check_unique(cursor, table, self._address, content.mode.keys)
         return table
 
     def _already_committed(self, row: FenceRow, manifest: Manifest) -> AlreadyCommitted | None:

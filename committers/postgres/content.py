@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..contract import Batch, Manifest, Mode
+from ..contract import Batch, Changes, Manifest, Mode
 from ..errors import ConfigurationError, ManifestCorruptError
 from .address import PostgresAddress
 from .staging import StagingName, StagingTable, StagingTables, query_hash
@@ -15,6 +15,8 @@ from .types import is_staged_as
 
 KIND = "postgres"
 VERSION = 1
+_CHANGES = "changes"
+"""The mode of a manifest with `Changes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +24,11 @@ class PostgresContent:
     """What one batch does to a Postgres table."""
 
     mode: Mode
+    """The keys and the order of changes are columns of the staging tables."""
     table_id: str
     """The table's OID when the batch was planned. A table with another OID is another table."""
     columns: tuple[tuple[str, str], ...]
-    """Name and SQL type of each column of the staging tables, with the table's column names."""
+    """Name and SQL type of each column that the table gets, with the table's column names."""
     new_columns: tuple[str, ...] = ()
     """Columns that the table did not have when the batch was planned."""
     origins: tuple[str, ...] = ()
@@ -39,6 +42,15 @@ class PostgresContent:
     """The columns of the query's rows, as an Arrow schema in base64, so that rows can be read back as they
     were. Empty in manifests of earlier versions.
     """
+    extra: tuple[tuple[str, str], ...] = ()
+    """Name and SQL type of columns that only the staging tables have: the order of changes, as far as the
+    table does not get it, and whether a row deletes.
+    """
+
+    @property
+    def staged_columns(self) -> tuple[tuple[str, str], ...]:
+        """Name and SQL type of each column of the staging tables."""
+        return (*self.columns, *self.extra)
 
 
 def manifest_of(batch: Batch, content: PostgresContent, payloads: Iterable[StagingTables]) -> Manifest:
@@ -52,12 +64,20 @@ def build_manifest(batch: Batch, content: PostgresContent) -> Manifest:
         batch=batch,
         kind=KIND,
         version=VERSION,
-        content=json.dumps(asdict(content), ensure_ascii=False).encode(),
+        content=json.dumps(_fields(content), ensure_ascii=False).encode(),
         files=len(content.staged),
         rows=sum(table.rows for table in content.staged),
         size_bytes=sum(table.size_bytes for table in content.staged),
-        is_empty=content.mode == "append" and not content.staged,
+        is_empty=content.mode != "overwrite" and not content.staged,
     )
+
+
+def _fields(content: PostgresContent) -> Mapping[str, Any]:
+    fields = asdict(content)
+    if isinstance(content.mode, Changes):
+        return {**fields, "mode": _CHANGES, "changes": fields["mode"]}
+    del fields["extra"]
+    return fields
 
 
 def decode(manifest: Manifest) -> PostgresContent:
@@ -72,17 +92,19 @@ def decode(manifest: Manifest) -> PostgresContent:
         fields = json.loads(manifest.content)
         staged = _staging_tables(fields, "staged")
         needless = _staging_tables({"needless": [], **fields}, "needless")
-        columns = tuple((_text(name), _text(kind)) for name, kind in fields["columns"])
-        if fields["mode"] not in ("append", "overwrite") or len(staged) != manifest.files:
-            raise ValueError("invalid mode or number of staging tables")
+        columns = _columns(fields["columns"])
+        extra = _columns(fields.get("extra", ()))
+        mode = _mode(fields, {name for name, _ in (*columns, *extra)})
+        if len(staged) != manifest.files:
+            raise ValueError("invalid number of staging tables")
         # Names and types are inserted into SQL statements, and a manipulated store could contain anything.
         own = set(map(_own_name, manifest.batches))
         if not all(StagingName.parse(table.name) in own for table in (*staged, *needless)):
             raise ValueError("it lists a table that is not a staging table of the batch")
-        if not all(is_staged_as(kind) for _, kind in columns):
+        if not all(is_staged_as(kind) for _, kind in (*columns, *extra)):
             raise ValueError("it contains an invalid type")
         return PostgresContent(
-            mode=fields["mode"],
+            mode=mode,
             table_id=_text(fields["table_id"]),
             columns=columns,
             new_columns=tuple(map(_text, fields["new_columns"])),
@@ -90,6 +112,7 @@ def decode(manifest: Manifest) -> PostgresContent:
             staged=staged,
             needless=needless,
             schema=_text(fields.get("schema", "")),
+            extra=extra,
         )
     except (ConfigurationError, ValueError, KeyError, TypeError, RecursionError) as error:
         batch = manifest.batch
@@ -105,6 +128,30 @@ def _own_name(batch: Batch) -> StagingName:
     return StagingName(
         query_hash(stream.query_id, PostgresAddress.parse(stream.table_uri).sql), batch.batch_id
     )
+
+
+def _mode(fields: Mapping[str, Any], staged: Set[str]) -> Mode:
+    """
+    Args:
+        staged: columns of the staging tables
+    """
+    mode = fields["mode"]
+    if mode != _CHANGES:
+        if mode not in ("append", "overwrite"):
+            raise ValueError(f"invalid mode {mode!r:.50}")
+        return mode  # type: ignore[no-any-return]
+    given = fields["changes"]
+    names = {name: tuple(map(_text, given[name])) for name in ("keys", "order_by", "drop_columns")}
+    changes = Changes(**{**given, **names})
+    if not changes.keys or not staged.issuperset((*changes.keys, *changes.order_by)):
+        raise ValueError("its keys or their order are no columns of its staging tables")
+    if changes.late_rows not in ("apply", "ignore") or not isinstance(changes.tombstones_s, int | float):
+        raise ValueError("invalid changes")
+    return changes
+
+
+def _columns(given: Any) -> tuple[tuple[str, str], ...]:
+    return tuple((_text(name), _text(kind)) for name, kind in given)
 
 
 def _staging_tables(fields: Mapping[str, Any], name: str) -> StagingTables:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ..contract import Manifest
+from ..contract import Changes, Manifest
 from .content import PostgresContent, build_manifest, decode
 
 TABLES_MAX = 500
@@ -19,7 +19,7 @@ transaction.
 
 
 def mergeable(manifests: Iterable[Manifest]) -> list[Manifest]:
-    """Return the longest prefix that can be one delivery: same table, same columns.
+    """Return the longest prefix that can be one delivery: same table, same columns, same changes.
 
     If the columns change within a backlog, one delivery ends there and the next begins. A delivery has at
     most `TABLES_MAX` staging tables and moves at most `BYTES_MAX` bytes, unless a single batch has more.
@@ -50,7 +50,7 @@ def merge(manifests: Sequence[Manifest]) -> Manifest:
     first_kept = overwrites[-1] if overwrites else 0
     whole = replace(
         contents[-1],
-        mode="overwrite" if overwrites else "append",
+        mode="overwrite" if overwrites else contents[-1].mode,
         new_columns=tuple(dict.fromkeys(name for content in contents for name in content.new_columns)),
         staged=tuple(table for content in contents[first_kept:] for table in content.staged),
         needless=tuple(table for content in contents[:first_kept] for table in content.staged),
@@ -59,4 +59,5 @@ def merge(manifests: Sequence[Manifest]) -> Manifest:
 
 
 def _shape(content: PostgresContent) -> tuple[object, ...]:
-    return content.table_id, content.columns
+    changes = content.mode if isinstance(content.mode, Changes) else None
+    return content.table_id, content.staged_columns, changes

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from ..contract import Changes, Mode
 from ..errors import AccessRefusedError, ConfigurationError, SchemaMismatchError
 from . import fence
-from .address import PostgresAddress
+from .address import PostgresAddress, quoted
 from .table import (
     PostgresColumn,
     PostgresMatch,
@@ -21,7 +22,9 @@ from .table import (
     match,
     new_columns_of,
 )
+from .tombstones import Tombstones
 from .types import UTF8
+from .unique_keys import check_unique
 
 if TYPE_CHECKING:
     from .connection import Cursor
@@ -47,7 +50,8 @@ class PlanOptions:
 
     create: bool = True
     evolve: bool = False
-    overwrite: bool = False
+    mode: Mode = "append"
+    """Column names have the case of the query's columns."""
     staging_schema: str = ""
     narrows: bool = False
     """See `match`."""
@@ -76,12 +80,27 @@ def plan(
     created = table is None
     if table is None or not fence.is_there(cursor, address):
         table = _create(cursor, address, rows, options)
-    check_supported(table, address, overwrite=options.overwrite)
+    check_supported(table, address, options.mode)
     fit = match(rows, table, address, evolve=options.evolve, narrows=options.narrows)
-    _check_rights(cursor, address, table, fit, options)
+    tombstones = None
+    if isinstance(options.mode, Changes):
+        changes = _in_table(options.mode, rows, fit)
+        check_unique(cursor, table, address, changes.keys)
+        if changes.late_rows == "ignore":
+            types = {column.name: column.sql_type for column in fit.columns}
+            tombstones = Tombstones(address, table.oid, changes, types)
+            tombstones.create(cursor)
+    _check_rights(cursor, address, table, fit, options, tombstones)
     return PostgresTableLayout(
         table.oid, fit.columns, tuple(column.name for column in fit.new), created, encoding
     )
+
+
+def _in_table(changes: Changes, rows: pa.Schema, fit: PostgresMatch) -> Changes:
+    """Return the changes with the names of the table's columns, where it has them."""
+    names = dict(zip(rows.names, (column.name for column in fit.columns), strict=True))
+    keys = tuple([names[name] for name in changes.keys])
+    return replace(changes, keys=keys, order_by=tuple([names.get(name, name) for name in changes.order_by]))
 
 
 def _create(
@@ -94,7 +113,10 @@ def _create(
             raise ConfigurationError(
                 f"There is no Postgres table {address.uri}, and createTable=false. Create it, or fix dbtable."
             )
-        cursor.execute(f"CREATE TABLE {address.sql} ({columns_sql(new_columns_of(rows, address))})")
+        columns = columns_sql(new_columns_of(rows, address))
+        if isinstance(options.mode, Changes):
+            columns += f", PRIMARY KEY ({', '.join(map(quoted, options.mode.keys))})"
+        cursor.execute(f"CREATE TABLE {address.sql} ({columns})")
     fence.create(cursor, address)
     table = load_if_there(cursor, address)
     assert table is not None
@@ -107,7 +129,11 @@ SELECT has_table_privilege(%(table)s::oid, 'INSERT'),
     pg_has_role((SELECT relowner FROM pg_class WHERE oid = %(table)s::oid), 'USAGE'),
     has_table_privilege(%(fence)s, 'SELECT') AND has_table_privilege(%(fence)s, 'INSERT')
         AND has_table_privilege(%(fence)s, 'UPDATE'),
-    has_schema_privilege(%(staging)s, 'CREATE')
+    has_schema_privilege(%(staging)s, 'CREATE'),
+    has_table_privilege(%(table)s::oid, 'SELECT') AND has_table_privilege(%(table)s::oid, 'UPDATE'),
+    has_database_privilege(current_database(), 'TEMPORARY'),
+    has_table_privilege(%(tombstones)s, 'SELECT') AND has_table_privilege(%(tombstones)s, 'INSERT')
+        AND has_table_privilege(%(tombstones)s, 'UPDATE') AND has_table_privilege(%(tombstones)s, 'DELETE')
 """
 
 
@@ -117,20 +143,33 @@ def _check_rights(
     table: PostgresTableState,
     fit: PostgresMatch,
     options: PlanOptions,
+    tombstones: Tombstones | None,
 ) -> None:
     names = {
         "table": table.oid,
         "fence": address.fence_sql,
         "staging": options.staging_schema or address.schema,
+        "tombstones": None if tombstones is None else tombstones.sql,
     }
     row = cursor.execute(_RIGHTS, names).fetchone()
     assert row is not None
-    inserts, deletes, owns, fences, stages = row
+    inserts, deletes, owns, fences, stages, updates, has_temporary, remembers = row
+    changes = options.mode if isinstance(options.mode, Changes) else None
+    may_delete = options.mode == "overwrite" if changes is None else bool(changes.delete_when)
     missing = [
         what
         for has, what in (
             (inserts, f"INSERT on {address.sql}"),
-            (deletes or not options.overwrite, f"DELETE on {address.sql}, to replace its rows"),
+            (
+                deletes or not may_delete,
+                f"DELETE on {address.sql}, to {'replace its' if changes is None else 'delete'} rows",
+            ),
+            (updates or changes is None, f"SELECT and UPDATE on {address.sql}, to replace rows"),
+            (has_temporary or changes is None, "TEMPORARY on the database, for the last row of each key"),
+            (
+                remembers or tombstones is None,
+                f"SELECT, INSERT, UPDATE and DELETE on {names['tombstones']}, for deleted keys",
+            ),
             (owns or not fit.new, f"ownership of {address.sql}, to add columns"),
             (fences, f"SELECT, INSERT and UPDATE on {address.fence_sql}"),
             (stages, f"CREATE on schema {names['staging']}, for staging tables"),

@@ -32,7 +32,7 @@ def encoded_schema(rows: pa.Schema) -> str:
 
 def staged_schema(content: PostgresContent) -> pa.Schema:
     """Return the columns of the rows. Without those of the query, from the types of the table."""
-    derived = pa.schema([(name, arrow_type(kind)) for name, kind in content.columns])
+    derived = pa.schema([(name, arrow_type(kind)) for name, kind in content.staged_columns])
     try:
         given = read_schema(base64.b64decode(content.schema, validate=True))
     except ValueError:
@@ -41,17 +41,19 @@ def staged_schema(content: PostgresContent) -> pa.Schema:
 
 
 def read_rows(
-    cursor: Cursor, content: PostgresContent, staged: StagingTable, *, where: str = "true", limit: int
+    cursor: Cursor, content: PostgresContent, relation: str, *, where: str = "true", limit: int
 ) -> pa.RecordBatch:
     """Read rows of a staging table, in the order in which they were written.
 
     Args:
+        relation: SQL name of the staging table, or of a table with its columns
         where: condition on `ctid`
         limit: maximum number of rows
     """
     schema = staged_schema(content)
-    columns = [_selected(name, field.type) for (name, _), field in zip(content.columns, schema, strict=True)]
-    statement = f"SELECT {', '.join(columns)} FROM {staged.sql} WHERE {where} ORDER BY ctid LIMIT {limit:d}"
+    staged = zip(content.staged_columns, schema, strict=True)
+    columns = [_selected(name, field.type) for (name, _), field in staged]
+    statement = f"SELECT {', '.join(columns)} FROM {relation} WHERE {where} ORDER BY ctid LIMIT {limit:d}"
     rows = cursor.execute(statement).fetchall()
     return _to_arrow(rows, schema)
 
@@ -60,7 +62,7 @@ def each_batch(cursor: Cursor, content: PostgresContent, staged: StagingTable) -
     """Yield all rows of a staging table, some at a time."""
     where = "true"
     while True:
-        rows = read_rows(cursor, content, staged, where=where, limit=ROWS_READ)
+        rows = read_rows(cursor, content, staged.sql, where=where, limit=ROWS_READ)
         if not rows.num_rows:
             return
         yield rows

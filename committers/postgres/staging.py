@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from .connection import Cursor
 
 PREFIX = "penstock_"
+
+DELETES = "penstock_deletes"
+"""Column of the staging tables of changes: whether the row deletes its key."""
+ORDER = "penstock_order_"
+"""Beginning of the names of columns with the order of changes, as far as the table does not get it."""
+RESERVED = (DELETES, ORDER, "penstock_batch", "penstock_source", "penstock_row")
+"""Names that commits use beside those of the table's columns."""
+
 _COMMENT = re.compile(r"penstock, staged at (\S+) by (.+)", re.DOTALL)
 _NAME = re.compile(rf"{PREFIX}([0-9a-f]{{12}})_(\d{{1,19}})_(\d{{1,10}})_[0-9a-f]{{10}}")
 

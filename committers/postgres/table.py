@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from ..contract import Changes, Mode
 from ..errors import SchemaMismatchError, TableNotSupportedError
 from ..file_tables import schema_diff
 from ..file_tables.schema_diff import (
@@ -114,16 +115,20 @@ def read_rows(cursor: Cursor, address: PostgresAddress, column: str, value: str)
     return pa.table({name: [row[number] for row in found] for number, name in enumerate(names)})
 
 
-def check_supported(table: PostgresTableState, address: PostgresAddress, *, overwrite: bool) -> None:
+def check_supported(table: PostgresTableState, address: PostgresAddress, mode: Mode) -> None:
     """
+    Args:
+        mode: what commits do with the rows of the table
+
     Raises:
         TableNotSupportedError: names the feature.
     """
     problem = table.unsupported
-    if overwrite and table.delete_trigger and not problem:
+    deletes = bool(mode.delete_when) if isinstance(mode, Changes) else mode == "overwrite"
+    if deletes and table.delete_trigger and not problem:
         problem = (
             f"the trigger {table.delete_trigger} runs BEFORE DELETE and may keep rows that are to be "
-            "replaced: disable it, or append"
+            f"{'deleted' if isinstance(mode, Changes) else 'replaced'}: disable it, or append"
         )
     if problem:
         raise TableNotSupportedError(

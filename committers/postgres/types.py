@@ -104,6 +104,25 @@ def takes(column: str, staged: str) -> bool:
     return column in _CONVERTED_TO.get(staged, ())
 
 
+def compared(expression: str, column: str) -> str:
+    """The expression in a form whose values are compared by their bytes if they are text.
+
+    Args:
+        column: its SQL type
+    """
+    is_string = column == "text" or column.startswith("character varying")
+    return f'{expression} COLLATE "C"' if is_string else expression
+
+
+def widest(column: str) -> str:
+    """The SQL type that stores the values of this one, and those after a column of it was widened."""
+    if column in _DIGITS:
+        return "bigint"
+    if column.startswith("numeric("):
+        return "numeric"
+    return "text" if column.startswith("character varying") else column
+
+
 def is_staged_as(column: str) -> bool:
     """True if `may_hold` can have accepted the SQL type."""
     return _STAGED.fullmatch(column) is not None or length_max(column) is not None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ...committers.errors import check_installed
 from ...committers.postgres.address import parse_schema_name, parse_table_name
+from ..options.changes import ChangeOptions, problems_of_changes
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import DeliveryOptions
 from ..options.file_tables import refused_file_options
@@ -24,7 +25,7 @@ def _url(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresOptions(DeliveryOptions):
+class PostgresOptions(ChangeOptions, DeliveryOptions):
     """Options of `penstock.postgres`."""
 
     url: str = field(
@@ -62,6 +63,7 @@ class PostgresOptions(DeliveryOptions):
             options,
             examples={"url": "postgresql://user@host:5432/database", "dbtable": "schema.table"},
             refused=refused_file_options(NAME, OPTIONS, "dbtable"),
+            problems_of_values=problems_of_changes,
         )
 
 

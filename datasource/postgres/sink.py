@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ...committers import crash_points
-from ...committers.contract import Batch, Manifest, Mode, PlannedBatch
+from ...committers.contract import Batch, Changes, Manifest, Mode, PlannedBatch
 from ...committers.errors import RetryableError
 from ...committers.postgres.address import PostgresAddress
+from ...committers.postgres.changes import check_one_row
 from ...committers.postgres.committer import PostgresCommitter
 from ...committers.postgres.connection import FIX_QUERY, PostgresServer, settings_of
 from ...committers.postgres.content import KIND, PostgresContent, decode, manifest_of
@@ -21,8 +22,10 @@ from ...committers.postgres.staged_rows import encoded_schema
 from ...committers.postgres.staging import StagingTables
 from ...committers.postgres.types import text_type
 from ...writers.postgres.staging_writer import StagingWriters
+from ..changes.planning import plan_changes
 from ..options.stream import origins_of
 from ..plain_sink import StorageSink
+from .changes import stage_changes
 from .options import PostgresOptions
 
 if TYPE_CHECKING:
@@ -70,18 +73,24 @@ class PostgresTarget(PostgresCommitter):
         self, rows: pa.Schema, mode: Mode, batch_id: int
     ) -> PlannedBatch[StagingTables, PostgresContent]:
         options, address = self._query, self._address
+        changes = plan_changes(rows, mode) if isinstance(mode, Changes) else None
+        table_rows = rows if changes is None else changes.columns
         staging_schema = options.staging_schema or address.schema
         wanted = PlanOptions(
-            options.create_table, options.add_columns, mode == "overwrite", staging_schema, options.narrows
+            options.create_table,
+            options.add_columns,
+            mode if changes is None else changes.kinds.changes,
+            staging_schema,
+            options.narrows,
         )
         with self._server.transaction("Nothing was written") as cursor:
-            planned = plan(cursor, address, rows, wanted)
+            planned = plan(cursor, address, table_rows, wanted)
         if planned.created:
             crash_points.reach("table.created", batch_id)
         columns = pa.schema(
             [
                 pa.field(column.name, text_type(column.sql_type, field.type), nullable=not column.is_required)
-                for column, field in zip(planned.columns, rows, strict=True)
+                for column, field in zip(planned.columns, table_rows, strict=True)
             ]
         )
         types = tuple(column.sql_type for column in planned.columns)
@@ -93,8 +102,18 @@ class PostgresTarget(PostgresCommitter):
             origins=origins_of(options),
             schema=encoded_schema(rows),
         )
+        staged = None
+        if changes is not None:
+            staged, content = stage_changes(changes, rows, columns, content)
         writers = StagingWriters(
-            self._server, staging_schema, address.sql, columns, types, options.narrows, planned.encoding
+            self._server,
+            staging_schema,
+            address.sql,
+            columns,
+            tuple(kind for _, kind in content.staged_columns),
+            options.narrows,
+            planned.encoding,
+            staged,
         )
         return PlannedBatch(writers, content, content.table_id, is_lasting=False)
 
@@ -129,4 +148,9 @@ class PostgresTarget(PostgresCommitter):
         return merge(manifests)
 
     def manifest(self, batch: Batch, content: PostgresContent, payloads: Sequence[StagingTables]) -> Manifest:
-        return manifest_of(batch, content, payloads)
+        """See `Target`. Checks that one row of each key is the last one."""
+        manifest = manifest_of(batch, content, payloads)
+        if isinstance(content.mode, Changes):
+            with self._server.transaction("Nothing was committed") as cursor:
+                check_one_row(cursor, batch, decode(manifest))
+        return manifest

@@ -22,6 +22,7 @@ from ...committers.postgres.staging import (
 from ...committers.postgres.types import UTF8
 from ..background import Background
 from ..parquet.schema_projection import SchemaProjector
+from .changed_rows import ChangeProjector, StagedChanges
 from .copy_csv import copy_csv
 from .text_checks import check_texts, has_limits
 
@@ -41,14 +42,22 @@ class StagingWriters:
     table_sql: str
     """The destination table."""
     columns: pa.Schema
-    """Columns of the staging tables: the table's names, with types in whose text form the table's types read
-    the same values.
+    """Columns that the table gets: the table's names, with types in whose text form the table's types
+    read the same values.
     """
     sql_types: tuple[str, ...]
+    """Of all columns of the staging tables."""
     narrows: bool = False
     """Some values of the query may not fit their columns. See `types.may_hold`."""
     encoding: str = UTF8
     """Of the database."""
+    changes: StagedChanges | None = None
+    """None: rows are only added."""
+
+    @property
+    def staged_names(self) -> list[str]:
+        """Columns of the staging tables."""
+        return (self.columns if self.changes is None else self.changes.schema(self.columns)).names
 
     def open(self, attempt: AttemptId) -> StagingWriter:
         return StagingWriter(self, attempt)
@@ -68,7 +77,11 @@ class StagingWriter:
         self._name = staging_name(attempt, plan.table_sql)
         self._sql = qualified(plan.schema, self._name)
         where = f"batch {attempt.batch_id}, partition {attempt.partition}, attempt {attempt.attempt}"
-        self._project = SchemaProjector(plan.columns, where, narrows=plan.narrows)
+        self._project: SchemaProjector | ChangeProjector
+        if plan.changes is None:
+            self._project = SchemaProjector(plan.columns, where, narrows=plan.narrows)
+        else:
+            self._project = ChangeProjector(plan.changes, plan.columns, where, narrows=plan.narrows)
         self._limited = [(number, kind) for number, kind in enumerate(plan.sql_types) if has_limits(kind)]
         self._connection: Connection | None = None
         self._background = Background("penstock-copy")
@@ -80,7 +93,7 @@ class StagingWriter:
         """See `ChecksRows`."""
         rows = self._project(batch)
         for number, kind in self._limited:
-            check_texts(rows.column(number), self._plan.columns.field(number).name, kind)
+            check_texts(rows.column(number), rows.schema.names[number], kind)
         self._checked = (batch, copy_csv(rows, self._plan.encoding))
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -122,7 +135,7 @@ class StagingWriter:
         self._connection = self._plan.server.connect(COMMIT_TIMEOUT_S, IDLE_TASK_TIMEOUT_S)
         columns = ", ".join(
             f"{quoted(name)} {kind}"
-            for name, kind in zip(self._plan.columns.names, self._plan.sql_types, strict=True)
+            for name, kind in zip(self._plan.staged_names, self._plan.sql_types, strict=True)
         )
         try:
             with self._connection.cursor() as cursor:

@@ -1,0 +1,65 @@
+"""Plans how rows that change a Postgres table by key are staged. Runs on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from ...committers.errors import SchemaMismatchError
+from ...committers.postgres.content import PostgresContent
+from ...committers.postgres.staged_rows import encoded_schema
+from ...committers.postgres.staging import DELETES, ORDER, RESERVED
+from ...committers.postgres.types import sql_type, text_type
+from ...writers.postgres.changed_rows import StagedChanges
+from ..changes.planning import PlannedChanges
+
+_NOT_ORDERED = {"json", "jsonb"}
+
+
+def stage_changes(
+    planned: PlannedChanges, rows: pa.Schema, columns: pa.Schema, content: PostgresContent
+) -> tuple[StagedChanges, PostgresContent]:
+    """Return how tasks stage the rows, and the content of the manifest with that.
+
+    Args:
+        rows: the columns of the query
+        columns: those of the table that it writes, in the order of `planned.columns`
+        content: of rows that are appended
+
+    Raises:
+        SchemaMismatchError: the columns cannot be compared, or have names that Penstock uses.
+    """
+    changes = planned.kinds.changes
+    _check_names(columns.names)
+    in_table = dict(zip(planned.columns.names, columns.names, strict=True))
+    types = dict(content.columns)
+    order, extra, fields = [], [], []
+    for number, name in enumerate(changes.order_by, 1):
+        kind = types[in_table[name]] if name in in_table else sql_type(rows.field(name).type)
+        if kind is None or kind in _NOT_ORDERED:
+            raise SchemaMismatchError(
+                f"orderBy: {name!r} is {kind or rows.field(name).type} in Postgres, which has no order. Cast "
+                "it in the query. Nothing was written."
+            )
+        staged = in_table.get(name, f"{ORDER}{number}")
+        order.append(pa.field(staged, text_type(kind, rows.field(name).type)))
+        if name not in in_table:
+            extra.append((staged, kind))
+            fields.append(rows.field(name))
+    staged_changes = StagedChanges(
+        planned.kinds, tuple([in_table[name] for name in changes.keys]), pa.schema(order), DELETES
+    )
+    mode = replace(changes, keys=staged_changes.keys, order_by=tuple([field.name for field in order]))
+    schema = pa.schema([*planned.columns, *fields, pa.field(DELETES, pa.bool_())])
+    extra.append((DELETES, "boolean"))
+    return staged_changes, replace(content, mode=mode, extra=tuple(extra), schema=encoded_schema(schema))
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if reserved := [name for name in names if name.startswith(RESERVED)]:
+        raise SchemaMismatchError(
+            f"The columns {', '.join(map(repr, reserved))} have names that Penstock uses for the staging "
+            "tables of changes. Rename them. Nothing was written."
+        )
