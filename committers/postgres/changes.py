@@ -173,8 +173,8 @@ class RowChanger(RowMover):
     def _is_not_older(self, new: str) -> str:
         """The condition that a row is not older than that of the table."""
         names, types = self._changes.order_by, dict(self._content.staged_columns)
-        sides = ([f"{side}.{quoted(name)}" for name in names] for side in (new, "t"))
-        return at_least(*sides, [types[name] for name in names])
+        given, stored = ([f"{side}.{quoted(name)}" for name in names] for side in (new, "t"))
+        return at_least(given, stored, [types[name] for name in names])
 
 
 def check_one_row(cursor: Cursor, batch: Batch, content: PostgresContent) -> None:

@@ -143,7 +143,7 @@ def _mode(fields: Mapping[str, Any], staged: Set[str]) -> Mode:
     given = fields["changes"]
     names = {name: tuple(map(_text, given[name])) for name in ("keys", "order_by", "drop_columns")}
     changes = Changes(**{**given, **names})
-    if not changes.keys or not staged.issuperset((*changes.keys, *changes.order_by)):
+    if not changes.keys or not staged >= {*changes.keys, *changes.order_by}:
         raise ValueError("its keys or their order are no columns of its staging tables")
     if changes.late_rows not in ("apply", "ignore") or not isinstance(changes.tombstones_s, int | float):
         raise ValueError("invalid changes")

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ...committers import crash_points
 from ...committers.contract import Batch, Changes, Manifest, Mode, PlannedBatch
-from ...committers.errors import RetryableError
+from ...committers.errors import RetryableError, SchemaMismatchError
 from ...committers.postgres.address import PostgresAddress
 from ...committers.postgres.changes import check_one_row
 from ...committers.postgres.committer import PostgresCommitter
@@ -148,9 +148,18 @@ class PostgresTarget(PostgresCommitter):
         return merge(manifests)
 
     def manifest(self, batch: Batch, content: PostgresContent, payloads: Sequence[StagingTables]) -> Manifest:
-        """See `Target`. Checks that one row of each key is the last one."""
+        """See `Target`.
+
+        Raises:
+            SchemaMismatchError: two different rows of one key could be the last one. The staging tables are
+                dropped.
+        """
         manifest = manifest_of(batch, content, payloads)
         if isinstance(content.mode, Changes):
-            with self._server.transaction("Nothing was committed") as cursor:
-                check_one_row(cursor, batch, decode(manifest))
+            try:
+                with self._server.transaction("Nothing was committed") as cursor:
+                    check_one_row(cursor, batch, decode(manifest))
+            except SchemaMismatchError:
+                self.discard(payloads)
+                raise
         return manifest

@@ -57,7 +57,8 @@ class StagingWriters:
     @property
     def staged_names(self) -> list[str]:
         """Columns of the staging tables."""
-        return (self.columns if self.changes is None else self.changes.schema(self.columns)).names
+        schema = self.columns if self.changes is None else self.changes.schema(self.columns)
+        return list(schema.names)
 
     def open(self, attempt: AttemptId) -> StagingWriter:
         return StagingWriter(self, attempt)
