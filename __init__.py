@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from .datasource.search.sources import ElasticsearchDataSource, OpenSearchDataSource
     from .datasource.spark.distribute import distribute
     from .datasource.spark.error_of import error_of
+    from .datasource.spark.foreach_batch import foreach_batch
     from .datasource.spark.registration import register
     from .datasource.spark.start_settings import START_SETTINGS
     from .delivery.handle import DeliveryHandle, start_delivery
@@ -98,6 +99,7 @@ __all__ = [
     "TableNotSupportedError",
     "distribute",
     "error_of",
+    "foreach_batch",
     "register",
     "start_delivery",
 ]
@@ -126,6 +128,7 @@ _HOME = {
     "SqsDataSource": "datasource.aws.sources",
     "distribute": "datasource.spark.distribute",
     "error_of": "datasource.spark.error_of",
+    "foreach_batch": "datasource.spark.foreach_batch",
     "register": "datasource.spark.registration",
     "start_delivery": "delivery.handle",
 }

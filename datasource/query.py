@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ..committers.store.sql import SqlManifestStore
     from .planning.batch_plan import CommittableMessage
+    from .spark.calling_batch import CallingBatch
 
 PartOf: TypeAlias = "dict[str, int]"
 """By the name of a target, the index of the part that has its payloads."""
@@ -90,6 +91,8 @@ class Query:
     """Opens the targets that only the rows of a batch name."""
     later: frozenset[str] = frozenset()
     """Those targets: each gets only some of the batches, which a delivery process commits."""
+    called_in: CallingBatch | None = None
+    """The batch whose function writes it; None for the sink of a query. Only known to the plan."""
 
     @classmethod
     def of(cls, sink: Sink[Any, Any]) -> Query:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from ...committers.errors import ConfigurationError
 from ..spark.base_source import QueryDataSource
-from ..spark.worker_errors import message_first
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceWriter
@@ -26,8 +25,7 @@ class FanoutDataSource(QueryDataSource):
 
         return fanout_query(self.options)
 
-    @message_first()
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+    def batch_writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         raise ConfigurationError(
             "penstock.fanout is only for streams: its targets are delivered after the batch. Write each "
             "target with a write of its own."

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from ...committers.errors import ConfigurationError
 from ..spark.base_source import QueryDataSource
-from ..spark.worker_errors import message_first
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceWriter
@@ -25,8 +24,7 @@ class LakeDataSource(QueryDataSource):
 
         return lake_query(self.options)
 
-    @message_first()
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+    def batch_writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         raise ConfigurationError(
             "penstock.lake is only for streams: its tables are delivered after the batch. Write a batch as a "
             "stream with trigger(availableNow=True)."

@@ -75,7 +75,7 @@ class BatchPlan:
     targets: tuple[PlannedTarget, ...] = ()
     """Those that need the batch."""
     run_id: str = ""
-    """Only set for a batch write; the tasks of a stream know their run."""
+    """Not set for the sink of a query: its tasks know their run."""
     event_time: str | None = None
     """The column with the event time of the rows, if the query has the option `eventTime`."""
 

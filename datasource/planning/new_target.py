@@ -26,12 +26,17 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-def check_new_target(sink: Destination, store: SqlManifestStore, table: Committer, batch: Batch) -> None:
+def check_new_target(
+    sink: Destination, store: SqlManifestStore, table: Committer, batch: Batch, *, in_function: bool = False
+) -> None:
     """Refuse to start in a table that does not have the batches before. For coupled streams.
 
     A table that has earlier batches of the query, and a store that knows no other table, are no reason: the
     store was lost, and batches without rows leave nothing in the table. Nor is a store that knows no other
     table if it has the token itself.
+
+    Args:
+        in_function: a function of `foreachBatch` writes the batches, and may have left some out
 
     Raises:
         CheckpointMismatchError: the batches before are not in the table, and the option is newTarget=refuse.
@@ -46,9 +51,9 @@ def check_new_target(sink: Destination, store: SqlManifestStore, table: Committe
     if token is None and not isinstance(table, StoresProgress):
         is_new = not _has_new_id(sink, store, table, batch)
     else:
-        is_new = can_start_with(store, batch)
+        is_new = in_function or can_start_with(store, batch)
     if is_new:
-        _accept(sink, store, "", batch, last)
+        _accept(sink, store, "", batch, max(last, _last(store, batch)), in_function=in_function)
 
 
 def can_start_with(store: SqlManifestStore, batch: Batch) -> bool:
@@ -62,20 +67,30 @@ def can_start_with(store: SqlManifestStore, batch: Batch) -> bool:
     return any(record is not None and not record.awaits_replay for record in before)
 
 
-def starts_with(store: SqlManifestStore, sink: Sink[Any, Any], prefix: str, batch: Batch) -> bool:
+def starts_with(
+    store: SqlManifestStore, sink: Sink[Any, Any], prefix: str, batch: Batch, *, in_function: bool = False
+) -> bool:
     """`can_start_with`, which asks the option. For decoupled streams.
 
     Args:
         prefix: of the options of a target of a fan-out, `target.NAME.`; empty for the target of a query
+        in_function: a function of `foreachBatch` writes the batches
 
     Raises:
-        CheckpointMismatchError: the option is newTarget=refuse. Nothing was written.
+        CheckpointMismatchError: the option is newTarget=refuse, or it cannot be seen if a function has left
+            out the batch before, or the store has lost it. Nothing was written.
     """
     if not can_start_with(store, batch):
+        if in_function:
+            raise CheckpointMismatchError(_left_out(batch))
         return False
-    last = next((one.batch.batch_id for one in store.history(batch.stream, 1)), -1)
-    _accept(sink, store, prefix, batch, last)
+    _accept(sink, store, prefix, batch, _last(store, batch), in_function=in_function)
     return True
+
+
+def _last(store: SqlManifestStore, batch: Batch) -> int:
+    """Return the last batch that the store knows of the stream; -1 if none."""
+    return next((one.batch.batch_id for one in store.history(batch.stream, 1)), -1)
 
 
 def report_left_targets(store: SqlManifestStore, batch: Batch, addresses: Sequence[str]) -> None:
@@ -106,7 +121,9 @@ _asked: set[tuple[str, ...]] = set()
 """Queries of this process with their targets, for which `report_left_targets` has asked the store."""
 
 
-def _accept(sink: Destination, store: SqlManifestStore, prefix: str, batch: Batch, last: int) -> None:
+def _accept(
+    sink: Destination, store: SqlManifestStore, prefix: str, batch: Batch, last: int, *, in_function: bool
+) -> None:
     """Report the batches that the target does not get.
 
     Args:
@@ -122,12 +139,24 @@ def _accept(sink: Destination, store: SqlManifestStore, prefix: str, batch: Batc
     if sink.options.new_target is NewTarget.ALLOW:
         logger.warning("%s", message)
         return
+    if in_function:
+        message += " The function of foreachBatch has not written them to it."
     others = [one.table_uri for one in store.streams_of(batch.stream.query_id) if one != batch.stream]
     wrote = f" So far this query has written to {', '.join(others)}." if others and not name else ""
     raise CheckpointMismatchError(
         f"{message}{wrote} Nothing was written. Start a query of its own with a new checkpoint to write all "
         "rows to it. Or, if the rows before are not wanted there, or another sink has written them: "
         f'.option("{prefix}newTarget", "allow").'
+    )
+
+
+def _left_out(batch: Batch) -> str:
+    return (
+        f"Neither the manifest store nor {batch.stream.table_uri} has batch {batch.batch_id - 1} of query "
+        f"{batch.stream.query_id}: the function of foreachBatch has not written it there, or it was lost "
+        "with the store. Nothing was written. With delivery=decoupled a function must write each batch, also "
+        "one without rows. If the store was lost, restore it. To continue without the batches before, start "
+        "the query once with delivery=coupled and newTarget=allow until one batch is committed."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -54,10 +55,13 @@ def plan_stream_batch(query: Query, schema: StructType, overwrite: bool) -> Batc
     rows = arrow_schema(schema)
     checkpoint = open_checkpoint(query)
     running = checkpoint.running_batch()
+    if query.called_in is not None:
+        query.called_in.check(running, query.options.checkpoint_location or "")
     check_apart_from_source(query.targets.values(), running.source_files)
     batch = Batch(StreamKey(running.query_id, query.address), running.batch_id, running.digest)
     with borrow_store(store_url(query.options), query.options.store_wait_s) as store:
-        return plan_batch(query, store, batch, rows, overwrite, checkpoint.digest_of_logged)
+        plan = plan_batch(query, store, batch, rows, overwrite, checkpoint.digest_of_logged)
+    return plan if query.called_in is None else replace(plan, run_id=query.called_in.run_id)
 
 
 def plan_batch(
@@ -84,12 +88,13 @@ def plan_batch(
     event_time = event_time_column(rows, query.options.event_time)
     batches = {name: batch_of_target(batch, sink) for name, sink in targets.items()}
     _check_replays(query, store, batches, digest_of)
-    if query.routes is None:
+    in_function = query.called_in is not None
+    if query.routes is None and not in_function:
         report_left_targets(store, batch, [sink.table_uri for sink in targets.values()])
     planned: dict[str, PlannedBatch[Any, Any]] = {}
     for name, sink in targets.items():
         has_routes = query.routes is not None
-        key = PlanKey(batches[name].stream, sink, rows, overwrite, query.siblings, has_routes)
+        key = PlanKey(batches[name].stream, sink, rows, overwrite, query.siblings, has_routes, in_function)
         with of_target(name):
             one = _plan_target(key, prefix_of(name), store, batches[name], digest_of, plans)
         if one is not None:
@@ -141,7 +146,7 @@ def _plan_target(
     """Plan the batch for one target; None if it must not be written."""
     if not key.sink.options.is_decoupled:
         return _plan_coupled(key, store, batch, digest_of)
-    starts = partial(starts_with, store, key.sink, prefix)
+    starts = partial(starts_with, store, key.sink, prefix, in_function=key.in_function)
     return plan_decoupled(key, store, batch, digest_of, plans, starts)
 
 
@@ -168,7 +173,7 @@ def _plan_coupled(
     if decision is Action.SKIP:
         return None
     if not key.overwrite:
-        check_new_target(sink, store, table, batch)
+        check_new_target(sink, store, table, batch, in_function=key.in_function)
     return table.plan_batch(key.rows, mode_of(key.sink.options, key.overwrite), batch.batch_id)
 
 

@@ -42,6 +42,8 @@ class PlanKey(Generic[PayloadT, ContentT]):
     """See `Query.siblings`."""
     has_routes: bool = False
     """The query opens more targets with the rows of a batch."""
+    in_function: bool = False
+    """A function of `foreachBatch` writes the batches, and may have left some out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import MutableMapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyspark.sql.datasource
 from pyspark.sql.datasource import DataSource
 
 from ...committers.errors import ConfigurationError
+from .calling_batch import CallingBatch, calling_batch
 from .pickling import PlansUntilPickled
 from .spark_workers import loading_libraries, release_caches
 from .worker_errors import message_first
@@ -73,6 +75,29 @@ class QueryDataSource(PlansUntilPickled, DataSource):
 
         return RowStreamWriter(query, plan, schema)
 
+    @message_first()
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Called by Spark for `df.write`, on its own or in a function of `foreachBatch`."""
+        called_in, options = calling_batch(self.options)
+        if called_in is None:
+            return self.batch_writer(schema, overwrite)
+        return type(self)(options)._foreach_writer(called_in, schema, overwrite)
+
+    def _foreach_writer(
+        self, called_in: CallingBatch, schema: StructType, overwrite: bool
+    ) -> DataSourceWriter:
+        with loading_libraries():
+            query = replace(self.query(), called_in=called_in)
+            from ..planning.plan import plan_stream_batch
+            from .foreach_writer import ForeachWriter
+        plan = plan_stream_batch(query, schema, overwrite)
+        release_caches()
+        return ForeachWriter(type(self), self.options, query, plan)
+
+    @abstractmethod
+    def batch_writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a batch write, or refuse it."""
+
 
 class PenstockDataSource(QueryDataSource):
     """Writes streams and batches into one destination."""
@@ -94,8 +119,7 @@ class PenstockDataSource(QueryDataSource):
             return routed_query(self.format, type(self), self.options)
         return Query.of(self.sink())
 
-    @message_first()
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+    def batch_writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from .batch_writer import BatchWriter
 
         with loading_libraries():

@@ -10,6 +10,7 @@ not tell which one it is:
 | stream writer | planner process | executors | has the plan and no sink: `NotPickled` |
 | | commit process, without a plan | - | |
 | batch writer | planner process | executors, commit process | has the plan and half a sink: `DriverOnly` |
+| in `foreachBatch` | planner process | executors, commit process | has the plan and half of the options |
 | `CommittableMessage` | executors | commit process | has what only the plan knew of the batch |
 
 The sink commits, and may contain the catalog's credentials, so executors never get it. The plan contains what

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from ...committers.errors import ConfigurationError, shown
 from ...committers.texts.safe_text import get_logger
 from ..aws.sources import DynamoDbDataSource, FirehoseDataSource, KinesisDataSource, SqsDataSource
 from ..delta.source import DeltaDataSource
@@ -102,6 +103,21 @@ def _is_registered(spark: SparkSession, data_source: type[QueryDataSource]) -> b
 def data_sources() -> list[type[QueryDataSource]]:
     """Return the data sources of Penstock and of installed plug-ins."""
     return [*DATA_SOURCES, *_other_data_sources()]
+
+
+def data_source_of(name: str) -> type[QueryDataSource]:
+    """Return the data source with this name, such as `penstock.delta`.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    known = data_sources()
+    for data_source in known:
+        if data_source.name() == name:
+            return data_source
+    raise ConfigurationError(
+        f"There is no data source {shown(name)}. Known: {', '.join(one.name() for one in known)}."
+    )
 
 
 def _other_data_sources() -> list[type[QueryDataSource]]:
