@@ -21,6 +21,9 @@ class MaskedFile:
     """A data file, and the rows that are left out of it."""
 
     file: DataFile
+    """Its path may also be the full location of a file elsewhere. Without the partition values of the table,
+    its rows are split again.
+    """
     masked: pa.Array
     """Their numbers (int64)."""
 

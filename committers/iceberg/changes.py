@@ -229,7 +229,9 @@ class IcebergChanges:
         for name in self._changes.keys:
             number = self._columns[name].field_id
             kind = schema.find_field(number).field_type
-            if number in lower and number in upper and has_bounds(self._types[name]):
+            if not isinstance(kind, PrimitiveType) or not has_bounds(self._types[name]):
+                continue
+            if number in lower and number in upper:
                 with suppress(ValueError):
                     found[name] = (_bound(kind, lower[number]), _bound(kind, upper[number]))
         return found
@@ -413,7 +415,7 @@ def _bound(kind: PrimitiveType, value: bytes) -> Any:
     """
     try:
         bound = from_bytes(kind, value)
-        return date(1970, 1, 1) + timedelta(bound) if isinstance(kind, DateType) else bound
+        return date(1970, 1, 1) + timedelta(int(bound)) if isinstance(kind, DateType) else bound
     except (struct.error, OverflowError, TypeError) as error:
         raise ValueError(str(error)) from None
 

@@ -17,12 +17,14 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
 from ...committers.changes.rewriting import MaskedFile
+from ...committers.cleaning.deletion import is_relative
 from ...committers.cleaning.regular_files import open_input
 from ...committers.contract import DataFile, Manifest
 from ...committers.errors import PenstockError, RetryableError, SchemaMismatchError
 from ...committers.file_tables.manifest import LakeManifest
 from ..parquet.compaction import without_rows
 from ..parquet.data_files import DataFileWriter
+from ..parquet.field_ids import has_field_ids, renamed_by_id
 from ..parquet.file_names import FileNames
 from ..parquet.write_config import WriteConfig
 
@@ -43,8 +45,13 @@ class FileRewriter:
         config = self.config_of(content)
         if config is None:
             raise SchemaMismatchError(
-                f"The table of {manifest.batch.stream} was altered: its files cannot be written again for "
-                f"batch {manifest.batch.batch_id}. The batch was not committed. Start the query again."
+    path = masked.file.path
+    by_id = has_field_ids(config.row_schema)
+    try:
+        with _opened(config, location, path) as stream:
+            batches = pq.ParquetFile(stream).iter_batches(_ROWS_PER_READ)
+            for left in without_rows(batches, masked.masked):
+                yield renamed_by_id(left, config.row_schema, path) if by_id else left
             )
         location = config.table_format.open_filesystem(config.location, config.storage_options)
         batch, run_id = manifest.batch, uuid.uuid4().hex
@@ -56,9 +63,10 @@ class FileRewriter:
                 groupby(by_partition, key=lambda one: one.file.partition_values)
             ):
                 names = FileNames(batch.stream.query_id, run_id, batch.batch_id, number, 0)
-                writers.append(DataFileWriter(config, names, location, partition))
+                is_current = tuple([name for name, _ in partition]) == content.partition_by
+                writers.append(DataFileWriter(config, names, location, partition if is_current else None))
                 for one in group:
-                    for rows in _rows_left(location, one):
+                    for rows in _rows_left(config, location, one):
                         writers[-1].write(rows)
                 new += writers[-1].finish()
         except BaseException:
@@ -68,18 +76,21 @@ class FileRewriter:
         return new
 
 
-def _rows_left(location: tuple[FileSystem, str], masked: MaskedFile) -> Iterator[pa.RecordBatch]:
+def _rows_left(
+    config: WriteConfig, location: tuple[FileSystem, str], masked: MaskedFile
+) -> Iterator[pa.RecordBatch]:
     """
     Raises:
         RetryableError: the file cannot be read now.
         PenstockError: it is damaged.
     """
-    filesystem, root = location
     path = masked.file.path
+    by_id = has_field_ids(config.row_schema)
     try:
-        with open_input(filesystem, posixpath.join(root, path)) as stream:
+        with _opened(config, location, path) as stream:
             batches = pq.ParquetFile(stream).iter_batches(_ROWS_PER_READ)
-            yield from without_rows(batches, masked.masked)
+            for left in without_rows(batches, masked.masked):
+                yield renamed_by_id(left, config.row_schema, path) if by_id else left
     except OSError as error:
         raise RetryableError(
             f"The data file {path} cannot be read: {error}. Nothing was committed. Check that the storage is "
@@ -89,3 +100,13 @@ def _rows_left(location: tuple[FileSystem, str], masked: MaskedFile) -> Iterator
         raise PenstockError(
             f"The data file {path} cannot be read: {error}. Nothing was committed. Restore it from a backup."
         ) from error
+
+
+def _opened(config: WriteConfig, location: tuple[FileSystem, str], path: str) -> pa.NativeFile:
+    """Open a file below the location of the data files, or one of another writer anywhere."""
+    if is_relative(path):
+        filesystem, root = location
+        return open_input(filesystem, posixpath.join(root, path))
+    folder, name = posixpath.split(path)
+    filesystem, root = config.table_format.open_filesystem(folder, config.storage_options)
+    return open_input(filesystem, posixpath.join(root, name))
