@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from ..committers.cleaning.regular_files import open_input
 from ..committers.contract import DataFile, Manifest
 from ..committers.crash_points import reach
 from ..committers.errors import ConfigurationError, PenstockError, RetryableError
-from ..committers.file_tables.compaction import NOT_MASKED, MaskedRows, Rewritten
+from ..committers.file_tables.compaction import Rewritten
 from ..committers.file_tables.manifest import LakeManifest
 from ..committers.texts.safe_text import get_logger
 from ..writers.parquet.compaction import RewriteGroup, choose_groups
@@ -124,7 +125,7 @@ class TableFileRewriter:
         content: LakeManifest,
         groups: Sequence[tuple[DataFile, ...]],
         batch_id: int,
-        masked: MaskedRows = NOT_MASKED,
+        deleted: Mapping[str, pa.Array] = MappingProxyType({}),
     ) -> Sequence[Rewritten]:
         plan = self.plan_of(content)
         if plan is None:
@@ -133,11 +134,10 @@ class TableFileRewriter:
         fitting = {number: self._fitting(plan, files) for number, files in enumerate(looked_at)}
         names = FileNames(self.query_id, self.new_run_id(), batch_id, partition=0, attempt=0)
         chosen = [
-            RewriteGroup(
-                number, sources[0].partition_values, sources, tuple([masked.get(one.path) for one in sources])
-            )
+            RewriteGroup(number, sources[0].partition_values, sources, rows)
             for number, sources in fitting.items()
-            if len(sources) > 1 or (sources and sources[0].path in masked)
+            for rows in ({file.path: deleted[file.path] for file in sources if file.path in deleted},)
+            if len(sources) > 1 or rows
         ]
         return [
             Rewritten(fitting[number], files) for number, files in self.rewrite(plan, names, chosen).items()

@@ -26,13 +26,20 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from ..contract import Conflict, DataFile, Token
 from ..file_tables.clock import now_ms
-from ..file_tables.compaction import Outdated, Replaced, Replacement, Rewritten, VisibleFiles
+from ..file_tables.compaction import (
+    DeletedRows,
+    Outdated,
+    Replaced,
+    Replacement,
+    Rewritten,
+    VisibleFiles,
+)
 from ..file_tables.files import TableFiles
 from ..file_tables.manifest import LakeManifest
 from ..protocol.failed_commit import failed_compaction
 from .active_files import active_files
 from .checks import check_supported
-from .deletion_vectors import read_vector
+from .deletion_vectors import DeletionVector, read_vector
 from .files import delta_files
 from .history import NOTE_KEY, commits_since
 from .library import in_short
@@ -92,12 +99,13 @@ class DeltaCompactableTable:
             files=tuple(self._plain_files(table)),
         )
         with_vectors = self._files_with_vectors(table)
-        masked = {
-            file.path: read_vector(active.vector, self._files.read, self._uri)
-            for file, active in with_vectors.items()
-            if active.vector is not None
-        }
-        return VisibleFiles(content.with_files([*content.files, *with_vectors]), token.batch_id, masked)
+        vectors = {file.path: active.vector for file, active in with_vectors.items() if active.vector}
+        return VisibleFiles(
+            content.with_files([*content.files, *with_vectors]),
+            token.batch_id,
+            {path: DeletedRows(vector.rows, _origin(vector)) for path, vector in vectors.items()},
+            lambda paths: {path: read_vector(vectors[path], self._files.read, self._uri) for path in paths},
+        )
 
     def replace(self, content: LakeManifest, rewritten: Sequence[Rewritten], batch_id: int) -> Replacement:
         missing = self._files.missing([file.path for group in rewritten for file in group.files])
@@ -113,12 +121,23 @@ class DeltaCompactableTable:
         layout = table.schema().to_json(), tuple(table.metadata().partition_columns)
         if layout != (content.schema_json, content.partition_by):
             return Outdated("the table was altered in the meantime")
-        with_vectors = self._files_with_vectors(table) if _have_vectors(rewritten) else {}
+        with_vectors = self._files_with_vectors(table) if any(one.deleted for one in rewritten) else {}
+        origins = {
+            file.path: _origin(active.vector) for file, active in with_vectors.items() if active.vector
+        }
         there = {*self._plain_files(table), *with_vectors}
-        kept = tuple([group for group in rewritten if there.issuperset(group.sources)])
+        kept = tuple(
+            [
+                group
+                for group in rewritten
+                if there.issuperset(group.sources)
+                and dict(group.deleted)
+                == {one.path: origins[one.path] for one in group.sources if one.path in origins}
+            ]
+        )
         if not kept:
             return Outdated("other writers have removed or changed the same files")
-        if _have_vectors(kept):
+        if any(group.deleted for group in kept):
             snapshot = SnapshotCache().load(self._uri, self._options)
             if snapshot is None or snapshot.version() != table.version() or snapshot.tail is None:
                 return Conflict(f"another writer has just changed {self._uri}")
@@ -166,9 +185,7 @@ class DeltaCompactableTable:
             yield DataFile(path, row["size_bytes"], row["num_records"], values)
 
     def _files_with_vectors(self, table: DeltaTable) -> dict[DataFile, ActiveFile]:
-        """The files that have a deletion vector; their statistics are its place. None if the log cannot be
-        read file by file.
-        """
+        """The files that have a deletion vector; none if the log cannot be read file by file."""
         if "deletionVectors" not in (table.protocol().reader_features or ()):
             return {}
         snapshot = SnapshotCache().load(self._uri, self._options)
@@ -181,8 +198,7 @@ class DeltaCompactableTable:
             if active.vector is None or rows is None or logged_path(active.path) != active.logged_path:
                 continue
             values = tuple([(name, active.partition_values.get(name)) for name in partition_by])
-            place = json.dumps(active.vector.to_action())
-            found[DataFile(active.path, active.size_bytes, rows, values, place)] = active
+            found[DataFile(active.path, active.size_bytes, rows, values)] = active
         return found
 
     # Commit ---------------------------------------------------------------------------------------
@@ -280,8 +296,8 @@ def _adds(groups: Iterable[Rewritten]) -> list[AddAction]:
     return add_actions([file for group in groups for file in group.files], now_ms(), data_change=False)
 
 
-def _have_vectors(groups: Iterable[Rewritten]) -> bool:
-    return any(file.statistics for group in groups for file in group.sources)
+def _origin(vector: DeletionVector) -> str:
+    return json.dumps(vector.to_action())
 
 
 def _rows_of(file: ActiveFile) -> int | None:

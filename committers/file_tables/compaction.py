@@ -1,14 +1,14 @@
-"""Compaction of committed files: rewrites many small files of a partition into a few large ones, and files of
-which many rows are masked.
+"""Compaction of committed files: rewrites many small files of a partition into a few large ones, and files
+with many deleted rows without these.
 
 Runs in the delivery process, at the same time as the stream, and gives way to it: if another writer commits
 first, the attempt fails. After a few attempts the work is left to the next run.
 
-    list      list the small files of the current table
+    list      list the files of the current table, and which of their rows are deleted
     rewrite   write their rows to new files, which are not committed; this takes a while
     replace   remove the old files and add the new ones in one table commit, on a version in which the
-              old ones are still there with the same masked rows; groups that others have changed are
-              left out
+              old ones are still there and unchanged; groups that others have changed are left out, also
+              those of which more rows are deleted now: they would come back
 
 The stream's token is not changed. The new files carry the id of a future batch, about an hour ahead at the
 stream's pace. Clean-up does not delete them before the token reaches that batch, and the compaction is not
@@ -21,18 +21,18 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
+
+import pyarrow as pa
 
 from ..contract import Conflict, DataFile, ManifestRecord
 from ..errors import CommitStateUnknownError, PenstockError
 from .manifest import LakeManifest
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 AHEAD_S = 3600.0
 """How long a run may take, converted to batches of the stream. Files left by a crash stay for as long."""
@@ -56,14 +56,21 @@ class CompactionPolicy:
     """Commit attempts if other writers commit first."""
     wait_s: float = 0.05
     """Approximate wait between two attempts; doubles each time."""
+    deleted_max: float = 0.2
+    """Files of which a larger share of the rows is deleted are rewritten in any case."""
 
 
-MaskedRows: TypeAlias = "Mapping[str, pa.Array]"
-"""Numbers of rows (int64) by the path of their file."""
-NOT_MASKED: MaskedRows = MappingProxyType({})
+@dataclass(frozen=True, slots=True)
+class DeletedRows:
+    """The deleted rows of a data file."""
 
-MASKED_SHARE_MAX = 0.2
-"""A file with a larger share of masked rows is rewritten: reading it takes longer than its rows need."""
+    count: int
+    origin: str
+    """Where they are recorded. It changes with each further deletion."""
+
+
+ReadDeleted: TypeAlias = Callable[[Collection[str]], Mapping[str, "pa.Array"]]
+"""Returns the numbers of the deleted rows (int64) of files, by path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +78,23 @@ class VisibleFiles:
     """The files of one table version that can be rewritten."""
 
     content: LakeManifest
-    """The current table, and these files. The statistics of a file with masked rows say where the table notes
-    them, so it is another file once other rows are masked.
-    """
+    """The current table, and these files."""
     token_batch: int
     """The stream's last batch in this version."""
-    masked: MaskedRows = field(default_factory=dict, repr=False)
-    """Numbers of the rows that are deleted, for the files that have some."""
-
-    @property
-    def unmasked(self) -> list[DataFile]:
-        return [file for file in self.content.files if file.path not in self.masked]
+    deleted: Mapping[str, DeletedRows] = field(default_factory=dict)
+    """By path, for files that may have deleted rows."""
+    read_deleted: ReadDeleted = lambda _: {}
+    """For files in `deleted`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """Files of one partition, and the new files with the same rows."""
+    """Files of one partition, and the new files with the same rows, except those that are deleted."""
 
     sources: tuple[DataFile, ...]
     files: tuple[DataFile, ...]
+    deleted: tuple[tuple[str, str], ...] = ()
+    """Origins of the deleted rows that were left out, by path of the source."""
 
 
 class FileRewriter(Protocol):
@@ -100,7 +105,7 @@ class FileRewriter(Protocol):
         content: LakeManifest,
         groups: Sequence[tuple[DataFile, ...]],
         batch_id: int,
-        masked: MaskedRows = NOT_MASKED,
+        deleted: Mapping[str, pa.Array] = MappingProxyType({}),
     ) -> Sequence[Rewritten]:
         """Rewrite each group; the files of a group are in one partition. Groups that cannot be rewritten are
         left out.
@@ -108,7 +113,7 @@ class FileRewriter(Protocol):
         Args:
             content: the table when its files were listed
             batch_id: used in the names of the new files
-            masked: numbers of rows that the new files do not get, by path
+            deleted: numbers of rows (int64) that are left out, by path
 
         Raises:
             PenstockError: the new files were deleted.
@@ -144,7 +149,8 @@ class CompactableTable(Protocol):
         ...
 
     def replace(self, content: LakeManifest, rewritten: Sequence[Rewritten], batch_id: int) -> Replacement:
-        """Make one commit attempt. Groups with a missing or changed source file are left out.
+        """Make one commit attempt. Groups with a missing or changed source file are left out, and those of
+        which other rows are deleted now.
 
         Args:
             content: from `visible_files`
@@ -181,30 +187,50 @@ class Compacted:
 
 
 def choose_groups(
-    files: Iterable[DataFile], policy: CompactionPolicy, masked: MaskedRows = NOT_MASKED
+    files: Iterable[DataFile],
+    policy: CompactionPolicy,
+    deleted: Mapping[str, DeletedRows] = MappingProxyType({}),
 ) -> list[tuple[DataFile, ...]]:
-    """Choose groups of files, one partition each: files with many masked rows, each alone, then small files,
-    starting with the partitions with the most.
+    """Choose groups of files, one partition each: first those with many deleted rows, then small ones,
+    starting with the partitions with the most of them.
 
-    A file that is larger than all smaller files of its partition together is not rewritten: rewriting it
-    again for a few new rows would cost more than it saves.
+    A small file that is larger than all smaller files of its partition together is not rewritten: rewriting
+    it again for a few new rows would cost more than it saves.
+
+    Args:
+        deleted: see `VisibleFiles`
     """
+    sparse: dict[object, list[DataFile]] = {}
     partitions: dict[object, list[DataFile]] = {}
-    groups: list[tuple[DataFile, ...]] = []
-    left = policy.run_bytes_max
     for file in files:
-        if len(masked.get(file.path, ())) > MASKED_SHARE_MAX * file.rows:
-            if file.size_bytes <= left or not groups:
-                groups.append((file,))
-                left -= file.size_bytes
+        if file.path in deleted and deleted[file.path].count > policy.deleted_max * file.rows:
+            sparse.setdefault(file.partition_values, []).append(file)
         elif file.size_bytes < policy.small_file_bytes:
             partitions.setdefault(file.partition_values, []).append(file)
+    groups: list[tuple[DataFile, ...]] = []
+    left = policy.run_bytes_max
+    for many in sorted(sparse.values(), key=len, reverse=True):
+        if group := _up_to(left, many, at_least=0 if groups else 1):
+            groups.append(group)
+            left -= sum(file.size_bytes for file in group)
     for small in sorted(partitions.values(), key=len, reverse=True):
         group = _worthwhile(small, left, policy)
         if group:
             groups.append(group)
             left -= sum(file.size_bytes for file in group)
     return groups
+
+
+def _up_to(bytes_max: int, files: Sequence[DataFile], at_least: int) -> tuple[DataFile, ...]:
+    """The first files that are not larger together."""
+    totals = accumulate(file.size_bytes for file in files)
+    return tuple(
+        [
+            file
+            for number, (file, total) in enumerate(zip(files, totals, strict=True))
+            if number < at_least or total <= bytes_max
+        ]
+    )
 
 
 def _worthwhile(files: list[DataFile], bytes_max: int, policy: CompactionPolicy) -> tuple[DataFile, ...]:
@@ -289,13 +315,18 @@ class Compaction:
             PenstockError: table or storage cannot be reached, or deny access. No row is affected.
         """
         visible = self._table.visible_files()
-        if visible is None:
-            return Compacted()
-        groups = choose_groups(visible.content.files, self._policy, visible.masked)
-        if not groups:
+        groups = []
+        if visible is not None:
+            groups = choose_groups(visible.content.files, self._policy, visible.deleted)
+        if visible is None or not groups:
             return Compacted()
         batch_id = batch_ahead(visible.token_batch, self._recent())
-        rewritten = self._rewrite(visible.content, groups, batch_id, visible.masked)
+        origins = {file.path: visible.deleted.get(file.path) for group in groups for file in group}
+        deleted = visible.read_deleted([path for path, origin in origins.items() if origin is not None])
+        rewritten = [
+            _with_origins(group, visible.deleted)
+            for group in self._rewrite(visible.content, groups, batch_id, deleted)
+        ]
         if not rewritten:
             return Compacted()
         try:
@@ -315,6 +346,11 @@ class Compaction:
         if paths:
             with suppress(PenstockError):
                 self._table.delete_files(paths)
+
+
+def _with_origins(group: Rewritten, deleted: Mapping[str, DeletedRows]) -> Rewritten:
+    paths = [file.path for file in group.sources if file.path in deleted]
+    return replace(group, deleted=tuple([(path, deleted[path].origin) for path in paths]))
 
 
 def summary(replaced: Sequence[Rewritten], conflicts: int, given_up: str) -> Compacted:

@@ -211,15 +211,15 @@ class _Result:
 
 
 def _in_both(first: VisibleFiles, second: VisibleFiles) -> list[DataFile]:
-    """The files that both tables have, with the partition values of both. Those with masked rows are left
-    out: the tables note them apart, and may not mask the same ones at a time.
-    """
-    others = {file.path: file for file in second.unmasked}
+    """The files that both tables have, with the partition values of both, without those with deleted rows."""
+    others = {file.path: file for file in second.content.files}
     return [
         replace(file, partition_values=(*file.partition_values, *other.partition_values))
-        for file in first.unmasked
+        for file in first.content.files
         if (other := others.get(file.path)) is not None
         and (other.size_bytes, other.rows) == (file.size_bytes, file.rows)
+        and file.path not in first.deleted
+        and file.path not in second.deleted
     ]
 
 

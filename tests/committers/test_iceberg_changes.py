@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import duckdb
 import pyarrow as pa
@@ -18,23 +18,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import LongType, StringType
-from tests.support.foreign_iceberg import load as load_foreign
 from tests.support.lakes import IcebergLake
 from tests.support.readers import duckdb_with_iceberg
 
 from penstock.committers.contract import AlreadyCommitted, Committed, Conflict, Manifest
-from penstock.committers.errors import (
-    ConfigurationError,
-    RetryableError,
-    SchemaMismatchError,
-    TableNotSupportedError,
-)
 from penstock.committers.iceberg.library.changed_files import MergingChangeFiles
 from penstock.committers.iceberg.library.snapshots import UncopiedTransaction
 from penstock.committers.iceberg.live_files import ManifestCache, live_files
@@ -155,8 +145,12 @@ class Changed:
         """All readers see the expected rows."""
         expected = sorted(tuple(one[name] for name in TABLE.names) for one in self.rows)
         names, location = ", ".join(TABLE.names), self.lake.metadata_location
-        assert sorted(engine().execute(f"SELECT {names} FROM iceberg_scan('{location}')").fetchall()) == expected
-        found = self.table().scan(selected_fields=tuple(TABLE.names)).to_arrow().select(TABLE.names).to_pylist()
+        assert (
+            sorted(engine().execute(f"SELECT {names} FROM iceberg_scan('{location}')").fetchall()) == expected
+        )
+        found = (
+            self.table().scan(selected_fields=tuple(TABLE.names)).to_arrow().select(TABLE.names).to_pylist()
+        )
         assert sorted(tuple(one.values()) for one in found) == expected
 
     def entries(self, content: ManifestContent) -> list[ManifestEntry]:
@@ -200,7 +194,10 @@ def foreign_deletes(table: Table, numbers: Sequence[int], *, content: int = 1) -
         path = f"{table.location()}/data/foreign-{len(table.metadata.snapshots)}-{number}.parquet"
         ids = ({"PARQUET:field_id": str(one)} for one in (PATH_ID, POSITION_ID))
         schema = pa.schema(
-            [pa.field(name, kind, False, next(ids)) for name, kind in (("file_path", pa.string()), ("pos", pa.int64()))]
+            [
+                pa.field(name, kind, False, next(ids))
+                for name, kind in (("file_path", pa.string()), ("pos", pa.int64()))
+            ]
         )
         local = Path(path.removeprefix("file://"))
         pq.write_table(pa.table([*map(pa.array, zip(*found, strict=True))], schema=schema), local)
@@ -261,7 +258,9 @@ def test_the_table_equals_the_model(tmp_path: Path, store: SqlManifestStore, see
         for _ in range(rng.randrange(1, 25)):
             clock += 1
             v = clock if rng.random() < 0.8 else -clock
-            parts[rng.randrange(3)].append(row(rng.randrange(16), v, op=rng.choice("uuud"), day=rng.randrange(3)))
+            parts[rng.randrange(3)].append(
+                row(rng.randrange(16), v, op=rng.choice("uuud"), day=rng.randrange(3))
+            )
         event = rng.randrange(7)
         if event == 0:
             changed.append(row(rng.randrange(16), -1000 - clock), row(50 + clock, 0))
@@ -273,20 +272,20 @@ def test_the_table_equals_the_model(tmp_path: Path, store: SqlManifestStore, see
             with at_point("commit.start", lambda: changed.append(appended)):  # noqa: B023  called here
                 assert isinstance(changed.query.target().commit(conflict), Conflict)
             changed.query.recover(store)
-            changed.expect(sum(parts, []))
+            changed.expect(list(chain.from_iterable(parts)))
         elif event == 3:
             changed.prepare(*parts)
             with crash_at("commit.landed"):
                 changed.query.recover(store)
             crashed |= changed.stored("keys")
             changed.query.recover(store)
-            changed.expect(sum(parts, []))
+            changed.expect(list(chain.from_iterable(parts)))
         elif event == 4:
             manifest = changed.prepare(*parts)
             with lossy(SqlCatalog, "commit_table", "response", ConnectionError("lost")):
                 changed.query.target().commit(manifest)
             changed.query.recover(store)
-            changed.expect(sum(parts, []))
+            changed.expect(list(chain.from_iterable(parts)))
         else:
             changed.change(*parts)
         changed.check_one_delete_file_each()
@@ -295,7 +294,11 @@ def test_the_table_equals_the_model(tmp_path: Path, store: SqlManifestStore, see
 
 
 def test_batches_of_a_delivery_are_merged_by_key(changed: Changed) -> None:
-    batches = [[row(1, 1), row(20, 1)], [row(1, 2, op="d"), row(2, 2)], [row(20, 3), row(2, 3, op="d"), row(3, 3)]]
+    batches = [
+        [row(1, 1), row(20, 1)],
+        [row(1, 2, op="d"), row(2, 2)],
+        [row(20, 3), row(2, 3, op="d"), row(3, 3)],
+    ]
     query, manifests = changed.query, []
     for number, rows in enumerate(batches, changed.batches):
         manifests.append(query.build(changed.store, query.batch(number), table_of(rows)))

@@ -45,13 +45,8 @@ class FileRewriter:
         config = self.config_of(content)
         if config is None:
             raise SchemaMismatchError(
-    path = masked.file.path
-    by_id = has_field_ids(config.row_schema)
-    try:
-        with _opened(config, location, path) as stream:
-            batches = pq.ParquetFile(stream).iter_batches(_ROWS_PER_READ)
-            for left in without_rows(batches, masked.masked):
-                yield renamed_by_id(left, config.row_schema, path) if by_id else left
+                f"The table of {manifest.batch.stream} was altered: its files cannot be written again for "
+                f"batch {manifest.batch.batch_id}. The batch was not committed. Start the query again."
             )
         location = config.table_format.open_filesystem(config.location, config.storage_options)
         batch, run_id = manifest.batch, uuid.uuid4().hex

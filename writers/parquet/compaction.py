@@ -12,9 +12,9 @@ import contextlib
 import math
 import posixpath
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import pyarrow as pa
@@ -78,8 +78,8 @@ class RewriteGroup:
     partition: PartitionValues
     sources: tuple[DataFile, ...]
     """Without statistics, which are not needed."""
-    masked: tuple[pa.Array | None, ...] = ()
-    """For each source, the numbers of the rows that are left out (int64); empty if all rows are kept."""
+    deleted: Mapping[str, pa.Array] = field(default_factory=dict)
+    """Numbers of the rows (int64) that are left out, by path of their file."""
 
     @property
     def size_bytes(self) -> int:
@@ -87,8 +87,8 @@ class RewriteGroup:
 
     @property
     def rows(self) -> int:
-        """Of the new files."""
-        return sum(source.rows for source in self.sources) - sum(len(one or ()) for one in self.masked)
+        """Without those that are left out."""
+        return sum(source.rows for source in self.sources) - sum(map(len, self.deleted.values()))
 
 
 # Choosing files -------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class _Sources:
         self._filesystem = filesystem
         self._root = root
         self._files = group.sources
-        self._masked = dict(zip([file.path for file in group.sources], group.masked, strict=False))
+        self._deleted = group.deleted
         columns = sum(parquet_width(column.type) for column in schema)
         self._buffer_bytes = max(min(_COLUMN_BYTES_MAX, _READ_BYTES // columns), _COLUMN_BYTES_MIN)
 
@@ -212,11 +212,11 @@ class _Sources:
             try:
                 with opening.result() as content, self._parquet(content) as parquet:
                     _check_footer(file, parquet.metadata)
-                    batches = parquet.iter_batches(
+                    rows = parquet.iter_batches(
                         _batch_rows(parquet), use_threads=parquet.metadata.num_rows > _PROBED_ROWS
                     )
-                    masked = self._masked.get(file.path)
-                    yield from batches if masked is None else without_rows(batches, masked)
+                    deleted = self._deleted.get(file.path)
+                    yield from rows if deleted is None else without_rows(rows, deleted)
             except FileNotFoundError as error:
                 raise RetryableError(
                     f"The data file {file.path} is missing and was not committed yet. Nothing was "
@@ -253,13 +253,13 @@ class _Sources:
         return pq.ParquetFile(content, buffer_size=self._buffer_bytes)
 
 
-def without_rows(batches: Iterable[pa.RecordBatch], masked: pa.Array) -> Iterator[pa.RecordBatch]:
+def without_rows(batches: Iterable[pa.RecordBatch], deleted: pa.Array) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file except those with these numbers (int64)."""
     first = 0
     for batch in batches:
         numbers = pc.add(row_numbers(batch.num_rows), numeric_scalar(first))
         first += batch.num_rows
-        yield batch.filter(pc.invert(pc.is_in(numbers, value_set=masked)))
+        yield batch.filter(pc.invert(pc.is_in(numbers, value_set=deleted)))
 
 
 def _batch_rows(parquet: pq.ParquetFile) -> int:
