@@ -25,6 +25,7 @@ from tests.support.lakes import IcebergLake
 from tests.support.readers import duckdb_with_iceberg
 
 from penstock.committers.contract import AlreadyCommitted, Committed, Conflict, Manifest
+from penstock.committers.deliveries.contract import Mergeable
 from penstock.committers.iceberg.library.changed_files import MergingChangeFiles
 from penstock.committers.iceberg.library.snapshots import UncopiedTransaction
 from penstock.committers.iceberg.live_files import ManifestCache, live_files
@@ -303,6 +304,7 @@ def test_batches_of_a_delivery_are_merged_by_key(changed: Changed) -> None:
     for number, rows in enumerate(batches, changed.batches):
         manifests.append(query.build(changed.store, query.batch(number), table_of(rows)))
     target = query.sink().open_table()
+    assert isinstance(target, Mergeable)
     merged = target.merge(manifests, None).merging(manifests)
     assert isinstance(target.commit(merged), Committed)
     for rows in batches:

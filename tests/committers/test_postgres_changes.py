@@ -282,7 +282,7 @@ def test_a_table_has_what_a_dict_has(new_postgres_url: Callable[[], str], name: 
     selected = ", ".join(one for one in kind.schema.names if one not in kind.dropped)
     batch_id = refused = 0
     while batch_id < 8:
-        manifests = []
+        manifests: list[Manifest] = []
         while len(manifests) < rng.choice([1, 1, 2, 3]):
             rows = random_batch(kind, rng)
             tasks = in_tasks(kind, rows, rng)
@@ -328,7 +328,7 @@ def test_rows_that_differ_and_have_no_order_are_refused_before_they_are_prepared
     assert query.staged() == []
     for rows in ([(1, 5, "a", "u"), (1, 5, None, "u")], [(1, 5, "a", "u"), (1, 5, "a", "d")]):
         with pytest.raises(SchemaMismatchError, match="the same value of orderBy"):
-            build(query, 0, rows_of(*rows))  # type: ignore[arg-type]
+            build(query, 0, rows_of(*rows))
     run(query, 0, (1, 5, "a", "u"), (1, 5, "a", "x"), (2, 1, "a", "u"), (2, 1, "b", "u"), (2, 2, None, "d"))
     assert names(query) == {1: "a"}
 

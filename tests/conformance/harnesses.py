@@ -181,6 +181,7 @@ class PostgresHarness(PostgresTable, DestinationHarness):
         commit="one transaction that moves the rows into the table",
         token="a row of the table `penstock_fence`, changed in the same transaction",
         shows_secrets_to_tasks=True,
+        takes_changes=True,
         narrows=True,
         reserved_columns=("xmin", "ctid"),
         crash_points=CRASH_POINTS,
@@ -200,6 +201,9 @@ class PostgresHarness(PostgresTable, DestinationHarness):
     def ids(self) -> list[int]:
         ((is_there,),) = self.sql("SELECT to_regclass('events') IS NOT NULL")
         return PostgresTable.ids(self) if is_there else []
+
+    def changed_rows(self) -> Sequence[ChangedRow]:
+        return cast("Sequence[ChangedRow]", self.sql("SELECT id, n, text FROM events"))
 
     def uncommitted(self) -> Collection[str]:
         return self.staged()

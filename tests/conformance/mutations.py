@@ -27,8 +27,12 @@ from tests.conformance.harnesses import (
 from tests.plug_in.harness import JsonLinesHarness
 from tests.support.files import FilesHarness
 
+from penstock.committers.changes import ties
+from penstock.committers.changes.masked_rows import KeySearch
+from penstock.committers.changes.tombstones import Tombstones
 from penstock.committers.cleaning import cleanup
 from penstock.committers.contract import Committed, DataFile, Manifest, Token
+from penstock.committers.delta import changes as delta_changes
 from penstock.committers.delta import committer as delta_committer
 from penstock.committers.delta.commit_writer import CommitWriter
 from penstock.committers.delta.committer import DeltaTableCommitter
@@ -45,6 +49,7 @@ from penstock.committers.store.deliveries import SqlDeliveries
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.committers.texts.secrets import Secrets
 from penstock.datasource import committing
+from penstock.datasource.changes import planning as changes_planning
 from penstock.datasource.delta import sink as delta_sink
 from penstock.datasource.delta.sink import DeltaSink, DeltaTarget
 from penstock.datasource.files import existing_files
@@ -55,6 +60,8 @@ from penstock.datasource.routing.opening import Routes
 from penstock.testing.conformance import query
 from penstock.testing.conformance.data import NESTED
 from penstock.testing.conformance.harness import DestinationHarness
+from penstock.writers.changes import change_files
+from penstock.writers.changes.row_kinds import RowKinds
 from penstock.writers.parquet import partition_check, schema_projection
 from penstock.writers.requests import http, settlement
 from penstock.writers.requests.results import DELIVERED
@@ -219,6 +226,12 @@ def _decide(known: RecordStatus, action: Action) -> Patch:
 
 def _declare(harness: type[DestinationHarness], **promises: Any) -> Patch:
     return lambda: mock.patch.object(harness, "promises", replace(harness.promises, **promises))
+
+
+def _commit_at_once(manifest: Any, target: DeltaTarget, *args: Any) -> Manifest:
+    built: Manifest = manifest(target, *args)
+    target.commit(built)
+    return built
 
 
 MUTATIONS = {
@@ -526,6 +539,66 @@ MUTATIONS = {
     "a clean-up that classifies every file as unneeded": DeltaMutation(
         returning(cleanup, "classify", cleanup.FileStatus.UNNEEDED),
         "clean_up_keeps_files_that_are_pending_young_or_of_another_query",
+    ),
+    "changes that mask no row of the table": DeltaMutation(
+        method(KeySearch, "masked_rows", lambda *args: replace(args[0](*args[1:]), in_table={})),
+        "rows_insert_replace_and_delete_by_key",
+        "keys_of_several_columns_are_compared_by_value",
+        "a_key_that_moves_to_another_partition_leaves_the_old_one",
+        "two_drivers_that_change_the_same_rows_at_once_change_them_once",
+        "a_delivery_of_many_batches_makes_the_rows_of_one_after_the_other",
+        "a_crash_of_a_delivery_loses_and_doubles_no_change",
+        a_crash_loses_and_doubles_no_change={"point": "commit.landed"},
+        changes_whose_commit_was_lost_are_applied_once={"lost": "request"},
+    ),
+    "changes whose losing rows stay": DeltaMutation(
+        returning(KeySearch, "_losing_rows", {}),
+        "a_replay_by_other_tasks_makes_the_same_rows",
+        the_last_row_of_a_key_counts_whichever_task_has_written_it={"tasks": 2},
+    ),
+    "equal rows are different": DeltaMutation(
+        returning(change_files, "are_equal", value=False), "equal_rows_of_a_key_are_one"
+    ),
+    "a batch may have two last rows of a key": DeltaMutation(
+        returning(ties, "check_one_row", None),
+        two_different_rows_of_a_key_without_an_order_are_refused={"tasks": 2, "second": (1, 2, "y")},
+    ),
+    "late rows are always ignored": DeltaMutation(
+        method(planning, "mode_of", lambda real, *args: replace(real(*args), late_rows="ignore")),
+        "batches_are_applied_in_their_order",
+    ),
+    "late rows are never found": DeltaMutation(
+        method(KeySearch, "_late_keys", lambda *_: pa.nulls(0, pa.int64())),
+        "with_late_rows_ignored_an_older_row_changes_nothing",
+    ),
+    "no tombstone is found": DeltaMutation(
+        returning(Tombstones, "late_keys", pa.nulls(0, pa.int64())),
+        "with_late_rows_ignored_an_older_row_brings_no_deleted_key_back",
+    ),
+    "keys may be NULL": DeltaMutation(
+        returning(RowKinds, "check_rows", None), "a_row_without_a_key_is_a_bad_row"
+    ),
+    "keys may have any type": DeltaMutation(
+        returning(changes_planning, "_check_types", None),
+        options_that_fit_no_row_are_refused_before_any_row_moves={"options": {"keys": "ratio"}},
+    ),
+    "a query with changes replaces all rows": DeltaMutation(
+        returning(planning, "mode_of", "overwrite"), "a_batch_that_replaces_all_rows_is_refused"
+    ),
+    "changes that are committed while they are prepared": DeltaMutation(
+        method(DeltaTarget, "manifest", _commit_at_once),
+        "changes_are_invisible_until_their_batch_is_committed",
+    ),
+    "changes that are committed whatever the token is": DeltaMutation(
+        returning(delta_committer, "is_committed", value=False),
+        "changes_that_are_committed_again_change_nothing",
+    ),
+    "changes that look for rows only in the first version": DeltaMutation(
+        returning(delta_changes, "active_files", []),
+        "rows_that_others_add_before_the_commit_are_replaced_too",
+    ),
+    "an abort that leaves the files of changes": DeltaMutation(
+        returning(DeltaTableCommitter, "delete_files", 0), "changes_that_are_aborted_leave_nothing_behind"
     ),
 }
 """By what the changed product does."""

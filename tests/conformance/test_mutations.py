@@ -15,6 +15,7 @@ from penstock.committers.errors import PenstockError
 from penstock.committers.store.sql import open_store
 from penstock.testing.conformance import DestinationConformance, Query
 from penstock.testing.conformance.routes import routed_query
+from penstock.testing.conformance.upserts import upserts_of
 
 CLAIMS = [name for name in dir(DestinationConformance) if name.startswith("test_")]
 FAILURES = (AssertionError, pytest.fail.Exception, PenstockError)
@@ -51,6 +52,8 @@ def test_a_claim_fails_without_its_guard(
         }
         test = getattr(DestinationConformance(), claim)
         parameters = inspect.signature(test).parameters
+        if "upserts" in parameters:
+            fixtures["upserts"] = upserts_of(harness, store)
         if "routed" in parameters:
             fixtures["routed"] = routed_query(harness, store, tmp_path)
         given = {name: fixtures[name] for name in parameters}
