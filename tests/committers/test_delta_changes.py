@@ -1,0 +1,432 @@
+"""Upserts and deletes by key into Delta tables. A dictionary of rows decides; DuckDB, Polars and deltalake read."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from tests.support.lakes import DeltaLake
+
+from penstock.committers.cleaning.cleanup import FileStatus, classify
+from penstock.committers.contract import Conflict, Manifest
+from penstock.committers.delta import deletion_vectors
+from penstock.committers.delta.active_files import active_files
+from penstock.committers.delta.compaction import DeltaCompactableTable
+from penstock.committers.delta.deletion_vectors import (
+    DeletionVector,
+    NewVectors,
+    parse_vector_name,
+    read_vector,
+    vector_path,
+)
+from penstock.committers.delta.snapshot_cache import SnapshotCache
+from penstock.committers.errors import (
+    ConfigurationError,
+    PenstockError,
+    TableNotSupportedError,
+)
+from penstock.committers.file_tables.compaction import Compaction, CompactionPolicy, Rewritten
+from penstock.committers.file_tables.manifest import LakeManifest
+from penstock.committers.store.sql import SqlManifestStore, open_store_in_memory
+from penstock.datasource.delta.sink import DESTINATION, DeltaTarget, StoredDelta
+from penstock.delivery.compaction import TableFileRewriter
+from penstock.delivery.rewriting import GroupRewriter, InlineExecutor
+from penstock.testing.conformance.query import Query
+from penstock.testing.faults import at_point, crash_at
+from penstock.writers.delta.partitions import serialize
+
+ROWS = pa.schema(
+    [("k", pa.int64()), ("s", pa.string()), ("v", pa.int64()), ("p", pa.string()), ("op", pa.string())]
+)
+Row = tuple[int, str, int, str, str]
+UPSERT = {"writeMode": "upsert", "orderBy": "v", "deleteWhen": "op = 'd'", "dropColumns": "op"}
+
+
+def row(k: int, v: int, op: str = "u", p: str = "a") -> Row:
+    return k, f"s{k % 7}", v, p, op
+
+
+def table_of(rows: Sequence[Row]) -> pa.Table:
+    columns = [pa.array([one[i] for one in rows], column.type) for i, column in enumerate(ROWS)]
+    return pa.table(columns, schema=ROWS)
+
+
+@dataclass
+class Place:
+    options: dict[str, str]
+    destination: Any = DESTINATION
+
+
+@dataclass
+class Changed:
+    """A table that a query changes, and what it should contain."""
+
+    folder: Path
+    store: SqlManifestStore
+    options: dict[str, str] = field(default_factory=dict)
+    keys: str = "k"
+    rows: dict[object, Row] = field(default_factory=dict)
+    deleted: dict[object, int] = field(default_factory=dict)
+    batches: int = 0
+
+    @property
+    def lake(self) -> DeltaLake:
+        return DeltaLake(self.folder / "table")
+
+    @property
+    def query(self) -> Query:
+        return Query(Place({**self.lake.options, **UPSERT, "keys": self.keys, **self.options}))
+
+    def key(self, one: Row) -> object:
+        return tuple(one[ROWS.names.index(name)] for name in self.keys.split(","))
+
+    def change(self, *parts: Sequence[Row], run_id: str = "r1") -> None:
+        self.query.run(self.store, self.query.batch(self.batches), *map(table_of, parts), run_id=run_id)
+        self.expect(*parts)
+
+    def prepare(self, *parts: Sequence[Row]) -> Manifest:
+        return self.query.prepare(self.store, self.query.batch(self.batches), *map(table_of, parts))
+
+    def expect(self, *parts: Sequence[Row]) -> None:
+        """Apply a batch to the expected rows."""
+        self.batches += 1
+        ignores = self.options.get("lateRows") == "ignore"
+        last = {
+            self.key(one): one
+            for one in sorted((one for part in parts for one in part), key=lambda one: one[2])
+        }
+        for key, one in last.items():
+            newest = max(self.rows[key][2] if key in self.rows else -1, self.deleted.get(key, -1))
+            if ignores and newest > one[2]:
+                continue
+            self.rows.pop(key, None)
+            if one[4] == "d":
+                self.deleted[key] = one[2]
+            else:
+                self.rows[key] = one
+
+    def check(self) -> None:
+        """Compare with DuckDB, and the number of rows with the other readers."""
+        expected = sorted(one[:4] for one in self.rows.values())
+        assert sorted(self.lake.rows("k, s, v, p")) == expected
+        assert self.lake.scan().collect().height == len(expected)
+
+    def compact(self, **policy: Any) -> str:
+        """Compact as the delivery process does."""
+        uri = str(self.lake.path)
+        table = DeltaCompactableTable(uri, {}, self.query.query_id, serialize)
+        target = self.query.sink().open_table()
+        assert isinstance(target, DeltaTarget)
+        rewrite = TableFileRewriter(
+            self.query.query_id, target.rewrite_config, GroupRewriter(InlineExecutor())
+        )
+        sizes = {"target_file_bytes": 2**27, "small_file_bytes": 2**26, **policy}
+        return Compaction(table, rewrite, CompactionPolicy(**sizes), sleep=lambda _: None).run().summary()
+
+    def vectors(self) -> list[DeletionVector]:
+        snapshot = SnapshotCache().load(str(self.lake.path), {})
+        assert snapshot is not None
+        return [file.vector for file in active_files(snapshot, {}) if file.vector is not None]
+
+
+@pytest.fixture
+def store() -> Iterator[SqlManifestStore]:
+    with open_store_in_memory() as store:
+        yield store
+
+
+@pytest.fixture
+def changed(tmp_path: Path, store: SqlManifestStore) -> Changed:
+    return Changed(tmp_path, store)
+
+
+# Histories ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(14))
+def test_any_history_makes_the_rows_of_the_changes(seed: int, changed: Changed) -> None:
+    """Batches, crashes, conflicts, replays, and other writers that append, delete, compact and vacuum."""
+    rng = random.Random(seed)
+    changed.keys = rng.choice(["k", "k", "k,p", "s,k"])
+    changed.options = {
+        **({"lateRows": "ignore"} if rng.random() < 0.5 else {}),
+        **rng.choice([{}, {}, {"merge": "on-read"}, {"merge": "on-write"}]),
+        **({"partitionBy": "p"} if rng.random() < 0.4 else {}),
+        "tableProperties": json.dumps({"delta.checkpointInterval": rng.choice(["3", "100"])}),
+    }
+    size = rng.choice([5, 60, 900])
+    order = 0
+    for number in range(14):
+        rows: dict[object, Row] = {}
+        for _ in range(rng.randrange(size)):
+            order += 1
+            place = order if rng.random() < 0.8 else order // 2
+            one = row(rng.randrange(size), place, rng.choice("uuud"), rng.choice("ab"))
+            rows[changed.key(one), place] = one
+        shuffled = rng.sample(list(rows.values()), len(rows))
+        parts = [shuffled[i::3] for i in range(3)]
+        event = rng.randrange(9) if number else 8
+        if event == 0:
+            with crash_at(rng.choice(["prepare.start", "prepare.done", "commit.start", "commit.landed"])):
+                changed.query.run(changed.store, changed.query.batch(number), *map(table_of, parts))
+            changed.query.run(
+                changed.store, changed.query.batch(number), *map(table_of, parts[::-1]), run_id="r2"
+            )
+            changed.expect(*parts)
+        elif event == 1:
+            manifest = changed.prepare(*parts)
+            foreign_append(changed, row(10_000 + number, order, p="b"))
+            with suppress(PenstockError):
+                changed.query.target().commit(manifest)
+            changed.query.recover(changed.store)
+            changed.expect(*parts)
+        elif event == 2:
+            changed.prepare(*parts)
+            foreign_delete(changed, rng.randrange(size))
+            changed.query.recover(changed.store)
+            changed.expect(*parts)
+        elif event == 3:
+            changed.prepare(*parts)
+            if not changed.vectors():  # the library's own loses the rows of files with vectors
+                changed.lake.compact()
+            changed.query.recover(changed.store)
+            changed.expect(*parts)
+        elif event == 4:
+            changed.change(*parts)
+            changed.compact(files_min=2)
+        elif event == 5:
+            changed.change(*parts)
+            changed.lake.vacuum(orphans=False)
+        else:
+            changed.change(*parts)
+        changed.check()
+
+
+def foreign_append(changed: Changed, *rows: Row) -> None:
+    changed.lake.append_rows(table_of(rows).drop_columns(["op"]))
+    changed.rows.update({changed.key(one): one for one in rows})
+
+
+def foreign_delete(changed: Changed, k: int) -> None:
+    """Without a vector: the library rewrites the file."""
+    changed.lake.load().delete(f"k = {k}")
+    changed.rows = {key: one for key, one in changed.rows.items() if one[0] != k}
+
+
+# A conflict -----------------------------------------------------------------------------------------
+
+
+def test_after_a_conflict_only_new_files_are_searched(
+    changed: Changed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed.change([row(k, 1) for k in range(5)])
+    manifest = changed.prepare([row(1, 2), row(9, 2)])
+    target, opened = changed.query.target(), []
+    with at_point("commit.start", lambda: foreign_append(changed, row(9, 1))):
+        assert isinstance(target.commit(manifest), Conflict)
+    real = pq.ParquetFile
+    monkeypatch.setattr(
+        pq, "ParquetFile", lambda source, **more: opened.append(source) or real(source, **more)
+    )
+    target.commit(manifest)
+    monkeypatch.undo()
+    changed.expect([row(1, 2), row(9, 2)])
+    changed.check()
+    assert len(opened) == 1
+
+
+def test_a_conflict_leaves_no_vector_file_behind(changed: Changed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deletion_vectors, "INLINE_BYTES_MAX", 0)
+    changed.change([row(k, 1) for k in range(5)])
+    manifest = changed.prepare([row(1, 2)])
+    with at_point("commit.start", lambda: foreign_append(changed, row(9, 1))):
+        assert isinstance(changed.query.target().commit(manifest), Conflict)
+    assert not list(changed.lake.folder.glob("*.bin"))
+    changed.query.recover(changed.store)
+    assert len(list(changed.lake.folder.glob("*.bin"))) == 1
+
+
+# merge ----------------------------------------------------------------------------------------------
+
+
+def test_a_new_table_has_deletion_vectors_unless_the_query_rewrites_files(changed: Changed) -> None:
+    changed.change([row(k, 1) for k in range(5)])
+    changed.change([row(1, 2)])
+    assert len(changed.vectors()) == 1
+    other = Changed(changed.folder / "other", changed.store, {"merge": "on-write"})
+    other.change([row(k, 1) for k in range(5)])
+    other.change([row(1, 2)])
+    assert not other.vectors()
+    assert "deletionVectors" not in (other.lake.load().protocol().reader_features or ())
+    for one in (changed, other):
+        one.check()
+
+
+def test_a_table_without_vectors_gets_them_only_with_the_option(changed: Changed) -> None:
+    changed.lake.create(ROWS.remove(ROWS.get_field_index("op")))
+    foreign_append(changed, *[row(k, 1) for k in range(5)])
+    changed.change([row(1, 2)])
+    assert changed.lake.load().protocol().min_reader_version == 1
+    changed.options = {"merge": "on-read"}
+    changed.change([row(2, 2)])
+    assert len(changed.vectors()) == 1
+    changed.check()
+
+
+@pytest.mark.parametrize(
+    ("properties", "problem"),
+    [
+        ({"delta.appendOnly": "true"}, "append-only"),
+        ({"delta.enableChangeDataFeed": "true"}, "change data feed"),
+    ],
+)
+def test_a_table_that_no_row_may_leave_is_refused(
+    changed: Changed, properties: dict[str, str], problem: str
+) -> None:
+    changed.lake.create(ROWS.remove(ROWS.get_field_index("op")), properties)
+    with pytest.raises(TableNotSupportedError, match=problem):
+        changed.change([row(1, 1)])
+
+
+def test_a_log_that_only_the_library_reaches_is_refused(
+    changed: Changed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.committers.delta.changes.open_log_files", lambda *_: None)
+    with pytest.raises(ConfigurationError, match="writeMode=upsert cannot write the log"):
+        changed.change([row(1, 1)])
+
+
+# Compaction -----------------------------------------------------------------------------------------
+
+
+def test_files_with_many_deleted_rows_are_rewritten_and_no_row_comes_back(changed: Changed) -> None:
+    changed.change([row(k, 1) for k in range(20)])
+    changed.change([row(k, 2, "d") for k in range(5)])
+    assert changed.compact(small_file_bytes=0) == "compacted 1 files into 1"
+    assert not changed.vectors()
+    changed.check()
+    changed.change([row(7, 3, "d")])
+    assert changed.compact(small_file_bytes=0) == ""
+    changed.check()
+
+
+def test_a_compaction_gives_way_to_rows_that_are_deleted_meanwhile(changed: Changed) -> None:
+    changed.change([row(k, 1) for k in range(20)])
+    changed.change([row(k, 2, "d") for k in range(5)])
+    uri, rewritten = str(changed.lake.path), []
+    table = DeltaCompactableTable(uri, {}, changed.query.query_id, serialize)
+    target = changed.query.sink().open_table()
+    assert isinstance(target, DeltaTarget)
+    rewrite = TableFileRewriter(
+        changed.query.query_id, target.rewrite_config, GroupRewriter(InlineExecutor())
+    )
+
+    def rewrite_slowly(content: LakeManifest, *args: Any) -> Sequence[Rewritten]:
+        rewritten.extend(rewrite(content, *args))
+        changed.change([row(9, 3, "d")])
+        return rewritten
+
+    done = Compaction(
+        table, rewrite_slowly, CompactionPolicy(2**27, small_file_bytes=0), sleep=lambda _: None
+    ).run()
+    assert (done.sources, done.given_up) == (0, "other writers have removed or changed the same files")
+    assert rewritten
+    changed.check()
+
+
+# Clean-up -------------------------------------------------------------------------------------------
+
+
+def test_clean_up_keeps_vectors_that_a_version_names_and_deletes_others(
+    changed: Changed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletion_vectors, "INLINE_BYTES_MAX", 0)
+    changed.options = {"tableProperties": json.dumps({"delta.checkpointInterval": "2"})}
+    for number in range(4):
+        changed.change([row(k, number) for k in range(number, number + 3)])
+    folder = changed.lake.folder
+    vectors = {path.name for path in folder.glob("*.bin")}
+    orphan = Path(vector_path(NewVectors("q1", 2)._id and _place_of("q1", 2)))
+    (folder / orphan.name).write_bytes(b"\1")
+    stored = StoredDelta(str(changed.lake.path), {})
+    table = stored.cleanable(changed.store)
+    assert vectors <= set().union(*table.names())
+    parse = stored.name_parser([changed.query.stream])
+    later = datetime.now(timezone.utc) + timedelta(days=1)
+    found = {file.path: classify(file, parse(file.path), {"q1": 3}, later) for file in table.files()}
+    assert found[orphan.name] is FileStatus.UNNEEDED
+    assert parse("deletion_vector_0b1e7a3c-9f55-4b44-8f22-3c9b8f6f2a11.bin") is None
+
+
+def _place_of(query_id: str, batch_id: int) -> str:
+    return deletion_vectors._encode85(deletion_vectors.vector_id(query_id, batch_id).bytes)
+
+
+# Vectors --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [[0], [1, 5, 7], list(range(5000)), [3, 2**33, 2**33 + 1]])
+def test_a_vector_is_read_as_it_was_written(rows: list[int]) -> None:
+    vectors = NewVectors("q1", 7)
+    small, other = vectors.add(pa.array(rows, pa.int64())), vectors.add(pa.array([9] * 1, pa.int64()))
+    files = dict([vectors.file] if vectors.file else [])
+    for vector, expected in ((small, rows), (other, [9])):
+        again = DeletionVector.of(json.loads(json.dumps(vector.to_action())))
+        assert read_vector(again, lambda path: files[path], "t").to_pylist() == expected
+    for name in files:
+        named = parse_vector_name(name, ["q0", "q1"])
+        assert named is not None
+        assert (named.query_id, named.batch_id) == ("q1", 7)
+
+
+@pytest.mark.parametrize("change", ["checksum", "size", "rows", "magic", "text", "type"])
+def test_a_damaged_vector_is_refused(change: str) -> None:
+    vectors = NewVectors("q1", 7)
+    vector = vectors.add(pa.array(range(0, 5000, 3), pa.int64()))
+    assert vectors.file is not None
+    _, content = vectors.file
+    action = vector.to_action()
+    if change == "checksum":
+        content = content[:40] + bytes([content[40] ^ 1]) + content[41:]
+    elif change == "size":
+        action["sizeInBytes"] += 1
+    elif change == "rows":
+        action["cardinality"] += 1
+    elif change == "magic":
+        action = {**action, "storageType": "i", "pathOrInlineDv": "0" * 20, "sizeInBytes": 16}
+    elif change == "text":
+        action = {**action, "storageType": "i", "pathOrInlineDv": "~~~~~"}
+    else:
+        action = {**action, "storageType": "p", "pathOrInlineDv": "/tmp/vector.bin"}
+    with pytest.raises(TableNotSupportedError, match="deletion vector"):
+        read_vector(DeletionVector.of(action), lambda _: content, "t")
+
+
+def test_bounds_that_deleted_rows_have_are_marked_as_loose(changed: Changed) -> None:
+    """`tightBounds` of the Delta protocol: readers must not take them for the bounds of the rows."""
+    changed.change([row(k, 1) for k in range(5)])
+    changed.change([row(4, 2, "d")])
+    entry = (changed.lake.folder / "_delta_log" / f"{2:020d}.json").read_text()
+    (added,) = [json.loads(line)["add"] for line in entry.splitlines() if '"add"' in line]
+    statistics = json.loads(added["stats"])
+    assert (statistics["tightBounds"], statistics["numRecords"]) == (False, 5)
+
+
+def test_the_library_reads_appends_to_and_deletes_from_a_table_with_vectors(changed: Changed) -> None:
+    changed.change([row(k, 1) for k in range(20)])
+    changed.change([row(k, 2, "d") for k in range(5)])
+    foreign_append(changed, row(100, 1))
+    changed.change([row(100, 2), row(6, 3)])
+    changed.check()
+    table = DeltaTable(str(changed.lake.path))
+    assert pa.table(table.scan()).num_rows == len(changed.rows)
