@@ -119,6 +119,32 @@ def is_uuid(data_type: pa.DataType) -> bool:
     return isinstance(data_type, pa.UuidType)
 
 
+def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows, with strings and binaries in the usual layout.
+
+    The Delta library notes in its files that it had views of them, and Arrow then reads them as views, which
+    few of its functions accept.
+    """
+    fields = [field.with_type(_without_views(field.type)) for field in batch.schema]
+    return batch if fields == list(batch.schema) else batch.cast(pa.schema(fields))
+
+
+def _without_views(data_type: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(data_type):
+        return pa.string()
+    if pa.types.is_binary_view(data_type):
+        return pa.binary()
+    if pa.types.is_struct(data_type):
+        return pa.struct([field.with_type(_without_views(field.type)) for field in data_type])
+    if is_list(data_type):
+        field = data_type.value_field
+        return pa.list_(field.with_type(_without_views(field.type)))
+    if pa.types.is_map(data_type):
+        key, value = data_type.key_field, data_type.item_field
+        return pa.map_(key.with_type(_without_views(key.type)), value.with_type(_without_views(value.type)))
+    return data_type
+
+
 def with_offsets(array: pa.Array) -> pa.Array:
     """The same values, but lists always have offsets.
 

@@ -28,7 +28,7 @@ from ...committers.cleaning.deletion import DeletionGuard
 from ...committers.cleaning.regular_files import open_input
 from ...committers.contract import DataFile
 from ...committers.errors import PenstockError, RetryableError
-from .columns import parquet_width
+from .columns import parquet_width, without_views
 from .data_files import DataFileWriter
 from .file_names import FileNames
 from .objects import objects_of
@@ -259,7 +259,7 @@ def without_rows(batches: Iterable[pa.RecordBatch], deleted: pa.Array) -> Iterat
     for batch in batches:
         numbers = pc.add(row_numbers(batch.num_rows), numeric_scalar(first))
         first += batch.num_rows
-        yield batch.filter(pc.invert(pc.is_in(numbers, value_set=deleted)))
+        yield without_views(batch).filter(pc.invert(pc.is_in(numbers, value_set=deleted)))
 
 
 def _batch_rows(parquet: pq.ParquetFile) -> int:
