@@ -67,7 +67,7 @@ def build(query: PostgresQuery, batch_id: int, *tasks: pa.Table) -> Manifest:
     payloads = []
     for number, rows in enumerate(tasks):
         writer = planned.writers.open(attempt(batch, number, str(next(RUNS))))
-        for some in rows.to_batches(max_chunksize=5):
+        for some in rows.to_batches(max_chunksize=max(5, rows.num_rows // 2)):
             writer.write(some)
         payloads.append(writer.finish())
     return shipped(target.manifest(batch, planned.content, payloads))
