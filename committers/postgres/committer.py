@@ -38,7 +38,7 @@ from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import is_committed
 from ..target import CheckToken
 from ..texts.safe_text import get_logger
-from . import fence, refused_rows
+from . import fence, refused_rows, tombstones
 from .address import PostgresAddress, quoted
 from .changes import RowChanger
 from .connection import (
@@ -121,7 +121,10 @@ class PostgresCommitter:
         with self._server.transaction("Nothing was accepted") as cursor:
             table = load_if_there(cursor, self._address)
             if table is not None:
+                row = fence.read(cursor, self._address, query_id)
                 fence.accept(cursor, self._address, query_id, table.oid)
+                if row is not None:
+                    tombstones.accept(cursor, self._address, row.table_oid, table.oid)
         self._loaded.clear()
 
     def token(self, query_id: str) -> Token | None:

@@ -150,6 +150,25 @@ WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
 """
 
 
+_TABLES = """
+SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND starts_with(c.relname, %s) AND c.relkind = 'r'
+"""
+
+
+def accept(cursor: Cursor, address: PostgresAddress, before: str, now: str) -> None:
+    """Let the deleted keys of a table count for the one that took its place.
+
+    Args:
+        before, now: OIDs of the tables
+    """
+    if before == now:
+        return
+    for (name,) in cursor.execute(_TABLES, (address.schema, name_prefix(address))).fetchall():
+        change = f"UPDATE {qualified(address.schema, name)} SET table_oid = {int(now)}"
+        cursor.execute(f"{change} WHERE table_oid = {int(before)}")
+
+
 def name_prefix(address: PostgresAddress) -> str:
     """The beginning of the names of all tables with deleted keys of one table."""
     return f"{PREFIX}{_hash(address.sql)}_"

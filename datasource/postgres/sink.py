@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ...committers import crash_points
 from ...committers.contract import Batch, Changes, Manifest, Mode, PlannedBatch
-from ...committers.errors import RetryableError, SchemaMismatchError
+from ...committers.errors import RetryableError
 from ...committers.postgres.address import PostgresAddress
 from ...committers.postgres.changes import check_one_row
 from ...committers.postgres.committer import PostgresCommitter
@@ -151,15 +151,11 @@ class PostgresTarget(PostgresCommitter):
         """See `Target`.
 
         Raises:
-            SchemaMismatchError: two different rows of one key could be the last one. The staging tables are
-                dropped.
+            SchemaMismatchError: two different rows of one key could be the last one.
+            RetryableError: the staging tables cannot be read now.
         """
         manifest = manifest_of(batch, content, payloads)
         if isinstance(content.mode, Changes):
-            try:
-                with self._server.transaction("Nothing was committed") as cursor:
-                    check_one_row(cursor, batch, decode(manifest))
-            except SchemaMismatchError:
-                self.discard(payloads)
-                raise
+            with self._server.transaction("Nothing was committed") as cursor:
+                check_one_row(cursor, batch, decode(manifest))
         return manifest

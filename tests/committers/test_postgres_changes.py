@@ -70,7 +70,11 @@ def build(query: PostgresQuery, batch_id: int, *tasks: pa.Table) -> Manifest:
         for some in rows.to_batches(max_chunksize=max(5, rows.num_rows // 2)):
             writer.write(some)
         payloads.append(writer.finish())
-    return shipped(target.manifest(batch, planned.content, payloads))
+    try:
+        return shipped(target.manifest(batch, planned.content, payloads))
+    except SchemaMismatchError:
+        target.discard(payloads)
+        raise
 
 
 def commit(query: PostgresQuery, *manifests: Manifest) -> Any:
@@ -721,6 +725,17 @@ def test_tombstones_of_a_table_that_was_dropped_do_not_count(query: PostgresQuer
     run(late, 0, (1, 4, "a", "u"))
 
     assert names(query) == {1: "a"}
+
+
+def test_tombstones_of_a_table_that_was_restored_and_accepted_count(query: PostgresQuery) -> None:
+    late = query.with_options(**LATE)
+    run(late, 0, (1, 5, None, "d"))
+    query.sql("ALTER TABLE events RENAME TO before; CREATE TABLE events (LIKE before INCLUDING ALL)")
+    target: Any = late.target()
+    target.accept(query.query_id)
+    run(late, 1, (1, 4, "late", "u"))
+
+    assert names(query) == {}
 
 
 def test_a_key_may_become_wider(query: PostgresQuery) -> None:
