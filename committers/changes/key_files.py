@@ -35,7 +35,11 @@ OpenFile: TypeAlias = Callable[[str], "AbstractContextManager[pa.NativeFile]"]
 
 
 def is_key_file(file: DataFile) -> bool:
-    return posixpath.dirname(file.path) == FOLDER
+    return is_key_path(file.path)
+
+
+def is_key_path(path: str) -> bool:
+    return posixpath.dirname(path) == FOLDER
 
 
 def data_files(files: Iterable[DataFile]) -> tuple[DataFile, ...]:

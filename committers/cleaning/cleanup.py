@@ -8,7 +8,8 @@ A file is deleted only if all of these conditions hold:
     ours       its name was made by Penstock, and the store knows its query as a writer of this table
     settled    the table's token and the store are at or past its batch: no driver can commit files of this
                batch any more, however late
-    unlisted   no PREPARED or COMMITTED manifest and no readable version of the table lists it
+    unlisted   no PREPARED or COMMITTED manifest and no readable version of the table lists it, except for
+               key files of a COMMITTED one
     old        it was last modified before the grace period
 
 Age alone is not enough: a task that runs for days closes its first files days before its batch is prepared.
@@ -33,6 +34,7 @@ from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Protocol, TypeVar
 
+from ..changes.key_files import is_key_path
 from ..contract import Manifest, ManifestRecord, ManifestState, StreamKey, Token
 from ..protocol.batch_writes import GIVEN_UP_AFTER, BatchWrite, batch_write_of
 
@@ -239,8 +241,8 @@ class Cleanup:
         for names in self._table.names():
             _drop(left, names)
         batches = {(name.query_id, name.batch_id) for name in parsed.values() if name is not None}
-        for manifest in self._manifests_of(sorted(batches)):
-            _drop(left, self._names(manifest))
+        for names in self._names_of_batches(sorted(batches)):
+            _drop(left, names)
         return list(left.values())
 
     def _id_and_settled(self) -> tuple[str | None, dict[str, int]]:
@@ -264,16 +266,17 @@ class Cleanup:
         for stream in naming:
             # Reading the whole history takes a while, so stop if nothing is left to delete.
             if any(verdict is FileStatus.UNNEEDED for _, verdict in files.values()):
-                yield from map(self._names, self._store.manifests(stream, ManifestState.COMMITTED))
+                yield from map(self._lasting_names, self._store.manifests(stream, ManifestState.COMMITTED))
 
-    def _manifests_of(self, batches: Collection[tuple[str, int]]) -> Iterator[Manifest]:
-        """The current manifests of these batches, and all that are PREPARED now."""
+    def _names_of_batches(self, batches: Collection[tuple[str, int]]) -> Iterator[set[str]]:
+        """The file names listed by the current manifests of these batches, and by all that are PREPARED."""
         for stream in self._naming({query_id for query_id, _ in batches}):
-            yield from self._store.manifests(stream, ManifestState.PREPARED)
+            yield from map(self._names, self._store.manifests(stream, ManifestState.PREPARED))
             for query_id, batch_id in batches:
-                if query_id == stream.query_id and self._holds(stream, batch_id):
+                if query_id == stream.query_id and (state := self._state(stream, batch_id)) is not None:
                     manifest = self._store.manifest(stream, batch_id)
-                    yield from () if manifest is None else (manifest,)
+                    names = self._lasting_names if state is ManifestState.COMMITTED else self._names
+                    yield from () if manifest is None else (names(manifest),)
 
     def _naming(self, query_ids: set[str]) -> list[StreamKey]:
         """The streams whose manifests may list files of the cleaned streams or of these queries: those of the
@@ -282,12 +285,17 @@ class Cleanup:
         queries = query_ids.union(stream.query_id for stream in self._cleaned)
         return [stream for query_id in sorted(queries) for stream in self._store.streams_of(query_id)]
 
-    def _holds(self, stream: StreamKey, batch_id: int) -> bool:
+    def _state(self, stream: StreamKey, batch_id: int) -> ManifestState | None:
+        """None if it was aborted, or is unknown."""
         record = self._store.record(stream, batch_id)
-        return record is not None and record.state is not ManifestState.ABORTED
+        return None if record is None or record.state is ManifestState.ABORTED else record.state
 
     def _names(self, manifest: Manifest) -> set[str]:
         return {posixpath.basename(path) for path in self._paths_of(manifest)}
+
+    def _lasting_names(self, manifest: Manifest) -> set[str]:
+        """Without the key files: only the commit needs them."""
+        return {posixpath.basename(path) for path in self._paths_of(manifest) if not is_key_path(path)}
 
 
 def _batch_write(name: ParsedName, table_id: str | None) -> BatchWrite | None:

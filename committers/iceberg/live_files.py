@@ -84,4 +84,5 @@ def live_files(table: Table, branch: str, cache: ManifestCache = MANIFEST_CACHE)
 
 
 def _entries(live: Live, content: ManifestContent) -> list[ManifestEntry]:
-    return [entry for manifest, some in live if manifest.content is content for entry in some]
+    """Compared by value: for format version 1 the library returns a number."""
+    return [entry for manifest, some in live if manifest.content == content for entry in some]

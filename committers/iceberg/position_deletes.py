@@ -121,14 +121,14 @@ def check_readable(file: DataFile, table: str) -> None:
     Raises:
         TableNotSupportedError: which rows a delete file deletes cannot be found out.
     """
-    if file.content is DataFileContent.EQUALITY_DELETES:
+    if file.content == DataFileContent.EQUALITY_DELETES:
         raise TableNotSupportedError(
             f"{table} has equality deletes, for example {file.file_path}: which of its rows they delete is "
             "only known after reading all of them. Nothing was committed. Rewrite its data files, which "
             "removes them: CALL ... rewrite_data_files(table => '...', options => "
             "map('delete-file-threshold', '1')), and let its other writers write position deletes."
         )
-    if file.content is not DataFileContent.POSITION_DELETES or file.file_format is not FileFormat.PARQUET:
+    if file.content != DataFileContent.POSITION_DELETES or file.file_format is not FileFormat.PARQUET:
         raise TableNotSupportedError(
             f"{table} has deletes that Penstock cannot read: {file.file_path} ({file.file_format.value}). "
             "Nothing was committed. Rewrite its data files, which removes them: CALL ... "

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from deltalake import DeltaTable
 from tests.support.lakes import DeltaLake
 
 from penstock.committers.cleaning.cleanup import FileStatus, classify
-from penstock.committers.contract import Conflict, Manifest
+from penstock.committers.contract import Conflict, DataFile, Manifest
 from penstock.committers.delta import deletion_vectors
 from penstock.committers.delta.active_files import active_files
 from penstock.committers.delta.compaction import DeltaCompactableTable
@@ -235,13 +236,17 @@ def test_after_a_conflict_only_new_files_are_searched(
 ) -> None:
     changed.change([row(k, 1) for k in range(5)])
     manifest = changed.prepare([row(1, 2), row(9, 2)])
-    target, opened = changed.query.target(), []
+    target = changed.query.target()
+    opened: list[object] = []
     with at_point("commit.start", lambda: foreign_append(changed, row(9, 1))):
         assert isinstance(target.commit(manifest), Conflict)
     real = pq.ParquetFile
-    monkeypatch.setattr(
-        pq, "ParquetFile", lambda source, **more: opened.append(source) or real(source, **more)
-    )
+
+    def opening(source: object, **more: Any) -> pq.ParquetFile:
+        opened.append(source)
+        return real(source, **more)
+
+    monkeypatch.setattr(pq, "ParquetFile", opening)
     target.commit(manifest)
     monkeypatch.undo()
     changed.expect([row(1, 2), row(9, 2)])
@@ -327,7 +332,8 @@ def test_files_with_many_deleted_rows_are_rewritten_and_no_row_comes_back(change
 def test_a_compaction_gives_way_to_rows_that_are_deleted_meanwhile(changed: Changed) -> None:
     changed.change([row(k, 1) for k in range(20)])
     changed.change([row(k, 2, "d") for k in range(5)])
-    uri, rewritten = str(changed.lake.path), []
+    uri = str(changed.lake.path)
+    rewritten: list[Rewritten] = []
     table = DeltaCompactableTable(uri, {}, changed.query.query_id, serialize)
     target = changed.query.sink().open_table()
     assert isinstance(target, DeltaTarget)
@@ -335,8 +341,13 @@ def test_a_compaction_gives_way_to_rows_that_are_deleted_meanwhile(changed: Chan
         changed.query.query_id, target.rewrite_config, GroupRewriter(InlineExecutor())
     )
 
-    def rewrite_slowly(content: LakeManifest, *args: Any) -> Sequence[Rewritten]:
-        rewritten.extend(rewrite(content, *args))
+    def rewrite_slowly(
+        content: LakeManifest,
+        groups: Sequence[tuple[DataFile, ...]],
+        batch_id: int,
+        deleted: Mapping[str, pa.Array] = MappingProxyType({}),
+    ) -> Sequence[Rewritten]:
+        rewritten.extend(rewrite(content, groups, batch_id, deleted))
         changed.change([row(9, 3, "d")])
         return rewritten
 
@@ -360,7 +371,7 @@ def test_clean_up_keeps_vectors_that_a_version_names_and_deletes_others(
         changed.change([row(k, number) for k in range(number, number + 3)])
     folder = changed.lake.folder
     vectors = {path.name for path in folder.glob("*.bin")}
-    orphan = Path(vector_path(NewVectors("q1", 2)._id and _place_of("q1", 2)))
+    orphan = Path(vector_path(_place_of("q1", 2)))
     (folder / orphan.name).write_bytes(b"\1")
     stored = StoredDelta(str(changed.lake.path), {})
     table = stored.cleanable(changed.store)

@@ -11,6 +11,7 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import duckdb
 import pyarrow as pa
@@ -21,19 +22,30 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.types import LongType, StringType
+from tests.support.foreign_iceberg import load as load_foreign
 from tests.support.lakes import IcebergLake
 from tests.support.readers import duckdb_with_iceberg
 
+from penstock.committers.cleaning.cleanup import Cleanup
 from penstock.committers.contract import AlreadyCommitted, Committed, Conflict, Manifest
-from penstock.committers.deliveries.contract import Mergeable
+from penstock.committers.errors import SchemaMismatchError, TableNotSupportedError
+from penstock.committers.file_tables.compaction import Compacted, Compaction, CompactionPolicy
+from penstock.committers.iceberg.cleanup import IcebergCleanableTable
+from penstock.committers.iceberg.compaction import IcebergCompactableTable
+from penstock.committers.iceberg.expiry import ExpiryPolicy, SnapshotExpiry
 from penstock.committers.iceberg.library.changed_files import MergingChangeFiles
 from penstock.committers.iceberg.library.snapshots import UncopiedTransaction
 from penstock.committers.iceberg.live_files import ManifestCache, live_files
 from penstock.committers.iceberg.position_deletes import PATH_ID, POSITION_ID
 from penstock.committers.store.sql import SqlManifestStore, open_store_in_memory
+from penstock.datasource.destinations import paths_of
 from penstock.datasource.iceberg.sink import DESTINATION
+from penstock.delivery.compaction import TableFileRewriter
+from penstock.delivery.rewriting import GroupRewriter, InlineExecutor
 from penstock.testing.conformance.query import Query
 from penstock.testing.faults import at_point, crash_at, lossy
+from penstock.writers.parquet.file_names import parse_file_name
 
 DAY = datetime(2026, 5, 1, tzinfo=timezone.utc)
 ROWS = pa.schema(
@@ -140,6 +152,25 @@ class Changed:
         foreign_deletes(self.table(), numbers)
         self.rows = [one for one in self.rows if one["k"] not in numbers]
 
+    def compactable(self) -> IcebergCompactableTable:
+        sink = self.query.sink()
+        return IcebergCompactableTable(sink.catalog, sink.address, self.query.query_id)
+
+    def compact(self, table: IcebergCompactableTable | None = None, files_min: int = 100) -> Compacted:
+        rewriter = TableFileRewriter(
+            self.query.query_id,
+            lambda content: self.query.sink().open_table().rewrite_config(content),
+            GroupRewriter(InlineExecutor()),
+        )
+        policy = CompactionPolicy(128 * 1024**2, 96 * 1024**2, files_min)
+        return Compaction(table or self.compactable(), rewriter, policy, sleep=lambda _: None).run()
+
+    def clean_up(self) -> int:
+        table = IcebergCleanableTable(self.table, self.query.stream.table_uri, "main", self.store.expiries)
+        streams = [stream.key for stream in self.store.streams()]
+        cleanup = Cleanup(self.store, table, streams, parse_file_name, paths_of)
+        return sum(cleanup.delete(cleanup.find(datetime.now(timezone.utc), timedelta(0))))
+
     # What it has --------------------------------------------------------------------------------------
 
     def check(self) -> None:
@@ -166,7 +197,7 @@ class Changed:
 
     def stored(self, word: str = "") -> set[str]:
         """Base names of the files in storage."""
-        return {file.name for file in self.lake.data_folder.rglob(f"*{word}*.parquet")}
+        return {file.name for file in self.lake.data_folder.rglob("*.parquet") if word in file.name}
 
     def check_one_delete_file_each(self) -> None:
         paths = [lower_path(file) for file in self.deletes() if lower_path(file)]
@@ -262,7 +293,7 @@ def test_the_table_equals_the_model(tmp_path: Path, store: SqlManifestStore, see
             parts[rng.randrange(3)].append(
                 row(rng.randrange(16), v, op=rng.choice("uuud"), day=rng.randrange(3))
             )
-        event = rng.randrange(7)
+        event = rng.randrange(8)
         if event == 0:
             changed.append(row(rng.randrange(16), -1000 - clock), row(50 + clock, 0))
         elif event == 1:
@@ -273,20 +304,23 @@ def test_the_table_equals_the_model(tmp_path: Path, store: SqlManifestStore, see
             with at_point("commit.start", lambda: changed.append(appended)):  # noqa: B023  called here
                 assert isinstance(changed.query.target().commit(conflict), Conflict)
             changed.query.recover(store)
-            changed.expect(list(chain.from_iterable(parts)))
+            changed.expect([one for part in parts for one in part])
         elif event == 3:
             changed.prepare(*parts)
             with crash_at("commit.landed"):
                 changed.query.recover(store)
             crashed |= changed.stored("keys")
             changed.query.recover(store)
-            changed.expect(list(chain.from_iterable(parts)))
+            changed.expect([one for part in parts for one in part])
+        elif event == 7:
+            changed.compact(files_min=4)
+            changed.change(*parts)
         elif event == 4:
             manifest = changed.prepare(*parts)
             with lossy(SqlCatalog, "commit_table", "response", ConnectionError("lost")):
                 changed.query.target().commit(manifest)
             changed.query.recover(store)
-            changed.expect(list(chain.from_iterable(parts)))
+            changed.expect([one for part in parts for one in part])
         else:
             changed.change(*parts)
         changed.check_one_delete_file_each()
@@ -304,10 +338,359 @@ def test_batches_of_a_delivery_are_merged_by_key(changed: Changed) -> None:
     for number, rows in enumerate(batches, changed.batches):
         manifests.append(query.build(changed.store, query.batch(number), table_of(rows)))
     target = query.sink().open_table()
-    assert isinstance(target, Mergeable)
     merged = target.merge(manifests, None).merging(manifests)
     assert isinstance(target.commit(merged), Committed)
     for rows in batches:
         changed.expect(rows)
     changed.check()
     assert isinstance(query.target().commit(manifests[-1]), AlreadyCommitted)
+
+
+# How rows are masked --------------------------------------------------------------------------------------
+
+
+def test_a_data_file_has_one_delete_file(changed: Changed) -> None:
+    """The second commit replaces it, and removes it in the same snapshot."""
+    changed.change([row(1, 1), row(2, 1)])
+    first, *_ = changed.deletes()
+    changed.change([row(3, 2)])
+    second, *others = changed.deletes()
+    assert not others
+    assert second.record_count == 3
+    assert second.file_path != first.file_path
+    assert second.lower_bounds[PATH_ID] == second.upper_bounds[PATH_ID]
+    summary = changed.lake.head.summary
+    assert summary is not None
+    assert summary["total-position-deletes"] == "3"
+    assert summary["removed-position-delete-files"] == "1"
+    changed.check()
+
+
+def test_rows_of_a_batch_that_lose_are_masked_in_its_own_commit(changed: Changed) -> None:
+    changed.change([row(20, 1), row(21, 1)], [row(20, 2), row(22, 2)])
+    assert [file.record_count for file in changed.deletes()] == [1]
+    changed.check()
+
+
+def test_a_data_file_without_rows_is_removed(changed: Changed) -> None:
+    changed.change([row(number, 1, op="d") for number in range(5)])
+    changed.change([row(number, 2, op="d") for number in range(5, 10)])
+    assert not changed.data()
+    assert not changed.deletes()
+    assert changed.lake.head.summary is not None
+    assert changed.lake.head.summary.operation is Operation.DELETE
+    changed.check()
+
+
+def test_a_batch_of_new_keys_is_an_append(changed: Changed) -> None:
+    """Readers of increments go on."""
+    changed.change([row(number, 1) for number in range(20, 25)])
+    assert changed.lake.head.summary is not None
+    assert changed.lake.head.summary.operation is Operation.APPEND
+    changed.check()
+
+
+def test_delete_files_of_others_count_and_stay(changed: Changed) -> None:
+    """Their rows are not masked again, and the file itself may have rows of other data files."""
+    changed.append(row(30, 0), row(31, 0))
+    changed.delete(1, 2, 30)
+    (foreign,) = changed.deletes()
+    changed.change([row(1, 1), row(3, 1), row(31, 1)])
+    own = [file for file in changed.deletes() if file.file_path != foreign.file_path]
+    assert len(changed.deletes()) == len(own) + 1
+    assert sum(file.record_count for file in own) == 1, "row 3; the file with 31 has no rows left"
+    changed.check()
+
+
+def test_rows_under_an_older_partitioning_are_found(changed: Changed) -> None:
+    with changed.table().update_spec() as update:
+        update.add_identity("s")
+    changed.change([row(1, 1), row(2, 1, op="d")])
+    changed.change([row(1, 2), row(3, 2)])
+    assert {file.spec_id for file in changed.deletes()} == {0}
+    changed.check()
+
+
+def test_columns_are_found_by_their_id(changed: Changed) -> None:
+    """The key was renamed, and another column has its old name."""
+    manifest = changed.prepare([row(1, 1), row(2, 1, op="d")])
+    with changed.table().update_schema() as update:
+        update.rename_column("k", "number")
+    with changed.table().update_schema() as update:
+        update.add_column("k", LongType())
+    assert isinstance(changed.query.target().commit(manifest), Committed)
+    rows = changed.table().scan().to_arrow().select(["number", "v"]).to_pylist()
+    assert sorted(tuple(one.values()) for one in rows) == [(0, 0), (1, 1), *((n, 0) for n in range(3, 10))]
+
+
+def test_a_key_column_that_others_drop_is_an_error(changed: Changed) -> None:
+    manifest = changed.prepare([row(1, 1)])
+    with changed.table().update_schema() as update:
+        update.delete_column("k")
+    with pytest.raises(SchemaMismatchError, match="'k'"):
+        changed.query.target().commit(manifest)
+
+
+def test_keys_in_the_last_positions_of_large_files_are_found(changed: Changed) -> None:
+    changed.change([row(number, 1) for number in range(100, 3000)])
+    changed.change([row(number, 2, op="d") for number in range(2990, 3000)])
+    changed.check()
+
+
+# Which way ------------------------------------------------------------------------------------------------
+
+
+def test_a_table_of_others_is_rewritten_until_the_option_or_a_property_says_otherwise(
+    tmp_path: Path, store: SqlManifestStore
+) -> None:
+    changed = Changed(tmp_path, store)
+    changed.others.run(store, changed.others.batch(0), table_of([row(n, 0) for n in range(9)], TABLE))
+    changed.rows, changed.appended = [row(n, 0) for n in range(9)], 1
+    changed.change([row(1, 1)])
+    assert not changed.deletes()
+    changed.lake.set_properties({"write.merge.mode": "merge-on-read"})
+    changed.change([row(2, 2)])
+    assert len(changed.deletes()) == 1
+    changed.lake.set_properties({"write.merge.mode": "copy-on-write"})
+    changed.change([row(3, 3)])
+    assert len(changed.deletes()) == 1, "readers know delete files already"
+    changed.options["merge"] = "on-write"
+    changed.change([row(4, 4)])
+    assert not changed.deletes(), "its deleted rows went with the file"
+    changed.options["merge"] = "on-read"
+    changed.change([row(5, 5)])
+    assert len(changed.deletes()) == 1
+    changed.check()
+
+
+def test_new_tables_tell_other_writers_to_merge_on_read(changed: Changed, tmp_path: Path) -> None:
+    assert changed.table().properties["write.merge.mode"] == "merge-on-read"
+    other = Changed(tmp_path / "other", changed.store, options={"formatVersion": "1"})
+    other.change([row(1, 0), row(2, 0)])
+    assert "write.merge.mode" not in other.table().properties
+    other.change([row(1, 1)])
+    other.check()
+    other.options["merge"] = "on-read"
+    with pytest.raises(TableNotSupportedError, match="no delete files"):
+        other.change([row(1, 2)])
+
+
+def test_files_are_written_again_with_the_columns_of_the_table(changed: Changed) -> None:
+    """Renamed, widened, dropped and added since; columns that others add while the batch waits keep their
+    values.
+    """
+    changed.options["merge"] = "on-write"
+    with changed.table().update_schema() as update:
+        update.rename_column("s", "text")
+        update.delete_column("d")
+    query = Query(Place({**changed.lake.options, **UPSERT, "keys": "k", "merge": "on-write"}))
+    rows = table_of([row(1, 1)]).rename_columns(["k", "text", "d", "ts", "v", "op"]).drop_columns("d")
+    manifest = query.prepare(changed.store, query.batch(1), rows)
+    with changed.table().update_schema() as update:
+        update.add_column("more", StringType())
+    wider = table_of([row(2, 5)], TABLE).rename_columns(["k", "text", "d", "ts", "v"]).drop_columns("d")
+    wider = (
+        wider.append_column("more", pa.array(["kept"])).append_column("x", pa.array([1])).drop_columns("x")
+    )
+    others = Query(Place(changed.lake.options), "others")
+    others.run(
+        changed.store, others.batch(0), pa.concat_tables([wider, wider.set_column(0, "k", pa.array([1]))])
+    )
+    assert isinstance(query.target().commit(manifest), Committed)
+    location = changed.lake.metadata_location
+    found = (
+        engine().execute(f"SELECT k, text, v, more FROM iceberg_scan('{location}') ORDER BY ALL").fetchall()
+    )
+    assert found == [
+        (0, "s0", 0, None),
+        (1, "s1", 1, None),
+        (2, "s2", 0, None),
+        (2, "s2", 5, "kept"),
+        *((n, f"s{n}", 0, None) for n in range(3, 10)),
+    ]
+
+
+# What is refused ------------------------------------------------------------------------------------------
+
+
+def test_equality_deletes_are_refused_by_name(tmp_path: Path, store: SqlManifestStore) -> None:
+    table = load_foreign("equality_deletes", tmp_path)
+    options = {
+        "warehouse": str(tmp_path),
+        "table": "foreign.equality_deletes",
+        "writeMode": "upsert",
+        "keys": "id",
+    }
+    query = Query(Place(options))
+    schema = table.schema().as_arrow()
+    with pytest.raises(TableNotSupportedError, match="equality deletes"):
+        query.plan(store, query.batch(0), pa.schema([("id", pa.int64()), ("name", pa.string())]))
+    assert schema.names
+
+
+def test_equality_deletes_of_a_commit_in_between_are_refused(changed: Changed) -> None:
+    manifest = changed.prepare([row(1, 1)])
+    foreign_deletes(changed.table(), [1], content=2)
+    before = changed.stored()
+    with pytest.raises(TableNotSupportedError, match="equality deletes"):
+        changed.query.target().commit(manifest)
+    assert changed.stored() == before
+
+
+# Conflicts ------------------------------------------------------------------------------------------------
+
+
+def test_a_conflict_leaves_no_file_and_is_searched_for_new_files_only(changed: Changed) -> None:
+    manifest = changed.prepare([row(1, 1), row(2, 1, op="d")])
+    target, before = changed.query.target(), changed.stored("deletes")
+    with at_point("commit.start", lambda: changed.append(row(1, 0), row(2, 0))):
+        assert isinstance(target.commit(manifest), Conflict)
+    assert changed.stored("deletes") == before
+    read: list[str] = []
+    real = pq.ParquetFile.__init__
+    with mock.patch.object(
+        pq.ParquetFile, "__init__", lambda *args, **kw: read.append("x") or real(*args, **kw)
+    ):
+        assert isinstance(target.commit(manifest), Committed)
+    assert len(read) == 1, "the file that was appended"
+    changed.expect([row(1, 1), row(2, 1, op="d")])
+    changed.check()
+
+
+def test_an_unknown_outcome_keeps_every_file(changed: Changed) -> None:
+    """The request may be executed later: its delete files must be there."""
+    manifest = changed.prepare([row(1, 1)])
+    target = changed.query.target()
+    with (
+        mock.patch.object(type(target._catalog), "is_embedded", False),
+        mock.patch.object(SqlCatalog, "commit_table", side_effect=ConnectionError("lost")),
+        pytest.raises(Exception, match="lost"),
+    ):
+        target.commit(manifest)
+    assert len(changed.stored("deletes")) == 1
+    assert changed.stored("keys")
+
+
+@pytest.mark.parametrize("other", ["compacts", "deletes", "upserts"])
+def test_what_others_commit_in_between_is_not_lost(changed: Changed, other: str) -> None:
+    manifest = changed.prepare([row(1, 1), row(2, 1, op="d"), row(3, 1)])
+    twin = Changed(changed.folder, changed.store, rows=changed.rows)
+
+    def act() -> None:
+        if other == "compacts":
+            changed.lake.compact()
+        elif other == "deletes":
+            changed.delete(3, 4)
+        else:
+            upsert = Query(twin.query.harness, "twin")
+            upsert.run(changed.store, upsert.batch(0), table_of([row(3, 9), row(5, 9)]))
+            twin.expect([row(3, 9), row(5, 9)])
+            changed.rows = twin.rows
+
+    target = changed.query.target()
+    with at_point("commit.start", act):
+        assert isinstance(target.commit(manifest), Conflict)
+    assert isinstance(target.commit(manifest), Committed)
+    changed.expect([row(1, 1), row(2, 1, op="d"), row(3, 1)])
+    changed.check()
+
+
+# Maintenance ----------------------------------------------------------------------------------------------
+
+
+def test_compaction_drops_deleted_rows_and_their_delete_files(changed: Changed) -> None:
+    changed.change([row(1, 1), row(2, 1), row(3, 1)])
+    assert len(changed.deletes()) == 1
+    assert changed.compact().sources == 1, "the new file has no deleted rows"
+    assert not changed.deletes()
+    changed.check()
+    assert changed.compact().sources == 0
+
+
+def test_a_few_deleted_rows_are_left_until_there_are_many(changed: Changed) -> None:
+    changed.change([row(1, 1), row(2, 1)])
+    assert changed.compact().sources == 0
+    changed.change([row(3, 2)])
+    assert changed.compact().sources == 1
+    changed.check()
+
+
+def test_compaction_of_small_files_drops_their_deleted_rows(changed: Changed) -> None:
+    for number in range(4):
+        changed.change([row(number, number + 1)])
+    changed.delete(8)
+    assert changed.compact(files_min=4).sources >= 4
+    changed.check()
+
+
+@pytest.mark.parametrize("other", ["we", "others"])
+def test_rows_that_are_deleted_during_a_compaction_do_not_come_back(changed: Changed, other: str) -> None:
+    changed.change([row(1, 1), row(2, 1), row(3, 1)])
+    table, replace, left = changed.compactable(), None, [True]
+    replace = table.replace
+
+    def replace_after(*args: Any) -> Any:
+        if left:
+            left.pop()
+            changed.change([row(4, 2, op="d")]) if other == "we" else changed.delete(4)
+        return replace(*args)
+
+    table.replace = replace_after  # type: ignore[method-assign]
+    assert changed.compact(table).sources == 0
+    changed.check()
+    assert changed.compact().sources == 1
+    changed.check()
+
+
+def test_a_commit_after_the_check_of_a_compaction_is_a_conflict(changed: Changed) -> None:
+    changed.change([row(1, 1), row(2, 1), row(3, 1)])
+    real, left = SqlCatalog.commit_table, [True]
+
+    def commit(catalog: SqlCatalog, *args: Any) -> Any:
+        if left:
+            left.pop()
+            changed.delete(4)
+        return real(catalog, *args)
+
+    with mock.patch.object(SqlCatalog, "commit_table", commit):
+        compacted = changed.compact()
+    assert (compacted.sources, compacted.conflicts) == (0, 1)
+    changed.check()
+
+
+def test_clean_up_keeps_delete_files_and_finds_orphans(changed: Changed) -> None:
+    """A replaced delete file stays as long as a snapshot needs it."""
+    changed.change([row(1, 1)])
+    changed.change([row(2, 2)])
+    assert changed.clean_up() == 0
+    manifest = changed.prepare([row(3, 3)])
+    with crash_at("commit.start"):
+        changed.query.target().commit(manifest)
+    assert len(changed.stored("deletes")) == 3
+    assert changed.clean_up() == 0, "the batch may still be committed"
+    with crash_at("commit.landed"):
+        changed.query.recover(changed.store)
+    changed.query.recover(changed.store)
+    changed.expect([row(3, 3)])
+    assert changed.stored("keys")
+    assert changed.clean_up() == 2, "the delete file of the crashed attempt, and the key file"
+    assert not changed.stored("keys")
+    changed.check()
+
+
+def test_expiry_deletes_replaced_delete_files(changed: Changed) -> None:
+    changed.change([row(1, 1)])
+    changed.change([row(2, 2)])
+    changed.change([row(3, 3)])
+    assert len(changed.stored("deletes")) == 3
+    expiry = SnapshotExpiry(
+        changed.table,
+        changed.store.expiries,
+        changed.query.stream.table_uri,
+        ExpiryPolicy(1, 0),
+        now=lambda: datetime.now(timezone.utc) + timedelta(seconds=1),
+    )
+    expiry.run()
+    expiry.run()
+    assert len(changed.stored("deletes")) == 1
+    changed.check()

@@ -102,7 +102,7 @@ class ChangeFiles(_SnapshotProducer["ChangeFiles"]):
 
     def _removed_entries(self, content: ManifestContent) -> Iterator[ManifestEntry]:
         for manifest, entries in self._live:
-            if manifest.content is content:
+            if manifest.content == content:
                 for entry in entries:
                     if self._is_removed(entry):
                         yield _with_status(entry, ManifestEntryStatus.DELETED, self._snapshot_id)
@@ -128,7 +128,7 @@ class ChangeFiles(_SnapshotProducer["ChangeFiles"]):
             yield manifest
         elif stay:
             spec = self.spec(manifest.partition_spec_id)
-            is_delete = manifest.content is ManifestContent.DELETES
+            is_delete = manifest.content == ManifestContent.DELETES
             with (
                 self.new_delete_manifest_writer(spec)
                 if is_delete
@@ -191,7 +191,7 @@ class MergingChangeFiles(ChangeFiles):
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         deletes, data = list(self._delete_manifests()), list[ManifestFile]()
         for manifest in manifests:
-            (deletes if manifest.content is ManifestContent.DELETES else data).append(manifest)
+            (deletes if manifest.content == ManifestContent.DELETES else data).append(manifest)
         return [*self._merged(data, self), *self._merged(deletes, _DeleteManifests(self))]
 
     def _merged(self, manifests: list[ManifestFile], producer: Any) -> Sequence[ManifestFile]:
