@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest import mock
