@@ -12,7 +12,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from ..contract import DataFile, Manifest
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, TableNotSupportedError
 from ..file_tables.manifest import LakeManifest
 
 
@@ -41,6 +41,15 @@ class RewriteFiles(Protocol):
             PenstockError: a file is damaged.
         """
         ...
+
+
+def only_on_read(manifest: Manifest) -> TableNotSupportedError:
+    """Return the error for a table that shares its files with another one, which would lose the new ones."""
+    return TableNotSupportedError(
+        f"The table of {manifest.batch.stream} shares its files with another one, so changes cannot write "
+        f"them again. Batch {manifest.batch.batch_id} was not committed. Let its rows be masked, with "
+        "merge=on-read, for which its readers must know deletion vectors and position deletes."
+    )
 
 
 def cannot_rewrite(manifest: Manifest) -> ConfigurationError:

@@ -66,10 +66,11 @@ class Tombstones:
         self._batch = batch
         self._changes = changes
         self._now = now
-        columns = json.dumps([changes.keys, changes.order_by])
-        name = f"tombstones-{hashlib.sha256(columns.encode()).hexdigest()[:12]}"
+        # with the table, since two tables may have their files in one place
+        compared = json.dumps([batch.stream.table_uri, changes.keys, changes.order_by])
+        name = f"tombstones-{hashlib.sha256(compared.encode()).hexdigest()[:16]}"
         self._folder = posixpath.join(FOLDER, name)
-        self._index = _index_of(f"{batch.stream.table_uri} {name}")
+        self._index = _index_of(name)
 
     def late_keys(self, keys: Keys) -> pa.Array:
         """Return the numbers of the keys that were deleted by something newer (int64).

@@ -22,13 +22,14 @@ from ..arrow_values import string_array
 from ..changes.key_files import WrittenKeys, data_files, key_files, read_keys
 from ..changes.last_changes import last_changes
 from ..changes.masked_rows import KeySearch, MaskedRows, SearchedFile, has_bounds
-from ..changes.rewriting import MaskedFile, RewriteFiles, cannot_rewrite
+from ..changes.rewriting import MaskedFile, RewriteFiles, cannot_rewrite, only_on_read
 from ..changes.tombstones import Tombstones
 from ..contract import Changes, DataFile, Manifest, Mode
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, ConfigurationError, PenstockError
 from ..file_tables.files import TableFiles
 from ..file_tables.manifest import LakeManifest
+from ..file_tables.shared_files import shared_with
 from .active_files import active_files
 from .deletion_vectors import NewVectors, read_vector
 from .library import in_short
@@ -97,6 +98,8 @@ class DeltaChanges:
         masked = self._masked_rows(schema, active, vectors)
         if self._changes.merge != "on-write" and has_vectors(table.metadata().configuration):
             return self._with_vectors(active, vectors, masked, now_ms)
+        if shared_with(table.metadata().configuration) is not None:
+            raise only_on_read(self.manifest)
         return self._rewritten(active, vectors, masked, now_ms)
 
     def discard(self, attempt: FileActions) -> None:
@@ -104,10 +107,13 @@ class DeltaChanges:
         with suppress(PenstockError):
             self._files.delete(attempt.written)
 
-    def clean_up(self) -> None:
-        """Delete the key files of the batch after its commit, and old tombstones. The rest is done later."""
-        with suppress(PenstockError):
-            self._files.delete([file.path for file in key_files(self._content.files)])
+    def clean_up(self, table: TableSnapshot) -> None:
+        """Delete the key files of the batch after its commit, and old tombstones. The rest is done later, and
+        so are key files that another table may still need.
+        """
+        if shared_with(table.metadata().configuration) is None:
+            with suppress(PenstockError):
+                self._files.delete([file.path for file in key_files(self._content.files)])
         if self._tombstones is not None:
             self._tombstones.prune()
 

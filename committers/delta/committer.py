@@ -331,12 +331,12 @@ class DeltaTableCommitter:
                 if isinstance(outcome, Conflict):
                     changes.discard(actions)
                 else:
-                    changes.clean_up()
+                    changes.clean_up(table)
             return outcome
         crash_points.reach("commit.landed", batch.batch_id)
         self._writer.write_log_checkpoint(table, content)
         if changes is not None:
-            changes.clean_up()
+            changes.clean_up(table)
         return Committed(version)
 
     def _changes_of(self, manifest: Manifest, content: LakeManifest) -> DeltaChanges | None:

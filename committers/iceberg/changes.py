@@ -39,14 +39,15 @@ from pyiceberg.types import (
 )
 
 from ..arrow_values import null_scalar, numeric_array, string_array
-from ..changes.key_files import WrittenKeys, data_files, key_files, read_keys
+from ..changes.key_files import FOLDER, WrittenKeys, data_files, key_files, read_keys
 from ..changes.last_changes import last_changes
 from ..changes.masked_rows import KeySearch, MaskedRows, SearchedFile, has_bounds
-from ..changes.rewriting import MaskedFile, RewriteFiles, cannot_rewrite
+from ..changes.rewriting import MaskedFile, RewriteFiles, cannot_rewrite, only_on_read
 from ..changes.tombstones import Tombstones
 from ..contract import Batch, Changes, DataFile, Manifest, Mode
 from ..errors import PenstockError, SchemaMismatchError, TableNotSupportedError
 from ..file_tables.manifest import LakeManifest
+from ..file_tables.shared_files import shared_with
 from .arrow import arrow_type
 from .checks import DELETES_FORMAT_VERSION
 from .data_files import iceberg_data_files, partition_strings
@@ -117,6 +118,7 @@ class IcebergChanges:
         self._written: list[WrittenKeys] | None = None
         self._types: dict[str, pa.DataType] = {}
         self._search: KeySearch | None = None
+        self._is_shared = False
         self._tombstones = Tombstones.of(self._files, manifest.batch, content.mode)
         self._deleted_rows = DeletedRows(self._open)
 
@@ -133,6 +135,7 @@ class IcebergChanges:
             RetryableError: the storage cannot be reached now.
             PenstockError: a file is damaged.
         """
+        self._is_shared = shared_with(table.properties) is not None
         deletes = DeleteFiles(live.deletes, self._table_name)
         _check_parquet(live, self._table_name)
         masked = self._masked_rows(table, live, deletes)
@@ -148,8 +151,11 @@ class IcebergChanges:
         self._delete(attempt.written)
 
     def clean_up(self) -> None:
-        """Delete the key files of the batch after its commit, and old tombstones. The rest is done later."""
-        self._delete([file.path for file in key_files(self._content.files)])
+        """Delete the key files of the batch after its commit, and old tombstones. The rest is done later, and
+        so are key files that another table may still need.
+        """
+        if not self._is_shared:
+            self._delete([file.path for file in key_files(self._content.files)])
         if self._tombstones is not None:
             self._tombstones.prune()
 
@@ -278,6 +284,8 @@ class IcebergChanges:
         if self._name_deletes is None:
             raise cannot_rewrite(self.manifest)
         paths = [path for path, _ in zip(self._name_deletes(self.manifest.batch), deleted, strict=False)]
+        if self._is_shared:  # a vacuum of the other table must not see them
+            paths = [f"{FOLDER}/{path}" for path in paths]
 
         def write(path: str, of: tuple[IcebergDataFile, pa.Array]) -> IcebergDataFile:
             file, rows = of
@@ -310,6 +318,8 @@ class IcebergChanges:
             touched.append(MaskedFile(self._own_file(table, entry.data_file), union([before, rows])))
         masked_new = [path for path in self._new if self._located(path) in masked.in_new]
         touched += [MaskedFile(self._new[path], masked.in_new[self._located(path)]) for path in masked_new]
+        if touched and self._is_shared:
+            raise only_on_read(self.manifest)
         files = self._written_again(table, schema, touched) if touched else ()
         kept = [file for path, file in self._new.items() if path not in masked_new]
         written = tuple([file.path for file in files])

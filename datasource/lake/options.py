@@ -8,6 +8,7 @@ from typing import Any
 
 from ..delta.options import parse_path
 from ..iceberg.options import table_name
+from ..options.changes import FileChangeOptions, problems_of_changes
 from ..options.declaring import optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions, partition_columns
 from ..options.parsing import text
@@ -61,7 +62,7 @@ def _formats(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LakeOptions(FileTableOptions):
+class LakeOptions(FileChangeOptions, FileTableOptions):
     """Options of `penstock.lake`. Those of file tables are for both tables."""
 
     formats: tuple[str, ...] | None = optional(
@@ -146,7 +147,21 @@ class LakeOptions(FileTableOptions):
 
 
 def _problems(values: Mapping[str, Any]) -> list[str]:
-    return _missing(values) + _problems_of_targets(values.get("target_options", {}))
+    return [
+        *_missing(values),
+        *problems_of_changes(values),
+        *_problems_of_merge(values),
+        *_problems_of_targets(values.get("target_options", {})),
+    ]
+
+
+def _problems_of_merge(values: Mapping[str, Any]) -> list[str]:
+    if values.get("merge") != "on-write":
+        return []
+    return [
+        "merge=on-write: files that are written again would belong to one of the tables. Leave the option "
+        "out, or give merge=on-read for tables that exist."
+    ]
 
 
 def _missing(values: Mapping[str, Any]) -> list[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...committers.contract import PlannedBatch, TaskWriterFactory
 from ...committers.errors import ConfigurationError
 from ...writers.bad_rows import with_bad_rows
+from ...writers.changes.change_files import ChangeFilesConfig
 from ...writers.delta.filesystem import open_filesystem
 from ...writers.parquet.write_config import WriteConfig
 from ...writers.parts import PartWriters
@@ -84,9 +85,13 @@ class SharedFiles:
         delta, iceberg = (
             planned[name].writers if name in planned else writers_of(name) for name in ("delta", "iceberg")
         )
-        assert isinstance(delta, WriteConfig), "the plan of a file table"
-        assert isinstance(iceberg, WriteConfig), "the plan of a file table"
-        joined = self.pair.write_config(delta, iceberg)
+        joined: TaskWriterFactory[Any]
+        if isinstance(delta, ChangeFilesConfig) and isinstance(iceberg, ChangeFilesConfig):
+            joined = replace(delta, data=self.pair.write_config(delta.data, iceberg.data))
+        else:
+            assert isinstance(delta, WriteConfig), "the plan of a file table"
+            assert isinstance(iceberg, WriteConfig), "the plan of a file table"
+            joined = self.pair.write_config(delta, iceberg)
         bad_rows = targets["delta"].options.bad_rows  # a bad row of one table is one of both
         part = PartWriters(", ".join(planned), with_bad_rows(joined, bad_rows))
         return (part,), dict.fromkeys(planned, 0)

@@ -6,10 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Batch, DataFiles, Manifest, Mode
+from ...committers.contract import Batch, Changes, DataFiles, Manifest, Mode
+from ...committers.delta.changes import has_vectors
+from ...committers.errors import TableNotSupportedError
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...committers.file_tables.shared_files import SHARES_PROPERTY
+from ...committers.iceberg.changes import is_on_read
 from ...writers.lake.table_format import files_of_delta, files_of_iceberg
+from ..changes.planning import plan_changes
 from ..delta.sink import DeltaSink, DeltaTarget
 from ..iceberg.sink import IcebergSink, IcebergTarget
 from .pair import TablePair
@@ -31,8 +35,11 @@ class LakeDeltaTarget(DeltaTarget):
         self._partner = pair.name_of_iceberg
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
-        self._pair.check(rows)
-        return super().plan_batch(rows, mode, batch_id)
+        self._pair.check(rows if not isinstance(mode, Changes) else plan_changes(rows, mode).columns)
+        planned = super().plan_batch(rows, mode, batch_id)
+        if isinstance(mode, Changes) and not has_vectors(self._properties()):
+            raise _not_on_read(self._pair.delta.table_uri)
+        return planned
 
     def manifest(self, batch: Batch, content: LakeManifest, payloads: Sequence[DataFiles]) -> Manifest:
         return super().manifest(batch, content, [files_of_delta(files) for files in payloads])
@@ -56,8 +63,12 @@ class LakeIcebergTarget(IcebergTarget):
         self._partner = pair.name_of_delta
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
-        self._pair.check(rows)
-        return super().plan_batch(rows, mode, batch_id)
+        self._pair.check(rows if not isinstance(mode, Changes) else plan_changes(rows, mode).columns)
+        planned, table = super().plan_batch(rows, mode, batch_id), self._load_table()
+        assert table is not None, "it was just planned"
+        if isinstance(mode, Changes) and not is_on_read(mode, table.metadata, has_deletes=False):
+            raise _not_on_read(self._pair.iceberg.table_uri)
+        return planned
 
     def manifest(self, batch: Batch, content: LakeManifest, payloads: Sequence[DataFiles]) -> Manifest:
         return super().manifest(batch, content, [files_of_iceberg(files) for files in payloads])
@@ -65,6 +76,14 @@ class LakeIcebergTarget(IcebergTarget):
     def discard(self, payloads: Iterable[DataFiles]) -> int:
         """Delete the files through the Delta table: they are not below the location of this one."""
         return LakeDeltaTarget(self._pair).discard(payloads)
+
+
+def _not_on_read(table_uri: str) -> TableNotSupportedError:
+    return TableNotSupportedError(
+        f"The table {table_uri} has no masked rows, and files that changes write again would belong to one "
+        "of the two tables. Nothing was written. Give merge=on-read, if all readers of both tables know "
+        "deletion vectors and position deletes."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,11 @@ def problems_of_changes(values: Mapping[str, Any]) -> list[str]:
     dropped = {name.lower() for name in values.get("drop_columns", ())}
     if not keys:
         problems.append('keys is missing: give the columns that identify a row, .option("keys", "id").')
+    if "route_by" in values:
+        problems.append(
+            "writeMode=upsert with routeBy is not supported: the batches of a delivery are written together. "
+            "Start a query for each table, or append the changes."
+        )
     if lost := [name for name in keys if name.lower() in dropped]:
         problems.append(f"dropColumns contains {', '.join(lost)} of keys, which the table needs.")
     if values.get("late_rows") == "ignore":

@@ -85,7 +85,7 @@ def _rows_left(
         with _opened(config, location, path) as stream:
             batches = pq.ParquetFile(stream).iter_batches(_ROWS_PER_READ)
             for left in without_rows(batches, masked.masked):
-                yield renamed_by_id(left, config.row_schema, path) if by_id else left
+                yield renamed_by_id(left, config.row_schema, path) if by_id else _known(left, config)
     except OSError as error:
         raise RetryableError(
             f"The data file {path} cannot be read: {error}. Nothing was committed. Check that the storage is "
@@ -95,6 +95,11 @@ def _rows_left(
         raise PenstockError(
             f"The data file {path} cannot be read: {error}. Nothing was committed. Restore it from a backup."
         ) from error
+
+
+def _known(rows: pa.RecordBatch, config: WriteConfig) -> pa.RecordBatch:
+    """Return the columns that files of the table have: files of two tables have those of both."""
+    return rows.select([name for name in rows.schema.names if name in config.file_schema.names])
 
 
 def _opened(config: WriteConfig, location: tuple[FileSystem, str], path: str) -> pa.NativeFile:
