@@ -49,12 +49,14 @@ from ..errors import PenstockError, SchemaMismatchError, TableNotSupportedError
 from ..file_tables.manifest import LakeManifest
 from ..file_tables.shared_files import shared_with
 from .arrow import arrow_type
+from .catalog import io_properties
 from .checks import DELETES_FORMAT_VERSION
 from .data_files import iceberg_data_files, partition_strings
+from .deletion_guard import table_deletion_guard
 from .files import iceberg_files, open_location
 from .live_files import LiveFiles
 from .new_table import NewIcebergTable
-from .position_deletes import DeletedRows, DeleteFiles, delete_file, delete_file_content, union
+from .position_deletes import DeletedRows, DeleteFiles, deletes_content, deletes_entry, union
 
 ON_READ_PROPERTIES: Mapping[str, str] = {
     "write.delete.mode": "merge-on-read",
@@ -89,7 +91,7 @@ class IcebergChanges:
     """The changes of one manifest. Attempts to commit it share what they have read.
 
     Args:
-        io_properties: for file I/O; may contain secrets
+        table: whose location and file I/O are used
         table_name: for messages
         name_deletes: see `NameDeletes`
         rewrite: see `RewriteFiles`
@@ -99,7 +101,7 @@ class IcebergChanges:
         self,
         manifest: Manifest,
         content: LakeManifest,
-        io_properties: Mapping[str, str],
+        table: Table,
         table_name: str,
         name_deletes: NameDeletes | None,
         rewrite: RewriteFiles | None,
@@ -111,8 +113,9 @@ class IcebergChanges:
         self._table_name = table_name
         self._name_deletes = name_deletes
         self._rewrite = rewrite
-        self._files = iceberg_files(content.location, io_properties)
-        self._open = open_location(io_properties)
+        properties = io_properties(table)
+        self._files = iceberg_files(content.location, properties, table_deletion_guard(table))
+        self._open = open_location(properties)
         self._new = {file.path: file for file in data_files(content.files)}
         self._columns = _planned_columns(content)
         self._written: list[WrittenKeys] | None = None
@@ -289,9 +292,9 @@ class IcebergChanges:
 
         def write(path: str, of: tuple[IcebergDataFile, pa.Array]) -> IcebergDataFile:
             file, rows = of
-            content = delete_file_content(file.file_path, rows)
+            content = deletes_content(file.file_path, rows)
             self._files.create(path, content)
-            return delete_file(self._located(path), len(content), file, rows)
+            return deletes_entry(self._located(path), len(content), file, rows)
 
         try:
             with ThreadPoolExecutor(_WRITE_THREADS) as threads:

@@ -289,7 +289,7 @@ class IcebergTableCommitter:
             self._changes = IcebergChanges(
                 manifest,
                 content,
-                io_properties(table),
+                table,
                 f"The {self._name}",
                 self._name_deletes,
                 self._rewrite,

@@ -36,7 +36,7 @@ _NONE = numeric_array(())
 _READ_THREADS = 8
 
 
-def delete_file_content(data_path: str, rows: pa.Array) -> bytes:
+def deletes_content(data_path: str, rows: pa.Array) -> bytes:
     """Return the content of a delete file for one data file.
 
     Args:
@@ -50,12 +50,12 @@ def delete_file_content(data_path: str, rows: pa.Array) -> bytes:
     return content
 
 
-def delete_file(location: str, size_bytes: int, of: DataFile, rows: pa.Array) -> DataFile:
+def deletes_entry(location: str, size_bytes: int, of: DataFile, rows: pa.Array) -> DataFile:
     """Return the metadata of a delete file for one data file.
 
     Args:
         of: the data file
-        rows: see `delete_file_content`
+        rows: see `deletes_content`
     """
     path, count = of.file_path.encode(), len(rows)
     first, last = (struct.pack("<q", rows[number].as_py()) for number in (0, -1))

@@ -169,7 +169,7 @@ def _changing(
         operation, transaction, table, branch, live.manifests, found.removed, summary
     )
     for file in found.deletes:
-        producer.append_delete_file(file)
+        producer.append_deletes(file)
     return producer
 
 

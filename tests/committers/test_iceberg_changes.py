@@ -242,7 +242,7 @@ def foreign_deletes(table: Table, numbers: Sequence[int], *, content: int = 1) -
             equality_ids=None if content == 1 else [1],
         )
         deletes.spec_id = files[0].spec_id
-        producer.append_delete_file(deletes)
+        producer.append_deletes(deletes)
     producer.commit()
     table.catalog.commit_table(table, transaction.requirements, transaction.updates)
 

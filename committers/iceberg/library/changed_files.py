@@ -90,7 +90,7 @@ class ChangeFiles(_SnapshotProducer["ChangeFiles"]):
             entry.data_file for _, entries in live for entry in entries if self._is_removed(entry)
         )
 
-    def append_delete_file(self, file: DataFile) -> None:
+    def append_deletes(self, file: DataFile) -> None:
         """
         Args:
             file: its `spec_id` is set, and may be that of an older partition spec
