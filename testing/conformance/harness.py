@@ -47,8 +47,10 @@ class Promises:
     """True: staged payloads can be deleted. False: the destination deletes them by itself after a while."""
     overwrites: bool = True
     """True: supports batches that replace all rows, in `complete` mode and batch writes with overwrite."""
-    takes_changes: bool = False
-    """True: supports `writeMode=upsert`, which replaces and deletes rows by key."""
+    changes: str = ""
+    """What a commit does with the rows that changes by key (`writeMode=upsert`) replace and delete; empty: the
+    destination takes no changes.
+    """
     adds_columns: bool = True
     """True: `schemaEvolution=addColumns` adds missing columns."""
     checks_schema: bool = True
@@ -65,6 +67,10 @@ class Promises:
     """True: executors get the secrets with which tasks connect."""
     crash_points: tuple[str, ...] = ()
     """The points of `committers.crash_points` that its own code reaches."""
+
+    @property
+    def takes_changes(self) -> bool:
+        return bool(self.changes)
 
 
 class DestinationHarness(ABC):

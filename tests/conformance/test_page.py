@@ -82,6 +82,7 @@ ROWS: dict[str, Callable[[DestinationHarness], str]] = {
     "A commit is": lambda one: one.promises.commit,
     "The token is": lambda one: one.promises.token,
     "Replaces all rows (`complete` mode, batch overwrite)": lambda one: _yes(one.promises.overwrites),
+    "Changes and deletes rows by key ([changes](changes.md))": lambda one: one.promises.changes or "no",
     "Adds columns": lambda one: _yes(one.promises.adds_columns),
     "Refuses rows of another type": lambda one: _yes(one.promises.checks_schema),
     "Numbers that overflow a column can be bad rows": lambda one: _yes(one.promises.narrows),
