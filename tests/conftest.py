@@ -69,8 +69,8 @@ SLOW = {
     "simulation": "fake_* memory_store",
     "spark": (
         "batch_writes compaction decoupled delivery_kills delta_intervals errors "
-        "executor_secrets files foreach_batch iceberg lance new_query object_store old_store "
-        "parquet_files postgres readme registration replay reset_query_id spark_workers "
+        "executor_secrets files foreach_batch iceberg iceberg_java lance new_query object_store "
+        "old_store parquet_files postgres readme registration replay reset_query_id spark_workers "
         "types"
     ),
     ".": "maven packaging",

@@ -17,15 +17,17 @@ from pyiceberg.catalog.hive import _HiveClient
 from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, ManifestEntryStatus, clear_manifest_cache
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSnapshotRefUpdate
 from pyiceberg.transforms import parse_transform
 from sqlalchemy import make_url
 
+from penstock.committers.arrow_values import numeric_array
 from penstock.committers.errors import ConfigurationError, PenstockError, RetryableError
 from penstock.committers.iceberg.catalog import CatalogConfig, catalog_error, open_catalog
-from penstock.committers.iceberg.library.changed_files import ReplaceFiles
+from penstock.committers.iceberg.library.changed_files import MergingChangeFiles, ReplaceFiles
 from penstock.committers.iceberg.library.snapshots import (
     UncopiedTransaction,
     delete_merged,
@@ -35,8 +37,11 @@ from penstock.committers.iceberg.library.snapshots import (
     start_branch,
     transform_name,
 )
+from penstock.committers.iceberg.live_files import ManifestCache, live_files
+from penstock.committers.iceberg.position_deletes import deletes_content, deletes_entry
 from penstock.writers.parquet.transforms import apply_transform, transform_problem
 
+ROW_0 = numeric_array([0])
 COUNT = "commit.manifest.min-count-to-merge"
 
 
@@ -133,6 +138,56 @@ def test_a_replacement_removes_the_named_files_and_no_other(table: Table) -> Non
     assert after.summary["deleted-data-files"] == "1"
     assert source not in {task.file.file_path for task in table.scan().plan_files()}
     assert table.scan().to_arrow().num_rows == 1
+
+
+def test_delete_files_have_manifests_of_their_own_which_are_merged(table: Table) -> None:
+    """The last snapshot replaces the delete file of the first one."""
+    paths = sorted(task.file.file_path for task in table.scan().plan_files())
+    written: list[str] = []
+    for number in range(3):
+        table.metadata.properties["commit.manifest-merge.enabled"] = "true"
+        live, of = live_files(table, "main", ManifestCache()), paths[number % 2]
+        transaction = UncopiedTransaction(table)
+        removed = {written[0]} if number == 2 else set()
+        producer = MergingChangeFiles(
+            Operation.DELETE, transaction, table, "main", live.manifests, removed, {"note": "x"}
+        )
+        location, content = f"{table.location()}/data/{number}.parquet", deletes_content(of, ROW_0)
+        Path(location.removeprefix("file://")).write_bytes(content)
+        producer.append_deletes(deletes_entry(location, len(content), live.data[of].data_file, ROW_0))
+        producer.commit()
+        delete_merged(producer, lambda *_: None)
+        table.catalog.commit_table(table, transaction.requirements, transaction.updates)
+        table.refresh()
+        written.append(location)
+    head = table.current_snapshot()
+    assert head is not None
+    assert head.summary is not None
+    assert head.summary["note"] == "x"
+    assert head.summary["total-delete-files"] == head.summary["total-position-deletes"] == "2"
+    manifests = head.manifests(table.io)
+    (deletes,) = [one for one in manifests if one.content == ManifestContent.DELETES]
+    assert len(manifests) == 2, "those of data files are merged, too"
+    entries = deletes.fetch_manifest_entry(table.io, discard_deleted=False)
+    assert {(entry.data_file.file_path, entry.status, entry.sequence_number) for entry in entries} == {
+        (written[0], ManifestEntryStatus.DELETED, 3),
+        (written[1], ManifestEntryStatus.EXISTING, 4),
+        (written[2], ManifestEntryStatus.ADDED, 5),
+    }
+    assert table.scan().to_arrow().num_rows == 0
+
+
+def test_the_content_of_a_manifest_is_a_number_in_format_version_1(tmp_path: Path) -> None:
+    """So it is compared by value."""
+    catalog = SqlCatalog("v1", uri="sqlite:///:memory:", warehouse=f"file://{tmp_path}")
+    catalog.create_namespace("lake")
+    rows = pa.table({"id": pa.array([1], pa.int64())})
+    made = catalog.create_table("lake.t", schema=rows.schema, properties={"format-version": "1"})
+    made.append(rows)
+    clear_manifest_cache()
+    (manifest,) = made.current_snapshot().manifests(made.io)  # type: ignore[union-attr]
+    assert manifest.content == ManifestContent.DATA
+    assert manifest.content is not ManifestContent.DATA
 
 
 def test_a_branch_begins_at_a_snapshot(table: Table) -> None:
