@@ -48,8 +48,8 @@ class Promises:
     overwrites: bool = True
     """True: supports batches that replace all rows, in `complete` mode and batch writes with overwrite."""
     changes: str = ""
-    """What a commit does with the rows that changes by key (`writeMode=upsert`) replace and delete; empty: the
-    destination takes no changes.
+    """What a commit does with the rows that changes by key (`writeMode=upsert`) replace and delete; empty:
+    the destination takes no changes.
     """
     adds_columns: bool = True
     """True: `schemaEvolution=addColumns` adds missing columns."""
