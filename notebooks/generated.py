@@ -58,3 +58,38 @@ def generate_flights() -> pl.DataFrame:
             "dep_delay": delays,
         }
     )
+
+
+CHANGES_PER_FILE = 20_000
+BOOKINGS = 15_000
+
+
+def write_changes(folder: Path, files: int) -> None:
+    """Write changes of bookings into `files` Parquet files, in the order of their log sequence numbers.
+
+    Each booking is created, changed and deleted, maybe several times. The rows of a file are in any order.
+    """
+    folder.mkdir(parents=True)
+    rng, there = random.Random(2026), set[int]()
+    for number in range(files):
+        first = number * CHANGES_PER_FILE
+        rows = [_change(rng, there, lsn) for lsn in range(first, first + CHANGES_PER_FILE)]
+        rng.shuffle(rows)
+        path = folder / f"changes-{number:03}.parquet"
+        pl.DataFrame(rows, orient="row", schema=["id", "seats", "dest", "op", "lsn"]).write_parquet(path)
+        os.utime(path, (BEGIN.timestamp() + number,) * 2)
+
+
+def _change(rng: random.Random, there: set[int], lsn: int) -> tuple[int, int | None, str | None, str, int]:
+    """One change of a booking. A deletion has no other values.
+
+    Args:
+        there: the bookings that exist
+    """
+    booking = rng.randrange(BOOKINGS)
+    if booking in there and rng.random() < 0.1:
+        there.discard(booking)
+        return booking, None, None, "d", lsn
+    op = "u" if booking in there else "c"
+    there.add(booking)
+    return booking, rng.randrange(1, 9), rng.choice(list(DESTINATIONS)), op, lsn
