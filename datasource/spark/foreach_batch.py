@@ -43,7 +43,7 @@ def foreach_batch(
     """Return a function that writes DataFrames in a function of `foreachBatch`, exactly once.
 
         write = penstock.foreach_batch("penstock.delta", path="/lake/counts")
-        audit = penstock.foreach_batch("penstock.postgres", {"url": url, "table": "audit"})
+        audit = penstock.foreach_batch("penstock.postgres", {"url": url, "dbtable": "audit"})
 
         def process(rows, batch_id):
             write(rows.groupBy("kind").count(), batch_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,12 +76,14 @@ class Function:
 
 
 @pytest.fixture
-def function(tmp_path: Path) -> Function:
+def function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Function:
     PLANS._entries.clear()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return Function(tmp_path)
 
 
-def test_a_repeated_write_adds_nothing(function: Function) -> None:
+def test_a_repeated_write_adds_nothing(function: Function, tmp_path: Path) -> None:
+    """It leaves no file with the options either."""
     function.starts(0)
     function.write(0, 1, 2)
     files = function.table.data_files()
@@ -89,6 +92,7 @@ def test_a_repeated_write_adds_nothing(function: Function) -> None:
 
     assert function.table.ids() == [1, 2]
     assert function.table.data_files() == files
+    assert not list(tmp_path.glob("penstock-write-*"))
 
 
 def test_the_run_of_the_query_is_recorded_whatever_job_group_the_function_sets(function: Function) -> None:

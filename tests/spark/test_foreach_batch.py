@@ -149,9 +149,13 @@ def test_an_error_of_the_table_has_its_own_class(stream: Stream, delta_table: De
     assert isinstance(penstock.error_of(failure), penstock.SchemaMismatchError)
 
 
-def test_an_aggregation_in_update_mode_appends_each_change_once(
-    stream: Stream, delta_table: DeltaLake
+@pytest.mark.parametrize("write_mode", ["append", "upsert"])
+def test_an_aggregation_in_update_mode_writes_each_change_once(
+    stream: Stream, delta_table: DeltaLake, write_mode: str
 ) -> None:
+    """Appended, or in the place of the row of its group."""
+    if write_mode == "upsert":
+        stream.options = {"writeMode": "upsert", "keys": "day"}
     write = stream.into(delta_table)
 
     def counts(ids: DataFrame) -> DataFrame:
@@ -163,7 +167,7 @@ def test_an_aggregation_in_update_mode_appends_each_change_once(
     stream.run(write, "update", counts)
 
     changes = [(number, day) for number in (50, 100, 150, 155) for day in ("d0", "d1")]
-    assert rows(delta_table, "id, day") == changes
+    assert rows(delta_table, "id, day") == (changes if write_mode == "append" else changes[-2:])
 
 
 def test_overwrite_has_the_rows_of_the_last_batch(stream: Stream, ice: IcebergLake) -> None:
