@@ -19,6 +19,7 @@ NAMES = (
     "throughput",
     "partitions",
     "postgres_sink",
+    "postgres_upserts",
     "requests",
     "row_log",
     "outage",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psycopg
 from benchmarks.spark.sinks import Penstock, Sink
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -29,13 +30,8 @@ class ForeachJdbc(Sink):
 
     def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
         server = rows.sparkSession.conf.get(SERVER_SETTING)
-        options = {
-            "url": f"jdbc:postgresql://{server}/postgres?reWriteBatchedInserts=true",
-            "user": "postgres",
-            "driver": "org.postgresql.Driver",
-            "dbtable": folder.name,
-            "batchsize": str(JDBC_ROWS),
-        }
+        assert server is not None
+        options = {**jdbc_options(server), "dbtable": folder.name}
 
         def write(batch: DataFrame, _batch_id: int) -> None:
             batch.write.format("jdbc").options(**options).mode("append").save()
@@ -43,4 +39,68 @@ class ForeachJdbc(Sink):
         return rows.writeStream.foreachBatch(write)
 
 
-POSTGRES_SINKS: dict[str, type[Sink]] = {"penstock.postgres": PenstockPostgres, "foreach-jdbc": ForeachJdbc}
+class PenstockUpserts(PenstockPostgres):
+    """Into a table that is there, by its column `id`."""
+
+    def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
+        options = {
+            "writeMode": "upsert",
+            "keys": "id",
+            "orderBy": "lsn",
+            "deleteWhen": "op = 'd'",
+            "dropColumns": "lsn, op",
+        }
+        return super().writer(rows, folder).options(**options)
+
+
+class ForeachJdbcMerge(Sink):
+    """Spark's JDBC sink into a staging table, and MERGE. A batch that is repeated changes nothing more."""
+
+    keeps_rows = False
+
+    def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
+        server = rows.sparkSession.conf.get(SERVER_SETTING)
+        assert server is not None
+        options = {**jdbc_options(server), "dbtable": f"{folder.name}_staged", "truncate": "true"}
+        columns = [name for name in rows.columns if name not in ("lsn", "op")]
+        statement = MERGE.format(
+            table=folder.name,
+            staged=options["dbtable"],
+            names=", ".join(columns),
+            values=", ".join(f"s.{name}" for name in columns),
+            sets=", ".join(f"{name} = s.{name}" for name in columns if name != "id"),
+        )
+        host, _, port = server.partition(":")
+
+        def write(batch: DataFrame, _batch_id: int) -> None:
+            batch.write.format("jdbc").options(**options).mode("overwrite").save()
+            with psycopg.connect(host=host, port=port, user="postgres", dbname="postgres") as connection:
+                connection.execute(statement)
+
+        return rows.writeStream.foreachBatch(write)
+
+
+MERGE = """
+MERGE INTO {table} AS t
+USING (SELECT DISTINCT ON (id) * FROM {staged} ORDER BY id, lsn DESC) AS s ON t.id = s.id
+WHEN MATCHED AND s.op = 'd' THEN DELETE
+WHEN MATCHED THEN UPDATE SET {sets}
+WHEN NOT MATCHED AND s.op <> 'd' THEN INSERT ({names}) VALUES ({values})
+"""
+
+
+def jdbc_options(server: str) -> dict[str, str]:
+    return {
+        "url": f"jdbc:postgresql://{server}/postgres?reWriteBatchedInserts=true",
+        "user": "postgres",
+        "driver": "org.postgresql.Driver",
+        "batchsize": str(JDBC_ROWS),
+    }
+
+
+POSTGRES_SINKS: dict[str, type[Sink]] = {
+    "penstock.postgres": PenstockPostgres,
+    "foreach-jdbc": ForeachJdbc,
+    "penstock.postgres-upserts": PenstockUpserts,
+    "foreach-jdbc-merge": ForeachJdbcMerge,
+}

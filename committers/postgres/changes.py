@@ -138,15 +138,18 @@ class RowChanger(RowMover):
     # Their effect -----------------------------------------------------------------------------------
 
     def _delete(self, source: RowSource, where: str) -> None:
-        table = self._address.sql
+        """Delete rows by the index over the keys: the server does not know the size of the temporary table,
+        and would often read all rows of the table.
+        """
         where = f"n.{DELETES} AND {where}"
         is_row = " AND ".join(f"t.{quoted(name)} = n.{quoted(name)}" for name in self._changes.keys)
         if self._tombstones is not None:
-            where = f"{where} AND {self._tombstones.is_not_older()}"
-            is_row = f"{is_row} AND {self._is_not_older('n')}"
+            is_row = f"{is_row} AND {self._is_not_older('n')} AND {self._tombstones.is_not_older()}"
+        self._cursor.execute("SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off")
         self._cursor.execute(
-            f"DELETE FROM {table} AS t USING {source.relation} AS n WHERE {where} AND {is_row}"
+            f"DELETE FROM {self._address.sql} AS t USING {source.relation} AS n WHERE {where} AND {is_row}"
         )
+        self._cursor.execute("SET LOCAL enable_hashjoin TO DEFAULT; SET LOCAL enable_mergejoin TO DEFAULT")
         if self._tombstones is not None:
             self._added += self._tombstones.add(self._cursor, source.relation, where)
 

@@ -85,17 +85,15 @@ class Tombstones:
         )
 
     def add(self, cursor: Cursor, relation: str, where: str) -> int:
-        """Add tombstones for rows `n` of a relation, unless there are newer ones; return their number."""
-        names = [*self._keys(), *self._order()]
-        values = [f"n.{quoted(name)}" for name in (*self.changes.keys, *self.changes.order_by)]
-        order = [f"excluded.{name}" for name in self._order()]
-        newer = at_least(order, [f"b.{name}" for name in self._order()], self._order_types())
-        sets = ", ".join(f"{name} = excluded.{name}" for name in (*self._order(), "expires_at"))
+        """Add tombstones for rows `n` of a relation that are not older than one; return their number."""
+        names = ", ".join(("table_oid", *self._keys(), *self._order(), "expires_at"))
+        values = ", ".join(f"n.{quoted(name)}" for name in (*self.changes.keys, *self.changes.order_by))
         until = f"now() + interval '{self.changes.tombstones_s:f} seconds'"
+        sets = ", ".join(f"{name} = excluded.{name}" for name in (*self._order(), "expires_at"))
         cursor.execute(
-            f"INSERT INTO {self.sql} AS b (table_oid, {', '.join(names)}, expires_at) "
-            f"SELECT {self._oid}, {', '.join(values)}, {until} FROM {relation} AS n WHERE {where} "
-            f"ON CONFLICT (table_oid, {', '.join(self._keys())}) DO UPDATE SET {sets} WHERE {newer}"
+            f"INSERT INTO {self.sql} ({names}) SELECT {self._oid}, {values}, {until} "
+            f"FROM {relation} AS n WHERE {where} AND {self.is_not_older()} "
+            f"ON CONFLICT (table_oid, {', '.join(self._keys())}) DO UPDATE SET {sets}"
         )
         return cursor.rowcount
 
@@ -124,9 +122,6 @@ class Tombstones:
     def _order(self) -> list[str]:
         return [f"order_{number}" for number in range(1, len(self.changes.order_by) + 1)]
 
-    def _order_types(self) -> list[str]:
-        return [self.types[name] for name in self.changes.order_by]
-
     def _columns(self) -> list[tuple[str, str]]:
         names = zip(
             chain(self._keys(), self._order()), (*self.changes.keys, *self.changes.order_by), strict=True
@@ -141,7 +136,8 @@ class Tombstones:
 
     def _is_late_enough(self) -> str:
         new = [f"n.{quoted(name)}" for name in self.changes.order_by]
-        return at_least(new, [f"b.{name}" for name in self._order()], self._order_types())
+        old = [f"b.{name}" for name in self._order()]
+        return at_least(new, old, [self.types[name] for name in self.changes.order_by])
 
 
 _COLUMNS = """

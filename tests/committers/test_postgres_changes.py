@@ -31,7 +31,7 @@ from penstock.committers.errors import (
 from penstock.committers.postgres import tombstones
 from penstock.committers.postgres.content import decode
 from penstock.committers.postgres.merge import merge, mergeable
-from penstock.committers.postgres.tombstones import Tombstones
+from penstock.committers.postgres.tombstones import Tombstones, at_least
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.sink import mode_of
 from penstock.testing.conformance.query import attempt, shipped
@@ -623,8 +623,8 @@ def test_a_refused_row_is_named_by_its_keys(query: PostgresQuery) -> None:
 
 def test_rows_that_take_over_a_unique_value_are_not_refused(query: PostgresQuery) -> None:
     query.sql("CREATE TABLE events (id bigint PRIMARY KEY, name text UNIQUE)")
-    run(query, 0, (1, 1, "a", "u"), (2, 1, "b", "u"))
-    run(query, 1, (1, 2, None, "d"), (3, 1, "a", "u"))
+    run(query, 0, (9, 1, "a", "u"), (2, 1, "b", "u"))
+    run(query, 1, (9, 2, None, "d"), (3, 1, "a", "u"))
     dropping = query.with_options(badRows="drop")
     outcome = run(dropping, 2, (4, 1, "b", "u"), (2, 2, "c", "u"))  # tried again after the other row
 
@@ -743,10 +743,12 @@ def test_a_key_may_become_wider(query: PostgresQuery) -> None:
     late = query.with_options(**LATE, badRows="drop")
     run(late, 0, (1, 5, None, "d"))
     query.sql("ALTER TABLE events ALTER id TYPE numeric, ALTER lsn TYPE bigint")
-    run(late, 1, (1, 4, "late", "u"), (2**40, 2**40, None, "d"))
+    ids = pa.array([Decimal(1), Decimal(10**20)], pa.decimal128(25, 0))
+    rows = rows_of((1, 4, "late", "u"), (2, 2**40, None, "d")).set_column(0, "id", ids)
+    commit(late, build(late, 1, rows))
 
     assert names(query) == {}
-    assert deleted(query) == [(1, 5), (2**40, 2**40)]
+    assert deleted(query) == [(1, 5), (10**20, 2**40)]
 
 
 def test_two_queries_see_the_deletions_of_each_other(query: PostgresQuery) -> None:
@@ -770,6 +772,12 @@ def test_two_queries_see_the_deletions_of_each_other(query: PostgresQuery) -> No
 
     assert isinstance(outcomes[0], Committed)
     assert names(query) == {9: "x"}
+
+
+def test_texts_are_compared_by_their_bytes() -> None:
+    """Whatever the collation of the database is: C in these tests."""
+    assert at_least(["n.x"], ["t.x"], ["character varying(3)"]).count('COLLATE "C"') == 5
+    assert at_least(["n.x"], ["t.x"], ["bigint"]) == "(n.x > t.x OR t.x IS NULL OR (n.x = t.x AND true))"
 
 
 # Manifests --------------------------------------------------------------------------------------------
