@@ -258,7 +258,7 @@ class IcebergChanges:
         for path, rows in masked.in_table.items():
             entry = live.data[path]
             file, applying = entry.data_file, deletes.applying_to(entry)
-            own = [one for one in deletes.of_file(entry) if self._deleted_rows.only_of(file, one)]
+            own = deletes.of_file(entry)
             removed.update(one.data_file.file_path for one in own)
             if len(self._deleted_rows.of(file, applying)) + len(rows) < file.record_count:
                 deleted.append((file, union([rows, self._deleted_rows.of(file, own)])))

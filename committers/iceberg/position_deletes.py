@@ -199,11 +199,6 @@ class DeletedRows:
         parts = [self._read[one.data_file.file_path].get(data.file_path, _NONE) for one in deletes]
         return union(parts)
 
-    def only_of(self, data: DataFile, delete: ManifestEntry) -> bool:
-        """Return True if a delete file has rows of this data file alone."""
-        self.load([delete])
-        return set(self._read[delete.data_file.file_path]) <= {data.file_path}
-
     def _rows_in(self, file: DataFile) -> Mapping[str, pa.Array]:
         path = file.file_path
         try:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.types import LongType, StringType
+from pyiceberg.types import DecimalType, LongType, StringType
 from tests.support.foreign_iceberg import load as load_foreign
 from tests.support.iceberg_changes import (
     TABLE,
@@ -27,6 +27,7 @@ from tests.support.iceberg_changes import (
     row,
     table_of,
 )
+from tests.support.lakes import IcebergLake
 
 from penstock.committers.contract import AlreadyCommitted, Committed, Conflict
 from penstock.committers.errors import SchemaMismatchError, TableNotSupportedError
@@ -219,6 +220,29 @@ def test_keys_in_the_last_positions_of_large_files_are_found(changed: Changed) -
     changed.change([row(number, 1) for number in range(100, 3000)])
     changed.change([row(number, 2, op="d") for number in range(2990, 3000)])
     changed.check()
+
+
+def test_keys_are_compared_with_wider_columns(tmp_path: Path, store: SqlManifestStore) -> None:
+    """The column was widened while the batch waited, and has values now that its old type cannot have."""
+    schema = pa.schema([("k", pa.int32()), ("d", pa.decimal128(5, 2)), ("v", pa.int64())])
+    lake, query = (
+        IcebergLake(tmp_path),
+        Query(Place({"warehouse": str(tmp_path), "table": "lake.ids", "writeMode": "upsert", "keys": "k,d"})),
+    )
+    values = [pa.array([1, 2], pa.int32()), pa.array([1, 2], pa.decimal128(5, 2)), pa.array([0, 0])]
+    query.run(store, query.batch(0), pa.table(values, schema=schema))
+    manifest = query.prepare(store, query.batch(1), pa.table([*values[:2], pa.array([1, 1])], schema=schema))
+    with lake.load().update_schema() as update:
+        update.update_column("k", LongType())
+        update.update_column("d", DecimalType(9, 2))
+    others = Query(Place(lake.options), "others")
+    wide = [pa.array([1, 2**40]), pa.array([1, 99999], pa.decimal128(9, 2)), pa.array([5, 6])]
+    others.run(store, others.batch(0), pa.table(wide, names=schema.names))
+    assert isinstance(query.target().commit(manifest), Committed)
+    found = (
+        engine().execute(f"SELECT k, v FROM iceberg_scan('{lake.metadata_location}') ORDER BY k").fetchall()
+    )
+    assert found == [(1, 1), (2, 1), (2**40, 6)]
 
 
 # Which way ------------------------------------------------------------------------------------------------

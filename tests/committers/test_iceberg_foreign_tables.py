@@ -392,6 +392,51 @@ def test_rows_equal_to_deleted_ones_are_appended(tmp_path: Path, engine: duckdb.
         assert by_duckdb(engine, reload(table)).count(deleted) == 1
 
 
+# Changes -----------------------------------------------------------------------------------------------
+
+
+CHANGED = [name for name in WRITTEN if name not in {*UNREADABLE, "all_types", "identity"}]
+"""The table `identity` has a double in its partitions, and `all_types` no key."""
+
+
+@pytest.mark.parametrize("merge", ["on-read", "on-write"])
+@pytest.mark.parametrize("name", CHANGED)
+def test_rows_of_java_are_replaced_by_key(
+    tmp_path: Path, engine: duckdb.DuckDBPyConnection, name: str, merge: str
+) -> None:
+    """Under all types, partitionings and earlier schemas. The others stay as they are."""
+    table = load(name, tmp_path)
+    if table.format_version == 1 and merge == "on-read":
+        pytest.skip("has no delete files")
+    rows = by_duckdb(engine, table)
+    given = {row["id"]: row for row in rows if row["id"] is not None and row["id"] % 2}
+    query = query_into(name, tmp_path, writeMode="upsert", keys="id", merge=merge)
+    if (name, merge) == ("name_mapped", "on-write"):
+        with pytest.raises(TableNotSupportedError, match="has no field ids"):
+            query.run(0, as_spark_has_them(list(given.values()), table))
+        return
+    query.run(0, as_spark_has_them(list(given.values()), table))
+    after, kept = reload(table), [row for row in rows if row["id"] not in given]
+    assert after.metadata.current_snapshot_id != table.metadata.current_snapshot_id
+    assert counted(by_duckdb(engine, after)) == counted([*kept, *given.values()])
+    assert counted(by_polars(after)) == counted([*kept, *given.values()])
+
+
+@pytest.mark.parametrize("name", ["bucket", "truncate"])
+@pytest.mark.parametrize("key", ["i", "l", "d", "wide", "s", "bin", "day", "ts", "tz"])
+def test_values_of_each_type_are_keys(
+    tmp_path: Path, engine: duckdb.DuckDBPyConnection, name: str, key: str
+) -> None:
+    """The last row of each key by `id` replaces all rows that have it. NULL is no key."""
+    table = load(name, tmp_path)
+    rows = sorted(by_duckdb(engine, table), key=lambda row: row["id"])
+    given = {row[key]: row for row in rows if row[key] is not None}
+    query = query_into(name, tmp_path, writeMode="upsert", keys=key, orderBy="id", merge="on-read")
+    query.run(0, as_spark_has_them([row for row in rows if row[key] is not None], table))
+    expected = [*given.values(), *(row for row in rows if row[key] is None)]
+    assert counted(by_duckdb(engine, reload(table))) == counted(expected)
+
+
 # Branches ----------------------------------------------------------------------------------------------
 
 
