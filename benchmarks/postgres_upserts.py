@@ -46,10 +46,10 @@ def run(options: Options) -> Report:
         f"A table of {rows:,} rows with a primary key gets one batch of {changes:,} changes by random keys: "
         "about 80 % updates, 10 % inserts, 10 % deletions, and about 5 % of the keys come twice. "
         f"`{OURS}` is exactly-once. `{JDBC}` writes the batch with Spark's JDBC sink into a staging table, "
-        "in `foreachBatch`, and then executes `MERGE` with the last row of each key. A MERGE fails if another "
-        f"session inserts one of the keys meanwhile. {CORES} tasks run at a time, on {CORES} cores that they "
-        "share with the server. Each run has a new table; filling it, VACUUM and a checkpoint are not "
-        "measured. Both tables have the same rows afterwards. The runs of both are interleaved; the figures "
+        "in `foreachBatch`, and then executes `MERGE` with the last row of each key. A MERGE fails if "
+        f"another session inserts one of the keys meanwhile. {CORES} tasks run at a time, on {CORES} "
+        "cores that they share with the server. Each run has a new table; filling it, VACUUM and a "
+        "checkpoint are not measured. Both tables have the same rows afterwards. The runs of both are interleaved; the figures "
         f"are medians of {options.repeat}.",
     )
     try:

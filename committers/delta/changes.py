@@ -24,9 +24,10 @@ from ..changes.last_changes import last_changes
 from ..changes.masked_rows import KeySearch, MaskedRows, SearchedFile, has_bounds
 from ..changes.rewriting import MaskedFile, RewriteFiles, cannot_rewrite, only_on_read
 from ..changes.tombstones import Tombstones
+from ..cleaning.deletion import is_relative
 from ..contract import Changes, DataFile, Manifest, Mode
 from ..error_causes import retryable
-from ..errors import NEXT_TRY, ConfigurationError, PenstockError
+from ..errors import NEXT_TRY, ConfigurationError, PenstockError, TableNotSupportedError
 from ..file_tables.files import TableFiles
 from ..file_tables.manifest import LakeManifest
 from ..file_tables.shared_files import shared_with
@@ -90,6 +91,11 @@ class DeltaChanges:
         """
         schema = pa.schema(Schema.from_json(table.schema().to_json()).to_arrow())
         active = {file.path: file for file in active_files(table, self._options)}
+        if outside := next((path for path in active if not is_relative(path)), None):
+            raise TableNotSupportedError(
+                f"The Delta table {table.table_uri} has files outside of its location, first {outside}: it "
+                "is a shallow clone, whose rows cannot be changed. Nothing was committed. Make a deep clone."
+            )
         vectors = {
             path: read_vector(file.vector, self._files.read, table.table_uri)
             for path, file in active.items()

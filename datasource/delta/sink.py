@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ...committers.changes.key_files import data_files
 from ...committers.contract import Changes, Manifest, Mode, PartitionField, PlannedBatch
 from ...committers.delta.committer import DeltaTableCommitter
 from ...committers.delta.deletion_vectors import parse_vector_name
@@ -245,9 +246,10 @@ class StoredDelta(CleanableFiles):
         from ...committers.delta.files import delta_files
 
         content = decode(manifest)
-        files = delta_files(self.uri, self.storage)
         return parquet_rows(
-            files, content.files, lambda: pa.schema(Schema.from_json(content.schema_json).to_arrow())
+            delta_files(self.uri, self.storage),
+            data_files(content.files),
+            lambda: pa.schema(Schema.from_json(content.schema_json).to_arrow()),
         )
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...committers.changes.key_files import data_files
 from ...committers.contract import Batch, Changes, Manifest, Mode, PartitionField, PlannedBatch
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...committers.file_tables.shared_files import check_written_together, shared_with
@@ -275,7 +276,7 @@ class StoredIceberg(CleanableFiles):
 
     def batch_rows(self, manifest: Manifest, store: SqlManifestStore) -> Iterator[WaitingRows]:
         """See `HoldsRows`."""
-        return parquet_rows(self.committer().files(manifest), data_files_of(manifest))
+        return parquet_rows(self.committer().files(manifest), data_files(data_files_of(manifest)))
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         from ...committers.iceberg.cleanup import IcebergCleanableTable

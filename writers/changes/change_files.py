@@ -15,7 +15,7 @@ from ...committers.changes.keys import last_rows, one_array
 from ...committers.changes.last_changes import ambiguous
 from ...committers.changes.same_rows import are_equal
 from ...committers.contract import AttemptId, DataFile, DataFiles
-from ..parquet.data_files import DataFileWriter
+from ..parquet.data_files import ARRAY_BYTES_MAX, DataFileWriter
 from ..parquet.file_names import FileNames
 from ..parquet.new_files import NewFiles
 from ..parquet.schema_projection import SchemaProjector
@@ -24,6 +24,7 @@ from ..parquet.write_config import WriteConfig
 from .row_kinds import RowKinds
 
 _KEYS_PER_ROW_GROUP = 1_000_000
+_ROWS_PER_WRITE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,10 @@ class ChangeFilesConfig:
 class ChangeFileWriter:
     """See `TaskWriter`. Of each key it keeps the last row, as far as it has the rows in memory.
 
-    Rows are collected up to `buffer_bytes_max` of the configuration, which takes up to three times as much
-    memory. Then the last row of each key is written, and the keys with it: one part of the attempt. With more
-    rows several parts follow, whose files are apart, so that no file has two rows of one key.
+    Rows are collected up to half of `buffer_bytes_max` of the configuration; while they are compared and
+    sorted out, they take twice as much. Then the last row of each key is written by a `DataFileWriter`, which
+    has its own buffers, and the keys with it: one part of the attempt. With more rows several parts follow,
+    whose files are apart, so that no file has two rows of one key.
     """
 
     def __init__(self, config: ChangeFilesConfig, names: FileNames) -> None:
@@ -62,10 +64,10 @@ class ChangeFileWriter:
         self._upsert_order: list[tuple[pa.Array, ...]] = []
         self._deletes: list[Keys] = []
         self._buffered_bytes = 0
+        self._buffered_bytes_max = min(config.data.buffer_bytes_max, ARRAY_BYTES_MAX) // 2
         self._files: list[DataFile] = []
         self._writers: list[DataFileWriter] = []
         self._key_files: NewFiles = open_new_files(*self._location)
-        self._parts = 0
 
     def check_rows(self, batch: pa.RecordBatch) -> None:
         """See `ChecksRows`."""
@@ -92,7 +94,7 @@ class ChangeFileWriter:
             keys = self._project_keys(changed.deletes)
             self._deletes.append(_keys_of(keys.columns, changed.delete_order, is_deleted=True))
             self._buffered_bytes += keys.nbytes
-        if self._buffered_bytes >= self._config.data.buffer_bytes_max:
+        if self._buffered_bytes >= self._buffered_bytes_max:
             self._write_part()
 
     def finish(self) -> DataFiles:
@@ -117,7 +119,7 @@ class ChangeFileWriter:
         if rows.num_rows:
             writer = DataFileWriter(self._config.data, names, self._location)
             self._writers.append(writer)
-            for batch in rows.to_batches():
+            for batch in rows.to_batches(_ROWS_PER_WRITE):
                 writer.write(batch)
             written = writer.finish()
         self._files += written
