@@ -15,11 +15,25 @@ ROWS = FILES * ROWS_PER_FILE
 
 
 @dataclass(frozen=True)
+class SourceFiles:
+    """What streams read, a file in each batch."""
+
+    schema: str
+    """The columns, as Spark's DDL."""
+    write: Callable[[Path], None]
+    """Writes the files into a new folder."""
+
+
+IDS = SourceFiles("id LONG, day STRING", lambda folder: write_source(folder, FILES, ROWS_PER_FILE, days=3))
+
+
+@dataclass(frozen=True)
 class KilledStream:
-    """A stream of `ROWS` ids; its driver gets SIGKILL at each of these crash points in turn.
+    """A stream, of `ROWS` ids by default; its driver gets SIGKILL at each of these crash points in turn.
 
     Args:
         root: folder of its checkpoint, and of its source if the driver has only this stream
+        kills: crash points, with `@` and a number those of one batch
         environment: of the driver
     """
 
@@ -55,11 +69,14 @@ class KilledDriver:
     streams: Sequence[KilledStream]
     environment: Mapping[str, str] = field(default_factory=dict)
     meanwhile: Callable[[int], None] = lambda _turn: None
+    files: SourceFiles = IDS
+    more_turns: int = 0
+    """Kills after those at the crash points, when `meanwhile` returns."""
 
     def __post_init__(self) -> None:
-        self._turns = max(len(stream.kills) for stream in self.streams)
+        self._turns = max(len(stream.kills) for stream in self.streams) + self.more_turns
         self._source = self.root / "source"
-        write_source(self._source, FILES, ROWS_PER_FILE, days=3)
+        self.files.write(self._source)
 
     def run(self) -> None:
         """Kill the driver at every point, and then let it run to the end of the source."""
@@ -82,7 +99,7 @@ class KilledDriver:
         for number, stream in enumerate(self.streams):
             arguments += ["--and"] if number else []
             arguments += [stream.data_source, str(self._source), str(stream.checkpoint)]
-            arguments += ["--partitions", str(1 + turn % 3)]
+            arguments += ["--schema", self.files.schema, "--partitions", str(1 + turn % 3)]
             options = dict(stream.options)
             if "recover.done" in stream.kills[:turn]:
                 arguments += ["--column", "id * 2 AS twice"]

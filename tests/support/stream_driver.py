@@ -1,4 +1,4 @@
-"""A driver program for the kill tests: streams Parquet files of ids into a destination, then ends.
+"""A driver program for the kill tests: streams Parquet files into a destination, then ends.
 
 Started as a process of its own, so that it can be killed. Everything is given on the command line; crash
 points are chosen with the environment (see `penstock.committers.crash_points`). After `--and`, the same
@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument("format", help="name of the data source")
     parser.add_argument("source")
     parser.add_argument("checkpoint")
+    parser.add_argument("--schema", default="id LONG, day STRING", help="of the files")
     parser.add_argument("--option", action="append", default=[], help="key=value for the sink")
     parser.add_argument("--conf", action="append", default=[], help="key=value for Spark")
     parser.add_argument("--column", action="append", default=[], help="another column, as a SQL expression")
@@ -60,7 +61,7 @@ def _start(spark: SparkSession, stream: argparse.Namespace, name: str) -> None:
         for data_source in data_sources():
             if data_source.name() == stream.format:
                 spark.dataSource.register(data_source)
-    rows = spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", 1)
+    rows = spark.readStream.schema(stream.schema).option("maxFilesPerTrigger", 1)
     writer = (
         rows.parquet(stream.source)
         .selectExpr("*", *stream.column)

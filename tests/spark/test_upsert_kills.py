@@ -1,0 +1,184 @@
+"""SIGKILL to a driver whose streams change rows by key: the tables have what a dict has.
+
+All streams are in one driver, and read the same changes. DuckDB and psycopg read the tables.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.conformance.harnesses import DeltaHarness, IcebergHarness, PostgresHarness
+from tests.spark.killed_stream import KilledDriver, KilledStream, SourceFiles
+
+from penstock.testing.conformance import DestinationHarness
+from penstock.testing.conformance.query import source_of
+from penstock.testing.conformance.upserts import COLUMNS, OPTIONS
+
+pytestmark = [pytest.mark.spark, pytest.mark.kills, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+NAMES = ("delta", "iceberg", "postgres")
+SHORT: Mapping[str, Sequence[str]] = {
+    "delta": ("prepare.done", "commit.landed"),
+    "iceberg": ("commit.start", "commit.landed"),
+    "postgres": ("prepare.done", "commit.landed"),
+}
+"""What the driver is killed at, into each destination."""
+IGNORING_LATE_ROWS = ("iceberg", "postgres")
+
+RANDOM_POINTS = (
+    *("write.file_open", "write.files_closed", "prepare.start", "prepare.done"),
+    *("commit.start", "commit.landed", "mark.done"),
+)
+POINT_KILLS, MOMENT_KILLS = 5, 3
+
+
+@dataclass(frozen=True)
+class ChangeFiles:
+    """Random changes: one in six deletes, one in ten is older than others of its key may be."""
+
+    files: int
+    rows_per_file: int
+    keys: int
+    seed: int = 0
+
+    def batches(self) -> list[pa.Table]:
+        rng, count = np.random.default_rng(self.seed), self.files * self.rows_per_file
+        place = np.arange(count)
+        is_late = rng.random(count) < 0.1
+        place[is_late] = rng.integers(0, place[is_late] + 1)
+        n = place * count + np.arange(count)  # no two are equal
+        is_deleted = rng.random(count) < 1 / 6
+        columns = [
+            pa.array(rng.integers(0, self.keys, count)),
+            pa.array(n),
+            pa.array(np.where(is_deleted, None, n.astype(str)), pa.string()),
+            pa.array(np.where(is_deleted, "d", "u")),
+        ]
+        rows = pa.table(columns, schema=COLUMNS)
+        return [rows.slice(i * self.rows_per_file, self.rows_per_file) for i in range(self.files)]
+
+    def write(self, folder: Path) -> None:
+        folder.mkdir()
+        for number, rows in enumerate(self.batches()):
+            path = folder / f"{number:05}.parquet"
+            pq.write_table(rows, path)
+            os.utime(path, (1_700_000_000 + number,) * 2)  # Spark reads files in the order of their age
+
+    def expected(self, *, ignores_late: bool) -> list[tuple[int, int, str]]:
+        """Return id, n and text of the rows of the table in the end."""
+        rows: dict[int, tuple[int, str]] = {}
+        newest: dict[int, int] = {}
+        for batch in self.batches():
+            last: dict[int, tuple[int, str, str]] = {}
+            for key, *change in sorted(zip(*batch.to_pydict().values(), strict=True), key=lambda row: row[1]):
+                last[key] = change
+            for key, (n, text, op) in last.items():
+                if ignores_late and newest.get(key, -1) > n:
+                    continue
+                newest[key] = n
+                rows.pop(key, None)
+                if op != "d":
+                    rows[key] = n, text
+        return sorted((key, *row) for key, row in rows.items())
+
+
+@dataclass
+class KilledChanges:
+    """Streams of the same changes into all destinations, with kills of their driver."""
+
+    root: Path
+    changes: ChangeFiles
+    harnesses: Mapping[str, DestinationHarness]
+
+    def run(self, kills: Mapping[str, Sequence[str]], moments: int = 0, seed: int = 0) -> None:
+        """
+        Args:
+            moments: kills at random moments, after those at crash points
+        """
+        streams = []
+        for name, harness in self.harnesses.items():
+            (folder := self.root / name).mkdir()
+            own = {"lateRows": "ignore"} if name in IGNORING_LATE_ROWS else {}
+            options = {**harness.options, **OPTIONS, **own}
+            streams.append(KilledStream(folder, source_of(harness).name(), options, kills[name]))
+        rng, points = random.Random(seed), max(map(len, kills.values()))
+
+        def wait(turn: int) -> None:
+            if turn >= points:
+                _wait_for_a_batch(rng.choice(streams).checkpoint)
+                time.sleep(rng.random())
+
+        files = SourceFiles("id LONG, n LONG, text STRING, op STRING", self.changes.write)
+        KilledDriver(self.root, streams, meanwhile=wait, files=files, more_turns=moments).run()
+
+    def check(self, name: str) -> int:
+        """Compare a table with the changes; return the number of its rows."""
+        found = sorted(self.harnesses[name].changed_rows())
+        assert found == self.changes.expected(ignores_late=name in IGNORING_LATE_ROWS)
+        assert self.harnesses[name].problems() == []
+        return len(found)
+
+
+def _wait_for_a_batch(checkpoint: Path) -> None:
+    """Wait until the query starts a batch, or has ended."""
+
+    def started() -> int:
+        return len(list((checkpoint / "offsets").glob("[0-9]*")))
+
+    before, deadline = started(), time.monotonic() + 60
+    while started() == before and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def harnesses(root: Path, new_postgres_url: Callable[[], str]) -> Mapping[str, DestinationHarness]:
+    return {
+        "delta": DeltaHarness(root / "delta"),
+        "iceberg": IcebergHarness(root / "iceberg"),
+        "postgres": PostgresHarness(new_postgres_url),
+    }
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory, new_postgres_url: Callable[[], str]) -> KilledChanges:
+    """After two kills, and a run to the end of the source."""
+    root = tmp_path_factory.mktemp("upsert_kills")
+    killed = KilledChanges(root, ChangeFiles(4, 500, 300), harnesses(root, new_postgres_url))
+    killed.run(SHORT)
+    return killed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_driver_that_is_killed_between_the_phases_changes_each_key_once(
+    name: str, killed: KilledChanges
+) -> None:
+    assert killed.check(name) > 200
+
+
+@pytest.mark.campaign
+def test_a_million_changes_of_random_keys_with_random_kills(
+    tmp_path: Path, new_postgres_url: Callable[[], str]
+) -> None:
+    """At random crash points of random batches, and at random moments. `PENSTOCK_SEED` chooses others."""
+    rng = random.Random(seed := int(os.environ.get("PENSTOCK_SEED", "0")))
+    changes = ChangeFiles(20, 50_000, 100_000, seed)
+    killed = KilledChanges(tmp_path, changes, harnesses(tmp_path, new_postgres_url))
+
+    def points() -> list[str]:
+        batches = sorted(rng.sample(range(changes.files - MOMENT_KILLS), POINT_KILLS))
+        return [f"{rng.choice(RANDOM_POINTS)}@{batch}" for batch in batches]
+
+    kills = {name: points() for name in NAMES}
+    started = time.monotonic()
+    killed.run(kills, MOMENT_KILLS, seed)
+    print(f"killed at {kills}, {time.monotonic() - started:.0f} s")  # noqa: T201 - for `make kills`
+    for name in NAMES:
+        print(f"{name}: {killed.check(name):,} rows")  # noqa: T201 - for `make kills`
