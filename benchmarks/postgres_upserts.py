@@ -49,8 +49,8 @@ def run(options: Options) -> Report:
         "in `foreachBatch`, and then executes `MERGE` with the last row of each key. A MERGE fails if "
         f"another session inserts one of the keys meanwhile. {CORES} tasks run at a time, on {CORES} "
         "cores that they share with the server. Each run has a new table; filling it, VACUUM and a "
-        "checkpoint are not measured. Both tables have the same rows afterwards. The runs of both are interleaved; the figures "
-        f"are medians of {options.repeat}.",
+        "checkpoint are not measured. Both tables have the same rows afterwards. The runs of both are "
+        f"interleaved; the figures are medians of {options.repeat}.",
     )
     try:
         jars = classpath(JDBC_DRIVER).replace(":", ",")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ from penstock.committers.contract import Batch, Changes, StreamKey
 from penstock.committers.delta.files import delta_files
 from penstock.committers.errors import ConfigurationError, PenstockError
 from penstock.committers.file_tables.manifest import decode
-from penstock.committers.store.sql import open_store_in_memory
+from penstock.committers.store.sql import open_store, open_store_in_memory
 from penstock.datasource.changes.condition import condition
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DESTINATION, StoredDelta
+from penstock.testing.conformance.deliveries import deliver
 from penstock.testing.conformance.query import Query
 from penstock.testing.conformance.upserts import OPTIONS, changes
 
@@ -202,16 +203,15 @@ def test_targets_of_a_fan_out_have_a_mode_each(tmp_path: Path) -> None:
     }
     place = Place(options, _fan_out())
     query = Query(place)
-    with open_store_in_memory() as store:
+    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
         query.run(store, query.batch(0), changes((1, 1, "a"), (2, 1, "b")))
         query.run(store, query.batch(1), changes((1, 2, "A"), (2, 2)))
+        deliver(store)
     assert newest.rows("id, n, text") == [(1, 2, "A")]
     assert len(everything.rows("id, n, text, op")) == 4
 
 
 def _fan_out() -> Any:
-    from dataclasses import replace
-
     return replace(DESTINATION, data_source="penstock.datasource.fanout.source:FanoutDataSource")
 
 
