@@ -73,9 +73,17 @@ class Keys:
         order = zip(*[one.order for one in some], strict=True)
         return cls(
             tuple(map(pa.concat_arrays, columns)),
-            tuple(map(pa.concat_arrays, order)),
+            tuple(map(_concat, order)),
             pa.concat_arrays([one.is_deleted for one in some]),
         )
+
+
+def _concat(arrays: Sequence[pa.Array]) -> pa.Array:
+    """Join arrays. Their types may differ if the table does not have the column, and the query has changed it."""
+    if len({array.type for array in arrays}) == 1:
+        return pa.concat_arrays(arrays)
+    tables = [pa.Table.from_arrays([array], names=["values"]) for array in arrays]
+    return one_array(pa.concat_tables(tables, promote_options="permissive").column(0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DESTINATION, StoredDelta
 from penstock.testing.conformance.deliveries import deliver
 from penstock.testing.conformance.query import Query
-from penstock.testing.conformance.upserts import OPTIONS, changes
+from penstock.testing.conformance.upserts import COLUMNS, OPTIONS, changes
 
 
 @dataclass
@@ -185,6 +185,30 @@ def test_tombstones_are_forgotten_after_their_time_and_merged_into_few_files(
     of(8).prune()
     assert late(0, 0, 0) == []
     assert not list(tmp_path.rglob("_penstock/tombstones-*/*.parquet"))
+
+
+def test_tombstones_of_earlier_batches_are_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, query = lake_and_query(tmp_path, lateRows="ignore")
+    read: list[str] = []
+    real = Tombstones._read
+    monkeypatch.setattr(Tombstones, "_read", lambda self, name: (read.append(name), real(self, name))[1])
+    with open_store_in_memory() as store:
+        for number in range(5):
+            query.run(store, query.batch(number), changes((number, 2), (9, number, "a")))
+    assert len(read) == len(set(read)) == 5
+
+
+def test_the_order_may_get_a_wider_type_while_batches_wait(tmp_path: Path) -> None:
+    """If the table does not have its column."""
+    lake, query = lake_and_query(tmp_path, delivery="decoupled", dropColumns="op, n")
+    narrow = COLUMNS.set(1, pa.field("n", pa.int32()))
+    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
+        query.run(store, query.batch(0), changes((1, 1, "a"), (2, 1, "b")).cast(narrow))
+        query.run(store, query.batch(1), changes((1, 2**40, "A")))
+        deliver(store)
+    assert lake.rows("id, text") == [(1, "A"), (2, "b")]
 
 
 # Queries --------------------------------------------------------------------------------------------
