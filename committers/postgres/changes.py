@@ -197,7 +197,7 @@ def check_one_row(cursor: Cursor, batch: Batch, content: PostgresContent) -> Non
     rows = " UNION ALL ".join(f"SELECT {names} FROM {one.sql}" for one in content.staged)
     text = f'ROW({names})::text COLLATE "C"'
     ((is_ambiguous,),) = cursor.execute(
-        f"WITH r AS ({rows}), "
+        f"WITH r AS NOT MATERIALIZED ({rows}), "
         f"repeated AS (SELECT {by_key} FROM r GROUP BY {by_key} HAVING count(*) > 1), "
         f"ranked AS (SELECT r.*, rank() OVER ({window}) AS {_ROW} FROM r JOIN repeated USING ({by_key})) "
         f"SELECT EXISTS (SELECT FROM ranked WHERE {_ROW} = 1 GROUP BY {by_key} "

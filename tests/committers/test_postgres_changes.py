@@ -805,7 +805,7 @@ def test_manifests_of_earlier_versions_are_read(query: PostgresQuery) -> None:
     [
         {"changes": {}},
         {"changes": None},
-        {"extra": [["penstock_deletes", "boolean); DROP TABLE events; --"]]},
+        {"extra": [["penstock_order_1", "bigint); DROP TABLE events; --"], ["penstock_deletes", "boolean"]]},
         {"mode": "other"},
     ],
 )
