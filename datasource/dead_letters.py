@@ -28,7 +28,7 @@ from ..committers.texts.safe_text import get_logger
 from ..writers.partition import write_partition
 from .options.dead_letters import letter_options
 from .plug_ins import data_source_of
-from .sink import Destination, Sink, open_table, without_origins
+from .sink import Destination, Sink, mode_of, open_table, without_origins
 
 if TYPE_CHECKING:
     from ..committers.store.sql import SqlManifestStore
@@ -134,7 +134,7 @@ def write_rows(
     )
     if committer.begin(batch) is Action.SKIP:
         return False
-    planned = target.plan_batch(schema, "append", batch.batch_id)
+    planned = target.plan_batch(schema, mode_of(sink.options, overwrite=False), batch.batch_id)
     run_id = str(uuid.uuid4())
     attempt = AttemptId(batch.stream.query_id, run_id, batch.batch_id, partition=0, attempt=0)
     payload = write_partition(planned.writers, attempt, rows(), batch.stream)

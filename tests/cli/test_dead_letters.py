@@ -128,6 +128,19 @@ def test_resend_adds_each_row_once(letters: Letters, http_server: HttpRows) -> N
     assert letters.bad_ids() == [3, 7], "they stay in the dead-letter table"
 
 
+@pytest.mark.parametrize("letters", [("delta", "delta"), ("postgres", "postgres")], indirect=True)
+def test_resend_of_changes_replaces_rows(letters: Letters, http_server: HttpRows) -> None:
+    """A row that was appended would be there twice."""
+    accept_bad_rows(letters, http_server)
+    if isinstance(letters.query.harness, PostgresTable):
+        letters.query.harness.sql("ALTER TABLE events ADD PRIMARY KEY (id)")
+    letters.query = letters.query.with_options(writeMode="upsert", keys="id")
+    letters.run(2, rows_with(1, 3))
+    assert run("resend", "q1", "--yes")["rows"] == 2
+
+    assert sorted(letters.ids()) == [1, 2, 3, 7]
+
+
 @pytest.mark.parametrize("damage", [b"noise", None, CRAFTED], ids=["noise", "NULL", "offsets"])
 def test_resend_leaves_out_what_is_damaged_in_the_table(
     letters: Letters, http_server: HttpRows, damage: bytes | None, caplog: pytest.LogCaptureFixture
