@@ -196,16 +196,27 @@ def test_rows_under_an_older_partitioning_are_found(changed: Changed) -> None:
     changed.check()
 
 
-def test_columns_are_found_by_their_id(changed: Changed) -> None:
+@pytest.mark.parametrize("when", ["before the plan", "after the plan"])
+def test_columns_are_found_by_their_id(changed: Changed, when: str) -> None:
     """The key was renamed, and another column has its old name."""
-    manifest = changed.prepare([row(1, 1), row(2, 1, op="d")])
-    with changed.table().update_schema() as update:
-        update.rename_column("k", "number")
-    with changed.table().update_schema() as update:
-        update.add_column("k", LongType())
-    assert isinstance(changed.query.target().commit(manifest), Committed)
-    rows = changed.table().scan().to_arrow().select(["number", "v"]).to_pylist()
-    assert sorted(tuple(one.values()) for one in rows) == [(0, 0), (1, 1), *((n, 0) for n in range(3, 10))]
+
+    def rename() -> None:
+        with changed.table().update_schema() as update:
+            update.rename_column("k", "number")
+        with changed.table().update_schema() as update:
+            update.add_column("k", LongType())
+
+    query, rows = changed.query, table_of([row(1, 1), row(2, 1, op="d")])
+    if when == "before the plan":
+        rename()
+        query = query.with_options(keys="number")
+        rows = rows.rename_columns(["number", *rows.column_names[1:]])
+    manifest = query.prepare(changed.store, query.batch(1), rows)
+    if when == "after the plan":
+        rename()
+    assert isinstance(query.target().commit(manifest), Committed)
+    found = changed.table().scan().to_arrow().select(["number", "v"]).to_pylist()
+    assert sorted(tuple(one.values()) for one in found) == [(0, 0), (1, 1), *((n, 0) for n in range(3, 10))]
 
 
 def test_a_key_column_that_others_drop_is_an_error(changed: Changed) -> None:
