@@ -159,13 +159,13 @@ class DeltaSimLake(FileLake):
 
     def append(self, row_id: int) -> None:
         """Write a file with this id and add it."""
-        with _giving_up():
+        with giving_up():
             seen = self.delta_table(self.table_uri)
             self._commit(seen, self._entry("WRITE", add=[self._write((row_id,))]))
 
     def compact(self) -> None:
         """All rows into one file."""
-        with _giving_up():
+        with giving_up():
             seen = self.delta_table(self.table_uri)
             small = list(seen.at.files.values())
             if len(small) > 1:
@@ -177,7 +177,7 @@ class DeltaSimLake(FileLake):
         """Delete data files older than this that the table's newest version does not name.
 
         As delta-rs does it: it decides, notes its start in the log, deletes, and notes its end."""
-        with _giving_up():
+        with giving_up():
             seen = self.delta_table(self.table_uri)
             unneeded = self._unneeded(seen.at, self._scheduler.now - older_than_s)
             if unneeded:
@@ -189,7 +189,7 @@ class DeltaSimLake(FileLake):
 
     def expire(self) -> None:
         """A log checkpoint, and the entries before it deleted, however young they are."""
-        with _giving_up():
+        with giving_up():
             seen = self.delta_table(self.table_uri)
             self.log.write_checkpoint(seen.at)
             self.log.drop_before(seen.version(), self._scheduler.now)
@@ -202,7 +202,7 @@ class DeltaSimLake(FileLake):
         """To the version's number or, every other time, to its time: the log notes either."""
         moment = math.ceil(self.log.written_at(version) * 1000) / 1000
         is_by_time = self._scheduler.rng.random() < 0.5 and self.log.number_at(moment) == version
-        with _giving_up():
+        with giving_up():
             seen = self.delta_table(self.table_uri)
             seen.restore(datetime.fromtimestamp(moment, timezone.utc) if is_by_time else version)
 
@@ -214,10 +214,13 @@ class DeltaSimLake(FileLake):
         return Entry(info, self.log.now_ms, **actions)
 
     def _write(self, ids: Sequence[int]) -> AddAction:
-        self._foreign_files += 1
-        path = f"part-{self._foreign_files:05}{_FOREIGN}"
+        path = self._new_foreign_path()
         self.objects.put(f"{self.table_uri}/{path}", tuple(ids), size_bytes=len(ids))
         return AddAction(path, len(ids), {}, self.log.now_ms, True, "{}")
+
+    def _new_foreign_path(self) -> str:
+        self._foreign_files += 1
+        return f"part-{self._foreign_files:05}{_FOREIGN}"
 
     def _ids_in(self, files: Sequence[AddAction]) -> list[int]:
         missing = [file.path for file in files if not self.log.has(file.path)]
@@ -232,9 +235,12 @@ class DeltaSimLake(FileLake):
         for path, stored in self.objects.list(f"{self.table_uri}/").items():
             name = path[skipped:]
             since = version.tombstones.get(name, stored.modified_at * 1000)
-            if not name.startswith(LOG) and name not in version.files and since < older_than * 1000:
+            if self._is_unneeded(version, name) and since < older_than * 1000:
                 found.append(path)
         return found
+
+    def _is_unneeded(self, version: TableVersion, path: str) -> bool:
+        return not path.startswith(LOG) and path not in version.files
 
     # The end ------------------------------------------------------------------------------------------
 
@@ -246,13 +252,17 @@ class DeltaSimLake(FileLake):
         named = {path for version in self._readable() for path in version.files}
         data_files = [path.removeprefix(place) for path in stored if path.startswith(place)]
         return TableContents(
-            rows=Counter(row_id for path in there for row_id in stored[place + path].content),
+            rows=self._ids_there(there),
             added=Counter(file.path for version in newest.lineage() for file in _added(version)),
             missing=[path for path in newest.files if place + path not in stored],
             orphans=[path for path in data_files if not path.startswith(LOG) and path not in named],
             tokens=[token for version in newest.lineage() for token in _tokens(version)],
-            digests=dict(_digest(entry) for entry in self._history_of(newest) if NOTE_KEY in entry.info),
+            digests=dict(_digest(entry) for entry in self._history_of(newest) if _is_of_batch(entry)),
         )
+
+    def _ids_there(self, paths: Sequence[str]) -> Counter[int]:
+        stored, place = self.objects.objects, f"{self.table_uri}/"
+        return Counter(row_id for path in paths for row_id in stored[place + path].content)
 
     def _history_of(self, version: TableVersion) -> Iterator[Entry]:
         """The entries of the log that are left of it: not one that lands where the log was cleaned up."""
@@ -269,7 +279,7 @@ class DeltaSimLake(FileLake):
 
 
 @contextmanager
-def _giving_up() -> Iterator[None]:
+def giving_up() -> Iterator[None]:
     """A foreign writer whose request fails, or who loses a race, gives up."""
     with suppress(DeltaError, OSError, UnreachableError):
         yield
@@ -282,7 +292,13 @@ def _added(version: TableVersion) -> Iterator[AddAction]:
     twice, as delta-rs does; a path is still one file.
     """
     if version.entry.info["operation"] != "RESTORE":
-        yield from (file for file in version.entry.add if not file.path.endswith(_FOREIGN))
+        changed = {file.path for file in version.entry.remove}
+        added = (file for file in version.entry.add if file.path not in changed)
+        yield from (file for file in added if not file.path.endswith(_FOREIGN))
+
+
+def _is_of_batch(entry: Entry) -> bool:
+    return "query_id" in json.loads(entry.info.get(NOTE_KEY, "{}")).get("penstock", ())
 
 
 def _digest(entry: Entry) -> tuple[tuple[str, int], str]:

@@ -34,6 +34,8 @@ class DeltaLog:
         self.objects = objects
         self.table_uri = table_uri
         self.folder = f"{table_uri}/{LOG}/"
+        self.on_create: Callable[[str, bytes], None] = lambda _path, _content: None
+        """Told of files that the product creates beside the log, before they are there."""
         self._stored = objects.objects
         self._paths: list[str] = []
         self._checkpoints: list[int] = []
@@ -311,6 +313,10 @@ class DeltaLog:
         checkpoint = self._checkpoint_at(next(young, None))
         if checkpoint is not None:
             self.drop_before(checkpoint.version.number, written_before)
+
+    def path(self, number: int) -> str:
+        """Of the entry of a version."""
+        return self._paths[number]
 
     def _checkpoint_path(self, number: int) -> str:
         return f"{self.folder}{number:020}.checkpoint.parquet"

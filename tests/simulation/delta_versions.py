@@ -36,6 +36,10 @@ class Entry:
     remove: Sequence[AddAction] = ()
     txn: Mapping[str, int] = field(default_factory=dict)
     metadata: Metadata | None = None
+    vectors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The deletion vectors of added files that have one, by path."""
+    restored: int | None = None
+    """The version that a RESTORE goes back to."""
     data_change: bool = True
     """False if it only arranges rows in other files."""
     version: TableVersion | None = None
@@ -47,10 +51,14 @@ class Entry:
         """What the product has written into the log by itself."""
         actions = [json.loads(line) for line in content.splitlines()]
         info = actions[0]["commitInfo"]
+        added = [action["add"] for action in actions if "add" in action]
         return cls(
             {name: value for name, value in info.items() if name != "timestamp"},
             info["timestamp"],
-            add=[_add_action(action["add"]) for action in actions if "add" in action],
+            add=list(map(_add_action, added)),
+            remove=[_removed(action["remove"]) for action in actions if "remove" in action],
+            vectors={unquote(add["path"]): add["deletionVector"] for add in added if "deletionVector" in add},
+            data_change=all(add["dataChange"] for add in added),
             txn={action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action},
             _json=content,
         )
@@ -73,7 +81,7 @@ class Entry:
             yield {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
             yield {"metaData": {"id": self.metadata.id, "schemaString": self.metadata.schema_json}}
         for file in self.add:
-            yield {"add": {"path": quote(file.path), "size": file.size}}
+            yield {"add": add_of(file, self.vectors.get(file.path))}
         for file in self.remove:
             yield {"remove": {"path": quote(file.path), "deletionTimestamp": self.timestamp}}
 
@@ -89,6 +97,16 @@ def _add_action(add: Mapping[str, Any]) -> AddAction:
     )
 
 
+def _removed(remove: Mapping[str, Any]) -> AddAction:
+    return AddAction(unquote(remove["path"]), remove["size"], {}, 0, remove["dataChange"], "{}")
+
+
+def add_of(file: AddAction, vector: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The content of an `add` action, as far as somebody reads it."""
+    add = {"path": quote(file.path), "size": file.size, "stats": file.stats}
+    return add if vector is None else {**add, "deletionVector": vector}
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class TableVersion:
     """The table after a commit. Shared by all who read it: nobody changes it."""
@@ -102,6 +120,8 @@ class TableVersion:
     entry: Entry
     previous: TableVersion | None
     """The one before, also if the log does not tell any more."""
+    vectors: Mapping[str, Mapping[str, Any]]
+    """Of the files that have one."""
 
     def lineage(self) -> list[TableVersion]:
         """All versions up to this one, oldest first."""
@@ -118,22 +138,26 @@ def fold(before: TableVersion | None, entry: Entry) -> TableVersion:
     if before is None:
         assert entry.metadata is not None, "a log begins with metadata"
         return TableVersion(
-            0, entry.metadata, {file.path: file for file in entry.add}, {}, entry.txn, entry, None
+            0, entry.metadata, {file.path: file for file in entry.add}, {}, entry.txn, entry, None, {}
         )
-    files, tombstones = before.files, before.tombstones
+    files, tombstones, vectors = before.files, before.tombstones, before.vectors
     if entry.add or entry.remove:
         files = dict(files)
         for file in entry.remove:
             files.pop(file.path, None)
         for file in entry.add:
             files[file.path] = file
+        if entry.vectors or vectors:
+            gone = {file.path for file in (*entry.remove, *entry.add)}
+            left = {path: vector for path, vector in vectors.items() if path not in gone}
+            vectors = {**left, **entry.vectors}
         if entry.remove or tombstones:
             tombstones = {**tombstones, **{file.path: entry.timestamp for file in entry.remove}}
             for file in entry.add:
                 tombstones.pop(file.path, None)
     txn = {**before.txn, **entry.txn} if entry.txn else before.txn
     return TableVersion(
-        before.number + 1, entry.metadata or before.metadata, files, tombstones, txn, entry, before
+        before.number + 1, entry.metadata or before.metadata, files, tombstones, txn, entry, before, vectors
     )
 
 

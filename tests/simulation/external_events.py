@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+from tests.simulation.changed_delta import ChangedDeltaSimLake
 from tests.simulation.deliveries import DeliveryProcess
 from tests.simulation.lake import TableContents
 from tests.simulation.manifest_store import SimulatedStore
@@ -43,9 +44,11 @@ if TYPE_CHECKING:
 
     from penstock.datasource.stored.table_access import TableAccess
 
-ENGINES = ("append", "compact", "vacuum", "expire", "roll_back")
+ENGINES = ("append", "compact", "delete_key", "vacuum", "expire", "roll_back")
 """Of these, what other engines do to the table."""
 
+
+RECENT_BATCHES = 1000
 
 LOOKS_MAX, LOOK_S = 20, 3.0
 """For a batch that can be aborted."""
@@ -119,6 +122,19 @@ class ExternalEvents:
     def compact(self) -> None:
         if self.lake.exists:
             self.lake.compact()
+
+    def delete_key(self) -> None:
+        """DELETE of the rows with one key."""
+        if isinstance(self.lake, ChangedDeltaSimLake) and self.lake.exists:
+            self.lake.delete_key()
+
+    def maintain_table(self) -> None:
+        """Files of the table are rewritten as a delivery process does it."""
+        stream = self._some_stream()
+        if isinstance(self.lake, ChangedDeltaSimLake):
+            query_id, store = stream.key.query_id, stream.store
+            summary = self.lake.maintain_table(query_id, lambda: store.history(stream.key, RECENT_BATCHES))
+            self.world.scheduler.log(f"  maintenance: {summary}")
 
     def vacuum(self) -> None:
         """Beside drivers only where the format's commits notice it: see docs/protocol.md, Limits."""
@@ -266,9 +282,7 @@ class ExternalEvents:
 
     def ids_of(self, stream: Stream, record: ManifestRecord) -> set[int]:
         """Whether its files are still there or not."""
-        ever, place = self.lake.objects.ever, self.lake.data_location.rstrip("/")
-        paths = [f"{place}/{path}" for path in self._paths_of(stream, record)]
-        ids = {row_id for path in paths if path in ever for row_id in ever[path].content}
+        ids = self.lake.ids_of(record.batch, self._paths_of(stream, record))
         return ids | set(letters_of(stream.store, record.batch))
 
     def skip_refused(self, stream: Stream) -> bool:
@@ -278,7 +292,7 @@ class ExternalEvents:
         record = next(iter(stream.store.pending(stream.key)), None)
         if record is None or record.delivery_id is not None:
             return False
-        if not self.was_rolled_back and None not in map(self._content, self._paths_of(stream, record)):
+        if not self.was_rolled_back and all(map(self._is_there, self._paths_of(stream, record))):
             return False
         if isinstance(self.lake, RequestSimLake) and not self.has_deleted_files:
             return False  # nobody but the product deletes files of a row log
@@ -289,10 +303,8 @@ class ExternalEvents:
         manifest = stream.store.manifest(stream.key, record.batch.batch_id)
         return [] if manifest is None else list(self.lake.paths_of(manifest))
 
-    def _content(self, path: str) -> tuple[int, ...] | None:
-        lake = self.lake
-        stored = lake.objects.objects.get(f"{lake.data_location.rstrip('/')}/{path}")
-        return None if stored is None else stored.content
+    def _is_there(self, path: str) -> bool:
+        return f"{self.lake.data_location.rstrip('/')}/{path}" in self.lake.objects.objects
 
     # The store
 

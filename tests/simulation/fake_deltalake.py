@@ -9,6 +9,7 @@ import io
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import SimpleNamespace
@@ -18,15 +19,17 @@ from urllib.parse import quote
 import pyarrow as pa
 from deltalake.exceptions import DeltaError, SchemaMismatchError
 from deltalake.table import ProtocolVersions
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 from tests.simulation.delta_log import DeltaLog
-from tests.simulation.delta_versions import Checkpoint, Entry, Metadata, Segment
+from tests.simulation.delta_versions import Checkpoint, Entry, Metadata, Segment, TableVersion, add_of
 from tests.simulation.object_store import LocationFileSystem, StoredObject
 from tests.simulation.scheduler import as_os_error
 
+from penstock.committers.delta.changes import VECTORS_PROPERTY
 from penstock.committers.delta.log_files import LogFile, entry_name
 
 PROTOCOL = ProtocolVersions(1, 2, None, None)
+WITH_VECTORS = ProtocolVersions(3, 7, ["deletionVectors"], ["deletionVectors"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +73,24 @@ class FakeDeltaTable:
         return FakeSchema(self.at.metadata.schema_json)
 
     def protocol(self) -> ProtocolVersions:
-        return PROTOCOL
+        has_vectors = self.at.metadata.configuration.get(VECTORS_PROPERTY) == "true"
+        return WITH_VECTORS if has_vectors else PROTOCOL
 
     def transaction_version(self, app_id: str) -> int | None:
         return self.log.transaction_version(self._segment, app_id)
 
     def file_uris(self) -> list[str]:
         return [f"{self.table_uri}/{path}" for path in self.at.files]
+
+    def get_add_actions(self) -> pa.Table:
+        """What compaction asks for."""
+        files = self.at.files.values()
+        counts = [json.loads(file.stats).get("numRecords") for file in files]
+        columns = [[quote(file.path) for file in files], [file.size for file in files], counts]
+        return pa.table(columns, names=["path", "size_bytes", "num_records"])
+
+    def deletion_vectors(self) -> pa.Table:
+        return pa.table({"filepath": [f"{self.table_uri}/{quote(path)}" for path in self.at.vectors]})
 
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
         return self.log.history(self.version(), limit)
@@ -114,7 +128,7 @@ class FakeDeltaTable:
 
     def create_write_transaction(
         self,
-        actions: Sequence[AddAction],
+        actions: Sequence[AddAction | RemoveAction],
         mode: str,
         schema: FakeSchema,
         partition_by: Sequence[str],
@@ -128,8 +142,12 @@ class FakeDeltaTable:
             **(commit_properties.custom_metadata or {}),
         }
         txn = {one.app_id: one.version for one in commit_properties.app_transactions or ()}
-        removed = list(self.at.files.values()) if mode == "overwrite" else ()
-        entry = Entry(info, self.log.now_ms, tuple(actions), removed, txn)
+        added = tuple([one for one in actions if isinstance(one, AddAction)])
+        replaced = {one.path for one in actions if isinstance(one, RemoveAction)}
+        if mode == "overwrite":
+            replaced = set(self.at.files)
+        removed = [file for path, file in self.at.files.items() if path in replaced]
+        entry = Entry(info, self.log.now_ms, added, removed, txn, data_change=_changes_data(actions))
         hooks = post_commithook_properties
         self.log.after_commit(
             self.log.commit(self.version(), entry, commit_properties.max_commit_retries),
@@ -164,14 +182,25 @@ class FakeDeltaTable:
         then = log.load(number).version()
         if number >= self.version():
             raise DeltaError(f"Generic error: Version to restore {number} should be less then {now.number}.")
-        back = [file for path, file in then.files.items() if path not in now.files]
-        gone = [file for path, file in now.files.items() if path not in then.files]
+        back = [file for path, file in then.files.items() if not _is_in(path, then, now)]
+        gone = [file for path, file in now.files.items() if not _is_in(path, now, then)]
         missing = log.read("look for files", lambda: [file.path for file in back if not log.has(file.path)])
         if missing:
             raise DeltaError(f"Generic error: Find missing file {missing[0]} when restore.")
         info = {"operation": "RESTORE", "operationParameters": _restored(target)}
-        log.put_next(self.version() + 1, Entry(info, log.now_ms, back, gone, metadata=then.metadata))
+        vectors = {file.path: then.vectors[file.path] for file in back if file.path in then.vectors}
+        entry = Entry(info, log.now_ms, back, gone, {}, then.metadata, vectors, restored=number)
+        log.put_next(self.version() + 1, entry)
         self._move_on(self.version() + 1)
+
+
+def _changes_data(actions: Sequence[AddAction | RemoveAction]) -> bool:
+    return any(one.data_change for one in actions)
+
+
+def _is_in(path: str, one: TableVersion, other: TableVersion) -> bool:
+    """Does the other version have the file, with the same deleted rows?"""
+    return path in other.files and one.vectors.get(path) == other.vectors.get(path)
 
 
 def _add_field(fields: list[Any], added: Any) -> None:
@@ -236,11 +265,23 @@ class TableFileSystem(LocationFileSystem):
         super().__init__(log.objects, log.table_uri)
         self._log = log
 
-    def open_input_file(self, path: str) -> io.BytesIO:
-        """An entry of the log as JSON; of a checkpoint what `CheckpointFile` reads."""
+    def open_input_file(self, path: str) -> Any:
+        """An entry of the log as JSON; of a checkpoint what `CheckpointFile` reads; or any other file."""
         with as_os_error():
             content = self._log.objects.get(f"{self._log.table_uri}/{path}").content
+        if isinstance(content, bytes):
+            return pa.BufferReader(content)
         return CheckpointStream(content) if isinstance(content, Checkpoint) else io.BytesIO(content.to_json())
+
+
+    @contextmanager
+    def open_output_stream(self, path: str) -> Iterator[io.BytesIO]:
+        sink = io.BytesIO()
+        yield sink
+        content = sink.getvalue()
+        self._log.on_create(path, content)
+        with as_os_error():
+            self._log.objects.put(f"{self._log.table_uri}/{path}", content, size_bytes=len(content))
 
 
 class CheckpointStream(io.BytesIO):
@@ -251,19 +292,35 @@ class CheckpointStream(io.BytesIO):
         self.checkpoint = checkpoint
 
 
-class CheckpointFile:
-    """What clean-up asks of a `pq.ParquetFile` over a log checkpoint."""
+_VECTOR = pa.struct(
+    [
+        ("storageType", pa.string()),
+        ("pathOrInlineDv", pa.string()),
+        ("offset", pa.int32()),
+        ("sizeInBytes", pa.int32()),
+        ("cardinality", pa.int64()),
+    ]
+)
+_ADD = pa.struct(
+    [("path", pa.string()), ("size", pa.int64()), ("stats", pa.string()), ("deletionVector", _VECTOR)]
+)
+_REMOVE = pa.struct([("path", pa.string()), ("deletionVector", _VECTOR)])
 
-    schema_arrow = pa.schema(
-        [("add", pa.struct([("path", pa.string())])), ("remove", pa.struct([("path", pa.string())]))]
-    )
+
+class CheckpointFile:
+    """What the product asks of a `pq.ParquetFile` over a log checkpoint."""
+
+    schema_arrow = pa.schema([("add", _ADD), ("remove", _REMOVE)])
 
     def __init__(self, stream: CheckpointStream) -> None:
         self._checkpoint = stream.checkpoint
 
     def iter_batches(self, rows: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        assert columns == ["add.path", "remove.path"]
-        added = [{"path": quote(path)} for path in self._checkpoint.version.files]
+        """All columns of what is asked for."""
+        version = self._checkpoint.version
+        added = [add_of(file, version.vectors.get(path)) for path, file in version.files.items()]
         removed = [{"path": quote(path)} for path in self._checkpoint.removed]
-        values = [added + [None] * len(removed), [None] * len(added) + removed]
-        yield pa.record_batch(values, schema=self.schema_arrow)
+        values = {"add": added + [None] * len(removed), "remove": [None] * len(added) + removed}
+        asked = {name.partition(".")[0] for name in columns}
+        fields = [column for column in self.schema_arrow if column.name in asked]
+        yield pa.record_batch([values[one.name] for one in fields], schema=pa.schema(fields))

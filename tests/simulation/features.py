@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-FEATURES = ("letters", "keys", "new_target", "left_target", "shared_files", "routes")
+FEATURES = ("letters", "keys", "new_target", "left_target", "shared_files", "routes", "upserts")
 """
 letters      each destination refuses some rows for good, which become dead letters
 keys         services keep the last row of each key (the option `keys`)
 new_target   the query is started with one target more (newTarget=allow)
 left_target  the query is started without one of its targets
 routes       the rows name the services that they go to (`routeBy`)
+upserts      the query changes rows of a Delta table by key (writeMode=upsert); no seed chooses it
 shared_files a Delta table and an Iceberg table have the same data files (`penstock.lake`)
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.simulation.object_store import ObjectStore
@@ -11,7 +11,7 @@ from tests.simulation.plan import Plan
 from tests.simulation.refusals import Refusals
 from tests.simulation.scheduler import Scheduler
 
-from penstock.committers.contract import AttemptId, DataFile, DataFiles, Manifest
+from penstock.committers.contract import AttemptId, Batch, DataFile, DataFiles, Manifest
 from penstock.committers.file_tables.manifest import decode
 from penstock.committers.target import Committer
 from penstock.writers.parquet.file_names import FileNames, parse_file_name
@@ -46,16 +46,27 @@ class TableContents:
     """What else the fake has seen that must not be."""
 
 
-class FileLake:
-    """What lakes have in common whose tasks write data files. A mix-in; see `SimulatedLake`."""
+class WrittenIds:
+    """Of files that are nothing but ids. A mix-in."""
 
     objects: ObjectStore
+    data_location: str
+    """What the paths of data files are relative to."""
+
+    def ids_of(self, batch: Batch, paths: Iterable[str]) -> set[int]:
+        """The rows of a batch with these files, whether they are still there or not."""
+        ever, place = self.objects.ever, self.data_location.rstrip("/")
+        places = [f"{place}/{path}" for path in paths]
+        return {row_id for path in places if path in ever for row_id in ever[path].content}
+
+
+class FileLake(WrittenIds):
+    """What lakes have in common whose tasks write data files. A mix-in; see `SimulatedLake`."""
+
     refusals = Refusals()
     cannot: frozenset[str] = frozenset()
     """Events that cannot happen to it."""
     open_table: Callable[[], Committer]
-    data_location: str
-    """What the paths of data files are relative to."""
 
     @staticmethod
     def plan(plan: Plan, scheduler: Scheduler) -> Plan:

@@ -23,6 +23,9 @@ DELIVERY_EVENTS = ("skip", "park", "abort", "recover")
 EVENTS_OF_TARGETS = ("lose_record",)
 """And where the query has several targets."""
 
+EVENTS_OF_CHANGES = ("delete_key", "maintain_table", "maintain_table")
+"""And where the query changes rows by key."""
+
 EVENTS_WITHOUT_REPLAYS = frozenset(
     {"append", "compact", "expire", "recover", "collect_garbage", "back_up_store", "deliver", "park", "skip"}
 )
@@ -31,7 +34,7 @@ EVENTS_WITHOUT_REPLAYS = frozenset(
 EVENTS_WITH_SHARED_FILES = EVENTS_WITHOUT_REPLAYS - {"expire"} | {"lose_record", "rewind_checkpoint"}
 """No other engine deletes the files of one table that the other one needs: it would not know."""
 
-EVENT_NAMES = frozenset({*EVENTS, *DELIVERY_EVENTS, *EVENTS_OF_TARGETS, "deliver"})
+EVENT_NAMES = frozenset({*EVENTS, *DELIVERY_EVENTS, *EVENTS_OF_TARGETS, *EVENTS_OF_CHANGES, "deliver"})
 """What `--events` takes."""
 
 EVENTS_MAX = 8
@@ -162,6 +165,11 @@ class Plan:
         events = self.events + tuple([name for name in EVENTS_OF_TARGETS if rng.random() < 0.5])
         return replace(self, events=events, event_count=self.event_count or len(events))
 
+    def with_changes(self, rng: random.Random) -> Plan:
+        """The same plan for a query that changes rows by key."""
+        events = self.events + tuple([name for name in EVENTS_OF_CHANGES if rng.random() < 0.4])
+        return replace(self, events=events, event_count=self.event_count or len(events))
+
     @staticmethod
     def of(rng: random.Random) -> Plan:
         def some(rate: float) -> float:
@@ -201,7 +209,7 @@ class Plan:
 def possible(events: tuple[str, ...], delivery: DeliveryPlan | None) -> tuple[str, ...]:
     """Those of the events that make sense in such a history."""
     if delivery is None:
-        return tuple([name for name in events if name in (*EVENTS, *EVENTS_OF_TARGETS)])
+        return tuple([name for name in events if name in (*EVENTS, *EVENTS_OF_TARGETS, *EVENTS_OF_CHANGES)])
     if delivery.decoupled < 1:
         # A coupled start takes a store that knows nothing for what it is: it is the way out of a loss.
         return tuple([name for name in events if name not in ("lose_store", "restore_store", "abort")])

@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.simulation.lake import TableContents
+from tests.simulation.lake import TableContents, WrittenIds
 from tests.simulation.object_store import LocationFileSystem, ObjectStore
 from tests.simulation.plan import EVENTS_OF_TARGETS, DeliveryPlan, Plan
 from tests.simulation.refusals import Refusals
@@ -87,7 +87,7 @@ def by_key(ids: Sequence[int], partitions: int) -> list[list[int]]:
     return [[one for one in ids if one % KEYS % partitions == number] for number in range(partitions)]
 
 
-class RequestSimLake:
+class RequestSimLake(WrittenIds):
     """See `SimulatedLake`."""
 
     kind = KIND

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from tests.simulation.changed_delta import ChangedDeltaSimLake
 from tests.simulation.delta_lake import DeltaSimLake
 from tests.simulation.iceberg_lake import IcebergSimLake
 from tests.simulation.lakes import LAKES, SimulatedLake
@@ -136,6 +137,11 @@ def targets_in(seed: int) -> int:
     """How many targets the query of a history has: a third of them has several."""
     rng = random.Random(f"targets of {seed}")
     return rng.choice((2, 2, 3)) if rng.random() < 1 / 3 else 1
+
+
+def with_upserts(make_lake: type[SimulatedLake]) -> type[SimulatedLake]:
+    """The same, changed by key."""
+    return ChangedDeltaSimLake if make_lake is DeltaSimLake else make_lake
 
 
 def kinds_of(first: str, count: int) -> tuple[str, ...]:

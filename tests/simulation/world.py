@@ -58,6 +58,7 @@ from tests.simulation.targets import (
     query_of,
     targets_in,
     targets_of,
+    with_upserts,
 )
 from tests.spark_logs import Checkpoint, SparkError
 
@@ -138,12 +139,16 @@ class World:
         is_recorded: bool = False,
     ) -> None:
         self._make_store = make_store
+        has_upserts = "upserts" in (chosen.features or ())
+        make_lake = with_upserts(make_lake) if has_upserts else make_lake
         self.scheduler = Scheduler(seed, is_recorded=is_recorded)
         plan = Plan.of(self.scheduler.rng)
         plan = plan.only(chosen.events) if chosen.events else plan
-        count = targets_in(seed) if chosen.targets is None else chosen.targets
+        count = 1 if has_upserts else targets_in(seed) if chosen.targets is None else chosen.targets
         if count > 1 and not chosen.events:
             plan = plan.with_targets(self.scheduler.rng)
+        if has_upserts and not chosen.events:
+            plan = plan.with_changes(self.scheduler.rng)
         self.plan = make_lake.plan(plan, self.scheduler)
         kinds = kinds_of(make_lake.kind, count)
         features = features_in(seed, kinds) if chosen.features is None else chosen.features
