@@ -79,7 +79,7 @@ class Keys:
 
 
 def _concat(arrays: Sequence[pa.Array]) -> pa.Array:
-    """Join arrays. Their types may differ if the table does not have the column, and the query has changed it."""
+    """Join arrays. The type of a column that the table does not have may differ from batch to batch."""
     if len({array.type for array in arrays}) == 1:
         return pa.concat_arrays(arrays)
     tables = [pa.Table.from_arrays([array], names=["values"]) for array in arrays]

@@ -292,7 +292,9 @@ class ChangedDeltaSimLake(DeltaSimLake):
     def _add(self, rows: Sequence[Row]) -> AddAction:
         path = self._new_foreign_path()
         file = self._put(path, rows)
-        return AddAction(path, file.size_bytes, {}, self.log.now_ms, True, json.dumps({"numRecords": len(rows)}))
+        return AddAction(
+            path, file.size_bytes, {}, self.log.now_ms, True, json.dumps({"numRecords": len(rows)})
+        )
 
     def _rows_of_files(self, version: TableVersion, files: Sequence[AddAction]) -> list[Row]:
         """Without a step.

@@ -273,7 +273,6 @@ class TableFileSystem(LocationFileSystem):
             return pa.BufferReader(content)
         return CheckpointStream(content) if isinstance(content, Checkpoint) else io.BytesIO(content.to_json())
 
-
     @contextmanager
     def open_output_stream(self, path: str) -> Iterator[io.BytesIO]:
         sink = io.BytesIO()
