@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         AlreadyCommitted,
         AttemptId,
         Batch,
+        Changes,
         Committed,
         Conflict,
         DataFile,
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
     from .committers.protocol.token_check import is_committed
     from .committers.requests.contract import ChecksDestination, RowPlace
     from .committers.target import CheckToken, Target
+    from .datasource.changes.planning import plan_changes
     from .datasource.destinations import DestinationType, QueryRecords
+    from .datasource.options.changes import ChangeOptions, problems_of_changes
     from .datasource.options.declaring import declared, option, optional, options_of, passed_on
     from .datasource.options.delivery import DeliveryOptions
     from .datasource.options.parsing import columns
@@ -84,6 +87,7 @@ _HOME = {
         "AlreadyCommitted",
         "AttemptId",
         "Batch",
+        "Changes",
         "Committed",
         "Conflict",
         "DataFile",
@@ -105,6 +109,8 @@ _HOME = {
     "committers.target": ("CheckToken", "Target"),
     "datasource.spark.base_source": ("PenstockDataSource",),
     "datasource.destinations": ("DestinationType", "QueryRecords"),
+    "datasource.changes.planning": ("PlannedChanges", "plan_changes"),
+    "datasource.options.changes": ("ChangeOptions", "problems_of_changes"),
     "datasource.options.declaring": ("declared", "passed_on", "option", "optional", "options_of"),
     "datasource.options.delivery": ("DeliveryOptions",),
     "datasource.options.stream": ("parse_as",),
@@ -114,6 +120,7 @@ _HOME = {
         "Maintainable",
         "SupportsOrdering",
         "Partitioned",
+        "PlannedChanges",
         "SupportsOrigins",
         "Sink",
     ),
@@ -168,6 +175,8 @@ __all__ = [
     "AttemptId",
     "Batch",
     "BatchInDelivery",
+    "ChangeOptions",
+    "Changes",
     "CheckToken",
     "ChecksDestination",
     "Cleanable",
@@ -237,6 +246,8 @@ __all__ = [
     "options_of",
     "parse_as",
     "passed_on",
+    "plan_changes",
+    "problems_of_changes",
     "reach",
     "record_bytes",
     "row_ids",

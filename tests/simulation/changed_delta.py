@@ -6,7 +6,7 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType, SimpleNamespace
@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake.transaction import AddAction
 from tests.simulation.changed_rows import (
-    TABLE_ROWS,
     CHANGES,
     Expected,
     Row,
@@ -27,7 +26,6 @@ from tests.simulation.changed_rows import (
     rows_of,
 )
 from tests.simulation.delta_lake import DeltaSimLake, SimulatedDelta, giving_up
-from tests.simulation.delta_log import LOG
 from tests.simulation.delta_versions import TableVersion
 from tests.simulation.fake_deltalake import CheckpointFile, FakeLogFiles
 from tests.simulation.lake import TableContents
