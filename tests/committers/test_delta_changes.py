@@ -160,7 +160,9 @@ def changed(tmp_path: Path, store: SqlManifestStore) -> Changed:
 # Histories ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(14))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 14)]]
+)
 def test_any_history_makes_the_rows_of_the_changes(seed: int, changed: Changed) -> None:
     """Batches, crashes, conflicts, replays, and other writers that append, delete, compact and vacuum."""
     rng = random.Random(seed)
