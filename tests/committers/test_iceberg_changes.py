@@ -122,7 +122,7 @@ def test_batches_of_a_delivery_are_merged_by_key(changed: Changed) -> None:
     query, manifests = changed.query, []
     for number, rows in enumerate(batches, changed.batches):
         manifests.append(query.build(changed.store, query.batch(number), table_of(rows)))
-    target = query.sink().open_table()
+    target: Any = query.target()
     merged = target.merge(manifests, None).merging(manifests)
     assert isinstance(target.commit(merged), Committed)
     for rows in batches:
@@ -365,11 +365,14 @@ def test_a_conflict_leaves_no_file_and_is_searched_for_new_files_only(changed: C
     with at_point("commit.start", lambda: changed.append(row(1, 0), row(2, 0))):
         assert isinstance(target.commit(manifest), Conflict)
     assert changed.stored("deletes") == before
-    read: list[str] = []
+    read: list[object] = []
     real = pq.ParquetFile.__init__
-    with mock.patch.object(
-        pq.ParquetFile, "__init__", lambda *args, **kw: read.append("x") or real(*args, **kw)
-    ):
+
+    def opened(parquet: pq.ParquetFile, source: object, **options: Any) -> None:
+        read.append(source)
+        real(parquet, source, **options)
+
+    with mock.patch.object(pq.ParquetFile, "__init__", opened):
         assert isinstance(target.commit(manifest), Committed)
     assert len(read) == 1, "the file that was appended"
     changed.expect([row(1, 1), row(2, 1, op="d")])
@@ -379,7 +382,7 @@ def test_a_conflict_leaves_no_file_and_is_searched_for_new_files_only(changed: C
 def test_an_unknown_outcome_keeps_every_file(changed: Changed) -> None:
     """The request may be executed later: its delete files must be there."""
     manifest = changed.prepare([row(1, 1)])
-    target = changed.query.target()
+    target: Any = changed.query.target()
     with (
         mock.patch.object(type(target._catalog), "is_embedded", False),
         mock.patch.object(SqlCatalog, "commit_table", side_effect=ConnectionError("lost")),
@@ -445,7 +448,7 @@ def test_compaction_of_small_files_drops_their_deleted_rows(changed: Changed) ->
 @pytest.mark.parametrize("other", ["we", "others"])
 def test_rows_that_are_deleted_during_a_compaction_do_not_come_back(changed: Changed, other: str) -> None:
     changed.change([row(1, 1), row(2, 1), row(3, 1)])
-    table, replace, left = changed.compactable(), None, [True]
+    table, left = changed.compactable(), [True]
     replace = table.replace
 
     def replace_after(*args: Any) -> Any:
@@ -454,7 +457,7 @@ def test_rows_that_are_deleted_during_a_compaction_do_not_come_back(changed: Cha
             changed.change([row(4, 2, op="d")]) if other == "we" else changed.delete(4)
         return replace(*args)
 
-    table.replace = replace_after  # type: ignore[method-assign]
+    table.replace = replace_after  # type: ignore[method-assign, assignment]
     assert changed.compact(table).sources == 0
     changed.check()
     assert changed.compact().sources == 1

@@ -144,13 +144,14 @@ class Changed:
         self.rows = [one for one in self.rows if one["k"] not in numbers]
 
     def compactable(self) -> IcebergCompactableTable:
-        sink = self.query.sink()
+        sink: Any = self.query.sink()
         return IcebergCompactableTable(sink.catalog, sink.address, self.query.query_id)
 
     def compact(self, table: IcebergCompactableTable | None = None, files_min: int = 100) -> Compacted:
+        target: Any = self.query.target()
         rewriter = TableFileRewriter(
             self.query.query_id,
-            lambda content: self.query.sink().open_table().rewrite_config(content),
+            target.rewrite_config,
             GroupRewriter(InlineExecutor()),
         )
         policy = CompactionPolicy(128 * 1024**2, 96 * 1024**2, files_min)
