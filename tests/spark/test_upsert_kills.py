@@ -12,16 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from tests.conformance.harnesses import DeltaHarness, IcebergHarness, PostgresHarness
 from tests.spark.killed_stream import KilledDriver, KilledStream, SourceFiles
+from tests.support.random_changes import RandomChanges
 
 from penstock.testing.conformance import DestinationHarness
 from penstock.testing.conformance.query import source_of
-from penstock.testing.conformance.upserts import COLUMNS, OPTIONS
+from penstock.testing.conformance.upserts import OPTIONS
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -41,62 +39,12 @@ RANDOM_POINTS = (
 POINT_KILLS, MOMENT_KILLS = 5, 3
 
 
-@dataclass(frozen=True)
-class ChangeFiles:
-    """Random changes: one in six deletes, one in ten is older than others of its key may be."""
-
-    files: int
-    rows_per_file: int
-    keys: int
-    seed: int = 0
-
-    def batches(self) -> list[pa.Table]:
-        rng, count = np.random.default_rng(self.seed), self.files * self.rows_per_file
-        place = np.arange(count)
-        is_late = rng.random(count) < 0.1
-        place[is_late] = rng.integers(0, place[is_late] + 1)
-        n = place * count + np.arange(count)  # no two are equal
-        is_deleted = rng.random(count) < 1 / 6
-        columns = [
-            pa.array(rng.integers(0, self.keys, count)),
-            pa.array(n),
-            pa.array(np.where(is_deleted, None, n.astype(str)), pa.string()),
-            pa.array(np.where(is_deleted, "d", "u")),
-        ]
-        rows = pa.table(columns, schema=COLUMNS)
-        return [rows.slice(i * self.rows_per_file, self.rows_per_file) for i in range(self.files)]
-
-    def write(self, folder: Path) -> None:
-        folder.mkdir()
-        for number, rows in enumerate(self.batches()):
-            path = folder / f"{number:05}.parquet"
-            pq.write_table(rows, path)
-            os.utime(path, (1_700_000_000 + number,) * 2)  # Spark reads files in the order of their age
-
-    def expected(self, *, ignores_late: bool) -> list[tuple[int, int, str]]:
-        """Return id, n and text of the rows of the table in the end."""
-        rows: dict[int, tuple[int, str]] = {}
-        newest: dict[int, int] = {}
-        for batch in self.batches():
-            last: dict[int, tuple[int, str, str]] = {}
-            for key, *change in sorted(zip(*batch.to_pydict().values(), strict=True), key=lambda row: row[1]):
-                last[key] = change
-            for key, (n, text, op) in last.items():
-                if ignores_late and newest.get(key, -1) > n:
-                    continue
-                newest[key] = n
-                rows.pop(key, None)
-                if op != "d":
-                    rows[key] = n, text
-        return sorted((key, *row) for key, row in rows.items())
-
-
 @dataclass
 class KilledChanges:
     """Streams of the same changes into all destinations, with kills of their driver."""
 
     root: Path
-    changes: ChangeFiles
+    changes: RandomChanges
     harnesses: Mapping[str, DestinationHarness]
 
     def run(self, kills: Mapping[str, Sequence[str]], moments: int = 0, seed: int = 0) -> None:
@@ -151,7 +99,7 @@ def harnesses(root: Path, new_postgres_url: Callable[[], str]) -> Mapping[str, D
 def killed(tmp_path_factory: pytest.TempPathFactory, new_postgres_url: Callable[[], str]) -> KilledChanges:
     """After two kills, and a run to the end of the source."""
     root = tmp_path_factory.mktemp("upsert_kills")
-    killed = KilledChanges(root, ChangeFiles(4, 500, 300), harnesses(root, new_postgres_url))
+    killed = KilledChanges(root, RandomChanges(4, 500, 300), harnesses(root, new_postgres_url))
     killed.run(SHORT)
     return killed
 
@@ -169,7 +117,7 @@ def test_a_million_changes_of_random_keys_with_random_kills(
 ) -> None:
     """At random crash points of random batches, and at random moments. `PENSTOCK_SEED` chooses others."""
     rng = random.Random(seed := int(os.environ.get("PENSTOCK_SEED", "0")))
-    changes = ChangeFiles(20, 50_000, 100_000, seed)
+    changes = RandomChanges(20, 50_000, 100_000, seed)
     killed = KilledChanges(tmp_path, changes, harnesses(tmp_path, new_postgres_url))
 
     def points() -> list[str]:
