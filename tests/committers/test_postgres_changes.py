@@ -278,10 +278,11 @@ def lose_response(connection: psycopg.Connection) -> None:
     raise psycopg.OperationalError("the connection was lost")
 
 
+@pytest.mark.parametrize("seed", [0, *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5)]])
 @pytest.mark.parametrize("name", KINDS)
-def test_a_table_has_what_a_dict_has(new_postgres_url: Callable[[], str], name: str) -> None:
+def test_a_table_has_what_a_dict_has(new_postgres_url: Callable[[], str], name: str, seed: int) -> None:
     """Batches of one or several tasks, of which a delivery commits some at once, and one process again."""
-    kind, rng = KINDS[name], random.Random(name)
+    kind, rng = KINDS[name], random.Random(f"{name} {seed}")
     query, model = query_into(new_postgres_url(), **kind.options), Model(kind)
     selected = ", ".join(one for one in kind.schema.names if one not in kind.dropped)
     batch_id = refused = 0
@@ -715,6 +716,7 @@ def test_tombstones_are_looked_up_by_key(query: PostgresQuery, monkeypatch: pyte
 
     assert len(plans) == 5
     assert [plan for plan in plans if f"Seq Scan on {tombstone_table_name}" in plan] == []
+    assert [plan for plan in plans if "Hash Join" in plan or "Merge Join" in plan] == []
     assert sum(f"Index Scan using {tombstone_table_name}_pkey" in plan for plan in plans) >= 3
 
 
