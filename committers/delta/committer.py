@@ -42,7 +42,7 @@ from ..contract import (
 )
 from ..errors import RetryableError, SchemaMismatchError, TableNotSupportedError
 from ..file_tables.clock import now_ms
-from ..file_tables.files import TableFiles
+from ..file_tables.files import MissingFileError, TableFiles
 from ..file_tables.manifest import LakeManifest, decode
 from ..file_tables.table_changes import check_not_behind
 from ..protocol.failed_commit import failed_batch
@@ -321,7 +321,10 @@ class DeltaTableCommitter:
     def _commit_once(self, table: TableSnapshot, manifest: Manifest, content: LakeManifest) -> Outcome:
         batch, version = manifest.batch, table.version() + 1
         changes = self._changes_of(manifest, content)
-        actions = None if changes is None else changes.file_actions(table, self._now_ms())
+        try:
+            actions = None if changes is None else changes.file_actions(table, self._now_ms())
+        except MissingFileError as error:
+            return Conflict(f"another process has committed the batch or removed files meanwhile: {error}")
         crash_points.reach("commit.start", batch.batch_id)
         try:
             self._writer.write(table, manifest, content, actions)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ..cleaning.regular_files import open_file, sync
-from .object_store import open_object_store
+from .object_store import errors_of_the_system, open_object_store
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutResult
@@ -38,7 +38,7 @@ class LogFile:
 
 
 class LogFiles(Protocol):
-    """The entries of one table's log, by version. Raises the errors of the storage."""
+    """The entries of one table's log, by version. Raises OSError if they cannot be read."""
 
     def read(self, version: int) -> LogFile | None:
         """None if it does not exist."""
@@ -54,6 +54,7 @@ class LogFiles(Protocol):
         Raises:
             FileExistsError: the entry exists. It may be this one: a client repeats a request if the response
                 is lost.
+            Exception: of the storage.
         """
         ...
 
@@ -134,17 +135,19 @@ class StoredLogFiles:
         self._store = store
 
     def read(self, version: int) -> LogFile | None:
-        try:
-            found = self._store.get(entry_name(version))
-        except FileNotFoundError:
-            return None
-        return LogFile(bytes(found.bytes()), _e_tag(found.meta))
+        with errors_of_the_system():
+            try:
+                found = self._store.get(entry_name(version))
+            except FileNotFoundError:
+                return None
+            return LogFile(bytes(found.bytes()), _e_tag(found.meta))
 
     def identity(self, version: int) -> str | None:
-        try:
-            return _e_tag(self._store.head(entry_name(version)))
-        except FileNotFoundError:
-            return None
+        with errors_of_the_system():
+            try:
+                return _e_tag(self._store.head(entry_name(version)))
+            except FileNotFoundError:
+                return None
 
     def put(self, version: int, content: bytes) -> str:
         from obstore.exceptions import AlreadyExistsError

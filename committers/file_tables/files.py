@@ -36,6 +36,10 @@ Not in threads: Delta's file system holds the GIL while it waits.
 """
 
 
+class MissingFileError(TableChangedError):
+    """A file of the table is missing."""
+
+
 class TableFiles:
     """The files below one table's location. Runs on the driver and in the delivery process.
 
@@ -124,11 +128,11 @@ class TableFiles:
         """Open a file to read it.
 
         Raises:
-            TableChangedError: the file is missing.
+            MissingFileError: the file is missing.
             RetryableError: the storage cannot be reached now.
         """
         if self.missing([path]):
-            raise TableChangedError(f"The file {path} below {self._place} is missing.")
+            raise MissingFileError(f"The file {path} below {self._place} is missing.")
         with self._filesystem() as filesystem:
             assert filesystem is not None
             with filesystem.open_input_file(path) as file:

@@ -39,7 +39,7 @@ from ..errors import (
     TableChangedError,
     TableNotSupportedError,
 )
-from ..file_tables.files import TableFiles
+from ..file_tables.files import MissingFileError, TableFiles
 from ..file_tables.manifest import LakeManifest, decode
 from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import EarlierDigest, has_batch, is_committed
@@ -252,7 +252,11 @@ class IcebergTableCommitter:
         if committed is not None and is_committed(manifest, committed.token, self._name, earlier):
             return AlreadyCommitted(committed.snapshot_id if committed.holds(manifest.batch) else None)
         check_token(None if committed is None else committed.token)
-        return self._commit_once(self._prepare(table, manifest, content), manifest, content)
+        try:
+            attempt = self._prepare(table, manifest, content)
+        except MissingFileError as error:
+            return Conflict(f"another process has committed the batch or removed files meanwhile: {error}")
+        return self._commit_once(attempt, manifest, content)
 
     def _earlier_digest(self, table: Table, batch: Batch) -> EarlierDigest:
         return partial(earlier_digest, table.metadata, self._address.branch, batch)

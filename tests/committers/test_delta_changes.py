@@ -6,20 +6,22 @@ import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from obstore.exceptions import GenericError
 from tests.support.lakes import DeltaLake
 
 from penstock.committers.cleaning.cleanup import FileStatus, classify
-from penstock.committers.contract import Conflict, DataFile, Manifest
+from penstock.committers.contract import AlreadyCommitted, Conflict, DataFile, Manifest
 from penstock.committers.delta import deletion_vectors
 from penstock.committers.delta.active_files import active_files
 from penstock.committers.delta.compaction import DeltaCompactableTable
@@ -30,10 +32,12 @@ from penstock.committers.delta.deletion_vectors import (
     read_vector,
     vector_path,
 )
+from penstock.committers.delta.log_files import StoredLogFiles
 from penstock.committers.delta.snapshot_cache import SnapshotCache
 from penstock.committers.errors import (
     ConfigurationError,
     PenstockError,
+    RetryableError,
     TableNotSupportedError,
 )
 from penstock.committers.file_tables.compaction import Compaction, CompactionPolicy, Rewritten
@@ -254,6 +258,27 @@ def test_after_a_conflict_only_new_files_are_searched(
     changed.expect([row(1, 2), row(9, 2)])
     changed.check()
     assert len(opened) == 1
+
+
+def test_an_outage_of_the_object_store_while_the_log_is_read_is_tried_again(changed: Changed) -> None:
+    changed.change([row(1, 1)])
+    snapshot = SnapshotCache().load(str(changed.lake.path), {})
+    assert snapshot is not None
+    assert snapshot.tail is not None
+    lost = Mock(side_effect=GenericError("connection reset"))
+    store = StoredLogFiles(snapshot.table_uri, Mock(get=lost, head=lost))
+    with pytest.raises(RetryableError, match="connection reset"):
+        active_files(replace(snapshot, tail=replace(snapshot.tail, version=9, files=store)), {})
+
+
+def test_a_batch_that_another_process_commits_meanwhile_is_a_conflict(changed: Changed) -> None:
+    """That process has deleted the key files after its commit."""
+    manifest = changed.prepare([row(1, 1), row(2, 1, op="d")])
+    target, other = changed.query.target(), changed.query.target()
+    assert isinstance(target.commit(manifest, lambda _: other.commit(manifest)), Conflict)
+    assert isinstance(target.commit(manifest), AlreadyCommitted)
+    changed.expect([row(1, 1), row(2, 1, op="d")])
+    changed.check()
 
 
 def test_a_conflict_leaves_no_vector_file_behind(changed: Changed, monkeypatch: pytest.MonkeyPatch) -> None:

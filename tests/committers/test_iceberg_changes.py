@@ -379,6 +379,16 @@ def test_a_conflict_leaves_no_file_and_is_searched_for_new_files_only(changed: C
     changed.check()
 
 
+def test_a_batch_that_another_process_commits_meanwhile_is_a_conflict(changed: Changed) -> None:
+    """That process has deleted the key files after its commit."""
+    manifest = changed.prepare([row(1, 1), row(2, 1, op="d")])
+    target, other = changed.query.target(), changed.query.target()
+    assert isinstance(target.commit(manifest, lambda _: other.commit(manifest)), Conflict)
+    assert isinstance(target.commit(manifest), AlreadyCommitted)
+    changed.expect([row(1, 1), row(2, 1, op="d")])
+    changed.check()
+
+
 def test_an_unknown_outcome_keeps_every_file(changed: Changed) -> None:
     """The request may be executed later: its delete files must be there."""
     manifest = changed.prepare([row(1, 1)])

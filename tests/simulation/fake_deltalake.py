@@ -235,12 +235,16 @@ class FakeLogFiles:
         self._log = log
 
     def read(self, version: int) -> LogFile | None:
-        stored = self._log.objects.head(self._path(version))
+        stored = self._head(version)
         return None if stored is None else LogFile(stored.content.to_json(), _identity(stored))
 
     def identity(self, version: int) -> str | None:
-        stored = self._log.objects.head(self._path(version))
+        stored = self._head(version)
         return None if stored is None else _identity(stored)
+
+    def _head(self, version: int) -> StoredObject | None:
+        with as_os_error():
+            return self._log.objects.head(self._path(version))
 
     def put(self, version: int, content: bytes) -> str:
         self._log.put(version, Entry.of_append(content))
