@@ -26,6 +26,8 @@ class MaskedFile:
     """
     masked: pa.Array
     """Their numbers (int64)."""
+    stored: tuple[str, ...] = ()
+    """Names of columns that the file must have: their values would be lost."""
 
 
 class RewriteFiles(Protocol):

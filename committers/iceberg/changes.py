@@ -318,7 +318,8 @@ class IcebergChanges:
             before = self._deleted_rows.of(entry.data_file, deletes.applying_to(entry))
             removed.add(path)
             removed.update(one.data_file.file_path for one in deletes.of_file(entry))
-            touched.append(MaskedFile(self._own_file(table, entry.data_file), union([before, rows])))
+            file, stored = self._own_file(table, entry.data_file), _identities(table, entry.data_file)
+            touched.append(MaskedFile(file, union([before, rows]), stored))
         masked_new = [path for path in self._new if self._located(path) in masked.in_new]
         touched += [MaskedFile(self._new[path], masked.in_new[self._located(path)]) for path in masked_new]
         if touched and self._is_shared:
@@ -398,6 +399,15 @@ def _current(schema: Schema, column: NestedField, table_name: str) -> NestedFiel
             f"{table_name} has lost the column {column.name!r}, which keys or orderBy of the query name. The "
             "batch was not committed. Undo the change of the table."
         ) from None
+
+
+def _identities(table: Table, file: IcebergDataFile) -> tuple[str, ...]:
+    """The columns by whose values the rows of a file are partitioned: files of others may leave them out."""
+    names = []
+    for number, part in enumerate(table.specs()[file.spec_id].fields):
+        if str(part.transform) == "identity" and file.partition[number] is not None:
+            names.append(table.schema().find_column_name(part.source_id))
+    return tuple([name for name in names if name is not None and "." not in name])
 
 
 def _mapped_names(table: Table, columns: Mapping[str, NestedField]) -> dict[str, Collection[str]]:

@@ -26,6 +26,7 @@ from tests.support.iceberg_changes import (
     foreign_deletes,
     row,
     table_of,
+    without_column,
 )
 from tests.support.lakes import IcebergLake
 
@@ -58,7 +59,9 @@ KEYS = ("k", "s", "d", "s,k", "d,s")
 SPECS = ("", "bucket(3, k)", "day(ts)", "s, day(ts)", "truncate(1, d)")
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12)]]
+)
 def test_the_table_equals_the_model(tmp_path: Path, store: SqlManifestStore, seed: int) -> None:
     """Duplicates, late rows, deletes of unknown keys, keys that move between partitions, other writers,
     conflicts, lost responses, crashes and several batches in one delivery.
@@ -254,6 +257,24 @@ def test_keys_are_compared_with_wider_columns(tmp_path: Path, store: SqlManifest
         engine().execute(f"SELECT k, v FROM iceberg_scan('{lake.metadata_location}') ORDER BY k").fetchall()
     )
     assert found == [(1, 1), (2, 1), (2**40, 6)]
+
+
+@pytest.mark.parametrize("merge", ["on-read", "on-write"])
+def test_values_that_are_only_in_the_metadata_are_keys(
+    tmp_path: Path, store: SqlManifestStore, merge: str
+) -> None:
+    """Files from Hive do not have the columns of their partition."""
+    changed = Changed(tmp_path, store, "s,k", {"partitionSpec": "s", "merge": merge})
+    changed.change([row(1, 0)])
+    table = changed.table()
+    without_column(table, [row(1, 0), {**row(2, 0), "s": "s1"}])
+    changed.rows += [row(1, 0), {**row(2, 0), "s": "s1"}]
+    if merge == "on-write":
+        with pytest.raises(TableNotSupportedError, match="does not have the columns s"):
+            changed.change([row(1, 1)])
+        return
+    changed.change([row(1, 1)])
+    changed.check()
 
 
 # Which way ------------------------------------------------------------------------------------------------

@@ -17,12 +17,14 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestEntry
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.typedef import Record
 from tests.support.lakes import IcebergLake
 from tests.support.readers import duckdb_with_iceberg
 
 from penstock.committers.cleaning.cleanup import Cleanup
 from penstock.committers.contract import Manifest
 from penstock.committers.file_tables.compaction import Compacted, Compaction, CompactionPolicy
+from penstock.committers.iceberg.arrow import arrow_schema
 from penstock.committers.iceberg.cleanup import IcebergCleanableTable
 from penstock.committers.iceberg.compaction import IcebergCompactableTable
 from penstock.committers.iceberg.library.changed_files import MergingChangeFiles
@@ -243,3 +245,23 @@ def foreign_deletes(table: Table, numbers: Sequence[int], *, content: int = 1) -
 def positions(file: DataFile, numbers: Sequence[int]) -> list[int]:
     column = pq.read_table(file.file_path.removeprefix("file://"), columns=["k"], partitioning=None)["k"]
     return pc.indices_nonzero(pc.is_in(column, value_set=pa.array(numbers, pa.int64()))).to_pylist()
+
+
+def without_column(table: Table, rows: Sequence[Row]) -> None:
+    """Add a file of the partition `s = s1` that does not have the column `s`, as files from Hive."""
+    path = f"{table.location()}/data/from-hive.parquet"
+    schema = arrow_schema(table.schema())
+    stored = pa.Table.from_arrays(table_of(rows, TABLE).columns, schema=schema).drop_columns("s")
+    local = Path(path.removeprefix("file://"))
+    pq.write_table(stored, local)
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record("s1"),
+        record_count=len(rows),
+        file_size_in_bytes=local.stat().st_size,
+    )
+    file.spec_id = table.metadata.default_spec_id
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as snapshot:
+        snapshot.append_data_file(file)

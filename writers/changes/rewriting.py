@@ -20,7 +20,12 @@ from ...committers.changes.rewriting import MaskedFile
 from ...committers.cleaning.deletion import is_relative
 from ...committers.cleaning.regular_files import open_input
 from ...committers.contract import DataFile, Manifest
-from ...committers.errors import PenstockError, RetryableError, SchemaMismatchError
+from ...committers.errors import (
+    PenstockError,
+    RetryableError,
+    SchemaMismatchError,
+    TableNotSupportedError,
+)
 from ...committers.file_tables.manifest import LakeManifest
 from ..parquet.compaction import without_rows
 from ..parquet.data_files import DataFileWriter
@@ -77,6 +82,7 @@ def _rows_left(
     """
     Raises:
         RetryableError: the file cannot be read now.
+        TableNotSupportedError: not all its values are in the file.
         PenstockError: it is damaged.
     """
     path = masked.file.path
@@ -85,7 +91,9 @@ def _rows_left(
         with _opened(config, location, path) as stream:
             batches = pq.ParquetFile(stream).iter_batches(_ROWS_PER_READ)
             for left in without_rows(batches, masked.masked):
-                yield renamed_by_id(left, config.row_schema, path) if by_id else _known(left, config)
+                rows = renamed_by_id(left, config.row_schema, path) if by_id else _known(left, config)
+                _check_stored(rows, masked)
+                yield rows
     except OSError as error:
         raise RetryableError(
             f"The data file {path} cannot be read: {error}. Nothing was committed. Check that the storage is "
@@ -95,6 +103,15 @@ def _rows_left(
         raise PenstockError(
             f"The data file {path} cannot be read: {error}. Nothing was committed. Restore it from a backup."
         ) from error
+
+
+def _check_stored(rows: pa.RecordBatch, masked: MaskedFile) -> None:
+    if missing := [name for name in masked.stored if name not in rows.schema.names]:
+        raise TableNotSupportedError(
+            f"The data file {masked.file.path} does not have the columns {', '.join(missing)}, whose values "
+            "are only in the metadata of the table, as in files from Hive. Nothing was committed. Use "
+            "merge=on-read, or rewrite the file with another engine."
+        )
 
 
 def _known(rows: pa.RecordBatch, config: WriteConfig) -> pa.RecordBatch:
