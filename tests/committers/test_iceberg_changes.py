@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import DecimalType, LongType, StringType
+from servers.s3 import BUCKET, s3_names, s3_properties
 from tests.support.foreign_iceberg import load as load_foreign
 from tests.support.iceberg_changes import (
     TABLE,
@@ -51,6 +52,20 @@ def changed(tmp_path: Path, store: SqlManifestStore) -> Changed:
     changed = Changed(tmp_path, store)
     changed.change([row(number, 0) for number in range(10)])
     return changed
+
+
+def opened_by(act: Callable[[], object]) -> list[object]:
+    """The data files that are opened meanwhile."""
+    read: list[object] = []
+    real = pq.ParquetFile.__init__
+
+    def opened(parquet: pq.ParquetFile, source: object, **options: Any) -> None:
+        read.append(source)
+        real(parquet, source, **options)
+
+    with mock.patch.object(pq.ParquetFile, "__init__", opened):
+        act()
+    return read
 
 
 # The model ----------------------------------------------------------------------------------------------
@@ -277,6 +292,58 @@ def test_values_that_are_only_in_the_metadata_are_keys(
     changed.check()
 
 
+def test_files_whose_bounds_or_partition_exclude_the_keys_are_not_read(
+    tmp_path: Path, store: SqlManifestStore
+) -> None:
+    changed = Changed(tmp_path, store, "k,s", {"partitionSpec": "s"})
+    changed.change([row(number, 0) for number in range(4)])
+    changed.change([{**row(number, 1), "s": "s1"} for number in range(100, 104)])
+    manifest, target = changed.prepare([row(1, 2), {**row(2, 2), "s": "s1"}]), changed.query.target()
+    read = opened_by(lambda: target.commit(manifest))
+    assert len(read) == 1, "of the five files, the one with the first row"
+    changed.expect([row(1, 2), {**row(2, 2), "s": "s1"}])
+    changed.check()
+
+
+def test_long_strings_are_found_behind_their_truncated_bounds(
+    tmp_path: Path, store: SqlManifestStore
+) -> None:
+    def long(number: int, v: int) -> Row:
+        return {**row(number, v), "s": "\U0010ffff" * (number % 3) + "a" * 20 + f"{number:020}"}
+
+    changed = Changed(tmp_path, store, "s")
+    for number in range(3):
+        changed.change([long(3 * one + number, 0) for one in range(3)])
+    changed.change([long(number, 1) for number in range(9)])
+    assert len(changed.data()) == 1
+    changed.check()
+
+
+def test_tables_in_an_object_store_take_changes(
+    tmp_path: Path, store: SqlManifestStore, s3: dict[str, str]
+) -> None:
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", **s3_properties(s3)}
+    options = {
+        **{f"catalog.{name}": value for name, value in properties.items()},
+        "catalog.warehouse": f"s3://{BUCKET}/{tmp_path.name}",
+        "table": "lake.ids",
+        "keys": "k",
+        **UPSERT,
+    }
+    model: dict[int, int] = {}
+    for batch, merge in enumerate(("on-read", "on-read", "on-write")):
+        query = Query(Place({**options, "merge": merge}))
+        rows = [row(number, batch) for number in range(batch, 10 - batch)]
+        query.run(store, query.batch(batch), table_of(rows[:4]), table_of(rows[4:]))
+        model.update({one["k"]: one["v"] for one in rows})
+        found = query.sink().open_table()._load_table().scan().to_arrow()  # type: ignore[attr-defined]
+        assert dict(zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True)) == model
+        assert found.num_rows == len(model)
+    names = s3_names(s3, tmp_path.name)
+    assert [name for name in names if ".deletes." in name]
+    assert not [name for name in names if ".keys." in name]
+
+
 # Which way ------------------------------------------------------------------------------------------------
 
 
@@ -386,15 +453,9 @@ def test_a_conflict_leaves_no_file_and_is_searched_for_new_files_only(changed: C
     with at_point("commit.start", lambda: changed.append(row(1, 0), row(2, 0))):
         assert isinstance(target.commit(manifest), Conflict)
     assert changed.stored("deletes") == before
-    read: list[object] = []
-    real = pq.ParquetFile.__init__
-
-    def opened(parquet: pq.ParquetFile, source: object, **options: Any) -> None:
-        read.append(source)
-        real(parquet, source, **options)
-
-    with mock.patch.object(pq.ParquetFile, "__init__", opened):
-        assert isinstance(target.commit(manifest), Committed)
+    outcomes: list[object] = []
+    read = opened_by(lambda: outcomes.append(target.commit(manifest)))
+    assert isinstance(outcomes[0], Committed)
     assert len(read) == 1, "the file that was appended"
     changed.expect([row(1, 1), row(2, 1, op="d")])
     changed.check()
