@@ -15,8 +15,8 @@ from pyiceberg.table import Table
 
 from .library.snapshots import Live
 
-CACHED_ENTRIES_MAX = 50_000
-"""Entries of manifests kept in this process. One takes about two kilobytes."""
+CACHED_ENTRIES_MAX = 10_000
+"""Entries of manifests kept in this process. One of a file with statistics of 20 columns takes 5 kB."""
 
 _THREADS = 8
 
