@@ -344,6 +344,14 @@ def test_tables_in_an_object_store_take_changes(
     assert not [name for name in names if ".keys." in name]
 
 
+def test_a_branch_has_its_own_changes(changed: Changed) -> None:
+    query = Query(changed.query.harness, "audit").with_options(branch="audit")
+    query.run(changed.store, query.batch(0), table_of([row(1, 1), row(2, 1, op="d")]))
+    changed.check()
+    found = changed.table().scan().use_ref("audit").to_arrow().select(["k", "v"]).to_pylist()
+    assert sorted(tuple(one.values()) for one in found) == [(0, 0), (1, 1), *((n, 0) for n in range(3, 10))]
+
+
 # Which way ------------------------------------------------------------------------------------------------
 
 
