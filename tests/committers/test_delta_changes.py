@@ -21,7 +21,7 @@ from obstore.exceptions import GenericError
 from tests.support.lakes import DeltaLake
 
 from penstock.committers.cleaning.cleanup import FileStatus, classify
-from penstock.committers.contract import AlreadyCommitted, Conflict, DataFile, Manifest
+from penstock.committers.contract import AlreadyCommitted, Conflict, DataFile, Manifest, Token
 from penstock.committers.delta import deletion_vectors
 from penstock.committers.delta.active_files import active_files
 from penstock.committers.delta.compaction import DeltaCompactableTable
@@ -275,7 +275,11 @@ def test_a_batch_that_another_process_commits_meanwhile_is_a_conflict(changed: C
     """That process has deleted the key files after its commit."""
     manifest = changed.prepare([row(1, 1), row(2, 1, op="d")])
     target, other = changed.query.target(), changed.query.target()
-    assert isinstance(target.commit(manifest, lambda _: other.commit(manifest)), Conflict)
+
+    def commit_first(_: Token | None) -> None:
+        other.commit(manifest)
+
+    assert isinstance(target.commit(manifest, commit_first), Conflict)
     assert isinstance(target.commit(manifest), AlreadyCommitted)
     changed.expect([row(1, 1), row(2, 1, op="d")])
     changed.check()

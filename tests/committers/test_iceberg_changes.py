@@ -31,7 +31,7 @@ from tests.support.iceberg_changes import (
 )
 from tests.support.lakes import IcebergLake
 
-from penstock.committers.contract import AlreadyCommitted, Committed, Conflict
+from penstock.committers.contract import AlreadyCommitted, Committed, Conflict, Token
 from penstock.committers.errors import SchemaMismatchError, TableNotSupportedError
 from penstock.committers.iceberg.expiry import ExpiryPolicy, SnapshotExpiry
 from penstock.committers.iceberg.position_deletes import PATH_ID
@@ -473,7 +473,11 @@ def test_a_batch_that_another_process_commits_meanwhile_is_a_conflict(changed: C
     """That process has deleted the key files after its commit."""
     manifest = changed.prepare([row(1, 1), row(2, 1, op="d")])
     target, other = changed.query.target(), changed.query.target()
-    assert isinstance(target.commit(manifest, lambda _: other.commit(manifest)), Conflict)
+
+    def commit_first(_: Token | None) -> None:
+        other.commit(manifest)
+
+    assert isinstance(target.commit(manifest, commit_first), Conflict)
     assert isinstance(target.commit(manifest), AlreadyCommitted)
     changed.expect([row(1, 1), row(2, 1, op="d")])
     changed.check()
