@@ -25,6 +25,7 @@ from tests.support.iceberg_changes import (
     Row,
     engine,
     foreign_deletes,
+    remove,
     row,
     table_of,
     without_column,
@@ -205,6 +206,31 @@ def test_delete_files_of_others_count_and_stay(changed: Changed) -> None:
     changed.check()
 
 
+def test_delete_files_without_their_data_file_are_removed(changed: Changed) -> None:
+    """Others rewrite data files and leave them behind."""
+    changed.change([row(1, 1)])
+    changed.lake.compact()
+    (left,) = changed.deletes()
+    changed.change([row(2, 2)])
+    assert left.file_path not in {file.file_path for file in changed.deletes()}
+    changed.check_one_delete_file_each()
+    changed.check()
+
+
+def test_delete_files_do_not_apply_to_a_data_file_that_was_added_again(changed: Changed) -> None:
+    """It is newer than they are: the row that they deleted is back, and is found. (DuckDB 1.5.5 applies them.)"""
+    (file,) = changed.data()
+    changed.change([row(1, 1, op="d")])
+    remove(changed.table(), file)
+    table = changed.table()
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as snapshot:
+        snapshot.append_data_file(file)
+    changed.rows.append(row(1, 0))
+    assert changed.table().scan().to_arrow().num_rows == 10
+    changed.change([row(1, 2)])
+    changed.check()
+
+
 def test_rows_under_an_older_partitioning_are_found(changed: Changed) -> None:
     with changed.table().update_spec() as update:
         update.add_identity("s")
@@ -346,7 +372,8 @@ def test_tables_in_an_object_store_take_changes(
 
 def test_a_branch_has_its_own_changes(changed: Changed) -> None:
     query = Query(changed.query.harness, "audit").with_options(branch="audit")
-    query.run(changed.store, query.batch(0), table_of([row(1, 1), row(2, 1, op="d")]))
+    query.run(changed.store, query.batch(0), table_of([row(1, 0), row(2, 0, op="d")]))
+    query.run(changed.store, query.batch(1), table_of([row(1, 1)]))
     changed.check()
     found = changed.table().scan().use_ref("audit").to_arrow().select(["k", "v"]).to_pylist()
     assert sorted(tuple(one.values()) for one in found) == [(0, 0), (1, 1), *((n, 0) for n in range(3, 10))]

@@ -265,3 +265,11 @@ def without_column(table: Table, rows: Sequence[Row]) -> None:
     file.spec_id = table.metadata.default_spec_id
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as snapshot:
         snapshot.append_data_file(file)
+
+
+def remove(table: Table, file: DataFile) -> None:
+    """Remove a data file, and leave its delete files."""
+    live, transaction = live_files(table, "main", ManifestCache()), UncopiedTransaction(table)
+    removed = {file.file_path}
+    MergingChangeFiles(Operation.DELETE, transaction, table, "main", live.manifests, removed, {}).commit()
+    table.catalog.commit_table(table, transaction.requirements, transaction.updates)
