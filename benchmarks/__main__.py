@@ -37,6 +37,7 @@ NAMES = (
     "store",
     "many_streams",
     "routes",
+    "upserts",
     "soak",
     "import_time",
 )

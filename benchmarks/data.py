@@ -102,7 +102,11 @@ def as_from_spark(table: pa.Table) -> pa.Table:
 
 def generated_rows(rows: int) -> pa.Table:
     """A sequence, times, strings of low and high cardinality, and numbers."""
-    ids = pa.array(range(rows), pa.int64())
+    return rows_with(pa.array(range(rows), pa.int64()))
+
+
+def rows_with(ids: pa.Array) -> pa.Table:
+    """The generated rows with these ids (int64)."""
     mixed = pc.bit_wise_and(pc.multiply(ids, 2654435761), 0xFFFFFFFF)
     words = pa.array([f"carrier-{i}" for i in range(30)])
     return pa.table(

@@ -22,10 +22,11 @@ from benchmarks.measure import machine
 from benchmarks.spark.postgres_sinks import POSTGRES_SINKS
 from benchmarks.spark.sinks import JVM_EXTENSIONS, PARTITION, Sink
 from benchmarks.spark.sinks import SINKS as FOLDER_SINKS
+from benchmarks.spark.upsert_sinks import UPSERT_SINKS
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
-SINKS = {**FOLDER_SINKS, **POSTGRES_SINKS}
+SINKS = {**FOLDER_SINKS, **POSTGRES_SINKS, **UPSERT_SINKS}
 Progress = dict[str, float]
 """Milliseconds of one batch by step, from Spark's progress, and its `rows`."""
 

@@ -28,7 +28,7 @@ import penstock
 ROOT = Path(__file__).parents[2]
 PEERS_ENVIRONMENT = ROOT / ".venv-spark41"
 PEERS_POM = ROOT / "benchmarks" / "peers" / "pom.xml"
-JVM_SINKS = ("delta-spark", "iceberg-spark")
+JVM_SINKS = ("delta-spark", "iceberg-spark", "delta-merge", "iceberg-merge")
 
 LOCAL, CLUSTER = "local[2]", "local-cluster[2,1,4096]"
 CORES = 2

@@ -35,9 +35,7 @@ class RandomChanges:
         columns = [
             pa.array(rng.integers(0, self.keys, count)),
             pa.array(n),
-            pa.array(
-                [None if gone else str(one) for gone, one in zip(is_deleted, n, strict=True)], pa.string()
-            ),
+            pa.array(n.astype(str), mask=is_deleted),
             pa.array(np.where(is_deleted, "d", "u")),
         ]
         rows = pa.table(columns, schema=COLUMNS)
@@ -57,9 +55,8 @@ class RandomChanges:
         newest: dict[int, int] = {}
         for batch in self.batches():
             last: dict[int, tuple[int, str, str]] = {}
-            rows_of_batch = zip(*batch.to_pydict().values(), strict=True)
-            for key, n, text, op in sorted(rows_of_batch, key=lambda row: row[1]):
-                last[key] = n, text, op
+            rows_in_order = sorted(zip(*batch.to_pydict().values(), strict=True), key=lambda row: row[1])
+            last.update((key, (n, text, op)) for key, n, text, op in rows_in_order)
             for key, (n, text, op) in last.items():
                 if ignores_late and newest.get(key, -1) > n:
                     continue
