@@ -218,7 +218,7 @@ def test_delete_files_without_their_data_file_are_removed(changed: Changed) -> N
 
 
 def test_delete_files_do_not_apply_to_a_data_file_that_was_added_again(changed: Changed) -> None:
-    """It is newer than they are: the row that they deleted is back, and is found. (DuckDB 1.5.5 applies them.)"""
+    """It is newer than they are: the row that they deleted is back, and is found. DuckDB 1.5.5 is wrong."""
     (file,) = changed.data()
     changed.change([row(1, 1, op="d")])
     remove(changed.table(), file)
