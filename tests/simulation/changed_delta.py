@@ -23,7 +23,6 @@ from tests.simulation.changed_rows import (
     SourceOfChanges,
     ids_of_batch,
     parquet_of,
-    rows_of,
 )
 from tests.simulation.delta_lake import DeltaSimLake, SimulatedDelta, giving_up
 from tests.simulation.delta_versions import TableVersion
@@ -116,11 +115,12 @@ class ChangedDeltaSimLake(DeltaSimLake):
     def __init__(self, scheduler: Scheduler, *, is_remote: bool) -> None:
         super().__init__(scheduler, is_remote=is_remote)
         self.source = SourceOfChanges.of(scheduler.rng)
-        self._has_vector_files = scheduler.rng.random() < 0.5
+        self._has_vector_files = scheduler.rng.random() < 0.7
         self._tombstones: list[tuple[float, int, int]] = []
         """When, which key, and its place: written, or on their way."""
         self._expected: dict[TableVersion, Expected] = {}
-        self._rows_by_path: dict[str, list[Row]] = {}
+        self._rows: dict[str, list[Row]] = {}
+        """Of each data file that was ever there, by path."""
         self._mismatches: list[str] = []
 
     # The product --------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class ChangedDeltaSimLake(DeltaSimLake):
         """
         names, files = FileNames.of(attempt), list[DataFile]()
         try:
-            for some in filter(None, (ids[:3], ids[3:])):
+            for some in filter(None, (ids[:4], ids[4:])):
                 in_order = sorted(map(self.source.row, some), key=lambda row: row.place)
                 last = list({row.key: row for row in in_order}.values())
                 rows = [row for row in last if not row.is_deleted]
@@ -199,6 +199,7 @@ class ChangedDeltaSimLake(DeltaSimLake):
 
     def _put(self, path: str, rows: Sequence[Row]) -> DataFile:
         content, keys = parquet_of(rows), [row.key for row in rows]
+        self._rows[path] = list(rows)
         stats = {"numRecords": len(rows), "minValues": {"key": min(keys)}, "maxValues": {"key": max(keys)}}
         self.objects.put(self._place(path), content, size_bytes=len(content))
         return DataFile(path, len(content), len(rows), statistics=json.dumps(stats))
@@ -229,8 +230,8 @@ class ChangedDeltaSimLake(DeltaSimLake):
             left = list[Row]()
             for path, numbers in masked.items():
                 gone = set() if numbers is None else set(numbers.to_pylist())
-                rows = rows_of(self.objects.get(self._place(path)).content)
-                left += [row for number, row in enumerate(rows) if number not in gone]
+                self.objects.get(self._place(path))
+                left += [row for number, row in enumerate(self._rows[path]) if number not in gone]
             return [self._put(str(names.name(0, "zstd")), left)] if left else []
         except (UnreachableError, DiskFullError, FileNotFoundError) as error:
             raise RetryableError(f"a file cannot be written again: {error!r}") from error
@@ -359,7 +360,7 @@ class ChangedDeltaSimLake(DeltaSimLake):
         elif operation == "DELETE":
             expected.rows.pop(int(entry.info["operationParameters"]["key"]), None)
         elif operation == "WRITE" and NOTE_KEY not in entry.info:
-            expected.append([row for file in entry.add for row in self._rows_ever(file.path)])
+            expected.append([row for file in entry.add for row in self._rows[file.path]])
         if Counter(there) != expected.all_rows():
             wrong = f"it has {sorted(there)} instead of {sorted(expected.all_rows().elements())}"
             self._mismatches.append(f"version {version.number} of the table, {operation}: {wrong}")
@@ -367,17 +368,12 @@ class ChangedDeltaSimLake(DeltaSimLake):
 
     def _live_rows(self, version: TableVersion, path: str) -> list[Row]:
         """Of a file, whether it is still there or not."""
-        rows, vector = self._rows_ever(path), version.vectors.get(path)
+        rows, vector = self._rows[path], version.vectors.get(path)
         if vector is None:
             return rows
         content_of = lambda path: self.objects.ever[self._place(path)].content  # noqa: E731
         gone = set(read_vector(DeletionVector.of(vector), content_of, self.table_uri).to_pylist())
         return [row for number, row in enumerate(rows) if number not in gone]
-
-    def _rows_ever(self, path: str) -> list[Row]:
-        if path not in self._rows_by_path:
-            self._rows_by_path[path] = rows_of(self.objects.ever[self._place(path)].content)
-        return self._rows_by_path[path]
 
 
 def _batches(version: TableVersion) -> Iterator[range]:

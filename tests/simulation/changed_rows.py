@@ -54,10 +54,10 @@ class SourceOfChanges:
             drop_columns=("op",),
             late_rows="ignore" if ignores else "apply",
             tombstones_s=1000 * DAY_S if ignores else 0.0,
-            merge=rng.choice((None, None, "on-write")),
+            merge=rng.choice((None, None, None, "on-write")),
         )
         return SourceOfChanges(
-            rng.getrandbits(32), rng.randint(2, 5), rng.choice((0.2, 0.4)), rng.choice((0.0, 0.3)), changes
+            rng.getrandbits(32), rng.randint(3, 8), rng.choice((0.2, 0.4)), rng.choice((0.0, 0.3)), changes
         )
 
     def row(self, row_id: int) -> Row:
@@ -76,12 +76,6 @@ def parquet_of(rows: Iterable[Row]) -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table([pa.array(one, pa.int64()) for one in columns], schema=TABLE_ROWS), sink)
     return sink.getvalue().to_pybytes()
-
-
-def rows_of(content: bytes) -> list[Row]:
-    """Those of a data file."""
-    table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
-    return [Row(*values) for values in zip(*[column.to_pylist() for column in table.columns], strict=True)]
 
 
 @cache

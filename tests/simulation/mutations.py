@@ -100,6 +100,12 @@ STORE_TESTS = "tests/committers/store/test_store.py"
 SHARED_CLEANUP = "datasource/lake/cleanup.py::SharedCleanable"
 SHARING: Any = {"lakes": ("delta",), "targets": 2, "features": ("shared_files",)}
 ROUTES: Any = {"lakes": ("requests",), "targets": 3, "features": ("routes",)}
+KEY_SEARCH = "committers/changes/masked_rows.py::KeySearch"
+TOMBSTONES = "committers/changes/tombstones.py::Tombstones"
+LAST_CHANGES = "committers/changes/last_changes.py::last_changes"
+DELTA_CHANGES = "committers/delta/changes.py::DeltaChanges"
+COMPACTION_OF_DELTA = "committers/delta/compaction.py::DeltaCompactableTable"
+UPSERTS: Any = {"lakes": ("delta",), "features": ("upserts",)}
 LETTERS_OF_COMMITS: Any = {"lakes": ("database",), "features": ("letters",)}
 """Only a database refuses rows in the commit."""
 
@@ -413,6 +419,126 @@ MUTATIONS: dict[str, Mutation] = {
         instead(f"{REPLACED}::rows_to_send", "rows.position - window", "rows.position"),
         lakes=("requests",),
         features=("keys",),
+    ),
+    # Changes by key
+    "rows are masked on the version that a commit is based on": Mutation(
+        "masks after a conflict what it has found before",
+        instead(
+            f"{DELTA}._commit_once",
+            "changes.file_actions(table, self._now_ms())",
+            "changes.__dict__.setdefault('first', changes.file_actions(table, self._now_ms()))",
+        ),
+        events=("append", "delete_key", "maintain_table"),
+        **UPSERTS,
+    ),
+    "what was found is of this manifest": Mutation(
+        "masks the rows of the keys of an earlier batch",
+        without(f"{DELTA}._changes_of", "self._changes.manifest != manifest"),
+        **UPSERTS,
+    ),
+    "a deletion vector has the rows of the one before": Mutation(
+        "brings rows back that were deleted in the same file",
+        instead(f"{DELTA_CHANGES}._with_vectors", "_union(before.get(path), rows)", "rows"),
+        **UPSERTS,
+    ),
+    "rows of a batch that lose are masked": Mutation(
+        "keeps the rows that another task has written of a key",
+        instead(f"{KEY_SEARCH}.masked_rows", "self._losing_rows(late, new_files)", "{}"),
+        **UPSERTS,
+    ),
+    "rows that are late are masked": Mutation(
+        "keeps the older row beside the one of the table",
+        never(f"{KEY_SEARCH}._losing_rows", "lost_late is not None"),
+        **UPSERTS,
+    ),
+    "late rows are ignored": Mutation(
+        "replaces newer rows of the table",
+        never(f"{KEY_SEARCH}.masked_rows", "self._ignores_late"),
+        **UPSERTS,
+    ),
+    "deletions are remembered": Mutation(
+        "lets older rows bring a deleted key back",
+        without(f"{KEY_SEARCH}.masked_rows", "late = pc.unique(pa.concat_arrays("),
+        **UPSERTS,
+    ),
+    "deletions are remembered before the commit": Mutation(
+        "forgets them if it dies after the commit",
+        without(f"{KEY_SEARCH}.masked_rows", "self._tombstones.add("),
+        before(
+            f"{DELTA_CHANGES}.clean_up",
+            "self._tombstones.prune()",
+            "self._tombstones.add(self._search._last.keys)",
+        ),
+        **UPSERTS,
+    ),
+    "the last deletion of a key counts": Mutation(
+        "remembers the first one that it has read",
+        without("committers/changes/tombstones.py::_Index.put", "known[key] < order"),
+        **UPSERTS,
+    ),
+    "deletions are remembered for some time": Mutation(
+        "deletes all files of deletions after each commit",
+        instead(f"{TOMBSTONES}.prune", "_newest(name) < oldest", "True"),
+        **UPSERTS,
+    ),
+    "small files of deletions are merged": Mutation(
+        "deletes them without writing their deletions anew",
+        without(f"{TOMBSTONES}._merge", "if len(kept):"),
+        **UPSERTS,
+    ),
+    "batches of a delivery apply in their order": Mutation(
+        "takes the greatest row of all batches",
+        instead(LAST_CHANGES, "[batches, *keys.order]", "[*keys.order, batches]"),
+        needs=("decoupled",),
+        **UPSERTS,
+    ),
+    "late rows of a delivery are ignored": Mutation(
+        "takes the row of the last batch, be it older",
+        instead(LAST_CHANGES, "[*keys.order, batches]", "[batches, *keys.order]"),
+        needs=("decoupled",),
+        **UPSERTS,
+    ),
+    "keys are kept until the commit": Mutation(
+        "deletes the key files before it",
+        before(
+            f"{DELTA}._commit_once",
+            "crash_points.reach('commit.start', batch.batch_id)",
+            "if changes is not None:\n    changes.clean_up(table)",
+        ),
+        **UPSERTS,
+    ),
+    "missing keys may be those of a batch that is committed": Mutation(
+        "takes the table for changed if another process has deleted them since the token was read",
+        instead(
+            f"{DELTA}._commit_once",
+            "return Conflict(f'another process has committed the batch or removed files meanwhile: {error}')",
+            "raise",
+        ),
+        **UPSERTS,
+    ),
+    "what an attempt has written is kept if it is committed": Mutation(
+        "deletes the deletion vectors after a lost response",
+        always(f"{DELTA}._commit_once", "isinstance(outcome, Conflict)"),
+        **UPSERTS,
+    ),
+    "clean-up: deletion vectors that the table names": Mutation(
+        "deletes those that are in use",
+        instead(
+            "committers/delta/cleanup.py::DeltaCleanableTable._names_in_json",
+            "names.union(*map(_vector_names, places))",
+            "names",
+        ),
+        **UPSERTS,
+    ),
+    "compaction leaves files alone that have lost rows meanwhile": Mutation(
+        "brings back the rows that were deleted since it has read them",
+        without(
+            f"{COMPACTION_OF_DELTA}.replace",
+            "dict(group.deleted) == {one.path: origins[one.path] for one in group.sources "
+            "if one.path in origins}",
+        ),
+        events=("maintain_table",),
+        **UPSERTS,
     ),
     # The table
     "token check (Delta)": Mutation(

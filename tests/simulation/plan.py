@@ -167,8 +167,9 @@ class Plan:
 
     def with_changes(self, rng: random.Random) -> Plan:
         """The same plan for a query that changes rows by key."""
-        events = self.events + tuple([name for name in EVENTS_OF_CHANGES if rng.random() < 0.4])
-        return replace(self, events=events, event_count=self.event_count or len(events))
+        events = self.events + tuple([name for name in EVENTS_OF_CHANGES if rng.random() < 0.6])
+        count = self.event_count or len(events)
+        return replace(self, events=events, event_count=count, source_rows=rng.randint(6, 16))
 
     @staticmethod
     def of(rng: random.Random) -> Plan:

@@ -23,11 +23,17 @@ from tests.simulation.targets import targets_in
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 225
+UPSERTS, UPSERT_SEEDS = Chosen(features=("upserts",)), 24
 
 
 @pytest.mark.parametrize("lake", LAKES)
 def test_the_invariant_holds_after_any_history(lake: str) -> None:
     failures = [failure for seed in range(SEEDS) if (failure := play(seed, lake))]
+    assert not failures, "\n".join(map(str, failures))
+
+
+def test_the_invariant_holds_after_any_history_of_upserts() -> None:
+    failures = [failure for seed in range(UPSERT_SEEDS) if (failure := play(seed, "delta", chosen=UPSERTS))]
     assert not failures, "\n".join(map(str, failures))
 
 
@@ -86,6 +92,9 @@ def test_what_befalls_one_of_several_targets_happens_before_everything_heals() -
         ("left_target", "requests", 2, "targets: left_target"),
         ("routes", "requests", 3, r"prepare batch 1 batch 1 batch 1 by"),
         ("shared_files", "delta", 2, r"planned: write batch \d+ iceberg, delta\n"),
+        ("upserts", "delta", 1, r"maintenance: compacted \d+ files"),
+        ("upserts", "delta", 1, r"head \S+/_penstock/tombstones-\S+parquet"),
+        ("upserts", "delta", 1, r"get \S+/deletion_vector_\S+bin"),
     ],
 )
 def test_what_a_history_is_about_happens_before_everything_heals(
@@ -124,6 +133,10 @@ def before_healing(
 @pytest.mark.parametrize("seed", range(5))
 def test_a_seed_is_the_same_history_again(lake: str, seed: int) -> None:
     assert list(timeline(seed, lake)) == list(timeline(seed, lake))
+
+
+def test_a_seed_is_the_same_history_of_upserts_again() -> None:
+    assert list(timeline(3, "delta", chosen=UPSERTS)) == list(timeline(3, "delta", chosen=UPSERTS))
 
 
 @pytest.mark.slow
