@@ -34,13 +34,14 @@ from penstock.committers.changes import key_files, masked_rows, tombstones
 from penstock.committers.changes.key_files import FOLDER, SUFFIX, Keys, WrittenKeys, key_table
 from penstock.committers.changes.rewriting import MaskedFile
 from penstock.committers.changes.tombstones import Tombstones
-from penstock.committers.contract import AttemptId, Batch, DataFile, DataFiles, Manifest, Mode
+from penstock.committers.contract import AttemptId, Batch, Changes, DataFile, DataFiles, Manifest, Mode
 from penstock.committers.delta import active_files, changes, compaction, deletion_vectors
 from penstock.committers.delta.compaction import DeltaCompactableTable
 from penstock.committers.delta.deletion_vectors import DeletionVector, parse_vector_name, read_vector
 from penstock.committers.delta.history import NOTE_KEY
 from penstock.committers.errors import RetryableError
 from penstock.committers.file_tables.compaction import Compaction, CompactionPolicy, Rewritten
+from penstock.committers.file_tables.files import TableFiles
 from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles
 from penstock.datasource.delta.sink import DeltaTarget
 from penstock.writers.parquet.file_names import FileNames, parse_file_name
@@ -132,8 +133,8 @@ class ChangedDeltaSimLake(DeltaSimLake):
             return uuid.UUID(int=rng.getrandbits(128), version=4)
 
         class ClockedTombstones(Tombstones):
-            def __init__(self, *given: Any) -> None:
-                super().__init__(*given, now=lambda: scheduler.now)
+            def __init__(self, files: TableFiles, batch: Batch, mode: Changes) -> None:
+                super().__init__(files, batch, mode, lambda: scheduler.now)
 
         with super().installed(), pytest.MonkeyPatch.context() as patch:
             for module in (key_files, masked_rows):
