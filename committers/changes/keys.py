@@ -92,15 +92,21 @@ class KeySet:
 
     Args:
         columns: the key columns, without NULL and without a key that comes twice
+        numbers: of the keys (int64); without it, from 0
     """
 
-    def __init__(self, columns: Sequence[pa.Array]) -> None:
+    def __init__(self, columns: Sequence[pa.Array], numbers: pa.Array | None = None) -> None:
         self.columns = list(columns)
         self._names = [f"key.{number}" for number in range(len(columns))]
-        self._table = pa.Table.from_arrays([*columns, row_numbers(len(self))], names=[*self._names, "key"])
+        own = row_numbers(len(self)) if numbers is None else numbers
+        self._table = pa.Table.from_arrays([*columns, own], names=[*self._names, "key"])
 
     def __len__(self) -> int:
         return len(self.columns[0])
+
+    def take(self, numbers: pa.Array) -> KeySet:
+        """Return the keys with these numbers, which they keep. All keys must have their number from 0."""
+        return KeySet([column.take(numbers) for column in self.columns], numbers)
 
     def find(self, columns: Sequence[pa.Array]) -> tuple[pa.Array, pa.Array]:
         """Return the numbers of the rows that have one of the keys, ascending, and the key of each (int64).

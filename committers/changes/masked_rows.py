@@ -8,7 +8,7 @@ whose bounds allow one of the keys.
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -80,6 +80,30 @@ class _Found:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Ordered:
+    """The values of a key column, ascending."""
+
+    values: Sequence[Any]
+    numbers: pa.Array
+    """The number of the key that has each of them (int64)."""
+
+    @classmethod
+    def of(cls, column: pa.Array) -> _Ordered:
+        numbers = pc.array_sort_indices(column).cast(pa.int64())
+        return cls(column.take(numbers).to_pylist(), numbers)
+
+    def has_between(self, low: Any, high: Any) -> bool:
+        """Return True if one of the values is in the bounds."""
+        place = bisect_left(self.values, low)
+        return place < len(self.values) and self.values[place] <= high
+
+    def between(self, low: Any, high: Any) -> pa.Array:
+        """Return the numbers of the keys whose value is in the bounds."""
+        first = bisect_left(self.values, low)
+        return self.numbers.slice(first, bisect_right(self.values, high, first) - first)
+
+
 class KeySearch:
     """Finds the rows of the last changes of one manifest. Keeps what it has found, as files do not change:
     after a conflict it only reads those that are new in the table.
@@ -111,9 +135,8 @@ class KeySearch:
         self._field_ids = field_ids or {}
         self._other_names = other_names or {}
         self._keys = KeySet(last.keys.columns)
-        self._sorted = [
-            sorted(pc.unique(column).to_pylist()) if has_bounds(column.type) else None
-            for column in last.keys.columns
+        self._ordered = [
+            _Ordered.of(column) if has_bounds(column.type) else None for column in last.keys.columns
         ]
         self._found: dict[str, _Found] = {}
 
@@ -153,16 +176,25 @@ class KeySearch:
         return MaskedRows(in_table, self._losing_rows(late, new_files))
 
     def _may_have_key(self, file: SearchedFile) -> bool:
-        for name, keys, column in zip(self._changes.keys, self._sorted, self._keys.columns, strict=True):
+        for name, keys, column in zip(self._changes.keys, self._ordered, self._keys.columns, strict=True):
             if name in file.values and not pc.is_in(file.values[name], value_set=column).as_py():
                 return False
-            if keys is not None and name in file.bounds and not _is_between(keys, *file.bounds[name]):
+            if keys is not None and name in file.bounds and not keys.has_between(*file.bounds[name]):
                 return False
         return True
 
+    def _keys_in(self, file: SearchedFile) -> KeySet:
+        """The keys that are in the bounds of a file, as far as they are known."""
+        fewest = None
+        for name, keys in zip(self._changes.keys, self._ordered, strict=True):
+            if keys is not None and name in file.bounds:
+                some = keys.between(*file.bounds[name])
+                fewest = some if fewest is None or len(some) < len(fewest) else fewest
+        return self._keys if fewest is None or len(fewest) == len(self._keys) else self._keys.take(fewest)
+
     def _search(self, files: Sequence[SearchedFile]) -> None:
         def search(file: SearchedFile) -> _Found:
-            return self._search_file(file, self._keys, with_order=self._ignores_late)
+            return self._search_file(file, self._keys_in(file), with_order=self._ignores_late)
 
         if len(files) < 2:
             found = list(map(search, files))
@@ -265,8 +297,8 @@ class KeySearch:
         """Return False if the bounds of a row group exclude all keys."""
         keys = {
             name: some
-            for name, some in zip(names, self._sorted, strict=False)
-            if some and name is not None and "." not in name  # the path of a nested column has dots, too
+            for name, some in zip(names, self._ordered, strict=False)
+            if some is not None and some.values and name is not None and "." not in name  # the path of a nested column has dots, too
         }
         for number in range(group.num_columns):
             column = group.column(number)
@@ -274,7 +306,7 @@ class KeySearch:
             bounds = column.statistics if some is not None and column.is_stats_set else None
             if some is None or bounds is None or not bounds.has_min_max:
                 continue
-            if isinstance(bounds.min, type(some[0])) and not _is_between(some, bounds.min, bounds.max):
+            if isinstance(bounds.min, type(some.values[0])) and not some.has_between(bounds.min, bounds.max):
                 return False
         return True
 
@@ -297,12 +329,6 @@ def _without(found: _Found, masked: pa.Array | None) -> _Found:
     if masked is None or not len(found.rows):
         return found
     return found.filter(pc.invert(pc.is_in(found.rows, value_set=masked)))
-
-
-def _is_between(ordered: Sequence[Any], low: Any, high: Any) -> bool:
-    """Return True if one of the values is in the bounds."""
-    place = bisect_left(ordered, low)
-    return place < len(ordered) and ordered[place] <= high
 
 
 def _is_greater(some: Sequence[pa.Array], others: Sequence[pa.Array]) -> pa.Array:
