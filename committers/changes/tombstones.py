@@ -31,8 +31,8 @@ import pyarrow.parquet as pq
 
 from ..arrow_values import numeric_array, numeric_scalar
 from ..contract import Batch, Changes
-from ..errors import PenstockError, TableChangedError
-from ..file_tables.files import TableFiles
+from ..errors import NEXT_TRY, PenstockError, RetryableError
+from ..file_tables.files import MissingFileError, TableFiles
 from ..texts.safe_text import get_logger
 from .key_files import FOLDER, Keys
 from .keys import last_rows, one_array
@@ -46,6 +46,7 @@ PRUNED_MAX = 10_000
 INDEXES_MAX = 20
 """Tables whose index a process keeps."""
 _KEYS_PER_LOOKUP = 500
+_LISTINGS_MAX = 5
 _NAME = re.compile(r"(?P<newest>\d{12})-[0-9a-f]{32}\.parquet")
 
 
@@ -127,16 +128,26 @@ class Tombstones:
         return posixpath.join(self._folder, name)
 
     def _read_new_files(self) -> None:
-        for name in self._index.unread(self._list()):
-            with suppress(TableChangedError):  # merged meanwhile; its rows are in another file, or were read
-                keys, at = self._read(name)
-                rows = zip(_tuples(keys.columns), _tuples(keys.order), at.to_pylist(), strict=True)
-                self._index.put(name, ((_text(key), order, seconds) for key, order, seconds in rows))
+        """
+        Raises:
+            RetryableError: other processes merge the files faster than they can be read.
+        """
+        for _ in range(_LISTINGS_MAX):
+            with suppress(MissingFileError):  # merged meanwhile: its rows are in a file that was not listed
+                for name in self._index.unread(self._list()):
+                    keys, at = self._read(name)
+                    rows = zip(_tuples(keys.columns), _tuples(keys.order), at.to_pylist(), strict=True)
+                    self._index.put(name, ((_text(key), order, seconds) for key, order, seconds in rows))
+                return
+        raise RetryableError(
+            f"Files of deleted keys of {self._batch.stream} disappear while they are read. Nothing was "
+            f"committed. {NEXT_TRY}"
+        )
 
     def _read(self, name: str) -> tuple[Keys, pa.Array]:
         """
         Raises:
-            TableChangedError: the file is missing.
+            MissingFileError: the file is missing.
         """
         with self._files.opened(self._path(name)) as stream:
             try:
