@@ -36,8 +36,14 @@ from penstock.committers.changes.rewriting import MaskedFile
 from penstock.committers.changes.tombstones import Tombstones
 from penstock.committers.contract import AttemptId, Batch, Changes, DataFile, DataFiles, Manifest, Mode
 from penstock.committers.delta import active_files, changes, compaction, deletion_vectors
+from penstock.committers.delta.changes import has_vectors
 from penstock.committers.delta.compaction import DeltaCompactableTable
-from penstock.committers.delta.deletion_vectors import DeletionVector, parse_vector_name, read_vector
+from penstock.committers.delta.deletion_vectors import (
+    DeletionVector,
+    NewVectors,
+    parse_vector_name,
+    read_vector,
+)
 from penstock.committers.delta.history import NOTE_KEY
 from penstock.committers.errors import RetryableError
 from penstock.committers.file_tables.compaction import Compaction, CompactionPolicy, Rewritten
@@ -46,7 +52,7 @@ from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles
 from penstock.datasource.delta.sink import DeltaTarget
 from penstock.writers.parquet.file_names import FileNames, parse_file_name
 
-TOMBSTONE_FILES_MAX = 3
+TOMBSTONE_FILES_MAX = 2
 """So that some histories merge them."""
 
 QUERY_IDS = [f"q{number}" for number in range(1, 20)]
@@ -275,19 +281,26 @@ class ChangedDeltaSimLake(DeltaSimLake):
                 self._commit(seen, self._entry("OPTIMIZE", add=big, remove=small, data_change=False))
 
     def delete_key(self) -> None:
-        """DELETE, by an engine that writes files again."""
+        """DELETE, by an engine that masks rows, or writes files again if the table allows no vectors."""
         with giving_up():
             seen, key = self.delta_table(self.table_uri), self._scheduler.rng.randrange(self.source.keys)
-            removed, added = [], []
-            for file in seen.at.files.values():
+            can_mask = has_vectors(seen.metadata().configuration)
+            removed, added, new, vectors = [], [], NewVectors("foreign", 0), {}
+            for path, file in seen.at.files.items():
                 rows = self.log.read("read file", partial(self._rows_of_files, seen.at, [file]))
                 left = [row for row in rows if row.key != key]
                 if len(left) < len(rows):
                     removed.append(file)
-                    added += [self._add(left)] if left else []
+                if left and len(left) < len(rows):
+                    gone = [number for number, row in enumerate(self._rows[path]) if row not in left]
+                    added.append(file if can_mask else self._add(left))
+                    vectors.update({path: new.add(pa.array(gone)).to_action()} if can_mask else {})
+            if new.file is not None:
+                path, content = new.file
+                self.objects.put(self._place(path), content, size_bytes=len(content))
             if removed:
-                parameters = {"key": str(key)}
-                self._commit(seen, self._entry("DELETE", parameters, add=added, remove=removed))
+                actions: Any = {"add": added, "remove": removed, "vectors": vectors}
+                self._commit(seen, self._entry("DELETE", {"key": str(key)}, **actions))
 
     def _add(self, rows: Sequence[Row]) -> AddAction:
         path = self._new_foreign_path()

@@ -57,7 +57,11 @@ class SourceOfChanges:
             merge=rng.choice((None, None, None, "on-write")),
         )
         return SourceOfChanges(
-            rng.getrandbits(32), rng.randint(3, 8), rng.choice((0.2, 0.4)), rng.choice((0.0, 0.3)), changes
+            rng.getrandbits(32),
+            rng.randint(3, 8),
+            rng.choice((0.2, 0.4)),
+            rng.choice((0.0, 0.3, 0.3)),
+            changes,
         )
 
     def row(self, row_id: int) -> Row:

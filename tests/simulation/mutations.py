@@ -537,7 +537,7 @@ MUTATIONS: dict[str, Mutation] = {
             "dict(group.deleted) == {one.path: origins[one.path] for one in group.sources "
             "if one.path in origins}",
         ),
-        events=("maintain_table",),
+        events=("maintain_table", "delete_key"),
         **UPSERTS,
     ),
     # The table
