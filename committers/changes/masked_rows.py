@@ -298,7 +298,10 @@ class KeySearch:
         keys = {
             name: some
             for name, some in zip(names, self._ordered, strict=False)
-            if some is not None and some.values and name is not None and "." not in name  # the path of a nested column has dots, too
+            if some is not None
+            and some.values
+            and name is not None
+            and "." not in name  # the path of a nested column has dots, too
         }
         for number in range(group.num_columns):
             column = group.column(number)
