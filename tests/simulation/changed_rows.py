@@ -19,6 +19,9 @@ CHANGES = pa.schema([("id", pa.int64()), ("key", pa.int64()), ("place", pa.int64
 TABLE_ROWS = pa.schema([column for column in CHANGES if column.name != "op"])
 DAY_S = 86400.0
 
+_LAGS = (45, 82, 123)
+"""Of late rows. No two end with the same digit, so that no two rows have the same place."""
+
 ROWS_MAX = 60
 """Of a source: more than any history has."""
 
@@ -70,8 +73,9 @@ class SourceOfChanges:
         rng = random.Random(f"{self.seed} {number}")
         key, is_deleted, is_late = rng.randrange(self.keys), rng.random() < self.deletes, rng.random()
         if row_id < 0:
-            return Row(row_id, key, 2 * rng.randrange(12))
-        return Row(row_id, key, 2 * number - 9 if is_late < self.late else 2 * number, is_deleted)
+            return Row(row_id, key, 10 * rng.randrange(12))
+        lag = rng.choice(_LAGS) if is_late < self.late else 0
+        return Row(row_id, key, 10 * number - lag, is_deleted)
 
 
 def parquet_of(rows: Iterable[Row]) -> bytes:

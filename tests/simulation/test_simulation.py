@@ -23,7 +23,7 @@ from tests.simulation.targets import targets_in
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 225
-UPSERTS, UPSERT_SEEDS = Chosen(features=("upserts",)), 24
+UPSERTS, UPSERT_SEEDS = Chosen(features=("upserts",)), 20
 
 
 @pytest.mark.parametrize("lake", LAKES)
