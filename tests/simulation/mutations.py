@@ -514,6 +514,7 @@ MUTATIONS: dict[str, Mutation] = {
             "return Conflict(f'another process has committed the batch or removed files meanwhile: {error}')",
             "raise",
         ),
+        events=("recover",),
         **UPSERTS,
     ),
     "what an attempt has written is kept if it is committed": Mutation(
