@@ -55,6 +55,9 @@ from penstock.writers.parquet.file_names import FileNames, parse_file_name
 TOMBSTONE_FILES_MAX = 2
 """So that some histories merge them."""
 
+FILE_BYTES = 1000
+"""Of each data file, so that any two are worth compacting."""
+
 QUERY_IDS = [f"q{number}" for number in range(1, 20)]
 
 COMPACTION = CompactionPolicy(target_file_bytes=2**20, small_file_bytes=2**19, files_min=2, attempts_max=2)
@@ -208,7 +211,7 @@ class ChangedDeltaSimLake(DeltaSimLake):
         self._rows[path] = list(rows)
         stats = {"numRecords": len(rows), "minValues": {"key": min(keys)}, "maxValues": {"key": max(keys)}}
         self.objects.put(self._place(path), content, size_bytes=len(content))
-        return DataFile(path, len(content), len(rows), statistics=json.dumps(stats))
+        return DataFile(path, FILE_BYTES, len(rows), statistics=json.dumps(stats))
 
     def _delete(self, files: Iterable[DataFile]) -> None:
         for file in files:

@@ -23,7 +23,7 @@ DELIVERY_EVENTS = ("skip", "park", "abort", "recover")
 EVENTS_OF_TARGETS = ("lose_record",)
 """And where the query has several targets."""
 
-EVENTS_OF_CHANGES = ("delete_key", "maintain_table", "maintain_table")
+EVENTS_OF_CHANGES = ("delete_key", *["maintain_table"] * 3)
 """And where the query changes rows by key."""
 
 EVENTS_WITHOUT_REPLAYS = frozenset(

@@ -94,7 +94,7 @@ def test_what_befalls_one_of_several_targets_happens_before_everything_heals() -
         ("shared_files", "delta", 2, r"planned: write batch \d+ iceberg, delta\n"),
         ("upserts", "delta", 1, r"maintenance: compacted \d+ files"),
         ("upserts", "delta", 1, r"head \S+/_penstock/tombstones-\S+parquet"),
-        ("upserts", "delta", 1, r"get \S+/deletion_vector_\S+bin"),
+        ("upserts", "delta", 1, r"put \S+/deletion_vector_\S+bin"),
     ],
 )
 def test_what_a_history_is_about_happens_before_everything_heals(
