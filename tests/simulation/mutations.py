@@ -538,8 +538,8 @@ MUTATIONS: dict[str, Mutation] = {
             "dict(group.deleted) == {one.path: origins[one.path] for one in group.sources "
             "if one.path in origins}",
         ),
-        events=("maintain_table", "delete_key"),
-        **UPSERTS,
+        test="tests/committers/test_delta_changes.py::"
+        "test_a_compaction_gives_way_to_rows_that_are_deleted_meanwhile",
     ),
     # The table
     "token check (Delta)": Mutation(
