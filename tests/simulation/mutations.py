@@ -717,7 +717,7 @@ MUTATIONS: dict[str, Mutation] = {
         without(f"{CLEANUP}.find", "for names in self._table.names("),
         without(f"{CLEANUP}._still_unneeded", "for names in self._table.names("),
         never(f"{CLEANUP}._names_in_manifests", "verdict is FileStatus.UNNEEDED"),
-        never(f"{CLEANUP}._manifests_of", "query_id == stream.query_id"),
+        never(f"{CLEANUP}._names_of_batches", "query_id == stream.query_id"),
     ),
     "clean-up: ours": Mutation(
         "deletes files of foreign writers",
