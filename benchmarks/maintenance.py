@@ -95,15 +95,15 @@ def compact(kind: str, folder: str, pause_s: float, started: Event, stop: Event,
     results.put(work)
 
 
-def compactable(kind: str, sink: Any) -> Any:
+def compactable(kind: str, sink: Any, query_id: str = QUERY) -> Any:
     if kind == "delta":
         from penstock.committers.delta.compaction import DeltaCompactableTable
         from penstock.writers.delta.partitions import serialize
 
-        return DeltaCompactableTable(sink.table_uri, {}, QUERY, serialize)
+        return DeltaCompactableTable(sink.table_uri, {}, query_id, serialize)
     from penstock.committers.iceberg.compaction import IcebergCompactableTable
 
-    return IcebergCompactableTable(sink.catalog, sink.address, QUERY)
+    return IcebergCompactableTable(sink.catalog, sink.address, query_id)
 
 
 # The stream ---------------------------------------------------------------------------------------

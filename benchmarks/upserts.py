@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 import statistics
 import tempfile
@@ -54,6 +55,10 @@ NAMES = {**OURS, **MERGES}
 PEER_OF = dict(zip(OURS, MERGES, strict=True))
 COMMIT_TIMES, BATCH_TIMES, READ_MAX = 10, 5, 1.3
 TABLE = "bench.rows"
+QUIET = {"spark.sql.streaming.pollingDelay": "200ms"}
+"""Reduces the load of queries that wait for files."""
+
+os.environ.setdefault("POLARS_ICEBERG_PLANNER", "pyiceberg")  # or polars warns that it has no other
 
 
 def run(options: Options) -> Report:
@@ -74,13 +79,16 @@ def run(options: Options) -> Report:
     )
     with tempfile.TemporaryDirectory(prefix="bench-upserts-") as name:
         for size in sizes:
-            _of_size(report, peers, options, Path(name, str(size)), size)
+            is_largest = size == max(sizes)
+            _of_size(report, peers, options, Path(name, str(size)), size, is_largest=is_largest)
     if peers.missing_reason:
         report.text(peers.missing_reason)
     return report
 
 
-def _of_size(report: Report, peers: Peers, options: Options, folder: Path, size: int) -> None:
+def _of_size(
+    report: Report, peers: Peers, options: Options, folder: Path, size: int, *, is_largest: bool
+) -> None:
     source = Changes(folder / "changes", size)
     base = write_base(folder / "base", size)
     with open_store_in_memory() as store:
@@ -89,7 +97,7 @@ def _of_size(report: Report, peers: Peers, options: Options, folder: Path, size:
             table.create(base)
         library = LibraryTable(folder / LIBRARY, base)
         report.text(f"## {size:,} rows")
-        with started(LOCAL, peers, {BASE_SETTING: str(base)}) as spark:
+        with started(LOCAL, peers, {**QUIET, BASE_SETTING: str(base)}) as spark:
             report.machine = spark.machine
             cases = [case for case in NAMES if options.wants(case) and peers.has(case)]
             streams = {case: Stream(case, spark, folder / case) for case in cases}
@@ -103,7 +111,7 @@ def _of_size(report: Report, peers: Peers, options: Options, folder: Path, size:
                 measured = Measured(source, changed, keys, streams, tables, library)
                 measured.run(options.repeat)
                 rows += measured.rows()
-                if keys == "random" and size == max(SIZES):
+                if keys == "random" and is_largest:
                     measured.add_bounds(report, size)
             for stream in streams.values():
                 stream.close()
@@ -223,14 +231,15 @@ class OwnTable:
 
     def compact(self) -> None:
         """Do what the delivery process does, until nothing is left to do."""
-        sink = self._query.sink()
+        sink, query_id = self._query.sink(), self._query.query_id
         rewriter = TableFileRewriter(
-            self._query.query_id,
+            query_id,
             lambda content: sink.open_table().rewrite_config(content),  # type: ignore[attr-defined]
             GroupRewriter(InlineExecutor()),
         )
         policy = CompactionPolicy(128 * 1024**2, 96 * 1024**2)
-        while Compaction(compactable(self.kind, sink), rewriter, policy).run().sources:
+        table = compactable(self.kind, sink, query_id)
+        while Compaction(table, rewriter, policy).run().sources:
             pass
 
     def compacted_copy(self) -> OwnTable:
@@ -368,7 +377,7 @@ class Measured:
 
     def add_bounds(self, report: Report, size: int) -> None:
         for ours, peer in PEER_OF.items():
-            of = f"{NAMES[ours]}, {size // 1_000_000}M rows, {self.changed:,} changes"
+            of = f"{NAMES[ours]}, {size / 1e6:g}M rows, {self.changed:,} changes"
             for what, ending, wanted in (("commit", ", commit", COMMIT_TIMES), ("batch", "", BATCH_TIMES)):
                 times = ratio(self.samples, f"{peer}{ending}", f"{ours}{ending}")
                 report.bound(f"{of}: {what}, times as fast as MERGE", times, ">=", wanted)
@@ -403,7 +412,7 @@ def _reading(report: Report, table: OwnTable, size: int, repeat: int) -> Iterato
     yield name, "compacted", copy.files(), *medians(compacted).values()
     for reader in READERS:
         times = statistics.median(maintained[reader]) / statistics.median(compacted[reader])
-        what = f"{OURS[table.case]}, {size // 1_000_000}M rows: read by {reader} after maintenance"
+        what = f"{OURS[table.case]}, {size / 1e6:g}M rows: read by {reader} after maintenance"
         report.bound(f"{what}, times as long as a compacted table", times, "<=", READ_MAX)
 
 
