@@ -21,7 +21,7 @@ from deltalake import DeltaTable, Schema, TableFeatures
 from ..arrow_values import string_array
 from ..changes.key_files import WrittenKeys, data_files, key_files, read_keys
 from ..changes.last_changes import last_changes
-from ..changes.masked_rows import KeySearch, MaskedRows, SearchedFile, has_bounds
+from ..changes.masked_rows import KeySearch, MaskedRows, ReadMasked, SearchedFile, has_bounds
 from ..changes.rewriting import MaskedFile, RewriteFiles, cannot_rewrite, only_on_read
 from ..changes.tombstones import Tombstones
 from ..cleaning.deletion import is_relative
@@ -96,12 +96,16 @@ class DeltaChanges:
                 f"The Delta table {table.table_uri} has files outside of its location, first {outside}: it "
                 "is a shallow clone, whose rows cannot be changed. Nothing was committed. Make a deep clone."
             )
-        vectors = {
-            path: read_vector(file.vector, self._files.read, table.table_uri)
-            for path, file in active.items()
-            if file.vector is not None
-        }
-        masked = self._masked_rows(schema, active, vectors)
+        vectors: dict[str, pa.Array] = {}
+
+        def read_masked(paths: Sequence[str]) -> Mapping[str, pa.Array]:
+            """Read the vectors of files that have one of the keys."""
+            for path in paths:
+                if (vector := active[path].vector) is not None:
+                    vectors[path] = read_vector(vector, self._files.read, table.table_uri)
+            return vectors
+
+        masked = self._masked_rows(schema, active, read_masked)
         if self._changes.merge != "on-write" and has_vectors(table.metadata().configuration):
             return self._with_vectors(active, vectors, masked, now_ms)
         if shared_with(table.metadata().configuration) is not None:
@@ -124,7 +128,7 @@ class DeltaChanges:
             self._tombstones.prune()
 
     def _masked_rows(
-        self, schema: pa.Schema, active: Mapping[str, ActiveFile], vectors: Mapping[str, pa.Array]
+        self, schema: pa.Schema, active: Mapping[str, ActiveFile], read_masked: ReadMasked
     ) -> MaskedRows:
         if self._search is None:
             batch = self.manifest.batch
@@ -137,7 +141,6 @@ class DeltaChanges:
                 path,
                 _values(names, file.partition_values, schema),
                 _bounds(self._changes.keys, file.stats, schema),
-                vectors.get(path),
             )
             for path, file in active.items()
         ]
@@ -145,9 +148,8 @@ class DeltaChanges:
             path: SearchedFile(path, _values(names, dict(file.partition_values), schema))
             for path, file in self._new.items()
         }
-        return self._search.masked_rows(
-            searched, [[new[path] for path in one.files] for one in self._written]
-        )
+        parts = [[new[path] for path in one.files] for one in self._written]
+        return self._search.masked_rows(searched, parts, read_masked)
 
     # Masked rows stay in their files --------------------------------------------------------------
 
