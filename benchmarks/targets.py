@@ -90,8 +90,9 @@ RESULTS = {
         "table. Concurrent uploads make them as fast as 15 and 29 sequential requests."
     ),
     "upserts": (
-        "A commit of changes reads the key columns of the files that may have the keys, and writes a few "
-        "bytes for each row that it masks. Once maintenance has run, readers are as fast as before."
+        "In a table of 10 million rows, a commit of changes into Delta is 20 to 37 times as fast as "
+        "delta-spark's MERGE, and one into Iceberg 6 to 9 times as fast as Iceberg's. Once maintenance has "
+        "run, readers are as fast as before."
     ),
     "writer": (
         "The data file writer is 1.1 to 2.4 times as fast as pyarrow with its defaults, and its "
@@ -101,6 +102,11 @@ RESULTS = {
 """The result at the top of each page, by page name. Its figures are in the tables of the page."""
 
 REASONS = (
+    (
+        r"penstock\.iceberg, .* changes: (commit|batch), times as fast as MERGE",
+        "Iceberg's MERGE takes half of the time of delta-spark's. Of our commit, the search takes as long as "
+        "in the Delta table; the rest are a position delete file for each data file, and pyiceberg's manifests",
+    ),
     (
         r"2 cores: penstock\.\w+, times as fast as parquet",
         "JVM and Python share the cores. The conversion of the rows to Arrow and their transfer to Python "
