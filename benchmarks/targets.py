@@ -105,7 +105,8 @@ REASONS = (
     (
         r"penstock\.iceberg, .* changes: (commit|batch), times as fast as MERGE",
         "Iceberg's MERGE takes half of the time of delta-spark's. Of our commit, the search takes as long as "
-        "in the Delta table; the rest are a position delete file for each data file, and pyiceberg's manifests",
+        "in the Delta table; the rest are a position delete file for each data file, and pyiceberg's "
+        "manifests",
     ),
     (
         r"2 cores: penstock\.\w+, times as fast as parquet",
