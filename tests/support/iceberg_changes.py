@@ -88,6 +88,8 @@ class Changed:
     rows: list[Row] = field(default_factory=list)
     batches: int = 0
     appended: int = 0
+    deleted: dict[object, int] = field(default_factory=dict)
+    """The newest deletion of each key by a batch."""
 
     @property
     def lake(self) -> IcebergLake:
@@ -127,7 +129,12 @@ class Changed:
             there.setdefault(self.key(known), []).append(known)
         is_late = self.options.get("lateRows") == "ignore"
         for key, one in last.items():
-            if not (is_late and any(known["v"] > one["v"] for known in there.get(key, ()))):
+            newest = [known["v"] for known in there.get(key, ())]
+            if key in self.deleted:
+                newest.append(self.deleted[key])
+            if one["op"] == "d":
+                self.deleted[key] = max(one["v"], self.deleted.get(key, one["v"]))
+            if not (is_late and any(v > one["v"] for v in newest)):
                 there[key] = [] if one["op"] == "d" else [one]
         self.rows = [known for some in there.values() for known in some]
 
