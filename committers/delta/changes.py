@@ -49,8 +49,6 @@ class FileActions:
     """`remove` and `add` of the Delta protocol."""
     written: tuple[str, ...]
     """Paths of files that only this attempt needs."""
-    updated: int
-    """Rows that were masked in the table."""
 
 
 class DeltaChanges:
@@ -181,7 +179,7 @@ class DeltaChanges:
             path, content = vectors.file
             self._files.create(path, content)
             written = (path,)
-        return FileActions(tuple(actions), written, sum(map(len, masked.in_table.values())))
+        return FileActions(tuple(actions), written)
 
     def _with_loose_bounds(self, stats: str, path: str) -> tuple[str, int]:
         """Return the statistics of a file for an `add` with a vector, and its number of rows: deleted rows
@@ -227,8 +225,7 @@ class DeltaChanges:
             *(add_action(file, now_ms) for path, file in self._new.items() if path not in masked.in_new),
             *(add_action(file, now_ms) for file in files),
         ]
-        updated = sum(map(len, masked.in_table.values()))
-        return FileActions(tuple(actions), tuple([file.path for file in files]), updated)
+        return FileActions(tuple(actions), tuple([file.path for file in files]))
 
     def _written_again(self, files: Sequence[MaskedFile]) -> Sequence[DataFile]:
         if self._rewrite is None:

@@ -476,3 +476,12 @@ def test_the_library_reads_appends_to_and_deletes_from_a_table_with_vectors(chan
     changed.check()
     table = DeltaTable(str(changed.lake.path))
     assert pa.table(table.scan()).num_rows == len(changed.rows)
+
+
+def test_a_shallow_clone_is_refused(changed: Changed) -> None:
+    """Its files belong to another table."""
+    changed.change([row(1, 1)])
+    log = changed.lake.folder / "_delta_log" / f"{1:020d}.json"
+    log.write_text(log.read_text().replace('"path":"', '"path":"file:///elsewhere/'))
+    with pytest.raises(PenstockError, match="shallow clone"):
+        changed.change([row(1, 2)])
