@@ -77,11 +77,16 @@ def test_key_files_stay_until_both_tables_have_the_batch(pair: LakePair) -> None
 
 def test_a_vacuum_of_the_delta_table_leaves_the_deletes_of_the_other(pair: LakePair) -> None:
     changing = query(pair)
-    for number in range(2):
-        run(pair, changing, number, changes((1, number, "a"), (2, number, "b")))
+    run(pair, changing, 0, changes((1, 0, "a"), (2, 0, "b"), (3, 0, "c")))
+    run(pair, changing, 1, changes((1, 1, "A"), (2, 1)))
+    for target in ("delta", "iceberg"):
+        assert pair.deliver(target).code == 0
+    run(pair, changing, 2, changes((3, 1, "C"), (4, 1, "d")))
+    run(pair, changing, 3, changes((4, 2)))
     assert pair.deliver().code == 0
     pair.delta.vacuum(orphans=False)
-    assert rows(pair) == [[(1, 1, "a"), (2, 1, "b")]] * 2
+    assert rows(pair) == [[(1, 1, "A"), (3, 1, "C")]] * 2
+    assert list(pair.delta.folder.rglob("*.deletes.parquet"))
     named = [Path(str(task)) for task in pair.iceberg.folder.parent.rglob("*.deletes.parquet")]
     assert not named
     assert all(path.parent.name == "_penstock" for path in pair.delta.folder.rglob("*.deletes.parquet"))
