@@ -32,7 +32,7 @@ _DUCKLAKE = ("committer", "connection", "fence", "files", "maintenance", "plan",
 NEEDS_EXTRA = {
     *(f"penstock.committers.ducklake.{name}" for name in _DUCKLAKE),
     *(f"penstock.committers.{name}" for name in ("files.container", "files.hive", "iceberg.library.hive")),
-    *(f"penstock.committers.postgres.{name}" for name in ("committer", "connection", "moving")),
+    *(f"penstock.committers.postgres.{name}" for name in ("changes", "committer", "connection", "moving")),
     *(f"penstock.datasource.{name}" for name in ("ducklake.target", "postgres.sink")),
     *(f"penstock.writers.{name}" for name in ("aws.connection", "nats.parser")),
     *(f"penstock.writers.redis.{name}" for name in ("client", "connection")),
