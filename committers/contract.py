@@ -131,6 +131,8 @@ class Changes:
     """`ignore`: a row that is older than the table's, or than the deletion of its key, changes nothing."""
     tombstones_s: float = 0.0
     """With `ignore`: how long deletions are remembered, in seconds."""
+    partial_columns: tuple[str, ...] = ()
+    """Columns whose NULL keeps the value of the row in the table."""
     merge: Literal["on-read", "on-write"] | None = None
     """How deleted rows leave a file of a file table: they are masked, or the file is rewritten. None: as the
     table allows.

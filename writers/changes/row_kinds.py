@@ -28,6 +28,14 @@ class ChangedRows:
     deletes: pa.RecordBatch
     """The key columns."""
     delete_order: tuple[pa.Array, ...]
+    kept: pa.Array | None = None
+    """For each upsert the names of the columns that keep their value in the table (`list<string>`); None: no
+    column of any row does.
+    """
+
+
+KEPT = "\0kept"
+"""A column that rows may have beside those of the query: see `ChangedRows.kept`. NULL: none."""
 
 
 @dataclass(frozen=True, slots=True)
