@@ -204,7 +204,8 @@ class Driver:
             states.append(ManifestState.PREPARED)
         # While the driver slept, an operator may have healed the stream without these rows.
         is_marked = record is not None and (record.state in states or record.is_skipped)
-        is_marked = is_marked or (record is None and not is_written)  # the table has it from another store
+        if not is_written:  # the table has it: from another store, or from a driver that was fenced too late
+            is_marked = is_marked or record is None or (record.awaits_replay and record.batch == batch)
         assert is_marked, f"batch {batch.batch_id} is a success, in the store it is {record}"
 
     def _let_late_requests_arrive(self) -> None:
