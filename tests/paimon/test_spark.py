@@ -22,6 +22,7 @@ FILES, ROWS = 4, 100
 
 
 @pytest.mark.kills
+@pytest.mark.campaign
 def test_a_driver_that_is_killed_between_the_phases_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """SIGKILL once written, once prepared, once in the table."""
     harness = PaimonHarness(tmp_path)

@@ -21,7 +21,13 @@ from penstock.testing.conformance import DestinationHarness
 from penstock.testing.conformance.query import source_of
 from penstock.testing.conformance.upserts import OPTIONS
 
-pytestmark = [pytest.mark.spark, pytest.mark.kills, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.kills,
+    pytest.mark.slow,
+    pytest.mark.campaign,
+    pytest.mark.timeout(1800),
+]
 
 NAMES = ("delta", "iceberg", "postgres")
 SHORT: Mapping[str, Sequence[str]] = {
@@ -111,7 +117,6 @@ def test_a_driver_that_is_killed_between_the_phases_changes_each_key_once(
     assert killed.check(name) > 200
 
 
-@pytest.mark.campaign
 def test_a_million_changes_of_random_keys_with_random_kills(
     tmp_path: Path, new_postgres_url: Callable[[], str]
 ) -> None:
