@@ -13,7 +13,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .. import crash_points
-from ..contract import AlreadyCommitted, Committed, Conflict, DataFiles, Manifest, Outcome, Token
+from ..changes.key_files import data_files, key_files
+from ..changes.ties import check_ties
+from ..contract import (
+    AlreadyCommitted,
+    Batch,
+    Changes,
+    Committed,
+    Conflict,
+    DataFiles,
+    Manifest,
+    Outcome,
+    Token,
+)
 from ..errors import (
     PenstockError,
     RetryableError,
@@ -29,6 +41,7 @@ from ..protocol.token_check import is_committed
 from ..target import CheckToken
 from ..texts.safe_text import get_logger
 from . import connection, fence
+from .changes import DuckLakeChanges
 from .connection import ConversionError, DatabaseError, Lake, LakeServer, is_conflict, literal
 from .fence import FenceRow
 from .files import files_of
@@ -140,6 +153,12 @@ class DuckLakeCommitter:
     def _table(self, lake: Lake) -> str:
         return lake.table(self._address.schema, self._address.table)
 
+    def check_ties(self, batch: Batch, content: LakeManifest) -> None:
+        """Check, before the batch is prepared, that each key has one last row. See `ties`."""
+        files = files_of(self._server) if isinstance(content.mode, Changes) else None
+        if files is not None and isinstance(content.mode, Changes):
+            check_ties(batch, content.mode, content.files, files.opened, lambda file: {})
+
     # Commit ---------------------------------------------------------------------------------------
 
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
@@ -175,6 +194,7 @@ class DuckLakeCommitter:
         outcome = self._outcome_after(error_at_end, manifest) if error_at_end else Committed(version)
         if isinstance(outcome, Committed):
             crash_points.reach("commit.landed", manifest.batch.batch_id)
+            self.discard([key_files(content.files)])
         return outcome
 
     def _add(
@@ -200,13 +220,20 @@ class DuckLakeCommitter:
             lake.rows(f"ALTER TABLE {self._table(lake)} ADD COLUMN {quoted(column.name)} {column.type}")
         if content.mode == "overwrite":
             lake.rows(f"DELETE FROM {self._table(lake)}")
-        if content.files:
+        changes = None
+        if isinstance(content.mode, Changes):
+            files = files_below(location, self._server.storage)
+            changes = DuckLakeChanges(lake, self._table(lake), manifest, content, files)
+            changes.delete_replaced()
+        if new := data_files(content.files):
             lake.rows(
                 f"CALL ducklake_add_data_files({literal(lake.name)}, {literal(address.table)}, ?, "
                 f"schema => {literal(address.schema)}, allow_missing => true, "
                 f"hive_partitioning => {str(bool(content.partition_by)).lower()})",
-                [posixpath.join(location, file.path) for file in content.files],
+                [posixpath.join(location, file.path) for file in new],
             )
+        if changes is not None:
+            changes.delete_losing()
         fence.update(lake, address, batch, table.table_id, content.origins, is_new=row is None)
         written = {"query": batch.stream.query_id, "batch": batch.batch_id, "digest": batch.digest}
         if manifest.merged:

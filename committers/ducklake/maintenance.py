@@ -10,8 +10,13 @@ RETENTION_DAYS = 7
 """How long readers of older snapshots can still open a file that DuckLake has removed."""
 
 
+DELETED_MAX = 0.2
+"""The part of a file that may be deleted before it is written again without these rows."""
+
+
 def merge_files(server: LakeServer) -> int:
-    """Merge small adjacent files of the table; return how many were merged. Rows and snapshots stay.
+    """Write files with many deleted rows again, and merge small adjacent files of the table; return how many
+    were read. Rows and snapshots stay.
 
     Not of a partitioned table: duckdb merges files with partitions outside of the data path only once.
     """
@@ -22,10 +27,13 @@ def merge_files(server: LakeServer) -> int:
         table = load_if_there(lake, server.address)
         if table is None or table.partition_by:
             return 0
-        merged = lake.rows(
-            f"SELECT files_processed FROM ducklake_merge_adjacent_files({literal(lake.name)}, "
-            f"{literal(server.address.table)}, schema => {literal(server.address.schema)})"
+        where = (
+            f"{literal(lake.name)}, {literal(server.address.table)}, "
+            f"schema => {literal(server.address.schema)}"
         )
+        rewrite = f"ducklake_rewrite_data_files({where}, delete_threshold => {DELETED_MAX})"
+        merged = lake.rows(f"SELECT files_processed FROM {rewrite}")
+        merged += lake.rows(f"SELECT files_processed FROM ducklake_merge_adjacent_files({where})")
         error = connection.commit(lake)
         if error is not None:
             raise server.failed(error, "Nothing was merged")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ...committers.changes.key_files import data_files
 from ...committers.contract import Manifest, PartitionField
 from ...committers.ducklake.address import DuckLakeAddress, DuckLakeCatalog
 from ...committers.maintenance import MaintenancePolicy, Step
@@ -126,7 +127,7 @@ class StoredDuckLake(CleanableFiles):
         server = _server(self.address, self.storage)
         from ...committers.ducklake.files import files_of
 
-        return parquet_rows(files_of(server), data_files_of(manifest))
+        return parquet_rows(files_of(server), data_files(data_files_of(manifest)))
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         server = _server(self.address, self.storage)

@@ -7,16 +7,18 @@ from dataclasses import replace
 import pyarrow as pa
 
 from ...committers import crash_points
-from ...committers.contract import Mode, PlannedBatch
+from ...committers.contract import Changes, Mode, PlannedBatch
 from ...committers.ducklake.committer import DuckLakeCommitter
 from ...committers.ducklake.connection import LakeServer
 from ...committers.ducklake.files import location_of
 from ...committers.ducklake.plan import PlanOptions, plan
 from ...committers.ducklake.table import decode_schema
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
+from ...writers.changes.change_files import ChangeFilesConfig
 from ...writers.delta.partitions import check_partition_columns
 from ...writers.ducklake.table_format import DuckLakeFormat, check_partition_names
 from ...writers.parquet.write_config import WriteConfig
+from ..changes.planning import plan_changes
 from ..file_table import CompactableFileTable, leading, with_case_of, write_config
 from ..options.stream import origins_of
 from .options import DuckLakeOptions
@@ -31,6 +33,8 @@ class DuckLakeTarget(CompactableFileTable, DuckLakeCommitter):
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
         options = self._query
+        changes = plan_changes(rows, mode) if isinstance(mode, Changes) else None
+        rows = rows if changes is None else changes.columns
         partition_by = options.partition_by
         if partition_by is not None:
             partition_by = with_case_of(partition_by, rows)
@@ -46,7 +50,10 @@ class DuckLakeTarget(CompactableFileTable, DuckLakeCommitter):
             crash_points.reach("table.created", batch_id)
         content = replace(planned.content, origins=origins_of(options))
         config = self._write_config(planned.location, planned.schema, content, options.sort_within)
-        return PlannedBatch(config, content, content.table_id)
+        if changes is None:
+            return PlannedBatch(config, content, content.table_id)
+        content = replace(content, mode=changes.in_table(planned.schema))
+        return PlannedBatch(ChangeFilesConfig(config, changes.kinds), content, content.table_id)
 
     def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
         """See `DeliveryFiles`."""

@@ -51,6 +51,8 @@ class Promises:
     """What a commit does with the rows that changes by key (`writeMode=upsert`) replace and delete; empty:
     the destination takes no changes.
     """
+    ignores_late_rows: bool = True
+    """True: it takes `lateRows=ignore`, if it takes changes."""
     adds_columns: bool = True
     """True: `schemaEvolution=addColumns` adds missing columns."""
     checks_schema: bool = True

@@ -5,6 +5,7 @@ A destination that takes no changes promises only that it refuses the option.
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -66,6 +67,15 @@ class Upserts:
 
     def with_options(self, **options: str) -> Upserts:
         return Upserts(self.query.with_options(**options), self.store, self.harness)
+
+    def ignoring_late_rows(self) -> Upserts | None:
+        """The query with `lateRows=ignore`; None if the destination does not take it, and refuses it."""
+        ignoring = self.with_options(lateRows="ignore")
+        if self.harness.promises.ignores_late_rows:
+            return ignoring
+        with pytest.raises(ConfigurationError, match="lateRows"):
+            plan_batch_of(ignoring.query, self.store, COLUMNS)
+        return None
 
     def without(self, *names: str) -> Upserts:
         options = {name: value for name, value in self.query.options.items() if name not in names}
@@ -155,7 +165,8 @@ class UpsertClaims(Claims):
         """An equal one does: it is not older."""
         if not upserts.is_taken:
             return
-        ignoring = upserts.with_options(lateRows="ignore")
+        if (ignoring := upserts.ignoring_late_rows()) is None:
+            return
         ignoring.run(0, changes((1, 5, "new"), (2, 5, "new"), (3, 5, "new"), (4, 5, "new")))
         ignoring.run(1, changes((1, 4, "old"), (2, 4), (3, 6)), changes((4, 5, "again"), (5, 1, "other")))
         ignoring.check((1, 5, "new"), (2, 5, "new"), (4, 5, "again"), (5, 1, "other"))
@@ -164,13 +175,37 @@ class UpsertClaims(Claims):
         """Nor after other batches; a newer one does."""
         if not upserts.is_taken:
             return
-        ignoring = upserts.with_options(lateRows="ignore")
+        if (ignoring := upserts.ignoring_late_rows()) is None:
+            return
         ignoring.run(0, changes((1, 1, "a"), (2, 1, "b")), changes((3, 5)))
         ignoring.run(1, changes((1, 5)), changes((2, 5)))
         ignoring.run(2, changes((1, 4, "late"), (3, 4, "late"), (2, 6, "newer")))
         ignoring.check((2, 6, "newer"))
         ignoring.run(3, changes((1, 3, "later"), (3, 6, "newer")))
         ignoring.check((2, 6, "newer"), (3, 6, "newer"))
+
+    def test_random_changes_make_the_rows_of_a_dict(self, upserts: Upserts) -> None:
+        """Several rows of a key in a batch, in any number of tasks; some batches are written twice."""
+        if not upserts.is_taken:
+            return
+        rng, rows = random.Random(7), dict[int, Row]()
+        for number in range(6):
+            made: list[Row | tuple[int, int]] = []
+            for n in range(rng.randint(1, 12)):  # distinct, so that the order decides
+                row_id = rng.randint(1, 6)
+                made.append((row_id, n) if rng.random() < 0.3 else (row_id, n, f"{number}.{n}"))
+            for last in sorted(made, key=lambda row: row[1]):
+                rows.pop(last[0], None)
+                if len(last) == 3:
+                    rows[last[0]] = last
+            rng.shuffle(made)
+            tasks = rng.randint(1, 3)
+            if number % 3 == 1:
+                with crash_at(rng.choice(["prepare.start", "commit.start", "commit.landed"])):
+                    upserts.run(number, changes(*made), run_id=f"r{number}")
+            parts = (changes(*made[task::tasks]) for task in range(tasks))
+            upserts.run(number, *parts, run_id=f"r{number}, again")
+            upserts.check(*rows.values())
 
     # Keys -----------------------------------------------------------------------------------------
 

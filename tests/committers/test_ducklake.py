@@ -32,6 +32,7 @@ from penstock.datasource.destinations import cleanup_of
 from penstock.datasource.stored.stored_table import Cleanable
 from penstock.testing.conformance import Query
 from penstock.testing.conformance.deliveries import deliver
+from penstock.testing.conformance.upserts import OPTIONS, changes
 
 
 @pytest.fixture
@@ -351,3 +352,17 @@ def test_maintenance_keeps_rows_and_token_and_gc_keeps_every_listed_file(
     assert len(list(any_lake.files.iterdir())) == 1
     query.target().commit(pending)
     assert sorted(any_lake.sql("SELECT id FROM events")) == [(number,) for number in range(6)]
+
+
+def test_maintenance_writes_files_with_many_deleted_rows_again(
+    any_lake: DuckLake, store: SqlManifestStore
+) -> None:
+    query = Query(any_lake, options=OPTIONS)
+    query.run(store, query.batch(0), changes(*((key, 1, "a") for key in range(100))))
+    query.run(store, query.batch(1), changes(*((key, 2, "b") for key in range(30)), (99, 2)))
+    assert merge_files(server_of(any_lake)) >= 1
+    rows = any_lake.sql("SELECT count(*), count(*) FILTER (text = 'b') FROM events")
+    assert rows == [(99, 30)]
+    assert not any_lake.sql(
+        "SELECT 1 FROM ducklake_list_files('lake', 'events') WHERE delete_file IS NOT NULL"
+    )

@@ -245,6 +245,8 @@ class DuckLakeHarness(DuckLake, FileTableHarness):
         payload="Parquet files beside the data path, which the catalog does not list",
         commit="one transaction of the catalog that registers the files",
         token="a row of the table `penstock_fence` in the DuckLake, changed in the same transaction",
+        changes="`DELETE` in its transaction",
+        ignores_late_rows=False,
         narrows=True,
         reserved_columns=("_ducklake_internal_row_id", "_ducklake_internal_snapshot_id"),
         crash_points=CRASH_POINTS,
@@ -269,8 +271,11 @@ class DuckLakeHarness(DuckLake, FileTableHarness):
     def ids(self) -> list[int]:
         return [row[0] for row in self.sql("SELECT id FROM events")] if self.exists else []
 
+    def changed_rows(self) -> Sequence[ChangedRow]:
+        return cast("Sequence[ChangedRow]", self.sql("SELECT id, n, text FROM events") if self.exists else [])
+
     def uncommitted(self) -> Collection[str]:
-        written = {path.name for path in self.files.rglob("*.parquet")}
+        written = {path.name for path in self.files.rglob("*") if path.is_file()}
         return written - self.named()
 
     def losing(self, lost: Lost) -> AbstractContextManager[None]:

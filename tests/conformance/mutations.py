@@ -554,6 +554,7 @@ MUTATIONS = {
     "changes whose losing rows stay": DeltaMutation(
         returning(KeySearch, "_losing_rows", {}),
         "a_replay_by_other_tasks_makes_the_same_rows",
+        "random_changes_make_the_rows_of_a_dict",
         the_last_row_of_a_key_counts_whichever_task_has_written_it={"tasks": 2},
     ),
     "equal rows are different": DeltaMutation(
