@@ -13,6 +13,8 @@ from ..committers.errors import RetryableError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .parquet.file_names import FileNames
+
 
 def write_partition(
     writers: TaskWriterFactory[PayloadT],
@@ -39,7 +41,7 @@ def write_partition(
         raise
 
 
-def not_written(error: Exception, attempt: AttemptId, table_uri: str) -> RetryableError:
+def not_written(error: Exception, attempt: AttemptId | FileNames, table_uri: str) -> RetryableError:
     """Return the error for one of a library, which names neither the table nor what to do."""
     return retryable(error)(
         f"Partition {attempt.partition} of batch {attempt.batch_id} cannot be written to {table_uri}: {error}"

@@ -6,6 +6,7 @@ Runs on the driver before the batch is prepared. Only the key files are read, un
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,12 +24,22 @@ ValuesOf = Callable[[DataFile], "Mapping[str, pa.Scalar]"]
 """Returns the values of columns that a file does not store."""
 
 
+ReadRows = Callable[[DataFile], pa.Table]
+"""Returns the rows of a data file."""
+
+
 def check_ties(
-    batch: Batch, changes: Changes, files: Sequence[DataFile], open_file: OpenFile, values_of: ValuesOf
+    batch: Batch,
+    changes: Changes,
+    files: Sequence[DataFile],
+    open_file: OpenFile,
+    values_of: ValuesOf = lambda _: {},
+    read_rows: ReadRows | None = None,
 ) -> None:
     """
     Args:
         files: that the tasks of the batch have written
+        read_rows: of data files that are not in Parquet
 
     Raises:
         SchemaMismatchError: two different rows of one key could be the last one.
@@ -39,6 +50,7 @@ def check_ties(
         return
     written = read_keys(batch, of_keys, open_file)
     by_path = {file.path: file for file in data_files(files)}
+    read = read_rows or partial(_read_parquet, open_file)
     parts = pa.concat_arrays([numeric_array([i] * len(one.keys)) for i, one in enumerate(written)])
     keys = Keys.concat([one.keys for one in written])
 
@@ -50,7 +62,7 @@ def check_ties(
             of_part = pc.indices_nonzero(pc.equal(parts.take(which), part)).cast(pa.int64())
             wanted = [column.take(which.take(of_part)) for column in keys.columns]
             for path in one.files if len(of_part) else ():
-                rows, number = _find(changes, by_path[path], wanted, open_file, values_of)
+                rows, number = _find(changes, by_path[path], wanted, read, values_of)
                 found.append(rows)
                 numbers.append(of_part.take(number))
         if not found:
@@ -64,14 +76,18 @@ def check_ties(
     check_one_row(written, f"batch {batch.batch_id} of {batch.stream}", equal)
 
 
+def _read_parquet(open_file: OpenFile, file: DataFile) -> pa.Table:
+    with open_file(file.path) as stream:
+        return pq.ParquetFile(stream).read()
+
+
 def _find(
-    changes: Changes, file: DataFile, keys: Sequence[pa.Array], open_file: OpenFile, values_of: ValuesOf
+    changes: Changes, file: DataFile, keys: Sequence[pa.Array], read: ReadRows, values_of: ValuesOf
 ) -> tuple[pa.Table, pa.Array]:
     """Return the rows of a file that have one of the keys, and the number of the key of each. A key may come
     twice, and then its row does.
     """
-    with open_file(file.path) as stream:
-        table = pq.ParquetFile(stream).read()
+    table = read(file)
     values = values_of(file)
     columns = [
         stored_column(table, name if name in table.column_names else None, values.get(name), key.type)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
+from ..changes.key_files import is_key_path
 from ..cleaning.cleanup import ListedFile
 from ..contract import Token
 from ..delta.files import delta_files
@@ -42,7 +43,7 @@ class LanceCleanableTable:
 
     def files(self) -> Iterator[ListedFile]:
         for path, size_bytes, modified_at in self._files.walk():
-            if path.startswith(f"{DATA}/"):
+            if path.startswith(f"{DATA}/") or is_key_path(path):
                 yield ListedFile(path, size_bytes, modified_at)
 
     def names(self) -> Iterator[set[str]]:

@@ -22,7 +22,21 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from .. import crash_points
-from ..contract import AlreadyCommitted, Committed, Conflict, DataFiles, Manifest, Outcome, Token
+from ..changes.key_files import key_files
+from ..changes.rewriting import RewriteFiles
+from ..changes.ties import check_ties
+from ..contract import (
+    AlreadyCommitted,
+    Batch,
+    Changes,
+    Committed,
+    Conflict,
+    DataFile,
+    DataFiles,
+    Manifest,
+    Outcome,
+    Token,
+)
 from ..delta.files import delta_files
 from ..errors import RetryableError
 from ..file_tables.clock import now_ms
@@ -32,8 +46,9 @@ from ..file_tables.table_changes import check_not_behind
 from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import is_committed
 from ..target import CheckToken
+from .changes import ChangedFragments, LanceChanges
 from .fragments import new_fragments
-from .library import in_short, is_local, load_if_there
+from .library import in_short, is_local, load_if_there, read_file
 from .schema import check_files_fit, with_metadata
 from .table import (
     KIND,
@@ -50,12 +65,13 @@ if TYPE_CHECKING:
 
 class LanceTableCommitter:
     """Commits manifests to one Lance table. Runs on the driver and in the delivery process, one instance per
-    call. Data files are not opened.
+    call. Data files are opened only for changes by key.
 
     Args:
         table_uri: a local path or a URL
         storage_options: for the object store of the Lance library
         now_ms: clock, milliseconds since 1970
+        rewrite: see `RewriteFiles`
     """
 
     def __init__(
@@ -64,8 +80,12 @@ class LanceTableCommitter:
         storage_options: Mapping[str, str] | None = None,
         *,
         now_ms: Callable[[], int] = now_ms,
+        rewrite: RewriteFiles | None = None,
     ) -> None:
         self._uri = table_uri
+        self._rewrite = rewrite
+        self._changes: tuple[str, LanceChanges] | None = None
+        """Those of the manifest that is being committed, and its batch."""
         self._options = dict(storage_options or {})
         self._now_ms = now_ms
         self._loaded: LanceDataset | None = None
@@ -115,6 +135,15 @@ class LanceTableCommitter:
         if self._loaded is None:
             self._loaded = load_if_there(self._uri, self._options)
         return self._loaded
+
+    def check_ties(self, batch: Batch, content: LakeManifest) -> None:
+        """Check, before the batch is prepared, that each key has one last row. See `ties`."""
+        if isinstance(content.mode, Changes):
+            opened = delta_files(self._uri, self._options).opened
+            check_ties(batch, content.mode, content.files, opened, read_rows=self._read)
+
+    def _read(self, file: DataFile) -> pa.Table:
+        return read_file(f"{self._uri}/{file.path}", self._options)
 
     # Commit -------------------------------------------------------------------------------------------
 
@@ -178,13 +207,14 @@ class LanceTableCommitter:
         from lance import LanceDataset, LanceOperation, Transaction
 
         changes = changes_for_token(table, manifest.batch, content.origins, self._now_ms())
-        schema, fragments = with_metadata(table, changes), new_fragments(table, content)
+        schema = with_metadata(table, changes)
         operation: LanceOperation.BaseOperation
+        changed = self._fragments(table, manifest, content)
+        fragments = new_fragments(table, content.with_files(changed.files))
         if content.mode == "overwrite":
             operation = LanceOperation.Overwrite(schema, fragments)
         else:
-            kept = [fragment.metadata for fragment in table.get_fragments()]
-            operation = LanceOperation.Merge([*kept, *fragments], schema, preserves_nullability=True)
+            operation = LanceOperation.Merge([*changed.kept, *fragments], schema, preserves_nullability=True)
         shown = history_properties(manifest)  # by `LanceDataset.read_transaction`; no decision depends on it
         transaction = Transaction(table.version, operation, transaction_properties=shown)
         crash_points.reach("commit.start", manifest.batch.batch_id)
@@ -193,10 +223,24 @@ class LanceTableCommitter:
                 table, transaction, max_retries=0, storage_options=self._options or None
             )
         except Exception as error:  # noqa: BLE001  the table shows whether the batch was committed
-            return self._outcome_after(error, table.version, manifest, content)
+            outcome = self._outcome_after(error, table.version, manifest, content)
+            if isinstance(outcome, Conflict):
+                self.discard([changed.written])
+            return outcome
         self._loaded = committed
         crash_points.reach("commit.landed", manifest.batch.batch_id)
+        self.discard([key_files(content.files)])
         return Committed(committed.version)
+
+    def _fragments(self, table: LanceDataset, manifest: Manifest, content: LakeManifest) -> ChangedFragments:
+        if not isinstance(content.mode, Changes):
+            kept = tuple([fragment.metadata for fragment in table.get_fragments()])
+            return ChangedFragments(kept, content.files)
+        name = _name(manifest)
+        if self._changes is None or self._changes[0] != name:
+            files = delta_files(self._uri, self._options)
+            self._changes = name, LanceChanges(manifest, content, files, self._options, self._rewrite)
+        return self._changes[1].fragments(table)
 
     def _outcome_after(
         self, error: Exception, read_version: int, manifest: Manifest, content: LakeManifest

@@ -65,6 +65,23 @@ def read_rows(table_uri: str, storage_options: Mapping[str, str], column: str, v
         raise unreadable(table_uri, error) from error
 
 
+def read_file(
+    location: str, storage_options: Mapping[str, str], columns: list[str] | None = None
+) -> pa.Table:
+    """Read a data file that need not be part of the table yet, all columns or some.
+
+    Raises:
+        RetryableError: it cannot be read now.
+    """
+    from lance.file import LanceFileReader
+
+    try:
+        reader = LanceFileReader(location, storage_options=dict(storage_options) or None, columns=columns)
+        return reader.read_all().to_table()
+    except Exception as error:
+        raise unreadable(location, error) from error
+
+
 def unreadable(table_uri: str, error: Exception) -> RetryableError:
     return retryable(error)(
         f"The Lance table {table_uri} cannot be read: {in_short(error)}. Nothing was committed. Check the "

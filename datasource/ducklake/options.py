@@ -11,7 +11,7 @@ from typing import Any
 
 from ...committers.ducklake.address import DuckLakeCatalog
 from ...committers.errors import check_installed
-from ..options.changes import ChangeOptions, problems_of_changes
+from ..options.changes import ChangeOptions, problems_of_changes, problems_of_late_rows
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions, partition_columns, problems_of_sorting
 from ..options.parsing import text
@@ -100,20 +100,10 @@ class DuckLakeOptions(ChangeOptions, FileTableOptions):
             problems_of_values=lambda values: [
                 *problems_of_sorting(values),
                 *problems_of_changes(values),
-                *_problems_of_late_rows(values),
+                *problems_of_late_rows(values, NAME),
                 *_problems_of_one_file(values),
             ],
         )
-
-
-def _problems_of_late_rows(values: Mapping[str, Any]) -> list[str]:
-    """Return the problem of rows that are compared with those of the table."""
-    if values.get("late_rows") != "ignore":
-        return []
-    return [
-        "lateRows=ignore is not supported by penstock.ducklake: a DuckLake has no place that remembers which "
-        "keys were deleted. Leave it out, and the batches are applied in their order."
-    ]
 
 
 def _problems_of_one_file(values: Mapping[str, Any]) -> list[str]:

@@ -85,13 +85,16 @@ class SharedFiles:
         delta, iceberg = (
             planned[name].writers if name in planned else writers_of(name) for name in ("delta", "iceberg")
         )
-        joined: TaskWriterFactory[Any]
-        if isinstance(delta, ChangeFilesConfig) and isinstance(iceberg, ChangeFilesConfig):
-            joined = replace(delta, data=self.pair.write_config(delta.data, iceberg.data))
-        else:
-            assert isinstance(delta, WriteConfig), "the plan of a file table"
-            assert isinstance(iceberg, WriteConfig), "the plan of a file table"
-            joined = self.pair.write_config(delta, iceberg)
+        of_delta, of_iceberg = (
+            writers.data if isinstance(writers, ChangeFilesConfig) else writers
+            for writers in (delta, iceberg)
+        )
+        assert isinstance(of_delta, WriteConfig), "the plan of a file table"
+        assert isinstance(of_iceberg, WriteConfig), "the plan of a file table"
+        files = self.pair.write_config(of_delta, of_iceberg)
+        joined: TaskWriterFactory[Any] = files
+        if isinstance(delta, ChangeFilesConfig):
+            joined = replace(delta, data=files)
         bad_rows = targets["delta"].options.bad_rows  # a bad row of one table is one of both
         part = PartWriters(", ".join(planned), with_bad_rows(joined, bad_rows))
         return (part,), dict.fromkeys(planned, 0)

@@ -9,6 +9,7 @@ from typing import Any
 from ...committers.lance.schema import FILE_VERSIONS, FLOATS, FileVersion, Vector
 from ...committers.maintenance import MaintenancePolicy
 from ..delta.options import parse_location
+from ..options.changes import ChangeOptions, problems_of_changes, problems_of_late_rows
 from ..options.declaring import declared, option, option_of, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import TARGET_FILE_BYTES, DeliveryOptions
 from ..options.file_tables import FileTableOptions
@@ -42,7 +43,7 @@ def _vectors(text: str) -> dict[str, Vector]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanceOptions(DeliveryOptions):
+class LanceOptions(ChangeOptions, DeliveryOptions):
     """Options of `penstock.lance`."""
 
     path: str = field(
@@ -108,6 +109,8 @@ class LanceOptions(DeliveryOptions):
 def _problems(values: Mapping[str, Any]) -> list[str]:
     own = [name for name in values.get("table_properties", {}) if name == "penstock.table-id"]
     return [
+        *problems_of_changes(values),
+        *problems_of_late_rows(values, NAME),
         *(f"tableProperties: {name} is set by Penstock. Remove it." for name in own),
         *problems_of_plain_http(values, ("path",)),
     ]

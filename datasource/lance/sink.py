@@ -6,17 +6,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Manifest, Mode, PlannedBatch
-from ...committers.file_tables.manifest import PlannedFiles
+from ...committers.changes.key_files import data_files
+from ...committers.contract import Changes, Manifest, Mode, PlannedBatch
+from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...committers.lance.committer import LanceTableCommitter
 from ...committers.lance.library import load_if_there, read_rows, require_library
 from ...committers.lance.plan import PlanOptions, plan
+from ...committers.lance.schema import files_of
 from ...committers.lance.table import KIND, MAINTENANCE, table_id_of
 from ...committers.maintenance import MaintenancePolicy, Step
+from ...writers.changes.change_files import ChangeFilesConfig
 from ...writers.delta.filesystem import open_filesystem
 from ...writers.lance.names import parse_lance_name
+from ...writers.lance.rewriting import LanceRewriter
 from ...writers.lance.writer import LanceWriters
+from ...writers.parquet.file_names import parse_file_name
 from ...writers.parquet.schema_projection import check_fits
+from ..changes.planning import plan_changes
 from ..destinations import DestinationType, with_prefix
 from ..file_table import CleanableFiles, FileTableTarget, check_location_is_free, data_files_of
 from ..options.delivery import TARGET_FILE_BYTES
@@ -83,11 +89,14 @@ class LanceTarget(FileTableTarget, LanceTableCommitter):
     """The target of a stream into a Lance table, with the options of its query. See `Target`."""
 
     def __init__(self, table_uri: str, options: LanceOptions) -> None:
-        super().__init__(table_uri, options.storage_options)
+        rewrite = LanceRewriter(self._writers_of, table_uri, options.storage_options)
+        super().__init__(table_uri, options.storage_options, rewrite=rewrite)
         self._query = options
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
         options = self._query
+        changes = plan_changes(rows, mode) if isinstance(mode, Changes) else None
+        rows = rows if changes is None else changes.columns
         wanted = PlanOptions(
             create=options.create_table,
             evolve=options.add_columns,
@@ -99,16 +108,26 @@ class LanceTarget(FileTableTarget, LanceTableCommitter):
         storage = options.storage_options
         layout, given = plan(self._uri, storage, rows, wanted, batch_id, self._check_place)
         check_fits(given, layout.schema, narrows=options.narrows)
-        writers = LanceWriters(
+        writers = self._writers(layout.schema, layout.file_version)
+        if changes is None:
+            return PlannedBatch(writers, layout.content(mode, origins_of(options)), layout.table_id)
+        content = layout.content(changes.in_table(layout.schema), origins_of(options))
+        return PlannedBatch(ChangeFilesConfig(writers, changes.kinds), content, layout.table_id)
+
+    def _writers(self, schema: pa.Schema, file_version: str) -> LanceWriters:
+        options = self._query
+        return LanceWriters(
             location=self._uri,
-            storage_options=dict(storage),
-            schema=layout.schema,
-            file_version=layout.file_version,
+            storage_options=dict(options.storage_options),
+            schema=schema,
+            file_version=file_version,
             target_file_bytes=options.target_file_bytes or TARGET_FILE_BYTES,
             buffer_bytes_max=options.buffer_bytes_max,
             narrows=options.narrows,
         )
-        return PlannedBatch(writers, layout.content(mode, origins_of(options)), layout.table_id)
+
+    def _writers_of(self, content: LakeManifest) -> LanceWriters:
+        return self._writers(*files_of(content))
 
     def _check_place(self) -> None:
         """See `check_location_is_free`."""
@@ -130,7 +149,7 @@ class StoredLance(CleanableFiles):
     storage: Mapping[str, str] = field(repr=False)
 
     def committer(self) -> LanceTableCommitter:
-        return LanceTableCommitter(self.uri, self.storage)
+        return LanceTarget(self.uri, LanceOptions(path=self.uri, storage_options=self.storage))
 
     def now(self) -> TableNow | None:
         table = load_if_there(self.uri, self.storage)
@@ -144,7 +163,7 @@ class StoredLance(CleanableFiles):
         """See `HoldsRows`."""
         from lance.file import LanceFileReader
 
-        for number, file in enumerate(data_files_of(manifest)):
+        for number, file in enumerate(data_files(data_files_of(manifest))):
             reader = LanceFileReader(f"{self.uri}/{file.path}", storage_options=dict(self.storage) or None)
             first = 0
             for rows in reader.read_all(batch_size=ROWS_READ).to_batches():
@@ -157,7 +176,7 @@ class StoredLance(CleanableFiles):
         return LanceCleanableTable(self.uri, self.storage)
 
     def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
-        return parse_lance_name
+        return lambda path: parse_lance_name(path) or parse_file_name(path)
 
 
 def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> LanceSink:

@@ -139,3 +139,13 @@ def problems_of_changes(values: Mapping[str, Any]) -> list[str]:
     elif "tombstones_s" in values:
         problems.append("tombstonesFor: only a query with lateRows=ignore has it.")
     return problems
+
+
+def problems_of_late_rows(values: Mapping[str, Any], name: str) -> list[str]:
+    """Return the problem of `lateRows=ignore` with a table that has no place for deletions."""
+    if values.get("late_rows") != "ignore":
+        return []
+    return [
+        f"lateRows=ignore is not supported by {name}, which does not remember which keys were deleted. Leave "
+        "it out, and the batches are applied in their order."
+    ]

@@ -36,6 +36,7 @@ from penstock.committers.lance.table import TOKEN_PREFIX, table_id_of
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.lance.source import LanceDataSource
 from penstock.testing.conformance.query import Query, ids
+from penstock.testing.conformance.upserts import OPTIONS, changes
 from penstock.testing.faults import at_point
 
 TEXTS = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -487,3 +488,26 @@ def test_old_versions_are_kept_while_a_prepared_batch_is_almost_as_old(
     clean_up(str(harness.path), {}, now, pending)
     assert not caplog.text
     assert list(query.target().missing(manifest)) == []
+
+
+# Changes by key ---------------------------------------------------------------------------------------
+
+
+def test_indexes_find_the_rows_after_changes_and_nothing_that_was_deleted(
+    harness: LanceHarness, store: SqlManifestStore
+) -> None:
+    """Also in a fragment that has no row left, which compaction removes."""
+    query = Query(harness, options=OPTIONS)
+    query.run(store, query.batch(0), changes(*((key, 1, "old") for key in range(10))))
+    query.run(store, query.batch(1), changes(*((key, 1, "old") for key in range(10, 20))))
+    harness.table().create_scalar_index("text", "BTREE")
+    query.run(store, query.batch(2), changes(*((key, 2, "new") for key in range(8)), (9, 2), (10, 2)))
+    query.run(store, query.batch(3), changes((8, 3)))
+
+    def found(text: str) -> list[int]:
+        return sorted(harness.table().to_table(filter=f"text = '{text}'").column("id").to_pylist())
+
+    for _ in range(2):
+        assert (found("old"), found("new")) == (list(range(11, 20)), list(range(8)))
+        compact(str(harness.path), {}, 100_000)
+    assert all(fragment.count_rows() for fragment in harness.table().get_fragments())

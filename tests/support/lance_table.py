@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +15,7 @@ from tests.support.harness import CRASH_POINTS, FileTableHarness
 
 from penstock.datasource.lance.sink import DESTINATION
 from penstock.testing.conformance import SECRET, Lost, Promises
+from penstock.testing.conformance.harness import ChangedRow
 from penstock.testing.faults import lossy
 
 IDS = pa.schema([("id", pa.int64())])
@@ -29,6 +30,8 @@ class LanceHarness(FileTableHarness):
         payload="data files in the table's folder, which no version names",
         commit="the next version's manifest, created if it is not there",
         token="the schema's metadata in the same version",
+        changes="masks them with deletion files",
+        ignores_late_rows=False,
         shows_secrets_to_tasks=True,
         narrows=True,
         reserved_columns=("_rowid", "_distance", "_score"),
@@ -67,6 +70,12 @@ class LanceHarness(FileTableHarness):
         rows = self.table().sql("SELECT id FROM dataset").build().to_batch_records()
         return [row_id for batch in rows for row_id in batch.column("id").to_pylist()]
 
+    def changed_rows(self) -> Sequence[ChangedRow]:
+        if not self.exists:
+            return []
+        rows = self.table().sql("SELECT id, n, text FROM dataset").build().to_batch_records()
+        return [tuple(row.values()) for batch in rows for row in batch.to_pylist()]
+
     def committed(self) -> list[str]:
         """The names of the data files in the newest version, each as often as it is listed."""
         if not self.exists:
@@ -75,7 +84,8 @@ class LanceHarness(FileTableHarness):
         return [file.path for fragment in fragments for file in fragment.metadata.files]
 
     def uncommitted(self) -> Collection[str]:
-        return {path.name for path in self.path.glob("data/*.lance")} - self._of_all_versions()
+        written = {path.name for folder in ("data", "_penstock") for path in self.path.glob(f"{folder}/*")}
+        return written - self._of_all_versions()
 
     def _of_all_versions(self) -> set[str]:
         if not self.exists:

@@ -3,36 +3,66 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow.fs import FileSystem
 
 from ...committers.changes.key_files import FOLDER, SUFFIX, Keys, WrittenKeys, key_table
 from ...committers.changes.keys import last_rows, one_array
 from ...committers.changes.last_changes import ambiguous
 from ...committers.changes.same_rows import are_equal
-from ...committers.contract import AttemptId, DataFile, DataFiles
-from ..parquet.data_files import ARRAY_BYTES_MAX, DataFileWriter
+from ...committers.contract import AttemptId, DataFile, DataFiles, TaskWriter
+from ..bad_rows import ChecksRows
+from ..parquet.data_files import ARRAY_BYTES_MAX
 from ..parquet.file_names import FileNames
 from ..parquet.new_files import NewFiles
 from ..parquet.schema_projection import SchemaProjector
 from ..parquet.uploads import open_new_files
-from ..parquet.write_config import WriteConfig
 from .row_kinds import RowKinds
 
 _KEYS_PER_ROW_GROUP = 1_000_000
 _ROWS_PER_WRITE = 64 * 1024
 
 
+class OpensDataFiles(Protocol):
+    """How the data files of a table are written, in one of the formats."""
+
+    @property
+    def row_schema(self) -> pa.Schema:
+        """The columns of the table."""
+        ...
+
+    @property
+    def narrows(self) -> bool: ...
+
+    @property
+    def buffer_bytes_max(self) -> int: ...
+
+    def open_location(self) -> tuple[FileSystem, str]:
+        """Return where the files are."""
+        ...
+
+    def projector(self, where: str) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        """Return what converts rows of the query to rows of `row_schema`."""
+        ...
+
+    def open_files(self, names: FileNames, location: tuple[FileSystem, str]) -> ChecksAndWritesRows: ...
+
+
+class ChecksAndWritesRows(TaskWriter[DataFiles], ChecksRows, Protocol):
+    """Writes data files."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChangeFilesConfig:
     """Opens the writer of a task attempt. Pickled on the driver."""
 
-    data: WriteConfig
-    """How the data files are written. Its schema is the table's."""
+    data: OpensDataFiles
     kinds: RowKinds
 
     def open(self, attempt: AttemptId) -> ChangeFileWriter:
@@ -43,9 +73,9 @@ class ChangeFileWriter:
     """See `TaskWriter`. Of each key it keeps the last row, as far as it has the rows in memory.
 
     Rows are collected up to half of `buffer_bytes_max` of the configuration; while they are compared and
-    sorted out, they take twice as much. Then the last row of each key is written by a `DataFileWriter`, which
-    has its own buffers, and the keys with it: one part of the attempt. With more rows several parts follow,
-    whose files are apart, so that no file has two rows of one key.
+    sorted out, they take twice as much. Then the last row of each key is written by a writer of data files,
+    which has its own buffers, and the keys with it: one part of the attempt. With more rows several parts
+    follow, whose files are apart, so that no file has two rows of one key.
     """
 
     def __init__(self, config: ChangeFilesConfig, names: FileNames) -> None:
@@ -53,20 +83,18 @@ class ChangeFileWriter:
         self._names = names
         self._kinds = config.kinds
         schema, where = config.data.row_schema, str(names)
-        self._project = SchemaProjector(schema, where, narrows=config.data.narrows)
+        self._project = config.data.projector(where)
         keys = pa.schema([schema.field(name) for name in config.kinds.changes.keys])
         self._project_keys = SchemaProjector(keys, where, narrows=config.data.narrows)
-        self._location = config.data.table_format.open_filesystem(
-            config.data.location, config.data.storage_options
-        )
-        self._checker: DataFileWriter | None = None
+        self._location = config.data.open_location()
+        self._checker: ChecksAndWritesRows | None = None
         self._upserts: list[pa.RecordBatch] = []
         self._upsert_order: list[tuple[pa.Array, ...]] = []
         self._deletes: list[Keys] = []
         self._buffered_bytes = 0
         self._buffered_bytes_max = min(config.data.buffer_bytes_max, ARRAY_BYTES_MAX) // 2
         self._files: list[DataFile] = []
-        self._writers: list[DataFileWriter] = []
+        self._writers: list[ChecksAndWritesRows] = []
         self._key_files: NewFiles = open_new_files(*self._location)
 
     def check_rows(self, batch: pa.RecordBatch) -> None:
@@ -74,7 +102,7 @@ class ChangeFileWriter:
         changed = self._kinds.split(batch)
         self._project_keys(changed.deletes)
         if self._checker is None:
-            self._checker = DataFileWriter(self._config.data, self._names, self._location)
+            self._checker = self._config.data.open_files(self._names, self._location)
         self._checker.check_rows(changed.upserts)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -117,7 +145,7 @@ class ChangeFileWriter:
         names = replace(self._names, first=len(self._files))
         written: DataFiles = ()
         if rows.num_rows:
-            writer = DataFileWriter(self._config.data, names, self._location)
+            writer = self._config.data.open_files(names, self._location)
             self._writers.append(writer)
             for batch in rows.to_batches(_ROWS_PER_WRITE):
                 writer.write(batch)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from ...committers.contract import AttemptId
 from ..parquet.file_names import FileName, FileNames, parse_file_name
 
 _ENDING = ".lance"
 _PARQUET = ".parquet"
 
 
-def file_name(attempt: AttemptId, sequence: int) -> str:
+def file_name(names: FileNames, sequence: int) -> str:
     """Return the name of the attempt's file with this number, starting at 0."""
-    return str(FileNames.of(attempt).name(sequence, _ENDING[1:])).removesuffix(_PARQUET)
+    return str(names.name(sequence, _ENDING[1:])).removesuffix(_PARQUET)
 
 
 def parse_lance_name(path: str) -> FileName | None:

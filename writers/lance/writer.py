@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyarrow.fs import FileSystem
 
 from ...committers.cleaning.deletion import local_root
 from ...committers.cleaning.regular_files import sync
@@ -17,6 +19,7 @@ from ...committers.errors import PenstockError
 from ...committers.texts.safe_text import get_logger
 from ..background import Background
 from ..delta.filesystem import open_filesystem
+from ..parquet.file_names import FileNames
 from ..parquet.schema_projection import SchemaProjector
 from ..partition import not_written
 from .names import file_name
@@ -45,7 +48,27 @@ class LanceWriters:
     """See `SchemaProjector`."""
 
     def open(self, attempt: AttemptId) -> LanceWriter:
-        return LanceWriter(self, attempt)
+        return LanceWriter(self, FileNames.of(attempt))
+
+    # For the writer of changes: see `OpensDataFiles`
+
+    @property
+    def row_schema(self) -> pa.Schema:
+        """See `DataFileConfig`. Vectors are nullable: `VectorConverter` has checked them."""
+        return pa.schema(
+            [one.with_nullable(True) if pa.types.is_fixed_size_list(one.type) else one for one in self.schema]
+        )
+
+    def open_location(self) -> tuple[FileSystem, str]:
+        return open_filesystem(self.location, dict(self.storage_options))
+
+    def projector(self, where: str) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        convert = VectorConverter(self.schema, where)
+        project = SchemaProjector(self.row_schema, where, narrows=self.narrows)
+        return lambda rows: project(convert(rows))
+
+    def open_files(self, names: FileNames, location: tuple[FileSystem, str]) -> LanceWriter:
+        return LanceWriter(self, names)
 
 
 class LanceWriter:
@@ -53,15 +76,10 @@ class LanceWriter:
     `buffer_bytes_max`. So its errors are raised by the next `write` or by `finish`.
     """
 
-    def __init__(self, plan: LanceWriters, attempt: AttemptId) -> None:
+    def __init__(self, plan: LanceWriters, names: FileNames) -> None:
         self._plan = plan
-        self._attempt = attempt
-        where = f"batch {attempt.batch_id}, partition {attempt.partition}, attempt {attempt.attempt}"
-        self._convert = VectorConverter(plan.schema, where)
-        nullable_vectors = pa.schema(
-            [one.with_nullable(True) if pa.types.is_fixed_size_list(one.type) else one for one in plan.schema]
-        )
-        self._project = SchemaProjector(nullable_vectors, where, narrows=plan.narrows)
+        self._names = names
+        self._project = plan.projector(str(names))
         self._background = Background("penstock-lance")
         self._files: list[DataFile] = []
         self._paths: list[str] = []
@@ -72,15 +90,13 @@ class LanceWriter:
 
     def check_rows(self, batch: pa.RecordBatch) -> None:
         """See `ChecksRows`."""
-        self._checked = (batch, self._project(self._convert(batch)))
+        self._checked = (batch, self._project(batch))
 
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
             return
         checked, self._checked = self._checked, None
-        rows = (
-            checked[1] if checked is not None and checked[0] is batch else self._project(self._convert(batch))
-        )
+        rows = checked[1] if checked is not None and checked[0] is batch else self._project(batch)
         self._background.start(
             self._append, pa.RecordBatch.from_arrays(rows.columns, schema=self._plan.schema)
         )
@@ -102,7 +118,7 @@ class LanceWriter:
         if self._file is not None:
             self._close()
         if self._files:
-            reach("write.files_closed", self._attempt.batch_id)
+            reach("write.files_closed", self._names.batch_id)
         return tuple(self._files)
 
     def abort(self) -> None:
@@ -118,7 +134,7 @@ class LanceWriter:
     def _open(self) -> LanceFileWriter:
         from lance.file import LanceFileWriter
 
-        path = f"data/{file_name(self._attempt, len(self._paths))}"
+        path = f"data/{file_name(self._names, len(self._paths))}"
         self._paths.append(path)
         self._file = LanceFileWriter(
             f"{self._plan.location}/{path}",
@@ -127,7 +143,7 @@ class LanceWriter:
             storage_options=dict(self._plan.storage_options) or None,
             data_cache_bytes=self._plan.buffer_bytes_max,
         )
-        reach("write.file_open", self._attempt.batch_id)
+        reach("write.file_open", self._names.batch_id)
         return self._file
 
     def _close(self) -> None:
@@ -150,7 +166,7 @@ class LanceWriter:
     def _failed(self, error: Exception) -> PenstockError:
         if isinstance(error, PenstockError):
             return error
-        return not_written(error, self._attempt, self._plan.location)
+        return not_written(error, self._names, self._plan.location)
 
 
 def _sync(location: str) -> None:
