@@ -24,6 +24,7 @@ from .sink import Destination, Maintainable, SupportsOrdering, SupportsOrigins, 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..committers.changes.file_search import SearchFiles
     from ..committers.cleaning.cleanup import NameParser
     from ..committers.contract import StreamKey
     from ..writers.parquet.table_format import TableFormat
@@ -79,6 +80,19 @@ class SupportsChanges(Protocol):
         Raises:
             SchemaMismatchError: two different rows of one key could be the last one.
         """
+        ...
+
+
+@runtime_checkable
+class SearchesByKey(Compactable, Protocol):
+    """A target of a file table whose commits search its files for keys."""
+
+    def search_with(self, search: SearchFiles) -> None:
+        """See `SearchesFiles`."""
+        ...
+
+    def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
+        """See `DeliveryFiles`."""
         ...
 
 

@@ -64,8 +64,8 @@ def start_delivery(
         catalog: properties of the catalog, as in the query's `catalog.*`
         streams: options for single streams or destinations, with their credentials, as in the options file
             of commands: `{"flights": {"url": "postgresql://..."}}`
-        spark: for queries with `compactWith=spark`; without it, this process rewrites their files and logs a
-            warning
+        spark: for queries with `compactWith=spark`; without it, this process rewrites and searches their
+            files, and logs a warning
         process: run in a separate process, which is restarted if it dies, instead of in a thread
         parallel: number of streams to deliver at the same time
         lease_seconds: seconds until another delivery process takes over from one that has died

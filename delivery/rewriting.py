@@ -7,7 +7,6 @@ durable references the new files. If the process dies, they are orphans, which t
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
@@ -23,6 +22,7 @@ from ..writers.parquet.compaction import RewriteGroup, delete_files, rewrite_gro
 from ..writers.parquet.compaction_process import RewriteProcess, RewriteResult, try_rewrite
 from ..writers.parquet.file_names import FileNames
 from ..writers.parquet.write_config import WriteConfig
+from .spark_job import given, in_short, returned, run_job
 
 if TYPE_CHECKING:
     from .context import OpenSpark
@@ -34,9 +34,6 @@ longer,
 and little memory is needed."""
 
 PROCESSES_MAX = 4
-
-TASKS_MAX = 10_000
-"""Maximum number of tasks in one Spark job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +52,9 @@ class RewriteTask:
 
         context = TaskContext.get()
         attempt = 0 if context is None else context.taskAttemptId()
-        for batch in batches:
-            for pickled in batch.column(0).to_pylist():
-                group: RewriteGroup = pickle.loads(pickled)  # noqa: S301  from our own driver
-                names = replace(self.names_of(group), attempt=attempt)
-                outcome = (group.number, try_rewrite(self.plan, names, group))
-                yield pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], ["data"])
+        for group in given(batches):
+            names = replace(self.names_of(group), attempt=attempt)
+            yield returned((group.number, try_rewrite(self.plan, names, group)))
 
 
 RewrittenFiles: TypeAlias = "dict[int, tuple[DataFile, ...]]"
@@ -192,17 +186,11 @@ class SparkExecutor:
         yield len(done)
 
     def _run(self, task: RewriteTask, groups: Sequence[RewriteGroup]) -> list[tuple[int, RewriteResult]]:
-        """Distribute the groups round robin from one partition, so that no task gets several by chance."""
-        tasks = min(len(groups), TASKS_MAX)
         try:
-            spark = self.open_spark()
-            given = spark.createDataFrame([(pickle.dumps(group),) for group in groups], "data binary")
-            done = given.coalesce(1).repartition(tasks).mapInArrow(task, "data binary").collect()
+            return run_job(self.open_spark, task, groups)
         except Exception as error:
-            what = next(iter(str(error).splitlines()), type(error).__name__)
             raise RetryableError(
-                f"Spark could not compact the files of {task.names}: {what}. Nothing was "
+                f"Spark could not compact the files of {task.names}: {in_short(error)}. Nothing was "
                 "committed. Penstock will try again. See the job in Spark's UI. If the session's driver has "
                 "died, restart it, or set compactWith=local."
             ) from error
-        return [pickle.loads(row["data"]) for row in done]  # noqa: S301  from our own tasks

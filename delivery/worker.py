@@ -26,11 +26,11 @@ from ..committers.protocol.commit_runner import Retry
 from ..committers.requests.contract import Counters, CountsRequests
 from ..committers.texts.safe_text import get_logger
 from ..datasource.dead_letters import try_to_deliver_letters
-from ..datasource.file_table import Compactable
+from ..datasource.file_table import Compactable, SearchesByKey
 from ..datasource.sink import Destination, WritesInCommit, check_same_table, open_table, target_of
 from ..datasource.spark.checkpoint import Checkpoint
 from .attempts import DeliveryAttempt, DeliveryReport, DeliveryRequest
-from .context import DeliveryContext
+from .context import DeliveryContext, OpenSpark
 from .lease import HeldLease
 from .stream_maintenance import MaintenanceThread, StreamMaintenance, is_maintenance_due
 from .stream_settings import StreamSettings, build_letter_sink, build_sink, find_letters
@@ -206,6 +206,8 @@ class StreamWorker:
         table = open_table(sink, store, held.lease, check_progress)
         if isinstance(table, WritesInCommit):
             table = table.supervised(check_progress)
+        if isinstance(table, SearchesByKey):
+            self._search_with_spark(held, table)
         if isinstance(table, CountsRequests):
             table = table.watched(self._on_sending, check_running)
         written = store.written_table(self._key)
@@ -298,25 +300,31 @@ class StreamWorker:
                     f"{self._key} were rewritten. The next delivery rewrites all of them."
                 )
 
-        compact_with = table.compact_with()
-        if compact_with == "none":
+        if table.compact_with() == "none":
             return None
-        if compact_with == "spark" and self._context.spark is not None:
-            on_spark = SparkExecutor(self._context.spark, held.supervised_elsewhere)
-            return DeliveryCompactor(table, GroupRewriter(on_spark))
-        if compact_with == "spark":
-            self._warn_of_no_spark()
+        if (spark := self._spark_for(table)) is not None:
+            return DeliveryCompactor(table, GroupRewriter(SparkExecutor(spark, held.supervised_elsewhere)))
         return DeliveryCompactor(table, GroupRewriter(LocalExecutor(), on_progress))
 
-    def _warn_of_no_spark(self) -> None:
-        if not self._has_warned:
+    def _search_with_spark(self, held: HeldLease, table: SearchesByKey) -> None:
+        if (spark := self._spark_for(table)) is not None:
+            from .key_search import SparkSearch
+
+            table.search_with(SparkSearch(spark, table.rewrite_config, held.supervised_elsewhere))
+
+    def _spark_for(self, table: Compactable) -> OpenSpark | None:
+        """Return what opens the session for the files of a table; None if its query does not want it."""
+        if table.compact_with() != "spark":
+            return None
+        if self._context.spark is None and not self._has_warned:
             logger.warning(
                 "The query of %s has compactWith=spark, but this delivery process has no Spark session and "
                 "rewrites the small files itself. Start it with `penstock deliver --spark` or "
                 "start_delivery(spark=...), or set compactWith=local.",
                 self._key,
             )
-        self._has_warned = True
+            self._has_warned = True
+        return self._context.spark
 
     def last_checkpointed(self) -> int:
         """Return the newest batch in the commit log of the query's checkpoint.

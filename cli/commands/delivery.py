@@ -50,8 +50,9 @@ def deliver(
         bool,
         typer.Option(
             "--spark",
-            help="Rewrite small files as Spark jobs, for queries with compactWith=spark. Their session is "
-            "SparkSession.builder.getOrCreate(): from spark-submit, $SPARK_REMOTE or Spark's own settings.",
+            help="Rewrite small files as Spark jobs, for queries with compactWith=spark, and search large "
+            "tables for the rows that they change. Their session is SparkSession.builder.getOrCreate(): from "
+            "spark-submit, $SPARK_REMOTE or Spark's own settings.",
         ),
     ] = False,
     metrics_port: Annotated[

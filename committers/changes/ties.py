@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 
 from ..arrow_values import numeric_array, string_array
 from ..contract import Batch, Changes, DataFile
+from .file_search import stored_column
 from .key_files import Keys, OpenFile, data_files, key_files, read_keys
 from .keys import KeySet, LastRows
 from .last_changes import check_one_row
-from .masked_rows import stored_column
 from .same_rows import are_equal
 
 ValuesOf = Callable[[DataFile], "Mapping[str, pa.Scalar]"]

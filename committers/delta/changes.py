@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,9 +20,10 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema, TableFeatures
 
 from ..arrow_values import string_array
+from ..changes.file_search import SearchedFile, SearchFiles, has_bounds
 from ..changes.key_files import WrittenKeys, data_files, key_files, read_keys
 from ..changes.last_changes import last_changes
-from ..changes.masked_rows import KeySearch, MaskedRows, ReadMasked, SearchedFile, has_bounds
+from ..changes.masked_rows import KeySearch, MaskedRows, ReadMasked
 from ..changes.rewriting import MaskedFile, RewriteFiles, cannot_rewrite, only_on_read
 from ..changes.tombstones import Tombstones
 from ..cleaning.deletion import is_relative
@@ -57,6 +59,7 @@ class DeltaChanges:
     Args:
         files: of the table
         rewrite: see `RewriteFiles`
+        search: see `SearchFiles`
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class DeltaChanges:
         files: TableFiles,
         storage_options: Mapping[str, str],
         rewrite: RewriteFiles | None,
+        search: SearchFiles,
     ) -> None:
         assert isinstance(content.mode, Changes)
         self.manifest = manifest
@@ -74,6 +78,7 @@ class DeltaChanges:
         self._files = files
         self._options = storage_options
         self._rewrite = rewrite
+        self._search_files = partial(search, content)
         self._new = {file.path: file for file in data_files(content.files)}
         self._written: list[WrittenKeys] = []
         self._search: KeySearch | None = None
@@ -132,13 +137,16 @@ class DeltaChanges:
             batch = self.manifest.batch
             self._written = read_keys(batch, key_files(self._content.files), self._files.opened)
             last = last_changes(self._written, self._changes)
-            self._search = KeySearch(self._changes, last, self._files.opened, tombstones=self._tombstones)
+            self._search = KeySearch(
+                self._changes, last, self._files.opened, self._search_files, tombstones=self._tombstones
+            )
         names = (*self._changes.keys, *self._changes.order_by)
         searched = [
             SearchedFile(
                 path,
                 _values(names, file.partition_values, schema),
                 _bounds(self._changes.keys, file.stats, schema),
+                size_bytes=file.size_bytes,
             )
             for path, file in active.items()
         ]

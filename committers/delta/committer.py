@@ -26,6 +26,7 @@ import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
 
 from .. import crash_points
+from ..changes.file_search import SearchesFiles
 from ..changes.rewriting import RewriteFiles
 from ..changes.ties import check_ties
 from ..contract import (
@@ -79,7 +80,7 @@ from .table import (
 )
 
 
-class DeltaTableCommitter:
+class DeltaTableCommitter(SearchesFiles):
     """Commits manifests to one Delta table. Runs on the driver and in the delivery process, one instance per
     call.
 
@@ -347,7 +348,9 @@ class DeltaTableCommitter:
         if not isinstance(content.mode, Changes):
             return None
         if self._changes is None or self._changes.manifest != manifest:
-            self._changes = DeltaChanges(manifest, content, self._files(), self._options, self._rewrite)
+            self._changes = DeltaChanges(
+                manifest, content, self._files(), self._options, self._rewrite, self._search_files
+            )
         return self._changes
 
     def _outcome_after(

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
+from functools import partial
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -39,9 +40,10 @@ from pyiceberg.types import (
 )
 
 from ..arrow_values import null_scalar, numeric_array, string_array
+from ..changes.file_search import SearchedFile, SearchFiles, has_bounds
 from ..changes.key_files import FOLDER, WrittenKeys, data_files, key_files, read_keys
 from ..changes.last_changes import last_changes
-from ..changes.masked_rows import KeySearch, MaskedRows, SearchedFile, has_bounds
+from ..changes.masked_rows import KeySearch, MaskedRows
 from ..changes.rewriting import MaskedFile, RewriteFiles, cannot_rewrite, only_on_read
 from ..changes.tombstones import Tombstones
 from ..contract import Batch, Changes, DataFile, Manifest, Mode
@@ -95,6 +97,7 @@ class IcebergChanges:
         table_name: for messages
         name_deletes: see `NameDeletes`
         rewrite: see `RewriteFiles`
+        search: see `SearchFiles`
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class IcebergChanges:
         table_name: str,
         name_deletes: NameDeletes | None,
         rewrite: RewriteFiles | None,
+        search: SearchFiles,
     ) -> None:
         assert isinstance(content.mode, Changes)
         self.manifest = manifest
@@ -113,6 +117,7 @@ class IcebergChanges:
         self._table_name = table_name
         self._name_deletes = name_deletes
         self._rewrite = rewrite
+        self._search_files = partial(search, content)
         properties = io_properties(table)
         self._files = iceberg_files(content.location, properties, table_deletion_guard(table))
         self._open = open_location(properties)
@@ -168,7 +173,12 @@ class IcebergChanges:
         search, written = self._search_in(table)
         schema = table.schema()
         searched = [
-            SearchedFile(path, self._values(table, entry), self._bounds(schema, entry.data_file))
+            SearchedFile(
+                path,
+                self._values(table, entry),
+                self._bounds(schema, entry.data_file),
+                size_bytes=entry.data_file.file_size_in_bytes,
+            )
             for path, entry in live.data.items()
         ]
         new = {path: SearchedFile(self._located(path)) for path in self._new}
@@ -200,6 +210,7 @@ class IcebergChanges:
                 self._changes,
                 last_changes(self._written, self._changes),
                 self._open,
+                self._search_files,
                 {name: column.field_id for name, column in self._columns.items()},
                 _mapped_names(table, self._columns),
                 self._tombstones,

@@ -16,6 +16,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from .. import crash_points
+from ..changes.file_search import SearchesFiles
 from ..changes.rewriting import RewriteFiles
 from ..changes.ties import check_ties
 from ..contract import (
@@ -69,7 +70,7 @@ from .table import (
 from .target import KIND, NO_SNAPSHOT, IcebergTableLayout
 
 
-class IcebergTableCommitter:
+class IcebergTableCommitter(SearchesFiles):
     """Commits manifests to one branch of one Iceberg table. Runs on the driver and in the delivery
     process.
 
@@ -297,6 +298,7 @@ class IcebergTableCommitter:
                 f"The {self._name}",
                 self._name_deletes,
                 self._rewrite,
+                self._search_files,
             )
         return self._changes
 

@@ -79,7 +79,8 @@ class FileTableOptions(DeliveryOptions):
         "compactWith",
         one_of(_COMPACT_WITH),
         "What rewrites small files to `targetFileSize` before they are delivered: the delivery process "
-        "(`local`), a Spark job (`spark`), or nothing (`none`).",
+        "(`local`), a Spark job (`spark`), or nothing (`none`). With `spark` and `writeMode=upsert`, Spark "
+        "also finds the rows that a delivery replaces in a large table.",
         default="local",
     )
     maintenance: bool | None = optional(

@@ -30,7 +30,7 @@ from tests.simulation.fake_deltalake import CheckpointFile, FakeLogFiles
 from tests.simulation.lake import TableContents
 from tests.simulation.scheduler import Actor, DiskFullError, Scheduler, UnreachableError
 
-from penstock.committers.changes import key_files, masked_rows, tombstones
+from penstock.committers.changes import file_search, key_files, tombstones
 from penstock.committers.changes.key_files import FOLDER, SUFFIX, Keys, WrittenKeys, key_table
 from penstock.committers.changes.rewriting import MaskedFile
 from penstock.committers.changes.tombstones import Tombstones
@@ -146,7 +146,7 @@ class ChangedDeltaSimLake(DeltaSimLake):
                 super().__init__(files, batch, mode, lambda: scheduler.now)
 
         with super().installed(), pytest.MonkeyPatch.context() as patch:
-            for module in (key_files, masked_rows):
+            for module in (key_files, file_search):
                 patch.setattr(module, "ThreadPoolExecutor", OneAfterAnother)
             patch.setattr(changes, "Tombstones", ClockedTombstones)
             patch.setattr(changes, "open_log_files", lambda *_given: FakeLogFiles(self.log))

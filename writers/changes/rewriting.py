@@ -88,7 +88,7 @@ def _rows_left(
     path = masked.file.path
     by_id = has_field_ids(config.row_schema)
     try:
-        with _opened(config, location, path) as stream:
+        with open_data_file(config, location, path) as stream:
             batches = pq.ParquetFile(stream).iter_batches(_ROWS_PER_READ)
             for left in without_rows(batches, masked.masked):
                 rows = renamed_by_id(left, config.row_schema, path) if by_id else _known(left, config)
@@ -119,8 +119,12 @@ def _known(rows: pa.RecordBatch, config: WriteConfig) -> pa.RecordBatch:
     return rows.select([name for name in rows.schema.names if name in config.file_schema.names])
 
 
-def _opened(config: WriteConfig, location: tuple[FileSystem, str], path: str) -> pa.NativeFile:
-    """Open a file below the location of the data files, or one of another writer anywhere."""
+def open_data_file(config: WriteConfig, location: tuple[FileSystem, str], path: str) -> pa.NativeFile:
+    """Open a file below the location of the data files, or one of another writer anywhere.
+
+    Args:
+        location: of the data files, opened
+    """
     if is_relative(path):
         filesystem, root = location
         return open_input(filesystem, posixpath.join(root, path))
