@@ -22,7 +22,7 @@ def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column
 
 
-def _codes(columns: Sequence[pa.Array]) -> pa.Array:
+def key_codes(columns: Sequence[pa.Array]) -> pa.Array:
     """Return a number for each row: equal for rows with equal values."""
     codes = columns[0].dictionary_encode().indices
     for column in columns[1:]:
@@ -60,7 +60,7 @@ def last_rows(keys: Sequence[pa.Array], order: Sequence[pa.Array]) -> LastRows:
         keys: the key columns, without NULL
         order: columns that order the rows of a key, compared one after the other, without NULL
     """
-    codes = _codes(keys)
+    codes = key_codes(keys)
     numbers, none = row_numbers(len(codes)), row_numbers(0)
     if pc.count_distinct(codes).as_py() == len(codes):
         return LastRows(numbers, none, none)
@@ -72,7 +72,7 @@ def last_rows(keys: Sequence[pa.Array], order: Sequence[pa.Array]) -> LastRows:
     is_last = pa.concat_arrays([is_last, pa.repeat(_TRUE, 1)])
     last = in_order.cast(pa.int64()).filter(is_last)
     last = last.take(pc.array_sort_indices(last))
-    ranks = _codes([codes, *order])
+    ranks = key_codes([codes, *order])
     tied_with = last.take(pc.index_in(ranks, value_set=ranks.take(last)))
     is_tied = pc.and_(pc.is_valid(tied_with), pc.not_equal(tied_with, numbers))
     return LastRows(last, numbers.filter(is_tied), tied_with.filter(is_tied))

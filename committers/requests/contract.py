@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
+
+    from ..changes.key_files import Keys
+    from ..contract import LateRows
 
 ROWS_MAX = 1000
 """Rows that are converted to entries at a time."""
@@ -32,6 +35,13 @@ class RowPlace:
     """False: another attempt of the task may have another row here, because Spark can repeat a task with its
     rows in another order.
     """
+    numbers: Sequence[int] | None = None
+    """Places of the rows behind the first one, if some between them are left out. None: consecutive rows."""
+
+    def ids(self, count: int) -> list[str]:
+        """Return an id for each of so many rows: `<query>-<batch>-<partition>-<row>`."""
+        prefix = f"{self.query_id}-{self.batch_id}-{self.partition}-"
+        return [f"{prefix}{self.row + number}" for number in self.numbers or range(count)]
 
 
 NOWHERE = RowPlace("", 0, 0, 0, 0)
@@ -186,6 +196,40 @@ class Requests(Protocol):
         Args:
             on_acknowledged: called after some entries were acknowledged, in the thread that sends. An
                 exception stops the writer.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RowChanges:
+    """What rows do that insert, replace or delete by key. Rows without a key are left out: they are bad rows.
+
+    All rows that insert or replace come first, then those that delete.
+    """
+
+    numbers: pa.Array
+    """Place of each row among those that were given (int64)."""
+    keys: Keys
+    upserts: pa.RecordBatch
+    """The columns that the destination gets, of the rows that insert or replace."""
+    is_partial: pa.Array
+    """True for rows that keep values which the destination has."""
+
+
+@runtime_checkable
+class ChangesRows(Protocol):
+    """Capability of `Requests`: rows insert, replace and delete by key (`writeMode=upsert`)."""
+
+    @property
+    def late_rows(self) -> LateRows: ...
+
+    def changes_of(self, rows: pa.RecordBatch) -> RowChanges: ...
+
+    def folding(self, earlier: Mapping[int, pa.RecordBatch]) -> Requests:
+        """Return requests that make one entry of several rows of a key.
+
+        Args:
+            earlier: by the position of a row, the rows that it completes, in their order
         """
         ...
 

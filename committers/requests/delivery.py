@@ -19,7 +19,8 @@ from ..dead_letters import LETTERS_BYTES_MAX, BadRows, DeadLetterMax
 from ..errors import PenstockError, SchemaMismatchError
 from ..progress import BatchInDelivery, Progress, ProgressStore
 from ..row_log.log import LoggedBatch, RowLog
-from .contract import Counters, EntryWriter, RecordsRefused, Requests, RowPlace, Sent
+from .changed_rows import changes_to_send
+from .contract import ChangesRows, Counters, EntryWriter, RecordsRefused, Requests, RowPlace, Sent
 from .convertible import check_columns, convertible_entries
 from .in_flight import RowsInFlight
 from .replaced_rows import PlacedRows, rows_to_send
@@ -193,7 +194,11 @@ def deliver(
         writer.record_refused_with(lambda: recorder.record(acknowledged()))
     watch(writer.counters)
     try:
-        rows = rows_to_send(log, batches, start, keys)
+        rows = (
+            changes_to_send(log, batches, start, requests)
+            if isinstance(requests, ChangesRows)
+            else rows_to_send(log, batches, start, keys)
+        )
         size_bytes, replaced, refused = _write_all(writer, requests, rows, in_flight, on_bad_rows, settle)
         flush()
     except PenstockError:
@@ -235,7 +240,8 @@ def _write_all(
         place = RowPlace(query_id, batch.batch_id, logged.partition, logged.row, some.position)
         bad: list[tuple[pa.RecordBatch, RowPlace, SchemaMismatchError]] = []
         on_refused = None if on_bad_rows is BadRows.FAIL else lambda *row, bad=bad: bad.append(row)
-        entries = convertible_entries(requests, logged.rows, place, on_refused)
+        folding = requests.folding(some.earlier) if isinstance(requests, ChangesRows) else requests
+        entries = convertible_entries(folding, logged.rows, place, on_refused)
         in_flight.add(logged.rows, place)
         for row, at, error in bad:
             if some.kept is None or some.kept[at.position - place.position]:

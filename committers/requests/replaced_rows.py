@@ -15,8 +15,8 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,6 +38,8 @@ class PlacedRows:
     """Place of the first row in the delivery."""
     kept: bytes | None = None
     """For each row 1 if it is sent, 0 if a later one replaces it. None: all are sent."""
+    earlier: Mapping[int, pa.RecordBatch] = field(default_factory=dict)
+    """See `ChangesRows.folding`."""
 
     @property
     def replaced(self) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from ...committers.contract import Changes, LateRows
 from .declaring import declared, option, optional
-from .parsing import columns, duration_s, one_of, text
+from .parsing import Option, columns, duration_s, one_of, text
 
 _ONLY_UPSERTS = {
     "keys": "keys",
@@ -111,10 +111,30 @@ class FileChangeOptions(ChangeOptions):
     )
 
 
-def problems_of_changes(values: Mapping[str, Any]) -> list[str]:
-    """Return problems of values that are all valid one by one."""
+def refused_changes(name: str, known: Sequence[Option]) -> dict[str, str]:
+    """Return the problem of `writeMode`, by its name, if the destination does not have the option.
+
+    Args:
+        name: of the data source, for messages
+        known: the options of the destination
+    """
+    if any(option.name == "writeMode" for option in known):
+        return {}
+    return {
+        "writeMode": f"writeMode: {name} only appends, and replaces and deletes no rows. To keep all changes, "
+        "append the changes as they are: leave writeMode out."
+    }
+
+
+def problems_of_changes(values: Mapping[str, Any], of_all: Collection[str] = ()) -> list[str]:
+    """Return problems of values that are all valid one by one.
+
+    Args:
+        of_all: fields of options that the destination also has without `writeMode=upsert`
+    """
     if not values.get("is_upsert"):
-        given = [name for of_field, name in _ONLY_UPSERTS.items() if of_field in values]
+        only = {of_field: name for of_field, name in _ONLY_UPSERTS.items() if of_field not in of_all}
+        given = [name for of_field, name in only.items() if of_field in values]
         return [f"{name}: only a query with writeMode=upsert has it." for name in given]
     problems = []
     keys, order_by = values.get("keys", ()), values.get("order_by", ())

@@ -13,7 +13,8 @@ from ...writers.requests.template import Template
 from ..options.declaring import declared, option, optional
 from ..options.parsing import count, flag, one_of, text
 from ..options.urls import refuse_credentials
-from ..requests.options import RequestOptions, batch_entries
+from ..requests.change_options import ChangingRequestOptions, problems_of_key
+from ..requests.options import batch_entries
 
 _STRUCTURES: Mapping[str, Structure] = {"set": "set", "hash": "hash", "stream": "stream", "list": "list"}
 _NO_URL = "must be a URL such as redis://redis.example.com:6379/0, or rediss:// with TLS"
@@ -50,7 +51,7 @@ def _template(option: str) -> Callable[[str], Template]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RedisOptions(RequestOptions):
+class RedisOptions(ChangingRequestOptions):
     """Options of `penstock.redis`."""
 
     NAME: ClassVar[str] = "penstock.redis"
@@ -109,7 +110,7 @@ class RedisOptions(RequestOptions):
 
     @classmethod
     def problems(cls, values: Mapping[str, Any]) -> list[str]:
-        problems = _problems_of_structure(values)
+        problems = [*_problems_of_structure(values), *_problems_of_upserts(values)]
         if values.get("is_fenced"):
             if not values.get("is_decoupled"):
                 problems.append(
@@ -142,6 +143,19 @@ class RedisOptions(RequestOptions):
             self.username,
             self.password,
         )
+
+
+def _problems_of_upserts(values: Mapping[str, Any]) -> list[str]:
+    structure, key, of_hash = values.get("structure"), values.get("key"), values.get("hash_field")
+    if not values.get("is_upsert") or structure is None or key is None:
+        return []
+    if structure in ("stream", "list"):
+        return [
+            f"writeMode=upsert: structure={structure} only appends. To keep all changes, append the changes as "
+            "they are: leave writeMode out. To replace and delete rows by key, use structure=set or hash."
+        ]
+    where = "key" if of_hash is None else "key and field"
+    return problems_of_key(values, where, [*key.columns, *(of_hash.columns if of_hash else [])])
 
 
 def _problems_of_structure(values: Mapping[str, Any]) -> list[str]:

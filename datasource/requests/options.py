@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...committers.dead_letters import BadRows
@@ -13,7 +13,8 @@ from ...writers.requests.keyed import KeyedRequests
 from ...writers.requests.limits import Limits
 from ...writers.requests.opening import WriterSettings
 from ...writers.requests.retry_budget import RetryBudget
-from ..options.declaring import option, optional, options_of, passed_on, prefixes_of
+from ..options.changes import refused_changes
+from ..options.declaring import declared, option, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import MANY_BATCHES, DeliveryOptions, backlog_batches, backlog_seconds
 from ..options.file_tables import refused_file_options
 from ..options.parsing import (
@@ -76,8 +77,8 @@ class RequestOptions(DeliveryOptions):
     row_log: str | None = optional(
         "rowLog",
         text,
-        "With `delivery=decoupled`: the directory or URL of the row log, to which tasks write the rows "
-        "that wait for their delivery.",
+        "With `delivery=decoupled` or `writeMode=upsert`: the directory or URL of the row log, to which tasks "
+        "write the rows that wait for their delivery.",
         default=f"`{ROW_LOG}` in the checkpoint directory, if that is on a local disk",
     )
     id_column: str | None = optional(
@@ -86,18 +87,24 @@ class RequestOptions(DeliveryOptions):
         "A column with a unique id for each row, which is sent as the id of its entry.",
         default="an id that is derived from query, batch, partition and row",
     )
-    keys: tuple[str, ...] | None = optional(
-        "keys",
-        columns,
-        "Columns that say what a row is about, for destinations that keep the last row of each key: `a, b`, "
-        "or a JSON array. Rows of a key are sent in their order. With `delivery=decoupled`, a row is not "
-        "sent if a later row of its key waits in the row log, too.",
+    keys: tuple[str, ...] = field(
+        default=(),
+        metadata=declared(
+            "keys",
+            columns,
+            "Columns that say what a row is about, for destinations that keep the last row of each key: "
+            "`a, b`, or a JSON array. Rows of a key are sent in their order. With `delivery=decoupled`, a row "
+            "is not sent if a later row of its key waits in the row log, too.",
+        ),
     )
-    order_columns: tuple[str, ...] | None = optional(
-        "orderBy",
-        columns,
-        "Columns: rows with the same values are sent one after the other, in their order within a task or a "
-        "delivery. `keys` includes it.",
+    order_by: tuple[str, ...] = field(
+        default=(),
+        metadata=declared(
+            "orderBy",
+            columns,
+            "Columns: rows with the same values are sent one after the other, in their order within a task or "
+            "a delivery. `keys` includes it.",
+        ),
     )
     batch_entries_max: int = batch_entries("500")
     batch_bytes_max: int = batch_bytes("4mb")
@@ -178,8 +185,15 @@ class RequestOptions(DeliveryOptions):
             cls.NAME,
             options,
             examples=cls.REQUIRED,
-            refused=refused_file_options(cls.NAME, options_of(cls), next(iter(cls.REQUIRED))),
-            problems_of_values=lambda values: [*cls._problems_of_limits(values), *cls.problems(values)],
+            refused={
+                **refused_file_options(cls.NAME, options_of(cls), next(iter(cls.REQUIRED))),
+                **refused_changes(cls.NAME, options_of(cls)),
+            },
+            problems_of_values=lambda values: [
+                *cls._problems_of_limits(values),
+                *cls._problems_of_changes(values),
+                *cls.problems(values),
+            ],
         )
         location = row_log_of(parsed.row_log, parsed.checkpoint_location)
         if location is None:
@@ -196,6 +210,11 @@ class RequestOptions(DeliveryOptions):
     def address(self) -> str:
         """The address of the destination, always spelled in the same way and without secrets."""
         raise NotImplementedError
+
+    @property
+    def sends_from_tasks(self) -> bool:
+        """False: rows pass a row log, and one process sends them."""
+        return not self.is_decoupled
 
     @property
     def limits(self) -> Limits:
@@ -222,8 +241,8 @@ class RequestOptions(DeliveryOptions):
             self.limits,
             RetryBudget(total_s=self.retry_s_max),
             self.bad_rows,
-            order_by_key=bool(self.order_columns or self.keys),
-            tasks=1 if self.is_decoupled else self.parallel_tasks,
+            order_by_key=bool(self.order_by or self.keys),
+            tasks=self.parallel_tasks if self.sends_from_tasks else 1,
             rows_s_max=math.inf if self.rows_s_max is None else self.rows_s_max,
             secrets=self.secrets,
         )
@@ -245,21 +264,27 @@ class RequestOptions(DeliveryOptions):
 
     def with_keys(self, requests: Requests) -> Requests:
         """Return the requests of the destination, with the keys of the options."""
-        if self.order_columns:
-            return KeyedRequests(requests, self.order_columns, "orderBy")
+        if self.order_by:
+            return KeyedRequests(requests, self.order_by, "orderBy")
         return KeyedRequests(requests, self.keys, "keys") if self.keys else requests
 
     @classmethod
+    def _problems_of_changes(cls, values: Mapping[str, Any]) -> list[str]:
+        return []
+
+    @classmethod
     def _problems_of_limits(cls, values: Mapping[str, Any]) -> list[str]:
-        known = {**{field.name: field.default for field in fields(cls)}, **values}
+        known = {**{one.name: one.default for one in fields(cls)}, **values}
         problems = [
             f"{smaller} ({known[its]:,} bytes) must not be larger than {larger} ({known[others]:,} bytes)."
             for smaller, its, larger, others in SIZES
             if known[its] > known[others]
         ]
-        if known["keys"] and known["order_columns"]:
+        is_upsert = known.get("is_upsert", False)
+        if known["keys"] and known["order_by"] and not is_upsert:
             problems.append("keys includes orderBy: rows of a key are sent in their order. Remove orderBy.")
-        if known["rows_s_max"] and not known["is_decoupled"] and "parallel_tasks" not in values:
+        sends_from_tasks = not known["is_decoupled"] and not is_upsert
+        if known["rows_s_max"] and sends_from_tasks and "parallel_tasks" not in values:
             problems.append(
                 "parallelTasks is missing: tasks cannot see each other, so that each has to know its part of "
                 "maxRowsPerSecond. Give the number of tasks that run at the same time."

@@ -11,15 +11,17 @@ import pyarrow as pa
 
 from ...committers.contract import Batch, DataFiles, Manifest, Mode, PlannedBatch, TaskWriterFactory
 from ...committers.errors import ConfigurationError, PenstockError, RetryableError
+from ...committers.requests.changed_rows import check_one_row_of_each_key
 from ...committers.requests.committer import RequestCommitter
 from ...committers.requests.content import RequestPayload
-from ...committers.requests.contract import ChecksDestination, Requests, Sent
+from ...committers.requests.contract import ChangesRows, ChecksDestination, Requests, Sent
 from ...committers.row_log.log import RowLog
 from ...committers.texts.safe_text import get_logger
 from ...writers.requests.direct import DirectWriters
 from ...writers.row_log.writer import RowLogWriters
 from ..options.row_log import create_row_log, missing_row_log, row_log_of
 from ..plain_sink import StorageSink
+from .changing import ChangingRequests
 from .options import RequestOptions
 
 logger = get_logger(__name__)
@@ -44,7 +46,8 @@ class RequestSink(StorageSink):
 class RequestTarget(RequestCommitter):
     """The target of a stream, with the options of its query. See `Target` and `Mergeable`.
 
-    A coupled query sends the rows of a batch from its tasks. A decoupled one writes them to the row log.
+    A coupled query sends the rows of a batch from its tasks. A decoupled one writes them to the row log, and so
+    does one whose rows are changes: the last row of a key is known when all tasks have ended.
     """
 
     def __init__(self, sink: RequestSink) -> None:
@@ -60,14 +63,14 @@ class RequestTarget(RequestCommitter):
             self._rows_to_requests,
             log,
             options.progress_s,
-            options.keys or (),
+            options.keys,
             dead_letter_max=options.dead_letter_max,
             on_bad_rows=options.bad_rows,
             shares_log=not options.route_by,
         )
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedBatch[RequestPayload, Route]:
-        if mode != "append":
+        if mode == "overwrite":
             raise ConfigurationError(
                 f"penstock.{self._name} cannot overwrite: what was sent cannot be taken back. Write in the "
                 "output mode append."
@@ -76,13 +79,14 @@ class RequestTarget(RequestCommitter):
         if isinstance(self._destination, ChecksDestination):
             self._check_destination(self._destination, rows)
         writers: TaskWriterFactory[RequestPayload]
-        if not self._options.is_decoupled:
+        if self._options.sends_from_tasks:
             writers = cast("TaskWriterFactory[RequestPayload]", DirectWriters(self._rows_to_requests))
             return PlannedBatch(writers, "direct", "", is_lasting=False)
         if self._location is None:
             raise missing_row_log()
         create_row_log(self._location)
-        check = self._rows_to_requests.checker()
+        requests = self._rows_to_requests
+        check = requests.checker_of(rows) if isinstance(requests, ChangingRequests) else requests.checker()
         writers = cast(
             "TaskWriterFactory[RequestPayload]",
             RowLogWriters(self._location, self._options.storage_options, check),
@@ -114,10 +118,21 @@ class RequestTarget(RequestCommitter):
             raise kind(self._options.secrets.message(str(error))) from None
 
     def manifest(self, batch: Batch, content: Route, payloads: Sequence[RequestPayload]) -> Manifest:
+        """See `Target`.
+
+        Raises:
+            SchemaMismatchError: of changes, two different rows of one key could be the last one.
+            RetryableError: of changes, the row log cannot be read now.
+        """
         if content == "direct":
             return self._manifests.encode_sent(batch, [one for one in payloads if isinstance(one, Sent)])
         files: list[DataFiles] = [one for one in payloads if not isinstance(one, Sent)]
-        return self._manifests.encode_files(batch, files)
+        manifest = self._manifests.encode_files(batch, files)
+        requests = self._rows_to_requests
+        if isinstance(requests, ChangesRows) and self._log is not None:
+            for logged in self._manifests.batches(manifest) or ():
+                check_one_row_of_each_key(self._log, logged, requests)
+        return manifest
 
     def mergeable(self, manifests: Iterable[Manifest]) -> list[Manifest]:
         return self._manifests.mergeable(manifests)

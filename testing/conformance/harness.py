@@ -52,7 +52,7 @@ class Promises:
     the destination takes no changes.
     """
     ignores_late_rows: bool = True
-    """True: it takes `lateRows=ignore`, if it takes changes."""
+    """With `changes`. False: `lateRows=ignore` is refused."""
     adds_columns: bool = True
     """True: `schemaEvolution=addColumns` adds missing columns."""
     checks_schema: bool = True
@@ -182,6 +182,12 @@ class DestinationHarness(ABC):
     def options_by(self, column: str) -> Mapping[str, str]:
         """Return options with which the values of a column decide the place of a row: its partition, key or
         subject. Empty if no column can.
+        """
+        return {}
+
+    def options_of_keys(self, keys: Sequence[str]) -> Mapping[str, str] | None:
+        """Return options with which these columns are the key of a row in the destination, for `changes`. None:
+        they cannot be.
         """
         return {}
 

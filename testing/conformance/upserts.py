@@ -65,17 +65,17 @@ class Upserts:
             self.query.plan(self.store, self.query.batch(0), COLUMNS)
         return False
 
+    @property
+    def ignores_late_rows(self) -> bool:
+        """False if the destination ignores no late rows. Then it is checked here that it refuses to."""
+        if self.harness.promises.ignores_late_rows:
+            return True
+        with pytest.raises(ConfigurationError, match="lateRows=ignore"):
+            self.query.plan(self.store, self.query.batch(0), COLUMNS)
+        return False
+
     def with_options(self, **options: str) -> Upserts:
         return Upserts(self.query.with_options(**options), self.store, self.harness)
-
-    def ignoring_late_rows(self) -> Upserts | None:
-        """The query with `lateRows=ignore`; None if the destination does not take it, and refuses it."""
-        ignoring = self.with_options(lateRows="ignore")
-        if self.harness.promises.ignores_late_rows:
-            return ignoring
-        with pytest.raises(ConfigurationError, match="lateRows"):
-            plan_batch_of(ignoring.query, self.store, COLUMNS)
-        return None
 
     def without(self, *names: str) -> Upserts:
         options = {name: value for name, value in self.query.options.items() if name not in names}
@@ -165,7 +165,8 @@ class UpsertClaims(Claims):
         """An equal one does: it is not older."""
         if not upserts.is_taken:
             return
-        if (ignoring := upserts.ignoring_late_rows()) is None:
+        ignoring = upserts.with_options(lateRows="ignore")
+        if not ignoring.ignores_late_rows:
             return
         ignoring.run(0, changes((1, 5, "new"), (2, 5, "new"), (3, 5, "new"), (4, 5, "new")))
         ignoring.run(1, changes((1, 4, "old"), (2, 4), (3, 6)), changes((4, 5, "again"), (5, 1, "other")))
@@ -175,7 +176,8 @@ class UpsertClaims(Claims):
         """Nor after other batches; a newer one does."""
         if not upserts.is_taken:
             return
-        if (ignoring := upserts.ignoring_late_rows()) is None:
+        ignoring = upserts.with_options(lateRows="ignore")
+        if not ignoring.ignores_late_rows:
             return
         ignoring.run(0, changes((1, 1, "a"), (2, 1, "b")), changes((3, 5)))
         ignoring.run(1, changes((1, 5)), changes((2, 5)))
@@ -255,7 +257,10 @@ class UpsertClaims(Claims):
         if not upserts.is_taken:
             return
         schema = pa.schema([*COLUMNS, pa.field("amount", pa.decimal128(10, 2)), pa.field("day", pa.date32())])
-        several = upserts.with_options(keys="text, amount, day")
+        of_keys = upserts.harness.options_of_keys(("text", "amount", "day"))
+        if of_keys is None:
+            return
+        several = upserts.with_options(keys="text, amount, day", **of_keys)
         first, second = date(1969, 12, 31), date(2024, 2, 29)
 
         def rows(*some: Sequence[Any]) -> pa.Table:
@@ -278,6 +283,10 @@ class UpsertClaims(Claims):
         if not upserts.is_taken or not (by_text := upserts.harness.options_by("text")):
             return
         moving = upserts.with_options(**by_text)
+        if not upserts.harness.promises.is_atomic:  # a service: the key is the place
+            with pytest.raises(ConfigurationError, match="keys"):
+                moving.query.plan(moving.store, moving.query.batch(0), COLUMNS)
+            return
         moving.run(0, changes((1, 1, "a"), (2, 1, "a"), (3, 1, "b")))
         moving.run(1, changes((1, 2, "b")), changes((3, 2)))
         moving.check((1, 2, "b"), (2, 1, "a"))

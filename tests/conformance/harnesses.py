@@ -319,6 +319,13 @@ class ServiceHarness(ProxiedHarness):
     def ids(self) -> list[int]:
         return [int(row["id"]) for row in self.rows()]
 
+    def changed_rows(self) -> Sequence[ChangedRow]:
+        return [(int(row["id"]), _number(row.get("n")), row.get("text")) for row in self.rows()]
+
+
+def _number(value: Any) -> int | None:
+    return None if value is None else int(value)
+
 
 class HttpHarness(ServiceHarness):
     """An endpoint that takes every request, whether it knows its key or not."""
@@ -533,7 +540,11 @@ class RedisHarness(ServiceHarness):
     """A database, read by the library's other client."""
 
     promises = replace(
-        RequestHarness.promises, name="Redis strings and hashes, by their key", is_exactly_once=True
+        RequestHarness.promises,
+        name="Redis strings and hashes, by their key",
+        is_exactly_once=True,
+        changes="`SET` and `DEL`; of hashes, `HSET` and `HDEL`",
+        ignores_late_rows=False,
     )
     destination = redis_sink.DESTINATION
     sees_all_names = True
@@ -562,7 +573,10 @@ class RedisHarness(ServiceHarness):
         return b"-NOPERM %s\r\n" % quoted(request).encode()
 
     def options_by(self, column: str) -> Mapping[str, str]:
-        return {"key": f"rows:{{{column}}}"} if self.promises.is_exactly_once else {}
+        return self.options_of_keys([column]) if self.promises.is_exactly_once else {}
+
+    def options_of_keys(self, keys: Sequence[str]) -> Mapping[str, str]:
+        return {"key": ":".join(["rows", *(f"{{{key}}}" for key in keys)])}
 
     def rows(self) -> list[dict[str, Any]]:
         return self.server.rows("rows*")

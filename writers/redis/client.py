@@ -94,6 +94,8 @@ _ENTRY_ID = re.compile(rb"\d+-\d+")
 _REPLIES: Mapping[str | bytes | int, Callable[[object], bool]] = {
     "SET": lambda reply: reply is True,  # what the library makes of OK
     "HSET": lambda reply: _is_number(reply, 0),  # fields that were added; 0 if it was there
+    "DEL": lambda reply: _is_number(reply, 0),  # keys that were deleted; 0 if it was not there
+    "HDEL": lambda reply: _is_number(reply, 0),
     "RPUSH": lambda reply: _is_number(reply, 1),  # the length of the list
     "XADD": lambda reply: isinstance(reply, bytes) and _ENTRY_ID.fullmatch(reply) is not None,
 }

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from ...committers.contract import Changes
 from ...committers.requests.contract import RowPlace
+from ..requests.changing import check_whole, refuse_partial
 from ..requests.entry import Entry
 from ..requests.json_requests import JsonRequests, check_rows
 from ..requests.json_rows import json_objects
@@ -21,6 +23,7 @@ from .target import RedisTarget
 if TYPE_CHECKING:
     from .client import Command, RedisClient
 
+_WHOLE = "A row is one JSON text in Redis, which SET and HSET replace as a whole"
 _OVERHEAD_BYTES = 64
 """Of a command, besides key and row."""
 
@@ -30,6 +33,8 @@ class RedisRequests(JsonRequests):
     """See `Requests` and `ChecksDestination`. Each row is a JSON object."""
 
     target: RedisTarget
+    deletes: bool = False
+    """True: rows may delete their key."""
 
     def new_client(self) -> RedisClient:
         from .client import RedisClient
@@ -45,19 +50,48 @@ class RedisRequests(JsonRequests):
         target = self.target
         key, field = target.key.example, target.hash_field.example if target.hash_field else None
         commands = [target.command(key, field, "0", b"{}")]
+        if self.deletes:
+            commands.append(target.deletion(key, field))
         if target.is_fenced:
             fenced = Fenced(fence_key("0", self.address), key, place_of(0, 0, 0), "0", b"{}")
             arguments = script_arguments([fenced], target.structure, target.length_max, is_between=False)
             commands += [("GET", fenced.fence), ("SET", fenced.fence, ""), ("EVAL", SCRIPT, *arguments)]
         target.check(*commands)
 
+    # Changes by key ------------------------------------------------------------------------------------
+
+    def check_changes(self, changes: Changes, rows: pa.Schema) -> None:
+        refuse_partial(changes, _WHOLE)
+
+    def deletion_checker(self) -> Callable[[pa.RecordBatch], None]:
+        return partial(_check, None, self.target.templates)
+
+    def upserts(
+        self, rows: pa.RecordBatch, place: RowPlace, kept: Sequence[Collection[str]]
+    ) -> Sequence[Entry[Command | Fenced]]:
+        check_whole(kept, _WHOLE)
+        return self.entries(rows, place)
+
+    def deletions(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[Command]]:
+        keys, fields, ids = *self._places(rows), place.ids(rows.num_rows)
+        return [
+            Entry(self.target.deletion(key, field), len(key.encode()) + _OVERHEAD_BYTES, row_id, number, (key, field))
+            for number, (row_id, key, field) in enumerate(zip(ids, keys, fields, strict=True))
+        ]
+
+    def _places(self, rows: pa.RecordBatch) -> tuple[Sequence[str], Sequence[str | None]]:
+        """Return key and field of each row."""
+        of_hash = self.target.hash_field
+        return self.target.key.texts(rows), of_hash.texts(rows) if of_hash else [None] * rows.num_rows
+
+    # Rows ----------------------------------------------------------------------------------------------
+
     def checker(self) -> Callable[[pa.RecordBatch], None]:
         return partial(_check, self.id_column, self.target.templates)
 
     def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[Command | Fenced]]:
         target = self.target
-        ids, keys = row_ids(rows, place, self.id_column), target.key.texts(rows)
-        fields = target.hash_field.texts(rows) if target.hash_field else [None] * rows.num_rows
+        ids, (keys, fields) = row_ids(rows, place, self.id_column), self._places(rows)
         fence = fence_key(place.query_id, self.address)
         entries: list[Entry[Command | Fenced]] = []
         for number, (row, row_id, key, field) in enumerate(

@@ -58,6 +58,10 @@ class RedisTarget:
         trim = () if self.length_max is None else ("MAXLEN", "~", self.length_max)
         return "XADD", key, *trim, "*", "id", row_id, "row", row
 
+    def deletion(self, key: str, field: str | None) -> tuple[str | bytes | int, ...]:
+        """Return the command that deletes a row. Only for `set` and `hash`."""
+        return ("HDEL", key, field or "") if self.structure == "hash" else ("DEL", key)
+
     @property
     def arguments(self) -> dict[str, Any]:
         """Of the client."""

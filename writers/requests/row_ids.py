@@ -53,8 +53,7 @@ def row_ids(rows: pa.RecordBatch, place: RowPlace, column: str | None) -> Sequen
         SchemaMismatchError: an id is NULL or empty.
     """
     if column is None:
-        prefix = f"{place.query_id}-{place.batch_id}-{place.partition}-"
-        return [f"{prefix}{place.row + number}" for number in range(rows.num_rows)]
+        return place.ids(rows.num_rows)
     ids = texts_of(rows, "idColumn", column)
     if "" in ids:
         raise SchemaMismatchError(
