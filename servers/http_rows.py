@@ -23,6 +23,7 @@ Fault = Literal["cut before", "cut after"]
 
 _CONTROL = "/--control--"
 _ROWS = "/--rows--"
+_RESOURCES = "/--resources--"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,17 @@ class HttpRows:
         with urlopen(self.base + _ROWS) as response:
             rows: list[dict[str, Any]] = json.load(response)
         return rows
+
+    def resources(self) -> list[dict[str, Any]]:
+        """The row at each path below /rows/, as PUT, PATCH and DELETE have left it."""
+        with urlopen(self.base + _RESOURCES) as response:
+            rows: list[dict[str, Any]] = json.load(response)
+        return rows
+
+    def put(self, row_id: int) -> None:
+        """Add a row at a path of its own, as another client."""
+        row = json.dumps({"id": row_id}).encode()
+        urlopen(Request(f"{self.url}/{row_id}", row, method="PUT")).close()
 
     def requests(self) -> int:
         """The number of requests since the last `set`, whatever became of them."""
@@ -146,10 +158,23 @@ class _State:
     received: list[dict[str, Any]] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
     rows: list[dict[str, Any]] = field(default_factory=list)
+    resources: dict[str, dict[str, Any]] = field(default_factory=dict)
     requests: int = 0
+
+    def change(self, method: str, path: str, rows: list[dict[str, Any]]) -> int:
+        """Change the resource of a row, and return the status."""
+        if method == "DELETE":
+            return 404 if self.resources.pop(path, None) is None else 204
+        if method == "PATCH":
+            self.resources.setdefault(path, {}).update(rows[0])
+        elif method == "PUT":
+            self.resources[path] = rows[0]
+        return 200
 
 
 def _rows_of(body: bytes, content_type: str) -> list[dict[str, Any]]:
+    if not body:
+        return []
     if content_type == "application/x-ndjson":
         return [json.loads(line) for line in body.splitlines()]
     parsed = json.loads(body)
@@ -172,6 +197,7 @@ def _serve(descriptor: int) -> None:
             wait_s = settings["retry_after_s"]
             return web.Response(status=503, headers={} if wait_s is None else {"Retry-After": str(wait_s)})
         answer = settings["answers"].pop(0) if settings["answers"] else 200
+        status = 200
         if answer == "cut before":
             assert request.transport is not None
             request.transport.abort()
@@ -183,10 +209,11 @@ def _serve(descriptor: int) -> None:
             key = request.headers.get("Idempotency-Key", "")
             if not (settings.get("deduplicate") and key and key in state.keys):
                 _take(request, rows, key)
+                status = state.change(request.method, request.raw_path, rows)
             if answer == "cut after":
                 assert request.transport is not None
                 request.transport.abort()
-        return web.Response()
+        return web.Response(status=status)
 
     def _take(request: web.Request, rows: list[dict[str, Any]], key: str) -> None:
         state.keys.add(key)
@@ -212,6 +239,9 @@ def _serve(descriptor: int) -> None:
     async def show_rows(_: web.Request) -> web.Response:
         return web.json_response(state.rows)
 
+    async def show_resources(_: web.Request) -> web.Response:
+        return web.json_response(list(state.resources.values()))
+
     async def control(request: web.Request) -> web.Response:
         state.settings, state.requests = await request.json(), 0
         return web.Response()
@@ -219,12 +249,14 @@ def _serve(descriptor: int) -> None:
     async def clear(_: web.Request) -> web.Response:
         state.received.clear()
         state.rows.clear()
+        state.resources.clear()
         state.keys.clear()
         return web.Response()
 
     application = web.Application(client_max_size=1 << 30)
     application.router.add_get(_CONTROL, show)
     application.router.add_get(_ROWS, show_rows)
+    application.router.add_get(_RESOURCES, show_resources)
     application.router.add_put(_CONTROL, control)
     application.router.add_delete(_CONTROL, clear)
     application.router.add_route("*", "/rows{rest:.*}", take)

@@ -60,6 +60,10 @@ class OpenSearchServer:
         """Add a document with an id of the server's."""
         self.ask("POST", f"{index}/_doc", document)
 
+    def put(self, index: str, document_id: str, document: Mapping[str, object]) -> None:
+        """Add a document, or replace the one with this id."""
+        self.ask("PUT", f"{index}/_doc/{document_id}", document)
+
     def hits(self, index: str) -> list[dict[str, Any]]:
         """Return all documents, with `_id`, `_source` and `_routing`."""
         self.ask("POST", f"{index}/_refresh")

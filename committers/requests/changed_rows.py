@@ -202,14 +202,18 @@ class _Found:
         """
         order = self._order(late_rows)
         is_sent = bytearray(b"\1" * rows)
-        lost = pc.invert(pc.is_in(row_numbers(len(self.keys)), value_set=last_rows(self.keys.columns, order).rows))
+        lost = pc.invert(
+            pc.is_in(row_numbers(len(self.keys)), value_set=last_rows(self.keys.columns, order).rows)
+        )
         for place in self.positions.filter(lost).to_pylist():
             is_sent[place] = 0
         return bytes(is_sent), self._chains(order) if self.has_partial else {}
 
     def _order(self, late_rows: LateRows) -> list[pa.Array]:
         """The columns that order the rows of a key. Equal rows have an order, too, so that one remains."""
-        by_age = [*self.keys.order, self.batches] if late_rows == "ignore" else [self.batches, *self.keys.order]
+        by_age = (
+            [*self.keys.order, self.batches] if late_rows == "ignore" else [self.batches, *self.keys.order]
+        )
         return [*by_age, self.positions]
 
     def _chains(self, order: Sequence[pa.Array]) -> dict[int, list[int]]:

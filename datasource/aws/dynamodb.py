@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ...writers.aws.dynamodb import DynamoDbRequests
 from ..options.declaring import declared
 from ..options.parsing import columns
+from ..requests.change_options import RequestChangeOptions, problems_of_key
 from ..requests.options import batch_bytes, batch_entries, record_bytes
 from .options import AwsOptions, aws_service, named
 
@@ -21,7 +22,7 @@ def _keys(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DynamoDbOptions(AwsOptions):
+class DynamoDbOptions(RequestChangeOptions, AwsOptions):
     """Options of `penstock.dynamodb`. The limits are those of BatchWriteItem."""
 
     NAME: ClassVar[str] = "penstock.dynamodb"
@@ -39,6 +40,11 @@ class DynamoDbOptions(AwsOptions):
     batch_entries_max: int = batch_entries("25", 25)
     batch_bytes_max: int = batch_bytes("16mb")
     record_bytes_max: int = record_bytes("400kb")
+
+    @classmethod
+    def problems(cls, values: Mapping[str, Any]) -> list[str]:
+        of_key = problems_of_key(values, "keyColumns", values.get("key_columns", ()))
+        return [*AwsOptions.problems(values), *of_key]
 
 
 def _requests(options: DynamoDbOptions) -> DynamoDbRequests:

@@ -12,6 +12,7 @@ from ...writers.requests.template import Template
 from ..options.declaring import declared, option, optional, passed_on
 from ..options.parsing import one_of, text
 from ..options.urls import http_url
+from ..requests.change_options import RequestChangeOptions, problems_of_key
 from ..requests.options import RequestOptions
 
 if TYPE_CHECKING:
@@ -86,8 +87,14 @@ def _method(name: str) -> str:
     return name.strip().upper()
 
 
+def _delete_method(name: str) -> str:
+    if name.strip().upper() not in ("DELETE", *_METHODS):
+        raise ValueError(f"must be one of {', '.join(('DELETE', *_METHODS))}")
+    return name.strip().upper()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpOptions(RequestOptions):
+class HttpOptions(RequestChangeOptions, RequestOptions):
     """Options of `penstock.http`."""
 
     NAME: ClassVar[str] = "penstock.http"
@@ -104,6 +111,13 @@ class HttpOptions(RequestOptions):
     )
     method: str = option(
         "method", _method, "Method of the requests: `POST`, `PUT` or `PATCH`.", default="POST"
+    )
+    delete_method: str | None = optional(
+        "deleteMethod",
+        _delete_method,
+        "With `writeMode=upsert`: method of the rows that delete. `DELETE` has no body; the body of `POST`, "
+        "`PUT` and `PATCH` has the columns of `keys`.",
+        default="`DELETE`",
     )
     format: Format = option(  # noqa: RUF009  it returns a field
         "format",
@@ -148,7 +162,11 @@ class HttpOptions(RequestOptions):
 
     @classmethod
     def problems(cls, values: Mapping[str, Any]) -> list[str]:
-        return [*_problems_of_templates(values), *_problems_of_headers(values)]
+        return [
+            *_problems_of_templates(values),
+            *_problems_of_headers(values),
+            *_problems_of_upserts(values),
+        ]
 
     @property
     def address(self) -> str:
@@ -175,6 +193,26 @@ class HttpOptions(RequestOptions):
             None if self.username is None else (self.username, self.password or ""),
             idempotency_header=self.idempotency_header,
         )
+
+
+def _problems_of_upserts(values: Mapping[str, Any]) -> list[str]:
+    if not values.get("is_upsert"):
+        is_given = "delete_method" in values
+        return ["deleteMethod: only a query with writeMode=upsert has it."] if is_given else []
+    problems = []
+    if values.get("format", "json") not in _ONE_ROW:
+        problems.append(
+            "writeMode=upsert needs requests of one row, whose method says what it does. Set "
+            '.option("format", "row") or "template"; or append the changes as they are: leave writeMode out.'
+        )
+    if values.get("delete_method") == values.get("method", "POST"):
+        problems.append(
+            f"deleteMethod={values['delete_method']} is also the method of other rows, and the service could "
+            "not tell them apart. Give another one."
+        )
+    url = values.get("url")
+    columns = Template.parse("url", url).columns if url is not None else []
+    return [*problems, *problems_of_key(values, "url", columns)]
 
 
 def _problems_of_templates(values: Mapping[str, Any]) -> list[str]:

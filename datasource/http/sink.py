@@ -15,7 +15,15 @@ def _requests(options: HttpOptions) -> HttpRequests:
     if options.format in ("row", "template"):
         settings = replace(settings, limits=replace(settings.limits, batch_entries_max=1))
     url = None if options.url_template is None else as_sent(options.url_template)
-    return HttpRequests(options.url, settings, options.id_column, options.target, url, options.body_template)
+    return HttpRequests(
+        options.url,
+        settings,
+        options.id_column,
+        options.target,
+        url,
+        options.body_template,
+        (options.delete_method or "DELETE") if options.is_upsert else None,
+    )
 
 
 SERVICE = RequestService(

@@ -121,8 +121,8 @@ def refused_changes(name: str, known: Sequence[Option]) -> dict[str, str]:
     if any(option.name == "writeMode" for option in known):
         return {}
     return {
-        "writeMode": f"writeMode: {name} only appends, and replaces and deletes no rows. To keep all changes, "
-        "append the changes as they are: leave writeMode out."
+        "writeMode": f"writeMode: {name} only appends, and replaces and deletes no rows. To keep all "
+        "changes, append the changes as they are: leave writeMode out."
     }
 
 

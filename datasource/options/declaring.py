@@ -72,7 +72,8 @@ def prefixes_of(layers: type) -> tuple[Prefix, ...]:
 
 @cache
 def _declared(layer: type) -> tuple[Option | Prefix, ...]:
-    """Options of a layer, its own first. What it declares again, with another default, is its own.
+    """Options of a layer, its own first. What it declares again, with another default, is its own. Of two
+    bases that declare a field, the first one counts.
 
     Raises:
         TypeError: a field has the name of a base's field and is another option, which would be lost.
@@ -89,4 +90,7 @@ def _declared(layer: type) -> tuple[Option | Prefix, ...]:
                 f"{layer.__name__}.{known.field} is the option {of_own[known.field]}, and in a base class "
                 f"the option {known.name}. Give the field another name."
             )
-    return (*shown, *(known for known in of_bases if known.field not in of_own))
+    first: dict[str, Option | Prefix] = {}
+    for known in of_bases:
+        first.setdefault(known.field, known)
+    return (*shown, *(known for of_field, known in first.items() if of_field not in of_own))

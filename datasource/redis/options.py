@@ -13,8 +13,8 @@ from ...writers.requests.template import Template
 from ..options.declaring import declared, option, optional
 from ..options.parsing import count, flag, one_of, text
 from ..options.urls import refuse_credentials
-from ..requests.change_options import ChangingRequestOptions, problems_of_key
-from ..requests.options import batch_entries
+from ..requests.change_options import RequestChangeOptions, problems_of_key
+from ..requests.options import RequestOptions, batch_entries
 
 _STRUCTURES: Mapping[str, Structure] = {"set": "set", "hash": "hash", "stream": "stream", "list": "list"}
 _NO_URL = "must be a URL such as redis://redis.example.com:6379/0, or rediss:// with TLS"
@@ -51,7 +51,7 @@ def _template(option: str) -> Callable[[str], Template]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RedisOptions(ChangingRequestOptions):
+class RedisOptions(RequestChangeOptions, RequestOptions):
     """Options of `penstock.redis`."""
 
     NAME: ClassVar[str] = "penstock.redis"
@@ -151,8 +151,8 @@ def _problems_of_upserts(values: Mapping[str, Any]) -> list[str]:
         return []
     if structure in ("stream", "list"):
         return [
-            f"writeMode=upsert: structure={structure} only appends. To keep all changes, append the changes as "
-            "they are: leave writeMode out. To replace and delete rows by key, use structure=set or hash."
+            f"writeMode=upsert: structure={structure} only appends. To keep all changes, append the changes "
+            "as they are: leave writeMode out. To replace and delete rows by key, use structure=set or hash."
         ]
     where = "key" if of_hash is None else "key and field"
     return problems_of_key(values, where, [*key.columns, *(of_hash.columns if of_hash else [])])

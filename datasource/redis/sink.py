@@ -21,9 +21,7 @@ def _requests(options: RedisOptions) -> RedisRequests:
         order_by_key=options.structure in ("set", "hash"),
         in_order=options.is_fenced,
     )
-    return RedisRequests(
-        options.address, settings, options.id_column, options.target, options.is_upsert
-    )
+    return RedisRequests(options.address, settings, options.id_column, options.target, options.is_upsert)
 
 
 def _records(stream: StreamKey, sink: RequestSink) -> RedisRecords:

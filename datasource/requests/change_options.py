@@ -10,15 +10,16 @@ from ..options.changes import ChangeOptions, problems_of_changes
 from ..options.declaring import declared
 from ..options.parsing import columns
 from .changing import ChangingRequests
-from .options import RequestOptions
 
 if TYPE_CHECKING:
     from ...committers.requests.contract import Requests
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangingRequestOptions(RequestOptions, ChangeOptions):
-    """A layer of options: rows are sent in requests that may replace and delete by key."""
+@dataclass(frozen=True, kw_only=True)  # no slots: a second base of options classes that have some
+class RequestChangeOptions(ChangeOptions):
+    """A layer of options, before `RequestOptions`: requests may replace and delete by key."""
+
+    NAME: ClassVar[str]
 
     compares_versions: ClassVar[bool] = False
     """True: the service compares a row with the one that it has, for `lateRows=ignore`."""
@@ -48,11 +49,15 @@ class ChangingRequestOptions(RequestOptions, ChangeOptions):
 
     @property
     def sends_from_tasks(self) -> bool:
-        return not self.is_decoupled and not self.is_upsert
+        return not self.is_upsert and super().sends_from_tasks  # type: ignore[misc]
 
     def with_keys(self, requests: Requests) -> Requests:
+        """Return the requests of the destination, whose rows are changes."""
         changes = self.changes
-        return RequestOptions.with_keys(self, requests) if changes is None else ChangingRequests(requests, changes)
+        if changes is not None:
+            return ChangingRequests(requests, changes)
+        keyed: Requests = super().with_keys(requests)  # type: ignore[misc]
+        return keyed
 
     @classmethod
     def _problems_of_changes(cls, values: Mapping[str, Any]) -> list[str]:
@@ -61,8 +66,8 @@ class ChangingRequestOptions(RequestOptions, ChangeOptions):
             return problems
         if values.get("late_rows") == "ignore" and not cls.compares_versions:
             problems.append(
-                f"lateRows=ignore: {cls.NAME} has no version of a row to compare with. Batches are applied in "
-                "their order. Remove lateRows."
+                f"lateRows=ignore: {cls.NAME} has no version of a row to compare with. Batches are applied "
+                "in their order. Remove lateRows."
             )
         if "id_column" in values:
             problems.append(
@@ -71,9 +76,7 @@ class ChangingRequestOptions(RequestOptions, ChangeOptions):
         return problems
 
 
-def problems_of_key(
-    values: Mapping[str, Any], where: str, columns_of_key: Collection[str]
-) -> list[str]:
+def problems_of_key(values: Mapping[str, Any], where: str, columns_of_key: Collection[str]) -> list[str]:
     """Return a problem if `keys` are not the columns that make up the key in the service.
 
     Args:

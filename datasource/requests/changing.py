@@ -1,4 +1,4 @@
-"""Rows of a service as changes by key (`writeMode=upsert`). Runs on the driver and in the delivery process."""
+"""Rows of a service as changes by key (`writeMode=upsert`). On the driver and in the delivery process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from ...committers.changes.key_files import Keys
 from ...committers.changes.keys import row_numbers
 from ...committers.contract import Changes, LateRows
-from ...committers.errors import ConfigurationError, SchemaMismatchError
+from ...committers.errors import ConfigurationError
 from ...committers.requests.contract import EntryWriter, Requests, RowChanges, RowPlace
 from ...writers.changes.row_kinds import ChangedRows
 from ...writers.requests.changing import Changeable, CheckChanges, deleted_rows
@@ -125,7 +125,9 @@ class ChangingRequests:
         for row, number in enumerate(split.upserts.to_pylist()):
             if (before := self.earlier.get(place.position + number)) is not None:
                 first = _split(planned, before)
-                in_order = folded(Upserts(first.rows.upserts, first.kept), deleted_first=bool(len(first.deletes)))
+                in_order = folded(
+                    Upserts(first.rows.upserts, first.kept), deleted_first=bool(len(first.deletes))
+                )
                 upserts = upserts.completing(row, in_order)
         return upserts
 
@@ -162,7 +164,7 @@ def _split(planned: PlannedChanges, rows: pa.RecordBatch) -> _Split:
     )
 
 
-def _kept(rows: ChangedRows, changes: Changes) -> list[Collection[str]]:
+def _kept(rows: ChangedRows, changes: Changes) -> Sequence[Collection[str]]:
     """Return, for each upsert, the columns that keep their value: as it says, and NULL in `updateColumns`."""
     upserts = rows.upserts
     kept: list[set[str]] = [set() for _ in range(upserts.num_rows)]

@@ -77,8 +77,8 @@ class RequestOptions(DeliveryOptions):
     row_log: str | None = optional(
         "rowLog",
         text,
-        "With `delivery=decoupled` or `writeMode=upsert`: the directory or URL of the row log, to which tasks "
-        "write the rows that wait for their delivery.",
+        "With `delivery=decoupled` or `writeMode=upsert`: the directory or URL of the row log, to which "
+        "tasks write the rows that wait for their delivery.",
         default=f"`{ROW_LOG}` in the checkpoint directory, if that is on a local disk",
     )
     id_column: str | None = optional(
@@ -93,8 +93,8 @@ class RequestOptions(DeliveryOptions):
             "keys",
             columns,
             "Columns that say what a row is about, for destinations that keep the last row of each key: "
-            "`a, b`, or a JSON array. Rows of a key are sent in their order. With `delivery=decoupled`, a row "
-            "is not sent if a later row of its key waits in the row log, too.",
+            "`a, b`, or a JSON array. Rows of a key are sent in their order. With `delivery=decoupled`, a "
+            "row is not sent if a later row of its key waits in the row log, too.",
         ),
     )
     order_by: tuple[str, ...] = field(
@@ -102,8 +102,8 @@ class RequestOptions(DeliveryOptions):
         metadata=declared(
             "orderBy",
             columns,
-            "Columns: rows with the same values are sent one after the other, in their order within a task or "
-            "a delivery. `keys` includes it.",
+            "Columns: rows with the same values are sent one after the other, in their order within a task "
+            "or a delivery. `keys` includes it.",
         ),
     )
     batch_entries_max: int = batch_entries("500")

@@ -46,8 +46,8 @@ class RequestSink(StorageSink):
 class RequestTarget(RequestCommitter):
     """The target of a stream, with the options of its query. See `Target` and `Mergeable`.
 
-    A coupled query sends the rows of a batch from its tasks. A decoupled one writes them to the row log, and so
-    does one whose rows are changes: the last row of a key is known when all tasks have ended.
+    A coupled query sends the rows of a batch from its tasks. A decoupled one writes them to the row log, and
+    so does one whose rows are changes: the last row of a key is known when all tasks have ended.
     """
 
     def __init__(self, sink: RequestSink) -> None:

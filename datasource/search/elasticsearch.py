@@ -38,7 +38,12 @@ class ElasticsearchOptions(SearchOptions):
 def _requests(options: ElasticsearchOptions) -> ElasticsearchRequests:
     target = replace(options.target, api_key=options.api_key)
     return ElasticsearchRequests(
-        options.address, options.ordered_settings, options.id_column, target, options.routing
+        options.address,
+        options.ordered_settings,
+        options.id_column,
+        target,
+        options.routing,
+        options.search_changes,
     )
 
 

@@ -20,7 +20,12 @@ class OpenSearchOptions(SearchOptions):
 
 def _requests(options: OpenSearchOptions) -> OpenSearchRequests:
     return OpenSearchRequests(
-        options.address, options.ordered_settings, options.id_column, options.target, options.routing
+        options.address,
+        options.ordered_settings,
+        options.id_column,
+        options.target,
+        options.routing,
+        options.search_changes,
     )
 
 

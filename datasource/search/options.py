@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from ...writers.requests.opening import WriterSettings
+from ...writers.search.changes import SearchChanges
 from ...writers.search.results import Operation
 from ...writers.search.target import SearchTarget
 from ..options.declaring import declared, option, optional
 from ..options.parsing import flag, one_of, text
 from ..options.urls import http_url
+from ..requests.change_options import RequestChangeOptions
 from ..requests.options import RequestOptions, batch_bytes, batch_entries, record_bytes
 
 URL = "https://search.example.com:9200"
@@ -43,11 +45,12 @@ def _pipeline(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchOptions(RequestOptions):
+class SearchOptions(RequestChangeOptions, RequestOptions):
     """Options of both. Requests have the size that both recommend, far below `http.max_content_length`."""
 
     REQUIRED: ClassVar[Mapping[str, str]] = {"url": URL, "index": "flights"}
     KIND: ClassVar[str]
+    compares_versions: ClassVar[bool] = True
 
     url: str = field(
         metadata=declared(
@@ -90,6 +93,8 @@ class SearchOptions(RequestOptions):
         problems = []
         if ("username" in values) != ("password" in values):
             problems.append("username and password belong together. Give both, or none of them.")
+        if values.get("is_upsert"):
+            return [*problems, *_problems_of_upserts(values)]
         if values.get("operation") == "create" and "id_column" not in values:
             problems.append(
                 "operation=create needs idColumn: when Spark writes a batch again, other rows can get the "
@@ -109,10 +114,49 @@ class SearchOptions(RequestOptions):
     @property
     def ordered_settings(self) -> WriterSettings:
         """Rows with the same id are sent one after the other, so that the last one stays."""
-        return replace(self.writer_settings, order_by_key=self.id_column is not None)
+        settings = self.writer_settings
+        return replace(settings, order_by_key=self.id_column is not None or self.is_upsert)
+
+    @property
+    def search_changes(self) -> SearchChanges | None:
+        changes = self.changes
+        return None if changes is None else SearchChanges.of(changes, self.routing)
 
     @property
     def target(self) -> SearchTarget:
         return SearchTarget(
-            self.url, self.index, self.operation, self.pipeline, self.creates_index, self.basic_auth
+            self.url,
+            self.index,
+            self.operation,
+            self.pipeline,
+            self.creates_index,
+            self.is_upsert and self.late_rows == "ignore",
+            self.basic_auth,
         )
+
+
+def _problems_of_upserts(values: Mapping[str, Any]) -> list[str]:
+    problems = []
+    if values.get("operation") == "create":
+        problems.append(
+            "writeMode=upsert: operation=create only appends. To keep all changes, append the changes as "
+            "they are: leave writeMode out. To replace and delete documents by key, remove operation."
+        )
+    routing = values.get("routing")
+    if routing is not None and routing.lower() not in {key.lower() for key in values.get("keys", ())}:
+        problems.append(
+            f"routing={routing} must be one of keys: a deletion knows only their columns, and looks for its "
+            "document in the shard of the routing."
+        )
+    if values.get("late_rows") == "ignore":
+        if len(values.get("order_by", ())) > 1:
+            problems.append(
+                "lateRows=ignore needs one column in orderBy, which is the version of a document. Make one "
+                "column of them in the query."
+            )
+        if "tombstones_s" in values:
+            problems.append(
+                "tombstonesFor: the service remembers deletions as long as the setting index.gc_deletes of "
+                "the index says. Remove the option, and set it there."
+            )
+    return problems

@@ -96,6 +96,11 @@ class DestinationHarness(ABC):
         """Return the options of a query that writes here, without the checkpoint."""
 
     @property
+    def options_of_changes(self) -> dict[str, str]:
+        """Return the options of a query that changes rows here by the key `id`, for `changes`."""
+        return self.options
+
+    @property
     def secret_options(self) -> dict[str, str]:
         """Return options with `SECRET` in them; empty if the destination has no secrets."""
         return {**self.options, **self.secrets} if self.secrets else {}
@@ -186,8 +191,8 @@ class DestinationHarness(ABC):
         return {}
 
     def options_of_keys(self, keys: Sequence[str]) -> Mapping[str, str] | None:
-        """Return options with which these columns are the key of a row in the destination, for `changes`. None:
-        they cannot be.
+        """Return options with which these columns are the key of a row in the destination, for `changes`.
+        None: they cannot be.
         """
         return {}
 

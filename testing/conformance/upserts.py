@@ -9,7 +9,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -79,7 +79,7 @@ class Upserts:
 
     def without(self, *names: str) -> Upserts:
         options = {name: value for name, value in self.query.options.items() if name not in names}
-        return Upserts(Query(self.harness, options=options, store=self.store), self.store, self.harness)
+        return Upserts(replace(self.query, options=options), self.store, self.harness)
 
     def run(self, batch_id: int, *parts: pa.Table, run_id: str = "r1") -> None:
         self.query.run(self.store, self.query.batch(batch_id), *parts, run_id=run_id)
@@ -428,7 +428,10 @@ class UpsertClaims(Claims):
 
 
 def upserts_of(harness: DestinationHarness, store: SqlManifestStore) -> Upserts:
-    return Upserts(Query(harness, options=OPTIONS, store=store), store, harness)
+    promises = harness.promises
+    where = harness.options_of_changes if promises.takes_changes else harness.options
+    query = Query(harness, options=OPTIONS, destination_options=where, store=store)
+    return Upserts(query, store, harness)
 
 
 def plan_batch_of(query: Query, store: SqlManifestStore, schema: pa.Schema) -> None:

@@ -376,6 +376,40 @@ class DeduplicatingHttpHarness(HttpHarness):
         return {**super().options, "format": "row", "idColumn": "id"}
 
 
+class HttpResourcesHarness(HttpHarness):
+    """An endpoint with a path for each row, whose requests can be repeated."""
+
+    promises = replace(
+        HttpHarness.promises,
+        name="HTTP endpoints with a URL for each key",
+        is_exactly_once=True,
+        changes="a request with `method` or `deleteMethod`, by default `DELETE`",
+        ignores_late_rows=False,
+    )
+    rows_in = "/rows/"
+
+    def __init__(self, folder: Path, server: HttpRows, proxy: LossyProxy | None = None) -> None:
+        super().__init__(folder, server, proxy)
+        server.set()
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {**super().options, "format": "row", "method": "PUT", **self.options_by("id")}
+
+    def options_by(self, column: str) -> Mapping[str, str]:
+        return {"url": f"{self._base}/rows/{{{column}}}"}
+
+    def options_of_keys(self, keys: Sequence[str]) -> Mapping[str, str] | None:
+        """Rows with an empty text in a key have no URL."""
+        return None
+
+    def rows(self) -> list[dict[str, Any]]:
+        return self._server.resources()
+
+    def append(self, row_id: int) -> None:
+        self._server.put(row_id)
+
+
 class AwsHarness(ServiceHarness):
     """A stream, table or queue of its own, read by boto3. Credentials come from the environment."""
 
@@ -450,10 +484,20 @@ class FirehoseHarness(AwsHarness):
 class DynamoDbHarness(AwsHarness):
     """Rows with a key are there once, however often they are sent."""
 
-    promises = replace(RequestHarness.promises, name="DynamoDB tables", is_exactly_once=True)
+    promises = replace(
+        RequestHarness.promises,
+        name="DynamoDB tables",
+        is_exactly_once=True,
+        changes="`PutRequest`, `DeleteRequest` and `UpdateItem`",
+        ignores_late_rows=False,
+    )
     destination = dynamodb.DESTINATION
     kind, named_by = "dynamodb", "table"
     rows_in = "BatchWriteItem"
+
+    def options_of_keys(self, keys: Sequence[str]) -> Mapping[str, str] | None:
+        """The key of its table is `id`."""
+        return None
 
     @property
     def options(self) -> dict[str, str]:
@@ -489,7 +533,12 @@ AWS = (KinesisHarness, FirehoseHarness, DynamoDbHarness, SqsHarness, SqsFifoHarn
 class OpenSearchHarness(ServiceHarness):
     """An index of its own, read through HTTP; the rows have ids of their own."""
 
-    promises = replace(RequestHarness.promises, name="OpenSearch indexes", is_exactly_once=True)
+    promises = replace(
+        RequestHarness.promises,
+        name="OpenSearch indexes",
+        is_exactly_once=True,
+        changes="`index`, `update` and `delete`",
+    )
     destination = opensearch.DESTINATION
     secrets: ClassVar = {"username": "me", "password": SECRET}
     rows_in = "_bulk"
@@ -515,6 +564,11 @@ class OpenSearchHarness(ServiceHarness):
         place = {"url": self._url, "index": self._index, "createIndex": "true"}
         return {**place, "idColumn": "id", **self.row_log_options}
 
+    @property
+    def options_of_changes(self) -> dict[str, str]:
+        """The id is that of `keys`."""
+        return {name: value for name, value in self.options.items() if name != "idColumn"}
+
     def options_by(self, column: str) -> Mapping[str, str]:
         return {"routing": column}
 
@@ -522,7 +576,7 @@ class OpenSearchHarness(ServiceHarness):
         return self._server.rows(self._index)
 
     def append(self, row_id: int) -> None:
-        self._server.add(self._index, {"id": row_id})
+        self._server.put(self._index, str(row_id), {"id": row_id})
 
     def drop(self) -> None:
         self._server.delete(self._index)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from servers.http_rows import HttpRows
-from tests.conformance.harnesses import DeduplicatingHttpHarness, HttpHarness
+from tests.conformance.harnesses import DeduplicatingHttpHarness, HttpHarness, HttpResourcesHarness
 from tests.support.lossy_requests import ProxyOf
 
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
+from penstock.testing.conformance.upserts import UpsertClaims
 
 
 @pytest.mark.parametrize(
@@ -26,3 +27,15 @@ class TestHttp(DestinationConformance):
     ) -> DestinationHarness:
         harness = kind(tmp_path, http_service, proxy_of(http_service.base))
         return harness.lossy() if harness.promises.is_exactly_once else harness
+
+
+@pytest.mark.slow
+class TestHttpResources(UpsertClaims):
+    """Each key has a URL, which requests replace and delete. Each test loses the first requests or responses
+    with rows.
+    """
+
+    @pytest.fixture
+    def harness(self, tmp_path: Path, http_service: HttpRows, proxy_of: ProxyOf) -> DestinationHarness:
+        http_service.clear()
+        return HttpResourcesHarness(tmp_path, http_service, proxy_of(http_service.base)).lossy()

@@ -243,7 +243,7 @@ class SimulatedRequestTarget(RequestTarget):
             row_log=lake.data_location,
             progress_s=progress_s,
             bad_rows=bad_rows,
-            keys=("key",) if lake.is_keyed else None,
+            keys=("key",) if lake.is_keyed else (),
             route_by=(COLUMN,) if lake.is_routed else None,
         )
         super().__init__(RequestSink(KIND, lake.table_uri, options, SimulatedRequests(lake)))

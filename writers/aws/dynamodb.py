@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 
+from ...committers.contract import Changes
 from ...committers.errors import ConfigurationError, SchemaMismatchError
 from ...committers.requests.contract import NOWHERE, RowPlace
-from ..requests.acknowledgements import UNACKNOWLEDGED, object_of, objects_in
+from ..requests.acknowledgements import UNACKNOWLEDGED, objects_in, result_of_each
 from ..requests.entry import Entry
 from ..requests.json_rows import check_json_schema
 from ..requests.limits import Limits
@@ -19,10 +21,18 @@ from ..requests.results import DELIVERED, Failure, Result, Retry
 from ..requests.row_ids import check_id_column, row_ids
 from ..requests.row_requests import RowRequests
 from .client import AwsClient
-from .dynamodb_items import Attribute, items_of, key_of, key_type, size_of
+from .dynamodb_changes import (
+    Change,
+    Item,
+    ItemDeletion,
+    ItemUpdate,
+    item_of,
+    result_of_update,
+    write_request,
+)
+from .dynamodb_items import items_of, key_of, key_type, size_of
+from .errors import reading_an_answer
 from .target import AwsTarget
-
-Item: TypeAlias = "dict[str, Attribute]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,35 @@ class DynamoDbRequests(RowRequests):
                     "and B BINARY."
                 )
 
+    # Changes by key ------------------------------------------------------------------------------------
+
+    def check_changes(self, changes: Changes, rows: pa.Schema) -> None:
+        """All changes are taken."""
+
+    def deletion_checker(self) -> Callable[[pa.RecordBatch], None]:
+        return partial(_check_keys, self.keys)
+
+    def upserts(
+        self, rows: pa.RecordBatch, place: RowPlace, kept: Sequence[Collection[str]]
+    ) -> Sequence[Entry[Change]]:
+        """Rows that keep values are updates of an item, others replace it."""
+        entries: list[Entry[Change]] = []
+        for entry, some in zip(self.entries(rows, place), kept, strict=True):
+            item: Change = entry.payload
+            if some:
+                item = ItemUpdate.of(entry.payload, self.keys, rows.schema.names, some)
+            entries.append(Entry(item, entry.size_bytes, entry.id, entry.position, entry.key))
+        return entries
+
+    def deletions(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[Change]]:
+        keys = items_of(rows.select(list(self.keys)), self.keys)
+        return [
+            Entry(ItemDeletion(key), size_of(key), row_id, place.position, key_of(key, self.keys))
+            for key, row_id in zip(keys, place.ids(rows.num_rows), strict=True)
+        ]
+
+    # Rows ----------------------------------------------------------------------------------------------
+
     def checker(self) -> Callable[[pa.RecordBatch], None]:
         return partial(_check, self.id_column, self.keys)
 
@@ -84,15 +123,45 @@ class DynamoDbRequests(RowRequests):
         return DynamoDbClient(self.target, self.settings.limits, self.keys)
 
 
-class DynamoDbClient(AwsClient[Item]):
-    """Sends BatchWriteItem, which can leave some items unprocessed."""
+class DynamoDbClient(AwsClient[Change]):
+    """Sends BatchWriteItem, which can leave some items unprocessed, and UpdateItem for partial rows."""
 
     def __init__(self, target: AwsTarget, limits: Limits, keys: Sequence[str]) -> None:
         super().__init__(target, limits)
         self._keys = keys
 
-    async def send(self, client: Any, entries: Sequence[Entry[Item]]) -> Failure | Sequence[Result]:
-        requests = [{"PutRequest": {"Item": one.payload}} for one in entries]
+    async def send(self, client: Any, entries: Sequence[Entry[Change]]) -> Failure | Sequence[Result]:
+        """No two entries have the same key."""
+        updates = [one for one in entries if isinstance(one.payload, ItemUpdate)]
+        if not updates:
+            return await self._write(client, entries)
+        others = [one for one in entries if not isinstance(one.payload, ItemUpdate)]
+        sending: list[Coroutine[Any, Any, Failure | Sequence[Result]]] = [
+            self._update(client, one.payload) for one in updates if isinstance(one.payload, ItemUpdate)
+        ]
+        if others:
+            sending.append(self._write(client, others))
+        answers = await asyncio.gather(*map(self._result, sending))
+        results = dict(zip([one.position for one in updates], answers, strict=False))
+        if others:
+            results |= zip(
+                [one.position for one in others], result_of_each(answers[-1], len(others)), strict=True
+            )
+        return [results[one.position] for one in entries]
+
+    async def _result(self, answer: Awaitable[Any]) -> Any:
+        """Return the result of one of several requests. One that fails does not concern the others."""
+        try:
+            with reading_an_answer():
+                return await answer
+        except Exception as error:  # noqa: BLE001  of any type
+            return self.classify(error)
+
+    async def _update(self, client: Any, update: ItemUpdate) -> Any:
+        return result_of_update(await client.update_item(TableName=self._target.resource, **update.arguments))
+
+    async def _write(self, client: Any, entries: Sequence[Entry[Any]]) -> Failure | Sequence[Result]:
+        requests = [write_request(one.payload) for one in entries]
         response = await client.batch_write_item(RequestItems={self._target.resource: requests})
         left = response.get("UnprocessedItems") if isinstance(response, dict) else None
         if not isinstance(left, dict):
@@ -106,9 +175,13 @@ class DynamoDbClient(AwsClient[Item]):
     def _key_of(self, request: Mapping[str, Any]) -> Hashable:
         """Return the key of a request that is left; None if it is none of ours."""
         try:
-            return key_of(object_of(request.get("PutRequest")).get("Item", {}), self._keys)
+            return key_of(item_of(request), self._keys)
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
             return None
+
+
+def _check_keys(keys: Sequence[str], rows: pa.RecordBatch) -> None:
+    items_of(rows.select(list(keys)), keys)
 
 
 def _check(id_column: str | None, keys: Sequence[str], rows: pa.RecordBatch) -> None:

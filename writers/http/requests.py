@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,7 +10,9 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from ...committers.contract import Changes
 from ...committers.requests.contract import RowPlace
+from ..requests.changing import check_whole, refuse_partial
 from ..requests.entry import Entry
 from ..requests.json_requests import JsonRequests, check_rows
 from ..requests.json_rows import json_objects
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from ..requests.http import AddressedRow, HttpClient, HttpTarget
     from ..requests.template import Template
 
+_WHOLE = "Partial rows need method=PATCH and format=row: other requests replace what is at the URL"
 _IN_HEADERS = "!#$&'()*+,-./:;<=>?@[]^_`{|}~"
 """Characters that are not percent-encoded, in addition to letters and digits. No space: servers strip it."""
 
@@ -34,6 +37,8 @@ class HttpRequests(JsonRequests):
     """The URL of each row. None: that of the target."""
     body: Template | None = None
     """The body of each row. None: the row as a JSON object."""
+    delete_method: str | None = None
+    """Method of rows that delete. None: no row does."""
 
     def new_client(self) -> HttpClient:
         from ..requests.http import HttpClient
@@ -48,12 +53,58 @@ class HttpRequests(JsonRequests):
             for column in self.body.columns:
                 check_column(rows, self.body.option, column)
 
+    # Changes by key ------------------------------------------------------------------------------------
+
+    def check_changes(self, changes: Changes, rows: pa.Schema) -> None:
+        if not self._takes_partial_rows:
+            refuse_partial(changes, _WHOLE)
+
+    def deletion_checker(self) -> Callable[[pa.RecordBatch], None]:
+        return partial(_check, None, self.url)
+
+    def upserts(
+        self, rows: pa.RecordBatch, place: RowPlace, kept: Sequence[Collection[str]]
+    ) -> Sequence[Entry[bytes | AddressedRow]]:
+        if not any(kept):
+            return self.entries(rows, place)
+        if not self._takes_partial_rows:
+            check_whole(kept, _WHOLE)
+        return self._entries(json_objects(rows, kept), rows, place)
+
+    def deletions(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[AddressedRow]]:
+        """DELETE has no body, and other methods have the columns of the URL in theirs."""
+        from ..requests.http import AddressedRow
+
+        assert self.url is not None
+        method = self.delete_method or "DELETE"
+        urls, ids = urls_of(self.url, rows), place.ids(rows.num_rows)
+        bodies = json_objects(rows.select(self.url.columns)) if method != "DELETE" else [None] * rows.num_rows
+        made = []
+        for url, body, row_id in zip(urls, bodies, ids, strict=True):
+            content = (method.encode(), url.encode(), body or b"")
+            entry_id = quote(id_with_content(row_id, *content), _IN_HEADERS)
+            made.append(
+                Entry(AddressedRow(url, body, method), sum(map(len, content)) + 1, entry_id, place.position)
+            )
+        return made
+
+    @property
+    def _takes_partial_rows(self) -> bool:
+        return self.target.method == "PATCH" and self.body is None
+
+    # Rows ----------------------------------------------------------------------------------------------
+
     def checker(self) -> Callable[[pa.RecordBatch], None]:
         return partial(_check, self.id_column, self.url)
 
     def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[bytes | AddressedRow]]:
-        ids = row_ids(rows, place, self.id_column)
         bodies = json_objects(rows) if self.body is None else bodies_of(self.body, rows)
+        return self._entries(bodies, rows, place)
+
+    def _entries(
+        self, bodies: Sequence[bytes], rows: pa.RecordBatch, place: RowPlace
+    ) -> Sequence[Entry[bytes | AddressedRow]]:
+        ids = row_ids(rows, place, self.id_column)
         urls = [None] * rows.num_rows if self.url is None else urls_of(self.url, rows)
         return [
             self._entry(body, url, row_id, place.position + number)

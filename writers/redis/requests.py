@@ -75,7 +75,13 @@ class RedisRequests(JsonRequests):
     def deletions(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[Command]]:
         keys, fields, ids = *self._places(rows), place.ids(rows.num_rows)
         return [
-            Entry(self.target.deletion(key, field), len(key.encode()) + _OVERHEAD_BYTES, row_id, number, (key, field))
+            Entry(
+                self.target.deletion(key, field),
+                len(key.encode()) + _OVERHEAD_BYTES,
+                row_id,
+                number,
+                (key, field),
+            )
             for number, (row_id, key, field) in enumerate(zip(ids, keys, fields, strict=True))
         ]
 

@@ -100,6 +100,7 @@ def check_whole(kept: Sequence[Collection[str]], why: str) -> None:
     """
     if found := next(filter(None, kept), None):
         raise SchemaMismatchError(
-            f"A row does not have the values of {', '.join(sorted(found))}, which its key keeps. {why}. Filter "
-            "these rows, or let the source give whole rows, for example with REPLICA IDENTITY FULL in Postgres."
+            f"A row does not have the values of {', '.join(sorted(found))}, which its key keeps. {why}. "
+            "Filter these rows, or let the source give whole rows, for example with REPLICA IDENTITY FULL in "
+            "Postgres."
         )

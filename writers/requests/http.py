@@ -38,6 +38,8 @@ _BODY_S = 5.0
 """Of a longer body, and of one that takes longer, the rest is not read, and the connection is closed."""
 _ACKNOWLEDGED = frozenset(range(200, 206))
 """All rows are taken. Others below 300 speak of a part of them (206, 207, 208), or of another protocol."""
+_GONE = frozenset((404, 410))
+"""Of a DELETE: there is nothing to delete, for example because a lost answer was that of a success."""
 _PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*(<!doctype\s+html|<html)\b", re.IGNORECASE)
 _RETRIED = frozenset((408, 425, 429))
 _THROTTLED = frozenset((429, 503))
@@ -82,7 +84,10 @@ class AddressedRow:
 
     url: str
     """Encoded, and sent as it is: the library would decode some characters of values, such as `;`."""
-    body: bytes
+    body: bytes | None
+    """None: the request has none."""
+    deletes_with: str | None = None
+    """The method of a row that deletes what is at the URL. None: it does not."""
 
 
 class HttpClient:
@@ -108,17 +113,19 @@ class HttpClient:
     async def submit(self, entries: Sequence[Entry[bytes | AddressedRow]]) -> Failure | Sequence[Delivered]:
         """The service takes all rows of a request or none: its status is the acknowledgement of each one."""
         target, first = self._target, entries[0].payload
+        deletes_with = first.deletes_with if isinstance(first, AddressedRow) else None
         if self._session is None:
             self._session = self._open()
         async with self._session.request(
-            target.method,
+            deletes_with or target.method,
             URL(first.url, encoded=True) if isinstance(first, AddressedRow) else target.url,
             data=_body(target.body, entries),
             headers={target.idempotency_header: _idempotency_key(entries)},
             allow_redirects=False,  # redirects may turn a POST into a GET
         ) as response:
             start = await _start_of_body(response)
-            if response.status in _ACKNOWLEDGED:
+            is_gone = deletes_with == "DELETE" and response.status in _GONE and not _PAGE.match(start)
+            if response.status in _ACKNOWLEDGED or is_gone:
                 return _unacknowledged(response.status, start) or [DELIVERED] * len(entries)
             return _refusal(response, _text_of(start))
 
@@ -199,16 +206,16 @@ def _text_of(start: bytes) -> str:
     return text if len(start) < _SHOWN_BYTES else without_last_word(text)
 
 
-def _body(body: Body, entries: Sequence[Entry[bytes | AddressedRow]]) -> bytes:
+def _body(body: Body, entries: Sequence[Entry[bytes | AddressedRow]]) -> bytes | None:
     payloads = [entry.payload for entry in entries]
-    rows = [one.body if isinstance(one, AddressedRow) else one for one in payloads]
+    rows = [(one.body or b"") if isinstance(one, AddressedRow) else one for one in payloads]
     if body == "json_array":
         return b"[" + b",".join(rows) + b"]"
     if body == "ndjson":
         return b"\n".join(rows) + b"\n"
     if len(rows) > 1:
         raise ConfigurationError("One row for each request needs batch_entries_max = 1.")
-    return rows[0]
+    return rows[0] or None
 
 
 def _idempotency_key(entries: Sequence[Entry[bytes | AddressedRow]]) -> str:

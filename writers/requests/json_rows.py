@@ -10,9 +10,11 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import date, datetime
 from decimal import Decimal
+from itertools import compress
+from operator import add
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -69,8 +71,11 @@ def check_times(rows: pa.RecordBatch) -> None:
             _to_python(array, field.name)
 
 
-def json_objects(rows: pa.RecordBatch) -> list[bytes]:
+def json_objects(rows: pa.RecordBatch, left_out: Sequence[Collection[str]] = ()) -> list[bytes]:
     """One JSON object for each row, as UTF-8.
+
+    Args:
+        left_out: for each row, names of columns that its object does not have
 
     Raises:
         SchemaMismatchError: names the column of a value that cannot be converted.
@@ -78,6 +83,14 @@ def json_objects(rows: pa.RecordBatch) -> list[bytes]:
     check_values(rows)
     names = [json.dumps(name, ensure_ascii=False) for name in rows.schema.names]
     columns = [list(json_texts(array, field)) for array, field in zip(rows.columns, rows.schema, strict=True)]
+    if any(left_out):
+        fields = [f"{name}:" for name in names]
+        kept = [[name not in some for name in rows.schema.names] for some in left_out]
+        texts = [
+            ",".join(compress(map(add, fields, values), which))
+            for *values, which in zip(*columns, kept, strict=True)
+        ]
+        return [f"{{{text}}}".encode() for text in texts]
     heads = [f"{',' if number else '{'}{name}:" for number, name in enumerate(names)]
     return [
         ("".join([head + text for head, text in zip(heads, values, strict=True)]) + "}").encode()

@@ -6,17 +6,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from ..requests.acknowledgements import results_of_items
+from ..requests.acknowledgements import UNACKNOWLEDGED, objects_in
 from ..requests.entry import Entry
 from ..requests.limits import Limits
 from ..requests.results import Failure, Result
+from .changes import operation_of
 from .checks import CHECK_S, check_index
 from .results import result_of_item
 from .target import SearchTarget
 
 READ_S_MORE = 5.0
 """The writer ends a request before the client does."""
-SHOWN = ("errors", "items.*.status", "items.*.error.type", "items.*.error.reason", "items.*.error.caused_by")
+SHOWN = (
+    "errors",
+    "items.*.status",
+    "items.*.result",
+    "items.*.error.type",
+    "items.*.error.reason",
+    "items.*.error.caused_by",
+)
 """The fields of a response that are read. The service leaves out the others."""
 
 
@@ -50,8 +58,14 @@ class SearchClient(ABC):
         if self._client is None:
             self._client = self.open(self._limits.request_timeout_s + READ_S_MORE)
         response = await self.send(self._client, b"".join([one.payload for one in entries]))
-        operation = self._target.operation
-        return results_of_items(response, "items", lambda item: result_of_item(item, operation))
+        items = objects_in(response, "items")
+        if len(items) != len(entries):
+            return [UNACKNOWLEDGED] * len(items)
+        is_versioned = self._target.is_versioned
+        return [
+            result_of_item(item, operation_of(entry.payload), is_versioned=is_versioned)
+            for item, entry in zip(items, entries, strict=True)
+        ]
 
     async def check(self) -> None:
         """Raises as `check_index`."""

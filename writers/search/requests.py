@@ -8,23 +8,25 @@ from __future__ import annotations
 import asyncio
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
 
-from ...committers.errors import PenstockError, SchemaMismatchError
+from ...committers.contract import Changes
+from ...committers.errors import ConfigurationError, PenstockError, SchemaMismatchError
 from ...committers.requests.contract import NOWHERE, RowPlace
 from ..requests.entry import Entry
 from ..requests.json_requests import JsonRequests, check_rows
+from ..requests.json_rows import check_values
 from ..requests.results import Failure
-from ..requests.row_ids import check_text_column, id_with_content, row_ids, texts_of
+from ..requests.row_ids import check_text_column, id_with_content, row_ids
+from .changes import SearchChanges, check_ids, deletion_actions, routings, upsert_actions
 from .checks import refused
 from .client import SearchClient
 from .target import SearchTarget
 
-ID_BYTES_MAX = 512
 _METADATA = frozenset(
     (
         "_doc_count",
@@ -51,6 +53,8 @@ class SearchRequests(JsonRequests):
     target: SearchTarget
     routing: str | None
     """The column with the routing of each document."""
+    changes: SearchChanges | None = None
+    """None: rows are appended."""
 
     @abstractmethod
     def new_client(self) -> SearchClient: ...
@@ -72,7 +76,54 @@ class SearchRequests(JsonRequests):
         except Exception as error:
             raise refused(self.target, self.classify(error)) from error
 
+    # Changes by key ------------------------------------------------------------------------------------
+
+    def check_changes(self, changes: Changes, rows: pa.Schema) -> None:
+        self._changes.check_schema(rows)
+        self._check_partial(changes.partial_columns, rows)
+
+    def deletion_checker(self) -> Callable[[pa.RecordBatch], None]:
+        return partial(_check_changes, self._changes)
+
+    def upserts(
+        self, rows: pa.RecordBatch, place: RowPlace, kept: Sequence[Collection[str]]
+    ) -> Sequence[Entry[bytes]]:
+        self._check_partial({name for some in kept for name in some}, rows.schema)
+        return _entries(upsert_actions(rows, self._changes.places(rows), kept), place)
+
+    def deletions(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[bytes]]:
+        return _entries(deletion_actions(self._changes.places(rows)), place)
+
+    @property
+    def _changes(self) -> SearchChanges:
+        assert self.changes is not None
+        return self.changes
+
+    def _check_partial(self, kept: Collection[str], rows: pa.Schema) -> None:
+        """
+        Args:
+            kept: columns that may keep their value
+
+        Raises:
+            ConfigurationError: the service does not update documents in this way.
+        """
+        if not kept:
+            return
+        if self._changes.version is not None:
+            raise _no_update("lateRows=ignore", "The services do not take external versions for updates")
+        if self.target.pipeline is not None:
+            raise _no_update("pipeline", "The services run no pipeline for updates with doc_as_upsert")
+        if maps := [column.name for column in rows if _has_map(column.type)]:
+            raise _no_update(
+                f"the MAP column {', '.join(maps)}",
+                "An update merges objects, and keeps the keys of the old map",
+            )
+
+    # Rows ----------------------------------------------------------------------------------------------
+
     def checker(self) -> Callable[[pa.RecordBatch], None]:
+        if self.changes is not None:
+            return partial(_check_changes, self.changes)
         return partial(_check, self.id_column, self.routing)
 
     def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[bytes]]:
@@ -80,7 +131,7 @@ class SearchRequests(JsonRequests):
         entries: Sequence[Entry[bytes]] = JsonRequests.entries(self, rows, place)
         if self.id_column is None and not place.is_fixed:
             entries = [replace(entry, id=id_with_content(entry.id, entry.payload)) for entry in entries]
-        _check_ids([one.id for one in entries])
+        check_ids([one.id for one in entries], "idColumn")
         routings = _routings(rows, self.routing)
         operation = self.target.operation
         made = []
@@ -94,32 +145,37 @@ class SearchRequests(JsonRequests):
         return made
 
 
+def _entries(actions: Sequence[bytes], place: RowPlace) -> list[Entry[bytes]]:
+    ids = place.ids(len(actions))
+    return [Entry(one, len(one), row_id, place.position) for one, row_id in zip(actions, ids, strict=True)]
+
+
+def _no_update(what: str, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"updateColumns, or a row without some values, with {what}: {why}. Remove one of them. Nothing was "
+        "written."
+    )
+
+
+def _has_map(data_type: pa.DataType) -> bool:
+    inner = (data_type.field(number).type for number in range(data_type.num_fields))
+    return pa.types.is_map(data_type) or any(map(_has_map, inner))
+
+
 def _check(id_column: str | None, routing: str | None, rows: pa.RecordBatch) -> None:
     check_rows(id_column, rows)
     if id_column is not None:
-        _check_ids(row_ids(rows, NOWHERE, id_column))
+        check_ids(row_ids(rows, NOWHERE, id_column), "idColumn")
     _routings(rows, routing)
 
 
 def _routings(rows: pa.RecordBatch, column: str | None) -> Sequence[str | None]:
-    if column is None:
-        return [None] * rows.num_rows
-    values = texts_of(rows, "routing", column)
-    if "" in values:
-        raise SchemaMismatchError(
-            f"A row has an empty text in the column {column!r}, which routing names. Give it a value."
-        )
-    return values
+    return [None] * rows.num_rows if column is None else routings(rows, column)
 
 
-def _check_ids(ids: Sequence[str]) -> None:
-    for one in ids:
-        length = len(one.encode())
-        if not 0 < length <= ID_BYTES_MAX:
-            raise SchemaMismatchError(
-                f"The id of a row has {length} bytes, and an _id has 1 to {ID_BYTES_MAX}. Give idColumn a "
-                "column with shorter values, for example sha2(id, 256)."
-            )
+def _check_changes(changes: SearchChanges, rows: pa.RecordBatch) -> None:
+    check_values(rows)
+    changes.places(rows)
 
 
 def _check_names(names: Sequence[str]) -> None:

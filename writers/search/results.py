@@ -12,7 +12,7 @@ from ...committers.errors import AccessRefusedError, ConfigurationError
 from ...committers.redirects import is_redirect
 from ..requests.acknowledgements import UNACKNOWLEDGED, object_of
 from ..requests.redirects import redirected
-from ..requests.results import DELIVERED, DeadLetter, Failure, Fatal, Result, Retry, Split
+from ..requests.results import DELIVERED, DeadLetter, Dropped, Failure, Fatal, Result, Retry, Split
 from ..requests.retry_after import retry_after_of
 
 Operation = Literal["index", "create"]
@@ -56,11 +56,13 @@ def result_of_request(status: int, body: object, headers: Mapping[str, str]) -> 
     return Fatal(code, f"{reason} Check the url.", ConfigurationError)
 
 
-def result_of_item(item: Mapping[str, Any], operation: Operation) -> Result:
+def result_of_item(item: Mapping[str, Any], operation: str, *, is_versioned: bool = False) -> Result:
     """Return the result of one entry.
 
     Args:
         item: of the response, such as `{"index": {"status": 201}}`
+        operation: of the entry
+        is_versioned: the rows have versions, and the service refuses older ones
     """
     outcome = object_of(item.get(operation))
     status = outcome.get("status")
@@ -68,7 +70,11 @@ def result_of_item(item: Mapping[str, Any], operation: Operation) -> Result:
         return UNACKNOWLEDGED
     if status < 300:
         return DELIVERED
+    if operation == "delete" and outcome.get("result") == "not_found":
+        return DELIVERED
     code, reason = described(status, outcome)
+    if status == 409 and is_versioned:
+        return Dropped("The document has a newer version.")
     if status == 409:  # the document is there; without `create`, another client is writing it
         return DELIVERED if operation == "create" else Retry(code, reason)
     if status in _RETRIED or status >= 500:

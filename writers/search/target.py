@@ -19,6 +19,8 @@ class SearchTarget:
     operation: Operation = "index"
     pipeline: str | None = None
     creates_index: bool = False
+    is_versioned: bool = False
+    """True: each document has the version that its row says."""
     basic_auth: tuple[str, str] | None = field(default=None, repr=False)
     """User and password."""
     api_key: str | None = field(default=None, repr=False)
