@@ -11,6 +11,8 @@ from ...committers.contract import Changes
 from ...committers.errors import ConfigurationError, SchemaMismatchError
 from ...writers.changes.row_kinds import RowKinds
 from .condition import condition
+from .envelopes import plan_envelope
+from .modes import EnvelopeChanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,9 @@ class PlannedChanges:
 
     kinds: RowKinds
     columns: pa.Schema
-    """The columns of the query that the table gets."""
+    """The columns of the rows that the table gets."""
+    rows: pa.Schema
+    """The columns of the rows: those of the query, or of its messages once they are decoded."""
 
     def in_table(self, table: pa.Schema) -> Changes:
         """Return the changes with the names of the columns as the table has them.
@@ -49,6 +53,10 @@ def plan_changes(rows: pa.Schema, changes: Changes) -> PlannedChanges:
     Raises:
         ConfigurationError: an option names a column that the query does not have, or that cannot be compared.
     """
+    decode = None
+    if isinstance(changes, EnvelopeChanges):
+        decode, changes = plan_envelope(rows, changes)
+        rows = decode.target.schema
     for option, names in (
         ("keys", changes.keys),
         ("orderBy", changes.order_by),
@@ -71,7 +79,7 @@ def plan_changes(rows: pa.Schema, changes: Changes) -> PlannedChanges:
     _check_types("orderBy", named.order_by, rows)
     deletes = condition(changes.delete_when, rows) if changes.delete_when else None
     columns = pa.schema([column for column in rows if column.name not in named.drop_columns])
-    return PlannedChanges(RowKinds(named, deletes), columns)
+    return PlannedChanges(RowKinds(named, deletes, decode), columns, rows)
 
 
 def _as_in(names: Sequence[str], columns: pa.Schema) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from ...committers.contract import Changes, LateRows
+from ..changes.modes import FEEDS, FORMATS, VALUE_FORMATS, Envelope, EnvelopeChanges
 from .declaring import declared, option, optional
 from .parsing import Option, columns, duration_s, one_of, text
 
@@ -18,6 +19,10 @@ _ONLY_UPSERTS = {
     "late_rows": "lateRows",
     "tombstones_s": "tombstonesFor",
     "merge": "merge",
+    "envelope": "changes",
+    "value_format": "valueFormat",
+    "value_columns": "valueColumns",
+    "avro_schema": "avroSchema",
 }
 """Names of the options that need `writeMode=upsert`, by field."""
 
@@ -81,11 +86,57 @@ class ChangeOptions:
         default="7d",
     )
 
+    envelope: str | None = optional(
+        "changes",
+        one_of({name: name for name in FORMATS}),
+        "With `writeMode=upsert`: the rows are messages of a source of changes: "
+        f"{', '.join(f'`{name}`' for name in FORMATS)}. They tell the rows of the table, their order and "
+        "which are deleted. See [Change data capture](change-data-capture.md).",
+    )
+    value_format: str | None = optional(
+        "valueFormat",
+        one_of({name: name for name in VALUE_FORMATS}),
+        "With `changes`: the form of messages in the column `value`, as Spark's Kafka source has it. "
+        "`avro-confluent` is Avro with a schema id before each message, as Confluent's converter writes it.",
+        default="`json`, unless the fields of the messages are columns",
+    )
+    value_columns: str = field(
+        default="",
+        metadata=declared(
+            "valueColumns",
+            text,
+            "With `changes`, if the messages are in the column `value`: the columns of the table, such as "
+            "`id BIGINT, name STRING, amount DECIMAL(10,2)`. The comment of a column names its type in Kafka "
+            "Connect or Debezium, if the messages have no schema: `at TIMESTAMP COMMENT 'MicroTimestamp'`.",
+        ),
+    )
+    avro_schema: str = field(
+        default="",
+        repr=False,
+        metadata=declared(
+            "avroSchema",
+            text,
+            "With `valueFormat=avro` or `avro-confluent`: the schema that the messages were written with, as "
+            "JSON.",
+        ),
+    )
+
     @property
     def changes(self) -> Changes | None:
         """The mode of the query's batches; None if they append or overwrite."""
         if not self.is_upsert:
             return None
+        if self.envelope is not None:
+            form = Envelope(self.envelope, self.value_format, self.value_columns, self.avro_schema)
+            return EnvelopeChanges(
+                keys=self.keys,
+                order_by=self.order_by,
+                drop_columns=self.drop_columns,
+                late_rows=self.late_rows,
+                tombstones_s=self.tombstones_s if self.late_rows == "ignore" else 0.0,
+                merge=self.merge,
+                envelope=form,
+            )
         return Changes(
             keys=self.keys,
             order_by=self.order_by,
@@ -146,10 +197,11 @@ def problems_of_changes(values: Mapping[str, Any], of_all: Collection[str] = ())
             "writeMode=upsert with routeBy is not supported: the batches of a delivery are written together. "
             "Start a query for each table, or append the changes."
         )
+    problems += _problems_of_envelope(values)
     if lost := [name for name in keys if name.lower() in dropped]:
         problems.append(f"dropColumns contains {', '.join(lost)} of keys, which the table needs.")
     if values.get("late_rows") == "ignore":
-        if not order_by:
+        if not order_by and "envelope" not in values:
             problems.append("lateRows=ignore needs orderBy: the columns that tell which row is older.")
         if lost := [name for name in order_by if name.lower() in dropped]:
             problems.append(
@@ -169,3 +221,20 @@ def problems_of_late_rows(values: Mapping[str, Any], name: str) -> list[str]:
         f"lateRows=ignore is not supported by {name}, which does not remember which keys were deleted. Leave "
         "it out, and the batches are applied in their order."
     ]
+
+
+def _problems_of_envelope(values: Mapping[str, Any]) -> list[str]:
+    envelope = values.get("envelope")
+    of_values = [name for name in ("value_format", "value_columns", "avro_schema") if name in values]
+    if envelope is None:
+        return [f"{_ONLY_UPSERTS[name]}: only a query with changes has it." for name in of_values]
+    problems = []
+    if "delete_when" in values:
+        problems.append(f"deleteWhen: with changes={envelope} the messages tell which rows are deleted.")
+    if envelope in FEEDS:
+        problems += [
+            f"{_ONLY_UPSERTS[name]}: changes={envelope} has its rows in columns." for name in of_values
+        ]
+    if "avro_schema" in values and values.get("value_format") not in ("avro", "avro-confluent"):
+        problems.append("avroSchema: only a query with valueFormat=avro or avro-confluent has it.")
+    return problems

@@ -104,7 +104,7 @@ class PostgresTarget(PostgresCommitter):
         )
         staged = None
         if changes is not None:
-            staged, content = stage_changes(changes, rows, columns, content)
+            staged, content = stage_changes(changes, changes.rows, columns, content)
         writers = StagingWriters(
             self._server,
             staging_schema,

@@ -5,7 +5,7 @@ Planned on the driver, pickled, and used by tasks for each Arrow batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -45,6 +45,8 @@ class RowKinds:
     changes: Changes
     deletes: pc.Expression | None = None
     """True for rows that delete; None: no row does."""
+    decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    """Decodes rows that are messages, with and without `KEPT`. It can be pickled."""
 
     def check_rows(self, rows: pa.RecordBatch) -> None:
         """
@@ -63,6 +65,8 @@ class RowKinds:
         Raises:
             SchemaMismatchError: see `check_rows`.
         """
+        if self.decode is not None:
+            rows = _without_kept(self.decode(rows))
         self.check_rows(rows)
         order = [with_offsets(rows.column(name)) for name in self.changes.order_by]
         table_rows = rows.drop_columns(list(self.changes.drop_columns))
@@ -88,6 +92,20 @@ class RowKinds:
 
 
 _ROW = "\0row"
+
+
+def _without_kept(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """
+    Raises:
+        SchemaMismatchError: a row keeps values of the table's row.
+    """
+    if KEPT not in rows.schema.names:
+        return rows
+    raise SchemaMismatchError(
+        "A message does not have the values of some columns, which must keep those of the table "
+        "(__debezium_unavailable_value). This is not supported: give the table in Postgres REPLICA IDENTITY "
+        "FULL."
+    )
 
 
 def _none_of(columns: Sequence[pa.Array]) -> tuple[pa.Array, ...]:

@@ -1,0 +1,35 @@
+"""The mode of queries whose rows are messages of a source of changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...committers.contract import Changes
+
+FORMATS = ("debezium", "maxwell", "dms", "delta-cdf", "iceberg-changelog")
+FEEDS = ("delta-cdf", "iceberg-changelog")
+"""Those whose rows are always columns."""
+VALUE_FORMATS = ("json", "avro", "avro-confluent")
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The form of the messages, from the options of the query."""
+
+    format: str
+    """One of `FORMATS`."""
+    value_format: str | None = None
+    """One of `VALUE_FORMATS`; None: the fields of the messages are columns, or JSON."""
+    value_columns: str = ""
+    """The columns of the table, as in SQL."""
+    avro_schema: str = field(default="", repr=False)
+    """The writer's schema, as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeChanges(Changes):
+    """The changes of a query before its messages are planned. `plan_changes` returns those of their rows, so
+    no other code needs to know messages.
+    """
+
+    envelope: Envelope = Envelope("debezium")
