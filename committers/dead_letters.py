@@ -41,6 +41,8 @@ SKIPPED = "skipped"
 """Code of the rows of a batch that an operator has skipped."""
 DOES_NOT_FIT = "does_not_fit"
 """Code of a value that cannot be converted."""
+NEW_SHAPE = "new_shape"
+"""Code of a row with a column or a type that the table does not have (`schemaEvolution=quarantine`)."""
 
 LETTERS_BYTES_MAX = 8 * 1024 * 1024
 """Size of the dead letters that a task, or a delivery between two records of its progress, holds."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, runtime_checkable
 
 from ..committers.contract import PayloadT
-from ..committers.dead_letters import DOES_NOT_FIT, WRITING, BadRows, LetterBox, dead_letter
-from ..committers.errors import ConfigurationError, SchemaMismatchError
+from ..committers.dead_letters import DOES_NOT_FIT, NEW_SHAPE, WRITING, BadRows, LetterBox, dead_letter
+from ..committers.errors import ConfigurationError, NewShapeError, SchemaMismatchError
 from ..committers.texts.safe_text import get_logger
 
 if TYPE_CHECKING:
@@ -160,7 +160,8 @@ class BadRowWriter(Generic[PayloadT]):
             self.dropped += 1
             return
         number += self._first_row + self.rows
-        self._box.add(dead_letter(row, WRITING, self._partition, number, DOES_NOT_FIT, str(error)))
+        code = NEW_SHAPE if isinstance(error, NewShapeError) else DOES_NOT_FIT
+        self._box.add(dead_letter(row, WRITING, self._partition, number, code, str(error)))
 
 
 def _copied(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -27,6 +27,7 @@ ALLOWED_FEATURES = frozenset(
         "generatedColumns",
         "invariants",
         "timestampNtz",
+        "typeWidening",
         "v2Checkpoint",
         "variantType",
         "variantType-preview",
@@ -70,10 +71,6 @@ _REFUSED_FEATURES: Mapping[str, tuple[str, str]] = {
         "every file would need its own row ids",
         "set delta.enableRowTracking to false, then ALTER TABLE ... DROP FEATURE rowTracking",
     ),
-    "typeWidening": (
-        "files of older types must be converted when read, which the Delta library does not support",
-        "ALTER TABLE ... DROP FEATURE typeWidening",
-    ),
     "typeWidening-preview": (
         "files of older types must be converted when read, which the Delta library does not support",
         "ALTER TABLE ... DROP FEATURE 'typeWidening-preview'",
@@ -93,7 +90,7 @@ def check_supported(table: DeltaTableState, mode: Mode = "append") -> None:
     found = [
         *_of_properties(table.metadata().configuration, mode),
         *_of_schema(table),
-        *_of_protocol(table),
+        *_of_protocol(table, mode),
     ]
     refuse(found, f"The Delta table {table.table_uri}", "Delta")
 
@@ -180,11 +177,6 @@ _COLUMN_KEYS: Mapping[str, tuple[str, str, str]] = {
         "statistics would not be in the order of the collation",
         "use a column without collation",
     ),
-    "delta.typeChanges": (
-        "widened column type",
-        "files of older types must be converted when read, which the Delta library does not support",
-        "ALTER TABLE ... DROP FEATURE typeWidening",
-    ),
 }
 
 
@@ -215,9 +207,15 @@ _IDENTITY_WRITER_VERSION = 6
 """Before table features were listed by name, this writer version introduced identity columns."""
 
 
-def _of_protocol(table: DeltaTableState) -> Iterator[UnsupportedFeature]:
+def _of_protocol(table: DeltaTableState, mode: Mode) -> Iterator[UnsupportedFeature]:
     protocol = table.protocol()
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
+    if mode == "overwrite" and "typeWidening" in features:
+        yield UnsupportedFeature(
+            "table feature 'typeWidening'",
+            "the Delta library, which overwrites tables, cannot commit to it",
+            "append, or ALTER TABLE ... DROP FEATURE typeWidening",
+        )
     if protocol.min_writer_version == _IDENTITY_WRITER_VERSION:
         features.add("identityColumns")
     for feature in sorted(features - ALLOWED_FEATURES):

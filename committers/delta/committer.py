@@ -43,6 +43,7 @@ from ..contract import (
 )
 from ..errors import RetryableError, SchemaMismatchError, TableNotSupportedError
 from ..file_tables.clock import now_ms
+from ..file_tables.evolution import NO_EVOLUTION, Evolution, Narrowing
 from ..file_tables.files import MissingFileError, TableFiles
 from ..file_tables.manifest import LakeManifest, decode
 from ..file_tables.table_changes import check_not_behind
@@ -64,9 +65,10 @@ from .history import CommitInfo, commits_since
 from .library import in_short, needs_other_features
 from .log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
 from .log_files import is_local
-from .new_columns import add_columns
 from .plan import NewDeltaTable, check_partitioning, create_table
-from .schema import DeltaTableLayout, check_files_fit, delta_fields, plan_target, target_of_files
+from .schema import DeltaTableLayout, delta_fields, plan_target, target_of_files
+from .schema_match import SchemaChanges, check_files_fit
+from .schema_update import change_schema, check_log_reachable
 from .snapshot_cache import SNAPSHOT_CACHE, SnapshotCache, TableSnapshot
 from .table import (
     KIND,
@@ -125,20 +127,22 @@ class DeltaTableCommitter(SearchesFiles):
         partition_by: Sequence[str] | None = None,
         create: bool = True,
         properties: Mapping[str, str] | None = None,
-        evolve: bool = False,
-        narrows: bool = False,
+        evolution: Evolution = NO_EVOLUTION,
+        widens_types: bool = False,
+        narrows: Narrowing = Narrowing.NONE,
         mode: Mode = "append",
         batch_id: int = 0,
     ) -> DeltaTableLayout:
         """Return the layout for a batch with these columns; create the table if it does not exist.
 
-        Called on the driver before any task starts. New columns are added by the commit, not here.
+        Called on the driver before any task starts. The schema is changed by the commit, not here.
 
         Args:
             partition_by: the partition columns that the query asks for; None: the table's own
             properties: for a new table, in addition to the defaults
-            evolve: the batch may add nullable columns
-            narrows: its integers and decimals may have other sizes; the writer checks each value
+            evolution: what the batch may change in the schema
+            widens_types: the table may get Delta's type widening
+            narrows: which of its types may be larger than those of the table; the writer checks each value
             mode: what the batch does with the rows of the table
 
         Raises:
@@ -161,7 +165,16 @@ class DeltaTableCommitter(SearchesFiles):
         table = self._made_ready(table, mode)
         check_supported(table, mode)
         check_partitioning(table, partition_by)
-        return plan_target(table, fields, evolve=evolve, created=created, narrows=narrows)
+        layout = plan_target(
+            table,
+            fields,
+            created=created,
+            evolution=evolution.of_batch(source, mode),
+            widens_types=widens_types,
+            narrows=narrows,
+        )
+        check_log_reachable(table, layout.altered, self._options)
+        return layout
 
     def _made_ready(self, table: TableSnapshot, mode: Mode) -> TableSnapshot:
         """Allow deletion vectors in the table if the query asks for them."""
@@ -262,13 +275,13 @@ class DeltaTableCommitter(SearchesFiles):
         content = decode(manifest, KIND)
         attempt = self._prepare_attempt(manifest, content, check_token)
         if isinstance(attempt, TableSnapshot) and (
-            missing_columns := self._missing_columns(attempt, manifest.batch, content)
+            changes := self._schema_changes(attempt, manifest.batch, content)
         ):
-            if not add_columns(attempt, self._uri, manifest.batch, content, missing_columns):
-                return Conflict("another writer committed while the table's columns were added")
+            if not change_schema(attempt, self._uri, manifest.batch, content, changes, self._now_ms):
+                return Conflict("another writer committed while the table's columns were added or changed")
             attempt = self._prepare_attempt(manifest, content, check_token)
-            if isinstance(attempt, TableSnapshot) and self._missing_columns(attempt, manifest.batch, content):
-                return Conflict("another writer removed the columns that were just added")
+            if isinstance(attempt, TableSnapshot) and self._schema_changes(attempt, manifest.batch, content):
+                return Conflict("another writer removed the columns that were just added or changed")
         if not isinstance(attempt, TableSnapshot):
             return attempt
         return self._commit_once(attempt, manifest, content)
@@ -313,10 +326,8 @@ class DeltaTableCommitter(SearchesFiles):
                 "coupled query writes it again. Use a vacuum retention that is longer than a batch takes."
             )
 
-    def _missing_columns(self, table: TableSnapshot, batch: Batch, content: LakeManifest) -> list[str]:
-        """Columns of the files that the table does not have yet; an error if the table does not accept the
-        files.
-        """
+    def _schema_changes(self, table: TableSnapshot, batch: Batch, content: LakeManifest) -> SchemaChanges:
+        """What the table still needs to accept the files; an error if it does not accept them."""
         return check_files_fit(table, content, f"batch {batch.batch_id} of query {batch.stream.query_id}")
 
     def _commit_once(self, table: TableSnapshot, manifest: Manifest, content: LakeManifest) -> Outcome:

@@ -112,6 +112,25 @@ def rewrite_entry(note: str, actions: Sequence[Mapping[str, Any]], now_ms: int) 
     return _lines(note, info, {}, actions, now_ms)
 
 
+def schema_entry(
+    metadata: Mapping[str, Any], protocol: Mapping[str, Any] | None, columns: Sequence[str], now_ms: int
+) -> bytes:
+    """The entry that changes the schema.
+
+    Args:
+        metadata: with the new schema
+        protocol: None: it stays
+        columns: that are added or changed, to show
+    """
+    info = {
+        "operation": "UPDATE SCHEMA",
+        "operationParameters": {"columns": json.dumps(list(columns), ensure_ascii=False)},
+        "isBlindAppend": True,
+    }
+    actions: list[Mapping[str, Any]] = [{"metaData": metadata}]
+    return _lines("", info, {}, actions if protocol is None else [{"protocol": protocol}, *actions], now_ms)
+
+
 def _entry(
     manifest: Manifest,
     info: Mapping[str, Any],
@@ -132,7 +151,7 @@ def _lines(
     """Characters are never escaped: one beyond 16 bits would be escaped as two surrogates, and readers with
     Arrow's JSON for Rust, including the Delta library, decode these to another character.
     """
-    about = {"timestamp": now_ms, **info, "engineInfo": "penstock", NOTE_KEY: note}
+    about = {"timestamp": now_ms, **info, "engineInfo": "penstock", **({NOTE_KEY: note} if note else {})}
     transactions = [
         {"txn": {"appId": app_id, "version": version}} for app_id, version in app_versions.items()
     ]

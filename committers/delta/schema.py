@@ -1,4 +1,4 @@
-"""Maps a query's columns to a Delta table's, and checks whether files still fit the table.
+"""The layout of a Delta table for a query: its columns, with those of the query.
 
 Pure: takes schemas, returns schemas or raises an error. The table's schema is Delta's own JSON throughout,
 because Arrow loses parts of it.
@@ -7,7 +7,6 @@ because Arrow loses parts of it.
 from __future__ import annotations
 
 import json
-import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,19 +17,11 @@ from deltalake import Schema
 
 from ..contract import DataFile, Mode
 from ..errors import SchemaMismatchError
+from ..file_tables.evolution import NO_EVOLUTION, Evolution, Narrowing
 from ..file_tables.manifest import LakeManifest
 from ..file_tables.reserved_names import ReservedNames
-from ..file_tables.schema_diff import (
-    FILES,
-    QUERY,
-    DifferenceKind,
-    SchemaColumn,
-    by_name,
-    compare,
-    files_mismatch,
-    problems_in,
-    query_mismatch,
-)
+from ..file_tables.schema_diff import SchemaColumn
+from .schema_match import changed_fields, check_files_fit, fields_of, is_widening, match, tree
 from .table import KIND
 from .table_state import DeltaTableState
 
@@ -51,6 +42,8 @@ class DeltaTableLayout:
     schema_json: str
     new_columns: tuple[str, ...]
     """Columns that the commit adds to the table."""
+    altered: tuple[str, ...]
+    """Columns that the commit changes otherwise; see `LakeManifest`."""
     partition_by: tuple[str, ...]
     statistics_columns: tuple[str, ...] | None
     """`delta.dataSkippingStatsColumns`: dotted names; None if not set."""
@@ -68,41 +61,41 @@ class DeltaTableLayout:
             table_version=self.table_version,
             schema_json=self.schema_json,
             new_columns=self.new_columns,
+            altered=self.altered,
             partition_by=self.partition_by,
             files=tuple(files),
         )
-
-
-def fields_of(schema_json: str) -> list[dict[str, Any]]:
-    """The top-level fields of a schema in Delta's JSON."""
-    fields: list[dict[str, Any]] = json.loads(schema_json)["fields"]
-    return fields
 
 
 def plan_target(
     table: DeltaTableState,
     source: Sequence[Mapping[str, Any]],
     *,
-    evolve: bool,
     created: bool,
-    narrows: bool = False,
+    evolution: Evolution = NO_EVOLUTION,
+    widens_types: bool = False,
+    narrows: Narrowing = Narrowing.NONE,
 ) -> DeltaTableLayout:
     """Return the layout for a batch with these columns.
 
     Args:
-        narrows: see `match`
+        evolution, narrows: see `match`
+        widens_types: the table may get Delta's type widening, if it does not have it
 
     Raises:
         SchemaMismatchError: shows both schemas.
     """
     fields = fields_of(table.schema().to_json())
-    new = match(source, fields, evolve=evolve, table_uri=table.table_uri, narrows=narrows)
-    check_reserved(new, table.metadata().configuration, table.table_uri)
-    fields += [dict(field) for field in source if field["name"] in new]
+    widens = widens_types or is_widening(table)
+    changes = match(
+        source, fields, evolution=evolution, widens=widens, table_uri=table.table_uri, narrows=narrows
+    )
+    check_reserved(changes.new_columns, table.metadata().configuration, table.table_uri)
+    fields = changed_fields(fields, source, changes)
     if TIMESTAMP_NTZ_FEATURE not in (table.protocol().writer_features or ()):
         check_timestamps_in_maps(fields, table.table_uri)
     schema_json = json.dumps({"type": "struct", "fields": fields})
-    return _target(table, schema_json, tuple(new), created=created)
+    return _target(table, schema_json, changes.new_columns, changes.altered, created=created)
 
 
 def target_of_files(table: DeltaTableState, content: LakeManifest) -> DeltaTableLayout:
@@ -112,11 +105,16 @@ def target_of_files(table: DeltaTableState, content: LakeManifest) -> DeltaTable
         SchemaMismatchError: the table was altered since, and no longer accepts these files.
     """
     check_files_fit(table, content, "the batch")
-    return _target(table, content.schema_json, content.new_columns, created=False)
+    return _target(table, content.schema_json, content.new_columns, content.altered, created=False)
 
 
 def _target(
-    table: DeltaTableState, schema_json: str, new_columns: tuple[str, ...], *, created: bool
+    table: DeltaTableState,
+    schema_json: str,
+    new_columns: tuple[str, ...],
+    altered: tuple[str, ...],
+    *,
+    created: bool,
 ) -> DeltaTableLayout:
     properties = table.metadata().configuration
     statistics_columns = properties.get("delta.dataSkippingStatsColumns")
@@ -126,6 +124,7 @@ def _target(
         schema=pa.schema(Schema.from_json(schema_json).to_arrow()),
         schema_json=schema_json,
         new_columns=new_columns,
+        altered=altered,
         partition_by=tuple(table.metadata().partition_columns),
         statistics_columns=None if statistics_columns is None else _split_names(statistics_columns),
         statistics_columns_max=int(
@@ -250,8 +249,8 @@ def check_timestamps_in_maps(fields: Sequence[Mapping[str, Any]], table_uri: str
     Raises:
         SchemaMismatchError: names the columns.
     """
-    columns = [_tree(field["type"], field["name"]) for field in fields]
-    if any(_has_timestamp_ntz(column, in_maps=False) for column in columns):
+    columns = [tree(field["type"], field["name"]) for field in fields]
+    if has_timestamp_ntz(fields, in_maps=False):
         return
     bad = [column.name for column in columns if _has_timestamp_ntz(column, in_maps=True)]
     if bad:
@@ -263,121 +262,14 @@ def check_timestamps_in_maps(fields: Sequence[Mapping[str, Any]], table_uri: str
         )
 
 
+def has_timestamp_ntz(fields: Sequence[Mapping[str, Any]], *, in_maps: bool = True) -> bool:
+    """Return True if a column has the type, also inside of maps if `in_maps`."""
+    columns = [tree(field["type"], field["name"]) for field in fields]
+    kinds = (False, True) if in_maps else (False,)
+    return any(_has_timestamp_ntz(column, in_maps=kind) for column in columns for kind in kinds)
+
+
 def _has_timestamp_ntz(column: SchemaColumn[str], *, in_maps: bool) -> bool:
     """With `in_maps`, only inside maps."""
     inside = column.children if in_maps or column.nesting != "map" else ()
     return column.type == "timestamp_ntz" or any(_has_timestamp_ntz(one, in_maps=in_maps) for one in inside)
-
-
-def match(
-    source: Sequence[Mapping[str, Any]],
-    table: Sequence[Mapping[str, Any]],
-    *,
-    evolve: bool,
-    table_uri: str,
-    narrows: bool = False,
-) -> list[str]:
-    """Match the source's Delta fields with the table's by name, ignoring case.
-
-    Args:
-        narrows: the source's integers and decimals may have other sizes; the writer checks each value
-
-    Returns:
-        names of the columns that the table does not have
-
-    Raises:
-        SchemaMismatchError: lists the columns that do not fit and shows both schemas.
-    """
-    given, wanted = _columns(source), _columns(table)
-    differences = list(compare(given, wanted, _may_fit if narrows else _is_same_type))
-    problems = list(problems_in(differences, _EVOLVING if evolve else _QUERY))
-    if problems:
-        raise query_mismatch(f"Delta table {table_uri}", problems, given, wanted)
-    return [
-        column.name for found in differences if found.kind is DifferenceKind.NEW for column in found.given
-    ]
-
-
-_QUERY: Mapping[DifferenceKind, str] = {
-    **QUERY,
-    DifferenceKind.CASE: "{names} and another column of the query differ only in case",
-}
-_EVOLVING: Mapping[DifferenceKind, str] = {
-    difference: words for difference, words in _QUERY.items() if difference is not DifferenceKind.NEW
-}
-
-
-def _is_same_type(given: SchemaColumn[str], wanted: SchemaColumn[str]) -> bool:
-    """Equal, ignoring nested nullability, which the writer checks by value, and the order of struct
-    fields.
-    """
-    return all(found.kind is DifferenceKind.NULLS for found in compare([given], [wanted], operator.eq))
-
-
-def _may_fit(given: SchemaColumn[str], wanted: SchemaColumn[str]) -> bool:
-    """As `_is_same_type`, but integers and decimals may have other sizes."""
-    found = compare([given], [wanted], lambda one, other: _family(one) == _family(other))
-    return all(difference.kind is DifferenceKind.NULLS for difference in found)
-
-
-def _family(name: str) -> str:
-    """The type without its size."""
-    if name in ("byte", "short", "integer", "long"):
-        return "integer"
-    return "decimal" if name.startswith("decimal(") else name
-
-
-def _reads_as(written: SchemaColumn[str], current: SchemaColumn[str]) -> bool:
-    """Return True if a reader that expects `current` can read files of `written`. Nullable struct fields may
-    be missing.
-    """
-    found = compare([written], [current], operator.eq, key=by_name)
-    return all(difference.kind is DifferenceKind.MISSING for difference in found)
-
-
-def check_files_fit(table: DeltaTableState, content: LakeManifest, batch: str) -> list[str]:
-    """Return the columns of the files that the table does not have yet.
-
-    Raises:
-        SchemaMismatchError: the table was altered since the files were planned, and no longer accepts them.
-    """
-    written = _columns(fields_of(content.schema_json))
-    current = _columns(fields_of(table.schema().to_json()))
-    names = {column.name.lower(): column.name for column in current}
-    problems: list[str] = []
-    missing_columns: list[str] = []
-    for found in compare(written, current, _reads_as, key=by_name):
-        if found.kind is not DifferenceKind.NEW:
-            problems += problems_in([found], FILES)
-            continue
-        for column in found.given:
-            if column.name not in content.new_columns:
-                problems.append(f"{column.name!r} is no longer in the table")
-            elif column.name.lower() in names:
-                problems.append(f"{column.name!r} is now {names[column.name.lower()]!r} in the table")
-            else:
-                missing_columns.append(column.name)
-    if tuple(table.metadata().partition_columns) != content.partition_by:
-        problems.append(f"it is now partitioned by {table.metadata().partition_columns}")
-    if problems:
-        raise files_mismatch(f"Delta table {table.table_uri}", batch, problems, written, current)
-    return missing_columns
-
-
-def _columns(fields: Sequence[Mapping[str, Any]]) -> list[SchemaColumn[SchemaColumn[str]]]:
-    """Delta does not add fields to structs or change their types, so a column is compared as a whole."""
-    return [SchemaColumn(field["name"], _tree(field["type"]), not field["nullable"]) for field in fields]
-
-
-def _tree(data_type: Any, name: str = "", is_required: bool = False) -> SchemaColumn[str]:
-    """Convert a type in Delta's JSON, including nested types."""
-    if not isinstance(data_type, dict):
-        return SchemaColumn(name, str(data_type), is_required)
-    if data_type["type"] == "struct":
-        inside = [_tree(field["type"], field["name"], not field["nullable"]) for field in data_type["fields"]]
-    elif data_type["type"] == "array":
-        inside = [_tree(data_type["elementType"], "element", not data_type.get("containsNull", True))]
-    else:
-        value = _tree(data_type["valueType"], "value", not data_type.get("valueContainsNull", True))
-        inside = [_tree(data_type["keyType"], "key", True), value]
-    return SchemaColumn(name, "", is_required, nesting=data_type["type"], children=tuple(inside))

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from ..contract import Mode
 from ..errors import ConfigurationError, RetryableError, TableNotSupportedError
+from ..file_tables.evolution import Narrowing
 from ..file_tables.manifest import LakeManifest
 from ..postgres.address import quoted
 from . import fence
@@ -42,7 +43,7 @@ class PlanOptions:
     evolve: bool = False
     partition_by: tuple[str, ...] | None = None
     """Partition columns; None: those of the table, or none if it is created."""
-    narrows: bool = False
+    narrows: Narrowing = Narrowing.NONE
     """See `match`."""
 
 

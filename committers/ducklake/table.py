@@ -14,6 +14,7 @@ import pyarrow as pa
 from ..arrow_ipc.reader import read_schema
 from ..cleaning.deletion import local_root
 from ..errors import ManifestCorruptError, SchemaMismatchError, TableNotSupportedError
+from ..file_tables.evolution import Narrowing
 from ..file_tables.folder_columns import columns_in_path
 from ..file_tables.manifest import LakeManifest
 from ..file_tables.reserved_names import ReservedNames
@@ -198,7 +199,7 @@ def match(
     address: DuckLakeAddress,
     *,
     evolve: bool,
-    narrows: bool = False,
+    narrows: Narrowing = Narrowing.NONE,
 ) -> list[SchemaColumn[str] | None]:
     """Return the table's column for each column of the query; None for a new one.
 

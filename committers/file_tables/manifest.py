@@ -75,6 +75,15 @@ class LakeManifest:
     """The partition spec of the files, in formats that have several."""
     origins: tuple[str, ...] = ()
     """Origins of the query, stored with its token; see `origins`."""
+    altered: tuple[str, ...] = ()
+    """Dotted names of columns that the commit changes, in their type, in NOT NULL or in their fields."""
+    renames: tuple[tuple[str, str], ...] = ()
+    """Dotted names of columns that the commit renames, and their last names before."""
+
+    @property
+    def changes_schema(self) -> bool:
+        """True if the table did not have the schema of the files when the batch was planned."""
+        return bool(self.new_columns or self.altered or self.renames)
 
     def with_files(self, files: Sequence[DataFile]) -> LakeManifest:
         return replace(self, files=tuple(files))
@@ -215,6 +224,8 @@ def _to_columns(content: LakeManifest) -> pa.RecordBatch:
         "location": content.location,
         "partition_spec_id": content.partition_spec_id,
         "origins": content.origins,
+        **({"altered": content.altered} if content.altered else {}),
+        **({"renames": content.renames} if content.renames else {}),
         **({"changes": asdict(content.mode)} if isinstance(content.mode, Changes) else {}),
     }
     metadata = {_HEADER_KEY: json.dumps(header).encode()}
@@ -255,6 +266,8 @@ def _decode_body(kind: str, body: bytes) -> LakeManifest:
         location=_typed(header, "location", str),
         partition_spec_id=_typed(header, "partition_spec_id", int),
         origins=_strings({"origins": [], **header}, "origins"),
+        altered=_strings({"altered": [], **header}, "altered"),
+        renames=_pairs({"renames": [], **header}, "renames"),
     )
 
 
@@ -287,6 +300,11 @@ def _strings(header: Mapping[str, Any], name: str) -> tuple[str, ...]:
     if not all(isinstance(value, str) for value in values):
         raise TypeError(f"{name} contains something other than strings")
     return tuple(values)
+
+
+def _pairs(header: Mapping[str, Any], name: str) -> tuple[tuple[str, str], ...]:
+    pairs = [_strings({name: pair}, name) for pair in _typed(header, name, list)]
+    return tuple([(one, other) for one, other in pairs])
 
 
 def _files(batch: pa.RecordBatch, partition_by: tuple[str, ...]) -> list[DataFile]:

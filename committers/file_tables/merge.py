@@ -45,6 +45,8 @@ def merge(manifests: Sequence[Manifest], verified_version: int = -1) -> Manifest
         table_version=max(contents[0].table_version, verified_version),
         # Batches that were planned before the first one is committed all list its columns as new.
         new_columns=tuple(dict.fromkeys(name for content in contents for name in content.new_columns)),
+        altered=tuple(dict.fromkeys(name for content in contents for name in content.altered)),
+        renames=tuple(dict.fromkeys(pair for content in contents for pair in content.renames)),
         files=tuple(file for content in kept for file in content.files),
     )
     return build_manifest(manifests[-1].batch, whole).merging(manifests)

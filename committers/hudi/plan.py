@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ..errors import ConfigurationError, SchemaMismatchError
+from ..file_tables.evolution import Narrowing
 from ..file_tables.table_changes import dropped
 from .names import RESERVED
 from .properties import KEY_TYPES, PARTITION_TYPES, HudiTable, NewHudiTable
@@ -33,7 +34,7 @@ class Wanted:
 
     may_create: bool
     evolve: bool
-    narrows: bool
+    narrows: Narrowing
     name: str
     partition_by: tuple[str, ...] | None
     record_key: tuple[str, ...] | None

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import SchemaMismatchError, TableNotSupportedError
+from ..file_tables.evolution import Narrowing
 from ..file_tables.schema_diff import (
     FILES,
     NOT_ADDED,
@@ -169,7 +170,9 @@ def _arrow_type(name: str, avro: Any) -> pa.DataType:
 # Comparison ---------------------------------------------------------------------------------------
 
 
-def new_columns(given: Record, table: Record, table_uri: str, *, evolve: bool, narrows: bool) -> list[str]:
+def new_columns(
+    given: Record, table: Record, table_uri: str, *, evolve: bool, narrows: Narrowing
+) -> list[str]:
     """Return the columns of the query that the table does not have.
 
     Args:

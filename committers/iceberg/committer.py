@@ -40,6 +40,7 @@ from ..errors import (
     TableChangedError,
     TableNotSupportedError,
 )
+from ..file_tables.evolution import NO_EVOLUTION, Evolution, Narrowing
 from ..file_tables.files import MissingFileError, TableFiles
 from ..file_tables.manifest import LakeManifest, decode
 from ..protocol.failed_commit import failed_batch
@@ -106,20 +107,20 @@ class IcebergTableCommitter(SearchesFiles):
         source: pa.Schema,
         new: NewIcebergTable,
         *,
-        evolve: bool = False,
-        narrows: bool = False,
+        evolution: Evolution = NO_EVOLUTION,
+        narrows: Narrowing = Narrowing.NONE,
         mode: Mode = "append",
         batch_id: int = 0,
     ) -> IcebergTableLayout:
         """Return the layout for a batch with these columns; create the table and the branch if they do not
         exist.
 
-        Called on the driver before any task starts. New columns are added by the commit, not here.
+        Called on the driver before any task starts. The schema is changed by the commit, not here.
 
         Args:
             new: how to create the table; a requested partitioning or sort order must match an existing table
-            evolve: the batch may add nullable columns
-            narrows: its integers and decimals may have other sizes; the writer checks each value
+            evolution: what the batch may change in the schema
+            narrows: which of its types may be larger than those of the table; the writer checks each value
             mode: what the batch does with the rows of the table
 
         Raises:
@@ -142,8 +143,8 @@ class IcebergTableCommitter(SearchesFiles):
             self._cached_table,
             source,
             self._address.branch,
-            evolve=evolve,
             created=created,
+            evolution=evolution.of_batch(source, mode),
             narrows=narrows,
         )
 

@@ -5,12 +5,13 @@ Pure: takes metadata, returns columns or raises an error. Called right before ea
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.types import IcebergType, StructType
+from pyiceberg.types import IcebergType, NestedField, StructType
 
 from ..file_tables.manifest import LakeManifest
 from ..file_tables.schema_diff import (
@@ -32,6 +33,7 @@ def check_files_fit(metadata: TableMetadata, content: LakeManifest) -> list[str]
     """Return the columns of the files that the table does not have yet: dotted names, ordered by field id.
 
     Columns that were renamed, moved, dropped or widened since are accepted: readers find them by field id.
+    So are those that the commit of the files alters.
 
     Raises:
         SchemaMismatchError: the table was altered since the files were planned, and no longer accepts them.
@@ -41,7 +43,8 @@ def check_files_fit(metadata: TableMetadata, content: LakeManifest) -> list[str]
     new = {schema.find_field(name).field_id: name for name in content.new_columns}
     new_columns = columns_of(StructType(*map(schema.find_field, content.new_columns)))
     fresh_ids = frozenset(field_id for column in new_columns for field_id in _ids_of(column))
-    planned = _Planned(new, fresh_ids, metadata.last_column_id)
+    altered = frozenset(column.field_id for name in content.altered for column in _named(schema, name))
+    planned = _Planned(new, fresh_ids, metadata.last_column_id, altered)
     differences = list(compare(written, current, widens, key=by_field_id))
     found_problems = [problem for found in differences for problem in planned.problems(found)]
     problems, remedies = [text for text, _ in found_problems], [remedy for _, remedy in found_problems]
@@ -79,9 +82,13 @@ class _Planned:
     """Ids of the new columns and their nested fields."""
     last_column_id: int
     """The highest field id that the table has ever assigned."""
+    altered_ids: Collection[int] = ()
+    """Ids of columns whose type and NOT NULL the commit changes."""
 
     def problems(self, found: Difference[IcebergType, IcebergType]) -> Iterator[tuple[str, str]]:
         """Yield each problem with its remedy; empty if there is none: a field id is assigned only once."""
+        if self._is_altered(found):
+            return
         if found.kind is DifferenceKind.NEW:
             names = {column.name.lower(): column.name for column in found.table}
             for column in found.given:
@@ -92,6 +99,13 @@ class _Planned:
         is_fresh = any(column.field_id in self.fresh_ids for column in found.given)
         is_final = found.kind is DifferenceKind.FIELD_ID or is_fresh
         yield from ((text, _NONE if is_final else UNDO) for text in problems_in([found], FILES))
+
+    def _is_altered(self, found: Difference[IcebergType, IcebergType]) -> bool:
+        if not found.given or found.given[0].field_id not in self.altered_ids:
+            return False
+        if found.kind is DifferenceKind.TYPE:
+            return widens(found.table[0].type, found.given[0].type)
+        return found.kind is DifferenceKind.NULLS
 
     def _without_field(
         self, parent: tuple[str, ...], column: SchemaColumn[IcebergType], alike: str | None
@@ -109,6 +123,13 @@ class _Planned:
             yield what, _NONE
         elif alike is not None:
             yield f"{path!r} was dropped and added again; its values would be lost", _RENAME
+
+
+def _named(schema: Schema, name: str) -> Sequence[NestedField]:
+    """The column with a dotted name; none if the files have no such column."""
+    with suppress(ValueError):
+        return [schema.find_field(name)]
+    return ()
 
 
 def _ids_of(column: SchemaColumn[IcebergType]) -> Iterator[int]:

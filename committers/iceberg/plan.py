@@ -12,15 +12,16 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortOrder
-from pyiceberg.types import IcebergType, NestedField, StructType
+from pyiceberg.types import FloatType, IcebergType, NestedField, StructType
 
 from ..contract import PartitionField, SortField
 from ..errors import ConfigurationError
+from ..file_tables.evolution import NO_EVOLUTION, Evolution, Narrowing
 from ..file_tables.manifest import LakeManifest
 from .arrow import arrow_schema
 from .catalog import io_properties
 from .file_schema_check import check_files_fit
-from .schema import fields_of, match, paths_of
+from .schema import IcebergMatch, fields_of, match, paths_of
 from .target import NO_SNAPSHOT, IcebergTableLayout, ParquetSettings
 
 
@@ -29,14 +30,14 @@ def plan_target(
     source: pa.Schema,
     branch: str,
     *,
-    evolve: bool,
     created: bool,
-    narrows: bool = False,
+    evolution: Evolution = NO_EVOLUTION,
+    narrows: Narrowing = Narrowing.NONE,
 ) -> IcebergTableLayout:
     """Return the layout for a batch with these columns.
 
     Args:
-        narrows: see `match`
+        evolution, narrows: see `match`
 
     Raises:
         SchemaMismatchError: shows both schemas.
@@ -45,13 +46,18 @@ def plan_target(
     metadata = table.metadata
     name = ".".join(table.name())
     matched = match(
-        source, table.schema(), metadata.last_column_id, evolve=evolve, table_name=name, narrows=narrows
+        source,
+        table.schema(),
+        metadata.last_column_id,
+        evolution=evolution,
+        table_name=name,
+        narrows=narrows,
+        kept_types=_floats_in_partitions(table),
     )
     head = metadata.snapshot_by_name(branch)
     return _target(
         table,
-        matched.schema,
-        new_columns=matched.new_columns,
+        matched,
         table_version=NO_SNAPSHOT if head is None else head.snapshot_id,
         location=data_location(table),
         created=created,
@@ -68,8 +74,12 @@ def target_of_files(table: Table, content: LakeManifest) -> IcebergTableLayout:
     check_files_fit(table.metadata, content)
     return _target(
         table,
-        Schema.model_validate_json(content.schema_json),
-        new_columns=content.new_columns,
+        IcebergMatch(
+            Schema.model_validate_json(content.schema_json),
+            content.new_columns,
+            content.altered,
+            content.renames,
+        ),
         table_version=content.table_version,
         location=content.location,
         created=False,
@@ -78,19 +88,18 @@ def target_of_files(table: Table, content: LakeManifest) -> IcebergTableLayout:
 
 def _target(
     table: Table,
-    schema: Schema,
+    matched: IcebergMatch,
     *,
-    new_columns: tuple[str, ...],
     table_version: int,
     location: str,
     created: bool,
 ) -> IcebergTableLayout:
     """
     Args:
-        schema: the schema of the files; columns of the table may have been renamed since, but keep their
-            field ids
+        matched: has the schema of the files; columns of the table may have been renamed since, but keep
+            their field ids
     """
-    metadata = table.metadata
+    metadata, schema = table.metadata, matched.schema
     properties = metadata.properties
     is_object_storage = properties.get("write.object-storage.enabled", "false").lower() == "true"
     is_partitioned_there = properties.get("write.object-storage.partitioned-paths", "true").lower() == "true"
@@ -99,7 +108,9 @@ def _target(
         table_version=table_version,
         schema=arrow_schema(schema),
         schema_json=schema.model_dump_json(),
-        new_columns=new_columns,
+        new_columns=matched.new_columns,
+        altered=matched.altered,
+        renames=matched.renames,
         partition_spec_id=metadata.default_spec_id,
         partitioning=partitioning(table.spec(), schema),
         sort_order=sort_order(table.sort_order(), schema),
@@ -111,6 +122,16 @@ def _target(
         io_properties=io_properties(table),
         created=created,
     )
+
+
+def _floats_in_partitions(table: Table) -> set[int]:
+    """Field ids of floating columns by which some spec partitions: as doubles, pyiceberg would read their
+    values wrong from manifests that have floats.
+    """
+    schema = table.schema()
+    sources = {part.source_id for spec in table.specs().values() for part in spec.fields}
+    known = paths_of(schema).keys()
+    return {one for one in sources & known if isinstance(schema.find_field(one).field_type, FloatType)}
 
 
 def data_location(table: Table) -> str:

@@ -10,6 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import cast
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from pyiceberg.types import (
 )
 
 from ..errors import SchemaMismatchError
+from ..file_tables.evolution import Evolution, Narrowing
 from ..file_tables.reserved_names import ReservedNames
 from ..file_tables.schema_diff import (
     NOT_ADDED,
@@ -51,6 +53,10 @@ class IcebergMatch:
     """All columns of the files: the table's, then the new ones."""
     new_columns: tuple[str, ...]
     """Dotted names of the new columns, ordered by field id; a struct implies its fields."""
+    altered: tuple[str, ...] = ()
+    """Dotted names of the columns whose type is widened, or that become nullable."""
+    renames: tuple[tuple[str, str], ...] = ()
+    """Dotted names of the columns that are renamed, and their last names in the table."""
 
 
 def match(
@@ -58,9 +64,10 @@ def match(
     table: Schema,
     last_column_id: int,
     *,
-    evolve: bool,
+    evolution: Evolution,
     table_name: str,
-    narrows: bool = False,
+    narrows: Narrowing = Narrowing.NONE,
+    kept_types: Collection[int] = (),
 ) -> IcebergMatch:
     """Match the query's columns with the table's by name, ignoring case, at every level.
 
@@ -69,34 +76,123 @@ def match(
 
     Args:
         last_column_id: the highest field id that the table has ever assigned
-        evolve: new columns are allowed
+        evolution: what may change
         narrows: integers and decimals may also have larger types; the writer checks each value
+        kept_types: field ids of columns whose type is not changed
 
     Raises:
         SchemaMismatchError: lists the columns that do not fit and shows both schemas.
     """
-    given, wanted = columns_of(iceberg_struct(source, table_name)), columns_of(table.as_struct())
-    differences = list(compare(given, wanted, _may_fit if narrows else widens))
-    taken = frozenset(name.lower() for name in index_by_name(table))
-    problems = list(_problems(differences, evolve, taken))
+    given = columns_of(iceberg_struct(source, table_name))
+    renamed, renames = _renamed(table, evolution.renames, table_name)
+    wanted = columns_of(renamed)
+    differences = list(compare(given, wanted, widens))
+    identifiers = table.identifier_field_ids
+    alterations = {
+        column.field_id: altered
+        for found in differences
+        for column in found.table[:1]
+        if (altered := _alteration(found, evolution, identifiers, kept_types)) is not None
+    }
+    taken = frozenset(name.lower() for name in index_by_name(Schema(*renamed.fields)))
+    kept = [found for found in differences if not _is_settled(found, alterations, narrows)]
+    problems = list(_problems(kept, evolution, taken))
     if problems:
         raise query_mismatch(f"Iceberg table {table_name}", problems, given, wanted)
     ids = itertools.count(last_column_id + 1)
     new = {
         found.parent: [_new_field(column, lambda: next(ids)) for column in found.given]
-        for found in differences
+        for found in kept
         if found.kind is DifferenceKind.NEW
     }
-    if not new:
+    if not (new or alterations or renames):
         return IcebergMatch(table, ())
     RESERVED.check([column.name for column in new.get((), ())], f"Iceberg table {table_name}")
-    struct = _with_new(table.as_struct(), new)
+    struct = _rebuilt(renamed, new, alterations)
     check_names(struct, table_name)
-    schema = Schema(
-        *struct.fields, schema_id=table.schema_id, identifier_field_ids=table.identifier_field_ids
-    )
+    schema = Schema(*struct.fields, schema_id=table.schema_id, identifier_field_ids=identifiers)
     new_ids = [column.field_id for columns in new.values() for column in columns]
-    return IcebergMatch(schema, tuple(_name_of(schema, field_id) for field_id in new_ids))
+    return IcebergMatch(
+        schema,
+        tuple(_name_of(schema, field_id) for field_id in new_ids),
+        tuple(_name_of(schema, field_id) for field_id in alterations),
+        tuple((_name_of(schema, field_id), name) for field_id, name in renames.items()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Alteration:
+    """What a column becomes."""
+
+    type: IcebergType | None = None
+    """None: its type stays."""
+    is_optional: bool = False
+
+
+def _alteration(
+    found: Difference[IcebergType, IcebergType],
+    evolution: Evolution,
+    identifiers: Collection[int],
+    kept_types: Collection[int],
+) -> _Alteration | None:
+    """Return how the table's column gets to hold the query's; None if it does not."""
+    if found.kind not in _ALTERED or found.is_in_key:
+        return None
+    column = found.table[0]
+    if found.kind is DifferenceKind.TYPE:
+        given = found.given[0].type
+        is_widened = column.field_id not in kept_types and widens(column.type, given)
+        if not is_widened or not evolution.may_alter(found.parent, column.name):
+            return None
+        is_optional = column.is_required and evolution.relaxes(found.parent, column.name)
+        return _Alteration(given, is_optional and column.field_id not in identifiers)
+    if column.field_id in identifiers or not evolution.relaxes(found.parent, column.name):
+        return None
+    return _Alteration(is_optional=True)
+
+
+_ALTERED = (DifferenceKind.NULLS, DifferenceKind.TYPE, DifferenceKind.REQUIRED)
+
+
+def _is_settled(
+    found: Difference[IcebergType, IcebergType],
+    alterations: Mapping[int, _Alteration],
+    narrows: Narrowing,
+) -> bool:
+    """Return True if the difference is none after the batch, or if the writer checks each value."""
+    if narrows is Narrowing.ANY and found.kind in (DifferenceKind.TYPE, DifferenceKind.NEW):
+        return True
+    altered = alterations.get(found.table[0].field_id) if found.table else None
+    if found.kind is DifferenceKind.TYPE:
+        is_checked = narrows is not Narrowing.NONE and _may_fit(found.given[0].type, found.table[0].type)
+        return is_checked or (altered is not None and altered.type is not None)
+    return found.kind in _ALTERED and altered is not None
+
+
+def _renamed(
+    table: Schema, renames: Sequence[tuple[str, str]], table_name: str
+) -> tuple[StructType, dict[int, str]]:
+    """Return the table's columns with their new names, and the names that they have now, by field id.
+
+    Raises:
+        SchemaMismatchError: there is no such column, or the new name is another one's.
+    """
+    paths = {path: field_id for field_id, path in paths_of(table).items()}
+    named: dict[int, str] = {}
+    for old, new in renames:
+        path = tuple(old.split("."))
+        before, after = paths.get(path), paths.get((*path[:-1], new))
+        if before is None and after is not None:
+            continue  # an earlier batch has renamed it
+        if before is None or after is not None:
+            what = "has both columns" if before is not None else "has neither of the columns"
+            raise SchemaMismatchError(
+                f"renameColumns={old}:{new}: the Iceberg table {table_name} {what}. Nothing was written. "
+                "Correct the option."
+            )
+        named[before] = new
+    names = {field_id: table.find_field(field_id).name for field_id in named}
+    return _rebuilt(table.as_struct(), {}, {}, named), names
 
 
 RESERVED = ReservedNames(
@@ -148,11 +244,11 @@ _EVOLVING: Mapping[DifferenceKind, str] = {
 
 
 def _problems(
-    differences: Sequence[Difference[IcebergType, IcebergType]], evolve: bool, taken: Collection[str]
+    differences: Sequence[Difference[IcebergType, IcebergType]], evolution: Evolution, taken: Collection[str]
 ) -> Iterator[str]:
     for found in differences:
         # Map keys never get new fields: that would change which keys are equal.
-        is_refused = not evolve or found.is_in_key
+        is_refused = not evolution.adds or found.is_in_key
         wording = QUERY if is_refused else _EVOLVING
         yield from problems_in([found], {**wording, **NOT_ADDED} if found.is_in_key else wording)
         if found.kind is DifferenceKind.NEW and not is_refused:
@@ -171,38 +267,47 @@ def _new_field(column: SchemaColumn[IcebergType], next_id: Callable[[], int]) ->
     return NestedField(field_id, column.name, data_type, required=False)
 
 
-def _with_new(
-    struct: StructType, new: Mapping[tuple[str, ...], Sequence[NestedField]], path: tuple[str, ...] = ()
+def _rebuilt(
+    struct: StructType,
+    new: Mapping[tuple[str, ...], Sequence[NestedField]],
+    alterations: Mapping[int, _Alteration],
+    names: Mapping[int, str] = MappingProxyType({}),
+    path: tuple[str, ...] = (),
 ) -> StructType:
-    """The struct at `path`, with the new fields appended to each struct in it."""
+    """The struct at `path` with the changes of its columns, and the new fields appended to each struct in it.
 
-    def grown(data_type: IcebergType, path: tuple[str, ...]) -> IcebergType:
+    Args:
+        new: by the path of their struct
+        alterations: by field id
+        names: new names, by field id
+    """
+
+    def inside(data_type: IcebergType, path: tuple[str, ...]) -> IcebergType:
         if isinstance(data_type, StructType):
-            return _with_new(data_type, new, path)
+            return _rebuilt(data_type, new, alterations, names, path)
         if isinstance(data_type, ListType):
-            element = grown(data_type.element_type, (*path, "element"))
-            return ListType(data_type.element_id, element, data_type.element_required)
+            element = changed(data_type.element_field, path)
+            return ListType(data_type.element_id, element.field_type, element.required)
         if isinstance(data_type, MapType):
-            value = grown(data_type.value_type, (*path, "value"))
-            return MapType(
-                data_type.key_id, data_type.key_type, data_type.value_id, value, data_type.value_required
-            )
+            value = changed(data_type.value_field, path)
+            key = inside(data_type.key_type, (*path, "key"))
+            return MapType(data_type.key_id, key, data_type.value_id, value.field_type, value.required)
         return data_type
 
-    fields = [_with_type(column, grown(column.field_type, (*path, column.name))) for column in struct.fields]
+    def changed(column: NestedField, path: tuple[str, ...]) -> NestedField:
+        altered = alterations.get(column.field_id, _Alteration())
+        return NestedField(
+            column.field_id,
+            names.get(column.field_id, column.name),
+            altered.type or inside(column.field_type, (*path, column.name)),
+            required=column.required and not altered.is_optional,
+            doc=column.doc,
+            initial_default=column.initial_default,
+            write_default=column.write_default,
+        )
+
+    fields = [changed(column, path) for column in struct.fields]
     return StructType(*fields, *new.get(path, ()))
-
-
-def _with_type(column: NestedField, data_type: IcebergType) -> NestedField:
-    return NestedField(
-        column.field_id,
-        column.name,
-        data_type,
-        required=column.required,
-        doc=column.doc,
-        initial_default=column.initial_default,
-        write_default=column.write_default,
-    )
 
 
 def widens(given: IcebergType, wanted: IcebergType) -> bool:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
@@ -30,7 +29,7 @@ from pyiceberg.table.update import (
 )
 
 from ..contract import Manifest
-from ..errors import PenstockError, SchemaMismatchError
+from ..errors import PenstockError
 from ..file_tables.manifest import LakeManifest
 from ..file_tables.merged_batches import history_properties
 from ..protocol.failed_commit import FailedCommit
@@ -41,7 +40,7 @@ from .file_deletion import delete_files, delete_old_metadata
 from .library.changed_files import MergingChangeFiles
 from .library.snapshots import Producer, UncopiedTransaction, delete_merged, delete_uncommitted, replace_all
 from .live_files import LiveFiles, live_files
-from .schema import column_path
+from .schema_update import change_schema
 from .table import (
     CommittedBatch,
     forgettable_tokens,
@@ -122,8 +121,7 @@ def prepare_attempt(
     metadata = table.metadata
     _choose_merging(table)
     transaction = UncopiedTransaction(table)
-    if missing_columns:
-        _add_columns(transaction, content, missing_columns)
+    change_schema(transaction, content, missing_columns)
     # The summary of the snapshot is for display and for `earlier_digest`.
     summary = history_properties(manifest)
     if changes is None:
@@ -188,22 +186,6 @@ def _choose_merging(table: Table) -> None:
         return
     properties = {**table.metadata.properties, TableProperties.MANIFEST_MERGE_ENABLED: merge}
     table.metadata = table.metadata.model_copy(update={"properties": properties})
-
-
-def _add_columns(transaction: Transaction, content: LakeManifest, missing_columns: list[str]) -> None:
-    """Add the columns in the batch's own commit, with the field ids in the files."""
-    planned = Schema.model_validate_json(content.schema_json)
-    with transaction.update_schema() as update:
-        for name in missing_columns:
-            column = planned.find_field(name)
-            update.add_column(column_path(planned, name), column.field_type, doc=column.doc, required=False)
-    schema = transaction.table_metadata.schema()
-    for name in missing_columns:
-        if schema.find_field(name) != planned.find_field(name):
-            raise SchemaMismatchError(
-                f"The column {name!r} would get a field id other than the one in the files. The batch was "
-                "not committed. Start the query again, which writes the batch again."
-            )
 
 
 def _producer(

@@ -76,6 +76,10 @@ class IcebergTableLayout:
     """For file I/O only; may contain secrets."""
     created: bool = False
     """True if planning created the table."""
+    altered: tuple[str, ...] = ()
+    """Columns whose type and NOT NULL the commit changes to those of `schema`."""
+    renames: tuple[tuple[str, str], ...] = ()
+    """Columns that the commit renames, and their last names in the table."""
 
     def content(self, files: Sequence[DataFile], mode: Mode) -> LakeManifest:
         """Build the manifest content for these files."""
@@ -86,6 +90,8 @@ class IcebergTableLayout:
             table_version=self.table_version,
             schema_json=self.schema_json,
             new_columns=self.new_columns,
+            altered=self.altered,
+            renames=self.renames,
             partition_by=tuple([partition.name for partition in self.partitioning]),
             files=tuple(files),
             location=self.data_location,

@@ -39,8 +39,9 @@ from ..protocol.token_check import is_committed
 from ..target import CheckToken
 from ..texts.safe_text import get_logger
 from . import fence, refused_rows, tombstones
-from .address import PostgresAddress, quoted
+from .address import PostgresAddress
 from .changes import RowChanger
+from .columns import statements
 from .connection import (
     COMMIT_TIMEOUT_S,
     Connection,
@@ -55,7 +56,7 @@ from .content import PostgresContent, decode
 from .fence import FenceRow
 from .moving import RowAppender
 from .staging import StagingTables, drop, missing_tables
-from .table import PostgresTableState, check_same_table, check_supported, columns_to_add, load_if_there
+from .table import PostgresTableState, check_same_table, check_supported, load_if_there
 from .unique_keys import check_unique
 
 logger = get_logger(__name__)
@@ -221,8 +222,9 @@ class PostgresCommitter:
         check_token(row.token)
         table = self._locked_table(cursor, content)
         self._check_staged(cursor, manifest, content)
-        for name, kind in columns_to_add(content.columns, content.new_columns, table, address):
-            cursor.execute(f"ALTER TABLE {address.sql} ADD COLUMN {quoted(name)} {kind}")
+        new, changes = content.new_columns, content.changes
+        for statement in statements(content.columns, new, changes, table.columns, address):
+            cursor.execute(statement)
         # DELETE instead of TRUNCATE, which would block readers and show them an empty table
         if content.mode == "overwrite":
             cursor.execute(f"DELETE FROM {address.sql}")

@@ -10,6 +10,7 @@ from typing import Any
 from ..contract import Batch, Changes, Manifest, Mode
 from ..errors import ConfigurationError, ManifestCorruptError
 from .address import PostgresAddress
+from .columns import NO_CHANGES, ColumnChanges
 from .staging import StagingName, StagingTable, StagingTables, query_hash
 from .types import is_staged_as
 
@@ -47,6 +48,9 @@ class PostgresContent:
     table does not get it, and whether a row deletes.
     """
 
+    changes: ColumnChanges = NO_CHANGES
+    """What the commit does to other columns of the table."""
+
     @property
     def staged_columns(self) -> tuple[tuple[str, str], ...]:
         """Name and SQL type of each column of the staging tables."""
@@ -74,6 +78,9 @@ def build_manifest(batch: Batch, content: PostgresContent) -> Manifest:
 
 def _fields(content: PostgresContent) -> Mapping[str, Any]:
     fields = asdict(content)
+    altered = fields.pop("changes")
+    if content.changes:
+        fields["altered"] = altered
     if isinstance(content.mode, Changes):
         return {**fields, "mode": _CHANGES, "changes": fields["mode"]}
     del fields["extra"]
@@ -101,7 +108,8 @@ def decode(manifest: Manifest) -> PostgresContent:
         own = set(map(_own_name, manifest.batches))
         if not all(StagingName.parse(table.name) in own for table in (*staged, *needless)):
             raise ValueError("it lists a table that is not a staging table of the batch")
-        if not all(is_staged_as(kind) for _, kind in (*columns, *extra)):
+        altered = _column_changes(fields.get("altered", {}))
+        if not all(is_staged_as(kind) for _, kind in (*columns, *extra, *altered.types)):
             raise ValueError("it contains an invalid type")
         return PostgresContent(
             mode=mode,
@@ -113,6 +121,7 @@ def decode(manifest: Manifest) -> PostgresContent:
             needless=needless,
             schema=_text(fields.get("schema", "")),
             extra=extra,
+            changes=altered,
         )
     except (ConfigurationError, ValueError, KeyError, TypeError, RecursionError) as error:
         batch = manifest.batch
@@ -152,6 +161,13 @@ def _mode(fields: Mapping[str, Any], staged: Set[str]) -> Mode:
 
 def _columns(given: Any) -> tuple[tuple[str, str], ...]:
     return tuple((_text(name), _text(kind)) for name, kind in given)
+
+
+def _column_changes(given: Any) -> ColumnChanges:
+    if not given:
+        return NO_CHANGES
+    relaxed = tuple(map(_text, given["relaxed"]))
+    return ColumnChanges(_columns(given["types"]), relaxed, _columns(given["renames"]))
 
 
 def _staging_tables(fields: Mapping[str, Any], name: str) -> StagingTables:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ..contract import Changes, Manifest
+from .columns import ColumnChanges
 from .content import PostgresContent, build_manifest, decode
 
 TABLES_MAX = 500
@@ -52,10 +53,21 @@ def merge(manifests: Sequence[Manifest]) -> Manifest:
         contents[-1],
         mode="overwrite" if overwrites else contents[-1].mode,
         new_columns=tuple(dict.fromkeys(name for content in contents for name in content.new_columns)),
+        changes=_changes(contents),
         staged=tuple(table for content in contents[first_kept:] for table in content.staged),
         needless=tuple(table for content in contents[:first_kept] for table in content.staged),
     )
     return build_manifest(manifests[-1].batch, whole).merging(manifests)
+
+
+def _changes(contents: Sequence[PostgresContent]) -> ColumnChanges:
+    """Batches that were planned before the first one is committed all list its changes."""
+    every = [content.changes for content in contents]
+    return ColumnChanges(
+        tuple(dict.fromkeys(one for changes in every for one in changes.types)),
+        tuple(dict.fromkeys(one for changes in every for one in changes.relaxed)),
+        tuple(dict.fromkeys(one for changes in every for one in changes.renames)),
+    )
 
 
 def _shape(content: PostgresContent) -> tuple[object, ...]:

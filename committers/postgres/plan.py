@@ -9,10 +9,11 @@ import pyarrow as pa
 
 from ..contract import Changes, Mode
 from ..errors import AccessRefusedError, ConfigurationError, SchemaMismatchError
+from ..file_tables.evolution import NO_EVOLUTION, Evolution, Narrowing
 from . import fence
 from .address import PostgresAddress, quoted
+from .columns import ColumnChanges, PostgresColumn
 from .table import (
-    PostgresColumn,
     PostgresMatch,
     PostgresTableState,
     check_names,
@@ -36,9 +37,13 @@ _CREATE_LOCK_KEY = 0x70656E73746F7067  # "penstopg" in ASCII
 @dataclass(frozen=True, slots=True)
 class PostgresTableLayout:
     table_id: str
+    rows: pa.Schema
+    """The columns of the query that the table has, or gets."""
     columns: tuple[PostgresColumn, ...]
-    """The table's column for each column of the query, including new ones."""
+    """The table's column for each of them, after the changes."""
     new_columns: tuple[str, ...]
+    changes: ColumnChanges
+    """Of other columns."""
     created: bool
     encoding: str
     """Of the database."""
@@ -49,19 +54,19 @@ class PlanOptions:
     """What the query asks for."""
 
     create: bool = True
-    evolve: bool = False
+    evolution: Evolution = NO_EVOLUTION
     mode: Mode = "append"
     """Column names have the case of the query's columns."""
     staging_schema: str = ""
-    narrows: bool = False
+    narrows: Narrowing = Narrowing.NONE
     """See `match`."""
 
 
 def plan(
     cursor: Cursor, address: PostgresAddress, rows: pa.Schema, options: PlanOptions
 ) -> PostgresTableLayout:
-    """Plan a batch. Create the table if it does not exist, and the fence table. New columns are added by the
-    commit.
+    """Plan a batch. Create the table if it does not exist, and the fence table. Columns are added and changed
+    by the commit.
 
     Raises:
         ConfigurationError: the table does not exist and may not be created.
@@ -81,10 +86,16 @@ def plan(
     if table is None or not fence.is_there(cursor, address):
         table = _create(cursor, address, rows, options)
     check_supported(table, address, options.mode)
-    fit = match(rows, table, address, evolve=options.evolve, narrows=options.narrows)
+    fit = match(
+        rows,
+        table,
+        address,
+        evolution=options.evolution.of_batch(rows, options.mode),
+        narrows=options.narrows,
+    )
     tombstones = None
     if isinstance(options.mode, Changes):
-        changes = _in_table(options.mode, rows, fit)
+        changes = _in_table(options.mode, fit)
         check_unique(cursor, table, address, changes.keys)
         if changes.late_rows == "ignore":
             types = {column.name: column.sql_type for column in fit.columns}
@@ -92,13 +103,19 @@ def plan(
             tombstones.create(cursor)
     _check_rights(cursor, address, table, fit, options, tombstones)
     return PostgresTableLayout(
-        table.oid, fit.columns, tuple(column.name for column in fit.new), created, encoding
+        table.oid,
+        fit.rows,
+        fit.columns,
+        tuple(column.name for column in fit.new),
+        fit.changes,
+        created,
+        encoding,
     )
 
 
-def _in_table(changes: Changes, rows: pa.Schema, fit: PostgresMatch) -> Changes:
+def _in_table(changes: Changes, fit: PostgresMatch) -> Changes:
     """Return the changes with the names of the table's columns, where it has them."""
-    names = dict(zip(rows.names, (column.name for column in fit.columns), strict=True))
+    names = dict(zip(fit.rows.names, (column.name for column in fit.columns), strict=True))
     keys = tuple([names[name] for name in changes.keys])
     return replace(changes, keys=keys, order_by=tuple([names.get(name, name) for name in changes.order_by]))
 
@@ -170,7 +187,7 @@ def _check_rights(
                 remembers or tombstones is None,
                 f"SELECT, INSERT, UPDATE and DELETE on {names['tombstones']}, for deleted keys",
             ),
-            (owns or not fit.new, f"ownership of {address.sql}, to add columns"),
+            (owns or not (fit.new or fit.changes), f"ownership of {address.sql}, to add or change columns"),
             (fences, f"SELECT, INSERT and UPDATE on {address.fence_sql}"),
             (stages, f"CREATE on schema {names['staging']}, for staging tables"),
         )

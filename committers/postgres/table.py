@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ..contract import Changes, Mode
-from ..errors import SchemaMismatchError, TableNotSupportedError
+from ..errors import TableNotSupportedError
 from ..file_tables import schema_diff
+from ..file_tables.evolution import Evolution, Narrowing
 from ..file_tables.schema_diff import (
     QUERY,
+    Difference,
     DifferenceKind,
-    by_name,
     compare,
     problems_in,
     query_mismatch,
@@ -23,26 +24,11 @@ from ..file_tables.schema_diff import (
 )
 from ..file_tables.table_changes import check_same_id, dropped
 from .address import IDENTIFIER_BYTES_MAX, PostgresAddress, quoted
-from .types import can_encode, holds, may_hold, sql_type, takes
+from .columns import UNFILLED, ColumnChanges, PostgresColumn, needed_renames, renamed
+from .types import can_encode, holds, is_staged_as, may_hold, sql_type, widened
 
 if TYPE_CHECKING:
     from .connection import Cursor
-
-
-@dataclass(frozen=True, slots=True)
-class PostgresColumn:
-    name: str
-    sql_type: str
-    """As formatted by `format_type`."""
-    is_required: bool = False
-    """NOT NULL."""
-    is_filled: bool = False
-    """Postgres fills the column if no value is given: a default, an identity or an expression."""
-    is_computed: bool = False
-    """Postgres accepts no value: GENERATED ALWAYS."""
-
-    def __str__(self) -> str:
-        return self.sql_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +74,8 @@ WHERE n.nspname = %s AND c.relname = %s
 """
 _COLUMNS = """
 SELECT attname, format_type(atttypid, atttypmod), attnotnull,
-    atthasdef OR attidentity <> '', attgenerated <> '' OR attidentity = 'a'
+    atthasdef OR attidentity <> '', attgenerated <> '' OR attidentity = 'a',
+    EXISTS (SELECT FROM pg_index WHERE indrelid = attrelid AND indisprimary AND attnum = ANY (indkey))
 FROM pg_attribute WHERE attrelid = %s::oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
 
@@ -201,22 +188,20 @@ def new_columns_of(rows: pa.Schema, address: PostgresAddress) -> tuple[PostgresC
 class PostgresMatch:
     """How the columns of a query match those of a table."""
 
+    rows: pa.Schema
+    """The columns of the query that the table has, or gets."""
     columns: tuple[PostgresColumn, ...]
-    """The table's column for each column of the query, including new ones."""
+    """The table's column for each of them, after the changes."""
     new: tuple[PostgresColumn, ...]
+    changes: ColumnChanges
 
 
-_UNFILLED = "{columns} is NOT NULL in the table, has no default, and is missing in the query"
 _QUERY: Mapping[DifferenceKind, str] = {
     **QUERY,
-    DifferenceKind.REQUIRED: _UNFILLED,
+    DifferenceKind.REQUIRED: UNFILLED,
     DifferenceKind.TYPE: "{columns} is {table} in the table, which cannot store {given} without loss",
     DifferenceKind.MERGED: "{names} both match {columns} in the table: leave one out",
     DifferenceKind.AMBIGUOUS: "{names} matches each of {columns} in the table: use the exact name",
-}
-_STAGED: Mapping[DifferenceKind, str] = {
-    DifferenceKind.REQUIRED: _UNFILLED,
-    DifferenceKind.TYPE: "{columns} is now {table}; the rows were staged as {given}",
 }
 
 
@@ -225,27 +210,38 @@ def match(
     table: PostgresTableState,
     address: PostgresAddress,
     *,
-    evolve: bool,
-    narrows: bool = False,
+    evolution: Evolution,
+    narrows: Narrowing = Narrowing.NONE,
 ) -> PostgresMatch:
     """Match columns by the exact name, otherwise ignoring case, as Spark does.
 
     Args:
-        narrows: columns of the table may also be smaller; the writer checks each value
+        evolution: what may change
+        narrows: which columns of the table may also be smaller; the writer checks each value
 
     Raises:
         SchemaMismatchError: lists the columns that do not fit and shows both schemas.
     """
-    given, wanted = _given(rows), _wanted(table)
-    fits = may_hold if narrows else holds
-    differences = list(compare(given, wanted, lambda kind, column: fits(column.sql_type, kind)))
-    allowed = (
-        {DifferenceKind.CASE, DifferenceKind.NEW} if evolve else {DifferenceKind.CASE}
-    )  # columns may differ only in case
-    problems = list(problems_in((found for found in differences if found.kind not in allowed), _QUERY))
+    renames = needed_renames(table.columns, evolution.renames, address)
+    present = renamed(table.columns, renames)
+    given, wanted = _given(rows), _wanted(present)
+    differences = list(compare(given, wanted, lambda kind, column: holds(column.sql_type, kind)))
+    changes = _changes(differences, evolution, renames)
+    left_out = (
+        set()
+        if evolution.adds or narrows is not Narrowing.ANY
+        else {
+            column.name for found in differences if found.kind is DifferenceKind.NEW for column in found.given
+        }
+    )
+    problems = list(
+        problems_in(
+            (found for found in differences if not _is_settled(found, evolution, changes, narrows)), _QUERY
+        )
+    )
     problems += [f"{name!r} occurs twice" for name, count in Counter(rows.names).items() if count > 1]
-    key = without_case(rows.names, (column.name for column in table.columns))
-    by_key = {key(column.name): column for column in table.columns}
+    key = without_case(rows.names, (column.name for column in present))
+    by_key = {key(column.name): column for column in changes.applied_to(present)}
     problems += [
         f"{by_key[key(name)].name!r} is GENERATED ALWAYS in the table: leave it out of the query"
         for name in rows.names
@@ -253,57 +249,60 @@ def match(
     ]
     if problems:
         raise query_mismatch(f"Postgres table {address.uri}", problems, given, wanted)
-    extra = {
-        column.name for found in differences if found.kind is DifferenceKind.NEW for column in found.given
-    }
-    new = new_columns_of(pa.schema([field for field in rows if field.name in extra]), address)
+    kept = pa.schema([field for field in rows if field.name not in left_out])
+    new = new_columns_of(pa.schema([field for field in kept if key(field.name) not in by_key]), address)
     added = {column.name: column for column in new}
-    return PostgresMatch(tuple(added.get(name) or by_key[key(name)] for name in rows.names), new)
+    columns = tuple(added.get(name) or by_key[key(name)] for name in kept.names)
+    return PostgresMatch(kept, columns, new, changes)
+
+
+def _changes(
+    differences: Sequence[Difference[pa.DataType, PostgresColumn]],
+    evolution: Evolution,
+    renames: Sequence[tuple[str, str]],
+) -> ColumnChanges:
+    types, relaxed = [], []
+    for found in differences:
+        column = found.table[0].type if found.table else None
+        if column is None or not evolution.may_alter((), column.name):
+            continue
+        if found.kind is DifferenceKind.TYPE:
+            kind = widened(column.sql_type, found.given[0].type)
+            if kind is not None and not column.is_computed:
+                types.append((column.name, kind))
+        if found.kind in (DifferenceKind.NULLS, DifferenceKind.REQUIRED) and not column.is_key:
+            relaxed += [column.name] if evolution.relaxes((), column.name) else []
+    return ColumnChanges(tuple(types), tuple(relaxed), tuple(renames))
+
+
+def _is_settled(
+    found: Difference[pa.DataType, PostgresColumn],
+    evolution: Evolution,
+    changes: ColumnChanges,
+    narrows: Narrowing,
+) -> bool:
+    """Return True if the difference is none after the batch, or if the writer checks each value."""
+    if found.kind is DifferenceKind.CASE:  # columns may differ only in case
+        return True
+    if found.kind is DifferenceKind.NEW:
+        return evolution.adds or narrows is Narrowing.ANY
+    column = found.table[0].type if found.table else None
+    if column is not None and found.kind is DifferenceKind.TYPE:
+        is_checked = narrows is not Narrowing.NONE and may_hold(column.sql_type, found.given[0].type)
+        is_checked |= narrows is Narrowing.ANY and is_staged_as(column.sql_type)
+        return is_checked or column.name in dict(changes.types)
+    return column is not None and found.kind is DifferenceKind.REQUIRED and column.name in changes.relaxed
 
 
 def _given(rows: pa.Schema) -> list[schema_diff.SchemaColumn[pa.DataType]]:
     return [schema_diff.SchemaColumn(field.name, field.type) for field in rows]
 
 
-def _wanted(table: PostgresTableState) -> list[schema_diff.SchemaColumn[PostgresColumn]]:
+def _wanted(columns: Sequence[PostgresColumn]) -> list[schema_diff.SchemaColumn[PostgresColumn]]:
     return [
         schema_diff.SchemaColumn(column.name, column, column.is_required and not column.is_filled)
-        for column in table.columns
+        for column in columns
     ]
-
-
-def columns_to_add(
-    staged: Sequence[tuple[str, str]], new: Sequence[str], table: PostgresTableState, address: PostgresAddress
-) -> list[tuple[str, str]]:
-    """Columns of the staging tables that the table does not have yet.
-
-    A column of the table may have been widened since the rows were staged, for example from integer to
-    bigint.
-
-    Raises:
-        SchemaMismatchError: the table was altered since the batch was planned, and no longer accepts its
-            rows.
-    """
-    given = [schema_diff.SchemaColumn(name, kind) for name, kind in staged]
-    differences = list(compare(given, _wanted(table), _takes_staged, key=by_name))
-    added = [column for found in differences if found.kind is DifferenceKind.NEW for column in found.given]
-    problems = [f"{column.name!r} is no longer in the table" for column in added if column.name not in new]
-    problems += problems_in(differences, _STAGED)
-    if problems:
-        lines = "\n".join(f"  - {problem}" for problem in problems)
-        raise SchemaMismatchError(
-            f"The Postgres table {address.uri} was altered since the rows were staged, and no longer "
-            "accepts them:\n"
-            f"{lines}\n"
-            "The batch was not committed. Undo the change, or add columns that accept the rows. Coupled "
-            "query: start it again, which writes the batch for the new columns. Decoupled: run penstock "
-            "retry."
-        )
-    return [(column.name, column.type) for column in added]
-
-
-def _takes_staged(kind: str, column: PostgresColumn) -> bool:
-    return takes(column.sql_type, kind) and not column.is_computed
 
 
 def quoted_in_spark(name: str) -> str:

@@ -80,6 +80,37 @@ def may_hold(column: str, data_type: pa.DataType) -> bool:
     return is_decimal or (pa.types.is_signed_integer(data_type) and column in _DIGITS)
 
 
+_WIDENED_TO = {
+    "smallint": ("integer", "bigint"),
+    "integer": ("bigint",),
+    "real": ("double precision",),
+}
+
+
+def widened(column: str, data_type: pa.DataType) -> str | None:
+    """The SQL type that a column gets so that it `holds` the Arrow type, without loss of what it has; None if
+    there is none.
+    """
+    own = sql_type(data_type)
+    if own is None:
+        return None
+    if own in _WIDENED_TO.get(column, ()) or (own == "text" and length_max(column) is not None):
+        return own
+    if own.startswith("numeric(") and column.startswith("numeric("):
+        return own if _has_same_scale(own, column) and takes(own, column) else None
+    return None
+
+
+def _has_same_scale(one: str, other: str) -> bool:
+    first, second = _numeric(one), _numeric(other)
+    return first is not None and second is not None and first[1] == second[1]
+
+
+def can_widen(column: str, staged: str) -> bool:
+    """True if `widened` can have chosen the second type for a column of the first one."""
+    return widened(column, arrow_type(staged)) == staged
+
+
 def is_text(data_type: pa.DataType) -> bool:
     return sql_type(data_type) == "text"
 
@@ -138,8 +169,10 @@ def text_type(column: str, data_type: pa.DataType) -> pa.DataType:
     if not holds(column, data_type):  # see `may_hold`
         if column in _DIGITS:
             return {"smallint": pa.int16(), "integer": pa.int32(), "bigint": pa.int64()}[column]
-        if (size := _numeric(column)) is not None:
+        if (size := _numeric(column)) is not None and pa.types.is_decimal(data_type):
             return pa.decimal128(*size)
+        if not may_hold(column, data_type):  # the writer checks each value
+            return arrow_type(column)
     if column.endswith("[]"):
         return pa.list_(text_type(column[:-2], data_type.value_type))
     return data_type

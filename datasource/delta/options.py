@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
+from ...committers.file_tables.evolution import SchemaEvolution
 from ...writers.local_path import local_path
 from ..options.changes import FileChangeOptions, problems_of_changes
-from ..options.declaring import declared, options_of, passed_on, prefixes_of
+from ..options.declaring import declared, option, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions, partition_columns, problems_of_sorting
-from ..options.parsing import text
+from ..options.parsing import flag, text
 from ..options.places import problems_of_plain_http
 from ..options.stream import normalized_location, parse_as
 
@@ -40,6 +41,11 @@ def parse_path(path: str) -> str:
 class DeltaOptions(FileChangeOptions, FileTableOptions):
     """Options of `penstock.delta`."""
 
+    schema_evolutions: ClassVar[frozenset[SchemaEvolution]] = frozenset(SchemaEvolution)
+    not_renamed: ClassVar[str] = (
+        "it needs column mapping, whose physical names Penstock does not write into files. Add a column with "
+        "the new name, or write another table"
+    )
     path: str = field(
         metadata=declared(
             "path",
@@ -48,6 +54,14 @@ class DeltaOptions(FileChangeOptions, FileTableOptions):
         )
     )
     partition_by: tuple[str, ...] | None = partition_columns()
+    widens_types: bool = option(
+        "typeWidening",
+        flag,
+        "With `schemaEvolution=evolve`: types of columns are widened also in a table without the table "
+        "feature `typeWidening`, which it gets then. Delta for Spark 4 and DuckDB read such a table, the "
+        "Delta library and Polars do not.",
+        default="false",
+    )
     storage_options: Mapping[str, str] = passed_on(
         "storage.",
         str.upper,
@@ -66,7 +80,10 @@ class DeltaOptions(FileChangeOptions, FileTableOptions):
 
 
 def _problems(values: Mapping[str, Any]) -> list[str]:
+    evolves = values.get("schema_evolution") is SchemaEvolution.EVOLVE
+    is_alone = values.get("widens_types", False) and not evolves
     return [
+        *(["typeWidening: only a query with schemaEvolution=evolve has it."] if is_alone else []),
         *problems_of_sorting(values),
         *problems_of_changes(values),
         *problems_of_plain_http(values, ("path",)),

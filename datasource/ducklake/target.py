@@ -41,7 +41,11 @@ class DuckLakeTarget(CompactableFileTable, DuckLakeCommitter):
             check_partition_columns(rows, partition_by)
             check_partition_names(partition_by)
         wanted = PlanOptions(
-            options.data_path or "", options.create_table, options.add_columns, partition_by, options.narrows
+            options.data_path or "",
+            options.create_table,
+            options.evolution.adds,
+            partition_by,
+            options.narrows,
         )
         planned = plan(self._server, rows, mode, wanted)
         check_partition_columns(planned.schema, planned.content.partition_by)

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from ...committers.errors import ConfigurationError, SchemaMismatchError
+from ...committers.file_tables.evolution import Narrowing
 from ...committers.files.catalog import normalized, opened
 from ...committers.files.catalog_table import CatalogTable
 from ...committers.files.partitions import TableName
@@ -50,7 +51,7 @@ def check_table(
     partition_by: Sequence[str],
     file_format: str,
     *,
-    narrows: bool,
+    narrows: Narrowing,
 ) -> pa.Schema:
     """Return the columns of the files to write.
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from ...committers.cleaning.regular_files import open_input
 from ...committers.error_causes import retryable
 from ...committers.errors import ConfigurationError, TableNotSupportedError
+from ...committers.file_tables.evolution import Narrowing
 from ...committers.files.committer import place_of
 from ...writers.delta.filesystem import open_filesystem
 from ...writers.delta.partitions import directory
@@ -38,7 +39,7 @@ def compare_with_files(
     file_format: str,
     *,
     add_columns: bool,
-    narrows: bool,
+    narrows: Narrowing,
 ) -> tuple[pa.Schema, list[str]]:
     """Compare the rows with one file of the folder: its format, its partitions, its columns.
 

@@ -141,7 +141,7 @@ class FilesTarget(FilesCommitter):
             rows,
             partition_by,
             file_format,
-            add_columns=self.options.add_columns,
+            add_columns=self.options.evolution.adds,
             narrows=self.options.narrows,
         )
         problems += different

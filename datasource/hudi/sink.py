@@ -91,7 +91,7 @@ class HudiTarget(HudiTableCommitter, CompactableFileTable):
         options = self._query
         wanted = Wanted(
             may_create=options.create_table,
-            evolve=options.add_columns,
+            evolve=options.evolution.adds,
             narrows=options.narrows,
             name=options.name_when_new,
             partition_by=options.partition_by,

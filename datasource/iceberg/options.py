@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from ...committers.contract import PartitionField, SortField
+from ...committers.file_tables.evolution import SchemaEvolution
 from ...committers.iceberg.address import parse_table_name
 from ...committers.iceberg.terms import parse_partition_spec, parse_sort_order
 from ..options.changes import FileChangeOptions, problems_of_changes
@@ -27,6 +28,7 @@ def table_name(name: str) -> str:
 class IcebergOptions(FileChangeOptions, FileTableOptions):
     """Options of `penstock.iceberg`."""
 
+    schema_evolutions: ClassVar[frozenset[SchemaEvolution]] = frozenset(SchemaEvolution)
     table: str = field(
         metadata=declared("table", table_name, "Name of the table in the catalog: `namespace.name`.")
     )

@@ -178,7 +178,7 @@ class IcebergTarget(CompactableFileTable, IcebergTableCommitter):
         layout = self.plan(
             rows,
             self._new,
-            evolve=options.add_columns,
+            evolution=options.evolution,
             narrows=options.narrows,
             mode=mode,
             batch_id=batch_id,

@@ -99,7 +99,7 @@ class LanceTarget(FileTableTarget, LanceTableCommitter):
         rows = rows if changes is None else changes.columns
         wanted = PlanOptions(
             create=options.create_table,
-            evolve=options.add_columns,
+            evolve=options.evolution.adds,
             vectors=options.vectors,
             file_version=options.file_version,
             stable_row_ids=options.stable_row_ids,

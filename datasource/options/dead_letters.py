@@ -63,11 +63,6 @@ class DeadLetterOptions:
         """True if a dead-letter destination is configured."""
         return self.dead_letter is not None or bool(self.dead_letter_options)
 
-    @property
-    def narrows(self) -> bool:
-        """See `WriteConfig`."""
-        return self.bad_rows is not BadRows.FAIL
-
 
 def letter_options(options: DeadLetterOptions) -> tuple[str, dict[str, str]]:
     """Return the data source of the dead-letter destination, and its options."""

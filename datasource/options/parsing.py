@@ -178,6 +178,23 @@ def columns(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+def renames(text: str) -> tuple[tuple[str, str], ...]:
+    """Parse `old:new, struct.old:new`."""
+    pairs = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        old, colon, new = (one.strip() for one in part.partition(":"))
+        if not (colon and old and new) or ":" in new:
+            raise ValueError("must be pairs of names such as old:new, struct.old:new")
+        if "." in new:
+            raise ValueError(f"must have a new name without dots, not {new!r}: a column stays in its struct")
+        pairs.append((old, new))
+    if not pairs:
+        raise ValueError("must name at least one column")
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("names a column twice")
+    return tuple(pairs)
+
+
 def properties(text: str) -> dict[str, str]:
     """Parse a JSON object, because table properties must keep their case and Spark lowers option names."""
     parsed = _json(text)

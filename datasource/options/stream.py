@@ -6,14 +6,16 @@ import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+from ...committers.dead_letters import BadRows
+from ...committers.file_tables.evolution import Evolution, Narrowing, SchemaEvolution
 from ...committers.origins import origin
 from ...committers.texts.safe_text import has_credentials
 from ...writers.local_path import local_path
 from .dead_letters import DeadLetterOptions, problems_of_dead_letters
 from .declaring import declared, option, optional, options_of, prefixes_of
-from .parsing import Prefix, check, count, duration_s, flag, one_of, parse_options, storable, text
+from .parsing import Prefix, check, count, duration_s, flag, one_of, parse_options, renames, storable, text
 from .places import problems_of_folders, problems_of_plain_http
 
 
@@ -79,12 +81,28 @@ class StreamOptions(DeadLetterOptions):
         default="refuse",
     )
     create_table: bool = option("createTable", flag, "Create the table if it does not exist.", default="true")
-    add_columns: bool = option(
+    schema_evolution: SchemaEvolution = option(  # noqa: RUF009  it returns a field
         "schemaEvolution",
-        one_of({"none": False, "addColumns": True}),
-        "`addColumns` adds new columns to the table, as nullable columns. New fields inside of a struct are "
-        "added by `penstock.iceberg` only; the others refuse them by name.",
-        default="none",
+        one_of(
+            {
+                **{choice.value: choice for choice in SchemaEvolution},
+                "none": SchemaEvolution.FAIL,
+            }
+        ),
+        "What to do with columns that do not fit the table. `fail` (or `none`) ends the query. `addColumns` "
+        "adds new columns, as nullable columns. `evolve` also widens types, drops NOT NULL and renames "
+        "columns. `quarantine`, with `badRows=deadLetter`, keeps the rows that do not fit as dead letters. "
+        "See [Schemas that change](schemas.md) for what each destination can do.",
+        default="fail",
+    )
+    renames: tuple[tuple[str, str], ...] = field(
+        default=(),
+        metadata=declared(
+            "renameColumns",
+            renames,
+            "With `schemaEvolution=evolve`: columns of the table that get another name with the next batch, "
+            "as `old:new, struct.old:new`. A column that has its new name already is left alone.",
+        ),
     )
     commit_attempts_max: int = option(
         "maxCommitAttempts",
@@ -113,6 +131,27 @@ class StreamOptions(DeadLetterOptions):
     )
     given: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     """The given texts by documented option name, without possible secrets."""
+
+    schema_evolutions: ClassVar[frozenset[SchemaEvolution]] = frozenset(
+        {SchemaEvolution.FAIL, SchemaEvolution.ADD_COLUMNS}
+    )
+    """Those that the destination can do."""
+    not_renamed: ClassVar[str] = ""
+    """Why the destination does not rename columns, if it can do the rest of `evolve`."""
+
+    @property
+    def evolution(self) -> Evolution:
+        """What a batch may change in the schema of the table."""
+        evolves = self.schema_evolution is SchemaEvolution.EVOLVE
+        adds = evolves or self.schema_evolution is SchemaEvolution.ADD_COLUMNS
+        return Evolution(adds, evolves, self.renames)
+
+    @property
+    def narrows(self) -> Narrowing:
+        """See `WriteConfig`."""
+        if self.schema_evolution is SchemaEvolution.QUARANTINE:
+            return Narrowing.ANY
+        return Narrowing.NONE if self.bad_rows is BadRows.FAIL else Narrowing.NUMBERS
 
 
 OptionsT = TypeVar("OptionsT", bound=StreamOptions)
@@ -157,6 +196,7 @@ def parse_as(
     refused_values = {option.name for option in options if option.field not in values}
     accepted = {name: value for name, value in stored.items() if name not in refused_values}
     problems += problems_of(values, accepted, prefixes)
+    problems += _problems_of_evolution(cls, name, values)
     problems += _problems_of_routes(values, has_row_log=getattr(cls, "has_row_log", False))
     if are_valid:
         problems += problems_of_values(values)
@@ -194,6 +234,34 @@ def problems_of(values: Mapping[str, Any], given: Mapping[str, str], prefixes: S
         *problems_of_urls(given, prefixes),
         *problems_of_dead_letters(values),
     ]
+
+
+def _problems_of_evolution(cls: type[StreamOptions], name: str, values: Mapping[str, Any]) -> list[str]:
+    """
+    Args:
+        name: of the data source
+    """
+    wanted = values.get("schema_evolution", SchemaEvolution.FAIL)
+    problems = []
+    if wanted not in cls.schema_evolutions:
+        known = ", ".join(one.value for one in SchemaEvolution if one in cls.schema_evolutions)
+        problems.append(
+            f"schemaEvolution={wanted.value} is not supported by {name}, which knows {known}. Change the "
+            "table by its own means, and start the query again."
+        )
+    elif wanted is SchemaEvolution.QUARANTINE and values.get("bad_rows") is not BadRows.DEAD_LETTER:
+        problems.append(
+            "schemaEvolution=quarantine needs badRows=deadLetter and deadLetter: say where rows of another "
+            'shape are kept, for example .option("deadLetter", "/tables/refused_rows").'
+        )
+    if not values.get("renames"):
+        return problems
+    if SchemaEvolution.EVOLVE not in cls.schema_evolutions or cls.not_renamed:
+        why = cls.not_renamed or "it does not change schemas"
+        problems.append(f"renameColumns is not supported by {name}: {why}.")
+    elif wanted is not SchemaEvolution.EVOLVE:
+        problems.append("renameColumns: only a query with schemaEvolution=evolve has it.")
+    return problems
 
 
 def _problems_of_routes(values: Mapping[str, Any], *, has_row_log: bool) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...committers.errors import ConfigurationError
+from ...committers.file_tables.evolution import SchemaEvolution
 from ...committers.paimon.address import PaimonAddress, parse_table_name
 from ...committers.paimon.catalog import problems_of_catalog
 from ...writers.local_path import local_path
@@ -84,7 +85,7 @@ class PaimonOptions(DeliveryOptions):
 
 def _problems(values: Mapping[str, Any], given: set[str]) -> list[str]:
     problems = _problems_of_place(values, given)
-    if values.get("add_columns"):
+    if values.get("schema_evolution") is SchemaEvolution.ADD_COLUMNS:
         problems.append(
             "schemaEvolution=addColumns is not supported by penstock.paimon: add the columns with Paimon, "
             "for example with ALTER TABLE in Spark or Flink. Later batches have them."

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ...committers.errors import check_installed
+from ...committers.file_tables.evolution import SchemaEvolution
 from ...committers.postgres.address import parse_schema_name, parse_table_name
 from ..options.changes import ChangeOptions, problems_of_changes
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
@@ -28,6 +30,7 @@ def _url(url: str) -> str:
 class PostgresOptions(ChangeOptions, DeliveryOptions):
     """Options of `penstock.postgres`."""
 
+    schema_evolutions: ClassVar[frozenset[SchemaEvolution]] = frozenset(SchemaEvolution)
     url: str = field(
         repr=False,
         metadata=declared(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -78,7 +78,7 @@ class PostgresTarget(PostgresCommitter):
         staging_schema = options.staging_schema or address.schema
         wanted = PlanOptions(
             options.create_table,
-            options.add_columns,
+            options.evolution,
             mode if changes is None else changes.kinds.changes,
             staging_schema,
             options.narrows,
@@ -87,10 +87,12 @@ class PostgresTarget(PostgresCommitter):
             planned = plan(cursor, address, table_rows, wanted)
         if planned.created:
             crash_points.reach("table.created", batch_id)
+        if changes is not None:
+            changes = replace(changes, columns=planned.rows)
         columns = pa.schema(
             [
                 pa.field(column.name, text_type(column.sql_type, field.type), nullable=not column.is_required)
-                for column, field in zip(planned.columns, table_rows, strict=True)
+                for column, field in zip(planned.columns, planned.rows, strict=True)
             ]
         )
         types = tuple(column.sql_type for column in planned.columns)
@@ -100,7 +102,8 @@ class PostgresTarget(PostgresCommitter):
             columns=tuple(zip(columns.names, types, strict=True)),
             new_columns=planned.new_columns,
             origins=origins_of(options),
-            schema=encoded_schema(rows),
+            schema=encoded_schema(planned.rows),
+            changes=planned.changes,
         )
         staged = None
         if changes is not None:

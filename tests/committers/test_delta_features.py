@@ -30,9 +30,13 @@ WRITABLE = {
     "plain": [1, 2, 3],
     "restored": [1, 2, 3],
     "timestamp_ntz": [1],
+    "type_widening": [1, 2, 3],
     "v2_checkpoint": [1, 2, 3, 4, 5],
 }
 """The ids that each has."""
+
+NOT_OVERWRITTEN = {"append_only": r"append-only table", "type_widening": "'typeWidening'"}
+"""What of them does not allow it."""
 
 REFUSED = {
     "check_constraint": r"CHECK constraint 'positive' \(id > 0\)",
@@ -47,10 +51,12 @@ REFUSED = {
     "in_commit_timestamp": "'inCommitTimestamp'",
     "invariant": "invariant 'id'",
     "row_tracking": "'rowTracking'",
-    "type_widening": "'typeWidening'",
     "vacuum_protocol_check": "'vacuumProtocolCheck'",
     "variant": "variant column 'v'",
 }
+
+
+OF_READERS = {"deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint"}
 
 
 @pytest.fixture
@@ -75,7 +81,7 @@ def test_a_supported_table_is_written(name: str, stream: DeltaStream) -> None:
     assert stream.ids() == [*WRITABLE[name], 1000, 1001, 1002, 1003]
 
 
-@pytest.mark.parametrize("name", sorted(WRITABLE.keys() - {"append_only"}))
+@pytest.mark.parametrize("name", sorted(WRITABLE.keys() - NOT_OVERWRITTEN.keys()))
 def test_a_supported_table_is_overwritten(name: str, stream: DeltaStream) -> None:
     """Of a file with a deletion vector the vector must be removed too, or other readers see the old rows."""
     copy(name, stream)
@@ -83,6 +89,13 @@ def test_a_supported_table_is_overwritten(name: str, stream: DeltaStream) -> Non
     assert stream.ids() == [1000]
     if name != "v2_checkpoint":  # polars cannot read these
         assert pl.read_delta(stream.uri)["id"].to_list() == [1000]
+
+
+@pytest.mark.parametrize("name", NOT_OVERWRITTEN)
+def test_a_table_that_can_only_grow_is_not_overwritten(name: str, stream: DeltaStream) -> None:
+    copy(name, stream)
+    with pytest.raises(TableNotSupportedError, match=NOT_OVERWRITTEN[name]):
+        stream.committer().plan(ID, mode="overwrite")
 
 
 def test_an_overwrite_removes_deletion_vectors_with_their_files(stream: DeltaStream) -> None:
@@ -137,7 +150,7 @@ def test_an_unknown_feature_is_refused_by_name(stream: DeltaStream) -> None:
 
 
 def test_features_that_are_listed_but_unused_are_allowed(stream: DeltaStream) -> None:
-    unused = sorted(ALLOWED_FEATURES - {"deletionVectors", "timestampNtz", "v2Checkpoint", "columnMapping"})
+    unused = sorted(ALLOWED_FEATURES - {*OF_READERS, "columnMapping"})
     unused = [feature for feature in unused if not feature.startswith("variant")]
     check_supported(with_protocol(stream, *unused))
     assert isinstance(stream.commit(0, [1000]), Committed)

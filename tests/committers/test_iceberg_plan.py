@@ -41,7 +41,7 @@ def _target(
 
 def test_a_target_pickles_and_names_the_table(tables: Tables) -> None:
     table, _ = tables.create(spec="day(ts)")
-    target = plan_target(table, SCHEMA, "main", evolve=False, created=True)
+    target = plan_target(table, SCHEMA, "main", created=True)
     assert pickle.loads(pickle.dumps(target)) == target
     assert target.created
     assert (target.table_id, target.table_version) == (str(table.metadata.table_uuid), NO_SNAPSHOT)
@@ -82,7 +82,7 @@ def test_partitioning_is_the_default_spec_with_paths_of_columns(tables: Tables) 
         schema.rename_column("name", "label")
     with table.update_spec() as spec:
         spec.remove_field("key")
-    target = plan_target(table, pa.schema([("label", pa.string())]), "main", evolve=False, created=False)
+    target = plan_target(table, pa.schema([("label", pa.string())]), "main", created=False)
     assert target.partition_spec_id == 1
     assert target.partitioning == (
         PartitionField("s.inner.b_bucket_4", ("s", "inner", "b"), "bucket[4]"),

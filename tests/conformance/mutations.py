@@ -37,6 +37,7 @@ from penstock.committers.delta import committer as delta_committer
 from penstock.committers.delta.commit_writer import CommitWriter
 from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.errors import ManifestCorruptError, RetryableError, SchemaMismatchError
+from penstock.committers.file_tables.evolution import NO_EVOLUTION
 from penstock.committers.file_tables.file_manifests import FileManifests
 from penstock.committers.file_tables.reserved_names import ReservedNames
 from penstock.committers.postgres.connection import PostgresServer
@@ -217,7 +218,7 @@ def _append_anyway(plan: Any, target: DeltaTarget, rows: Any, _mode: str, batch_
 
 
 def _add_no_columns(plan: Any, table: DeltaTableCommitter, rows: Any, **options: Any) -> Any:
-    return plan(table, rows, **{**options, "evolve": False})
+    return plan(table, rows, **{**options, "evolution": NO_EVOLUTION})
 
 
 def _decide(known: RecordStatus, action: Action) -> Patch:

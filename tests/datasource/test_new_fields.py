@@ -19,7 +19,7 @@ from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance.query import Query
 
 TABLES: dict[str, tuple[Callable[[Path], Any], bool]] = {
-    "delta": (lambda folder: DeltaLake(folder / "table"), False),
+    "delta": (lambda folder: DeltaLake(folder / "table"), True),
     "ducklake": (sqlite_lake, False),
     "files": (FilesHarness, False),
     "hudi": (HudiLake, False),

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.committers.contract import DataFiles, StreamKey, Token
 from penstock.committers.errors import RetryableError, TableChangedError
+from penstock.committers.file_tables.evolution import SchemaEvolution
 from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
@@ -49,7 +50,7 @@ def test_a_new_process_has_no_plan(process: Process) -> None:
 def test_other_options_or_columns_make_another_plan(process: Process) -> None:
     process.cache.put(key(), cached(0))
     assert process.cache.get(key()) == cached(0)
-    assert process.cache.get(key(add_columns=True)) is None
+    assert process.cache.get(key(schema_evolution=SchemaEvolution.ADD_COLUMNS)) is None
     assert process.cache.get(key("another query")) is None
     known = key()
     assert process.cache.get(PlanKey(known.stream, known.sink, pa.schema([("x", pa.int8())]), False)) is None

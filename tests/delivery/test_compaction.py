@@ -22,6 +22,7 @@ from tests.support.lakes import LAKES, IcebergLake, rows
 
 from penstock.committers.contract import AttemptId, Batch, Committed, Manifest, Mode, StreamKey
 from penstock.committers.errors import RetryableError
+from penstock.committers.file_tables.evolution import SchemaEvolution
 from penstock.committers.file_tables.manifest import build_manifest, decode
 from penstock.committers.file_tables.merge import merge
 from penstock.committers.iceberg.terms import parse_partition_spec
@@ -272,7 +273,9 @@ def test_a_backlog_that_overwrites_the_table_still_does(backlog: Backlog, kind: 
 def test_new_columns_come_with_the_compacted_files(kind: str, tmp_path: Path) -> None:
     few = pa.schema([field for field in SCHEMA if field.name in ("id", "flag")])
     many = pa.schema([field for field in SCHEMA if field.name in ("id", "flag", "list", "struct")])
-    backlog = Backlog(partitioned_sink(kind, tmp_path, add_columns=True), few, batches=1)
+    backlog = Backlog(
+        partitioned_sink(kind, tmp_path, schema_evolution=SchemaEvolution.ADD_COLUMNS), few, batches=1
+    )
     backlog.commit(backlog.manifests[0])
     backlog.manifests = [backlog.prepare(n, many, 8) for n in range(1, 4)]
     backlog.commit(backlog.compact())

@@ -38,6 +38,7 @@ from penstock.committers.delta.history import NOTE_KEY
 from penstock.committers.delta.log_checkpoints import LogCheckpoints
 from penstock.committers.delta.snapshot_cache import SnapshotCache
 from penstock.committers.delta.table import KIND
+from penstock.committers.file_tables.evolution import SchemaEvolution
 from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles
 from penstock.committers.file_tables.shared_files import SHARES_PROPERTY
 from penstock.datasource.delta.options import DeltaOptions
@@ -71,7 +72,8 @@ class SimulatedDelta(DeltaTarget):
         if self._lake.pair is not None:
             self._lake.pair.check(ROWS)
         is_wider = self._lake.wider_from is not None and batch_id >= self._lake.wider_from
-        self._query = replace(self._query, add_columns=is_wider)
+        evolution = SchemaEvolution.ADD_COLUMNS if is_wider else SchemaEvolution.FAIL
+        self._query = replace(self._query, schema_evolution=evolution)
         return super().plan_batch(WIDER_ROWS if is_wider else ROWS, mode, batch_id)
 
     def rewrite_config(self, content: LakeManifest) -> Any:

@@ -282,7 +282,7 @@ def _remembering_target() -> Any:
     """Nobody alters the columns, layout or write properties of a table: only its version changes."""
     known: dict[Any, IcebergTableLayout] = {}
 
-    def target(table: Table, source: pa.Schema, branch: str, *, created: bool, **options: bool) -> Any:
+    def target(table: Table, source: pa.Schema, branch: str, *, created: bool, **options: Any) -> Any:
         key = table.metadata.table_uuid
         if key not in known:
             known[key] = plan_target(table, source, branch, created=created, **options)

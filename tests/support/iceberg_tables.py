@@ -16,6 +16,7 @@ from pyiceberg.table.update.snapshot import _DeleteFiles
 from pyiceberg.typedef import Record
 from tests.support.lakes import ids_alone
 
+from penstock.committers.file_tables.evolution import ADD_COLUMNS, NO_EVOLUTION
 from penstock.committers.iceberg.address import IcebergAddress
 from penstock.committers.iceberg.arrow import FIELD_ID_KEY, arrow_schema
 from penstock.committers.iceberg.catalog import CatalogConfig, open_catalog
@@ -60,7 +61,8 @@ class Tables:
         return open_catalog(self.config).load_table(name)
 
     def plan(self, source: pa.Schema, *, evolve: bool = False, branch: str = "main") -> IcebergTableLayout:
-        return plan_target(self.load(), source, branch, evolve=evolve, created=False)
+        evolution = ADD_COLUMNS if evolve else NO_EVOLUTION
+        return plan_target(self.load(), source, branch, evolution=evolution, created=False)
 
     def append(self, ids: list[int], *, name: str = "db.t", partition: Record | None = None) -> None:
         """A data file with these ids, and nothing else, committed by pyiceberg's own snapshot producer."""

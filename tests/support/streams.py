@@ -33,6 +33,7 @@ from penstock.committers.contract import (
 from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.delta.schema import DeltaTableLayout
 from penstock.committers.delta.snapshot_cache import SnapshotCache
+from penstock.committers.file_tables.evolution import Evolution, SchemaEvolution
 from penstock.committers.file_tables.manifest import LakeManifest, PlannedFiles, build_manifest
 from penstock.committers.iceberg.address import IcebergAddress
 from penstock.committers.iceberg.catalog import EMBEDDED_NAME, CatalogConfig
@@ -125,9 +126,17 @@ class DeltaStream(_TableStream):
         return DeltaTableCommitter, (self.uri,)
 
     def content(
-        self, batch_id: int, ids: Sequence[int], mode: Mode, *, schema: pa.Schema | None = None, **plan: Any
+        self,
+        batch_id: int,
+        ids: Sequence[int],
+        mode: Mode,
+        *,
+        schema: pa.Schema | None = None,
+        evolve: bool = False,
+        **plan: Any,
     ) -> LakeManifest:
-        target = self.committer().plan(schema or self.schema, mode=mode, **plan)
+        evolution = Evolution(adds=evolve)
+        target = self.committer().plan(schema or self.schema, mode=mode, evolution=evolution, **plan)
         return target.content([self.write(target, ids)], mode)
 
     def write(self, target: DeltaTableLayout, ids: Sequence[int]) -> DataFile:
@@ -263,7 +272,7 @@ class IcebergStream(_TableStream):
 
     @property
     def evolving(self) -> IcebergStream:
-        return self.with_options(add_columns=True)
+        return self.with_options(schema_evolution=SchemaEvolution.ADD_COLUMNS)
 
     def load(self) -> Table:
         return self.lake.load()

@@ -16,6 +16,7 @@ from ...committers.cleaning.regular_files import sync
 from ...committers.contract import AttemptId, DataFile, DataFiles
 from ...committers.crash_points import reach
 from ...committers.errors import PenstockError
+from ...committers.file_tables.evolution import Narrowing
 from ...committers.texts.safe_text import get_logger
 from ..background import Background
 from ..delta.filesystem import open_filesystem
@@ -44,7 +45,7 @@ class LanceWriters:
     target_file_bytes: int
     """Size of the rows in one file, as Arrow data."""
     buffer_bytes_max: int
-    narrows: bool = False
+    narrows: Narrowing = Narrowing.NONE
     """See `SchemaProjector`."""
 
     def open(self, attempt: AttemptId) -> LanceWriter:

@@ -14,6 +14,7 @@ from ...committers.cleaning.regular_files import sync
 from ...committers.contract import AttemptId, DataFile, DataFiles
 from ...committers.crash_points import reach
 from ...committers.errors import PenstockError
+from ...committers.file_tables.evolution import Narrowing
 from ...committers.texts.safe_text import get_logger
 from ..delta.partitions import check_folder_value
 from ..parquet.schema_projection import SchemaProjector
@@ -36,7 +37,7 @@ class PaimonWriters:
     """Size of the rows in one file, as Arrow data."""
     buffer_bytes_max: int
     """Size of the rows of all open partitions, as Arrow data."""
-    narrows: bool = False
+    narrows: Narrowing = Narrowing.NONE
     """See `SchemaProjector`."""
 
     def open(self, attempt: AttemptId) -> PaimonWriter:

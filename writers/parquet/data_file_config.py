@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from ...committers.contract import SortField
 from ...committers.errors import ConfigurationError
+from ...committers.file_tables.evolution import Narrowing
 from .columns import Path, parquet_columns, with_small_offsets
 from .sorting import sort_problems
 from .table_format import TableFormat
@@ -75,7 +76,7 @@ class DataFileConfig:
     sort: tuple[SortField, ...] = ()
     """Sort order of the rows within each row group."""
     parquet: ParquetOptions = ParquetOptions()
-    narrows: bool = False
+    narrows: Narrowing = Narrowing.NONE
     """Integers and decimals may have larger types than the table. Values that do not fit are bad rows."""
     version: int = 1
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...committers.arrow_values import fixed_size_bytes
-from ...committers.errors import SchemaMismatchError
+from ...committers.errors import NewShapeError, SchemaMismatchError
+from ...committers.file_tables.evolution import Narrowing
 from ...committers.file_tables.schema_diff import (
     DifferenceKind,
     SchemaColumn,
@@ -28,18 +31,20 @@ class SchemaProjector:
     """Projects columns by name to the table's order; missing ones become NULL, types are widened if that is
     exact.
 
-    `where` names the task attempt in error messages. With `narrows`, integers and decimals may also get
-    smaller types, and each value is checked. Everything that depends only on the schemas is computed once,
-    because batches are small and there are many.
+    `where` names the task attempt in error messages. As `narrows` says, columns may also have types that only
+    some of their values fit, and each value is checked. Everything that depends only on the schemas is
+    computed once, because batches are small and there are many.
     """
 
-    def __init__(self, target: pa.Schema, where: str, *, narrows: bool = False) -> None:
+    def __init__(self, target: pa.Schema, where: str, *, narrows: Narrowing = Narrowing.NONE) -> None:
         self._target = target
         self._narrows = narrows
         self._where = where
         self._fields = list(target)
         self._known_source: pa.Schema | None = None
         self._sources: list[int | None] = []
+        self._unknown: list[int] = []
+        """Columns of the source that the table does not have."""
         self._required = [number for number, field in enumerate(target) if _has_required(field)]
         self._string_columns = [number for number, field in enumerate(target) if has_strings(field.type)]
 
@@ -49,11 +54,15 @@ class SchemaProjector:
         Raises:
             SchemaMismatchError: the columns do not fit, a required one has a NULL, or a string is not valid
                 UTF-8.
+            NewShapeError: a column that the table does not have, or has with another type, has a value.
         """
         if self._known_source is None or not batch.schema.equals(self._known_source):
             check_fits(batch.schema, self._target, narrows=self._narrows)
             self._known_source = batch.schema
             self._sources = _sources(batch.schema.names, self._fields)
+            self._unknown = _unknown(self._sources, len(batch.schema))
+        for number in self._unknown:
+            _check_absent(batch.column(number), batch.schema.names[number])
         arrays = [with_offsets(array) for array in batch.columns]
         columns = _pick(self._sources, arrays, self._fields, batch.num_rows)
         fields = [self._fields[number] for number in self._string_columns]
@@ -76,20 +85,22 @@ class SchemaProjector:
             )
 
 
-def check_fits(source: pa.Schema, target: pa.Schema, *, narrows: bool = False) -> None:
+def check_fits(source: pa.Schema, target: pa.Schema, *, narrows: Narrowing = Narrowing.NONE) -> None:
     """Reject rows that cannot be written to `target` unchanged.
 
     Args:
-        narrows: accept columns of which some values may fit
+        narrows: which columns are accepted of which only some values may fit
 
     Raises:
         SchemaMismatchError: lists every column that does not fit and shows both schemas.
     """
     given, wanted = _columns(source), _columns(target)
     holds = _may_fit if narrows else _is_exact
+    by_value = _BY_VALUE if narrows is Narrowing.ANY else ()
     problems = [
         problem
         for one in compare(given, wanted, holds)
+        if one.kind not in by_value
         for problem in problems_in([one], {**_WORDING, **_INSIDE} if one.parent else _WORDING)
     ]
     if problems:
@@ -110,6 +121,9 @@ _WORDING = {
     DifferenceKind.MERGED: "{columns}: the name is ambiguous ({names}). Rename or drop columns.",
     DifferenceKind.AMBIGUOUS: "{names}: the name is ambiguous ({columns}). Rename or drop columns.",
 }
+
+_BY_VALUE = (DifferenceKind.NEW, DifferenceKind.TYPE)
+"""With `Narrowing.ANY`, these depend on the values."""
 
 _INSIDE = {
     DifferenceKind.NEW: "{names}: the table does not have it. Drop it, or add it to the table: "
@@ -193,6 +207,20 @@ def _sources(names: Sequence[str], target: Sequence[pa.Field]) -> list[int | Non
     return [places.get(key(field.name)) for field in target]
 
 
+def _unknown(sources: Sequence[int | None], count: int) -> list[int]:
+    known = set(sources)
+    return [number for number in range(count) if number not in known]
+
+
+def _check_absent(array: pa.Array, path: str) -> None:
+    """
+    Raises:
+        NewShapeError: a column that the table does not have is not NULL in all rows.
+    """
+    if len(array) > array.null_count and not pa.types.is_null(array.type):
+        raise NewShapeError(f"Column {path}: the table does not have it, and the row has a value there.")
+
+
 def _pick(
     sources: Sequence[int | None],
     arrays: Sequence[pa.Array],
@@ -222,13 +250,17 @@ def _convert(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
         return _convert(array.dictionary_decode(), target, path)
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), target)
+    if not _is_same_nesting(array.type, target) and not _may_fit(array.type, target):
+        return _exact_values(array, target, path)
     if pa.types.is_struct(target):
-        fields = list(target)
-        sources = _sources([field.name for field in array.type], fields)
+        fields, names = list(target), [field.name for field in array.type]
+        sources = _sources(names, fields)
         # Values below a NULL are arbitrary and need not fit: flatten() makes them NULL.
         parts = (
             array.flatten() if array.null_count else [array.field(i) for i in range(array.type.num_fields)]
         )
+        for number in _unknown(sources, len(names)):
+            _check_absent(parts[number], f"{path}.{names[number]}")
         children = _pick(sources, parts, fields, len(array), f"{path}.")
         return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
     if pa.types.is_map(target):
@@ -245,6 +277,39 @@ def _convert(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     if is_uuid(target):
         return _uuids(array, target, path)
     return _cast(array, target, path)
+
+
+def _is_same_nesting(source: pa.DataType, target: pa.DataType) -> bool:
+    kinds = pa.types.is_struct, pa.types.is_map, is_list
+    return any(is_kind(source) and is_kind(target) for is_kind in kinds)
+
+
+def _exact_values(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
+    """Convert values of a type of which only some fit: numbers that stay the same, and NULL.
+
+    Raises:
+        NewShapeError: another value.
+    """
+    if array.null_count == len(array):
+        return pa.nulls(len(array), target)
+    if any(is_number(array.type) and is_number(target) for is_number in (_is_exact_number, _is_number)):
+        with suppress(pa.ArrowInvalid):
+            numbers = array.cast(target)
+            back = numbers.cast(array.type)
+            is_same = pc.equal(back, array)
+            if pa.types.is_floating(array.type):
+                is_same = pc.or_(is_same, pc.and_(pc.is_nan(back), pc.is_nan(array)))
+            if pc.all(is_same).as_py() is not False:
+                return numbers
+    raise NewShapeError(f"Column {path}: a value of type {array.type} cannot be written as {target}.")
+
+
+def _is_exact_number(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_signed_integer(data_type) or pa.types.is_decimal(data_type))
+
+
+def _is_number(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_signed_integer(data_type) or pa.types.is_floating(data_type))
 
 
 def _uuids(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from ...committers.file_tables.evolution import Narrowing
 from ..changes.row_kinds import RowKinds
 from ..parquet.schema_projection import SchemaProjector
 
@@ -41,7 +42,7 @@ class ChangeProjector:
         where, narrows: see `SchemaProjector`
     """
 
-    def __init__(self, staged: StagedChanges, columns: pa.Schema, where: str, *, narrows: bool) -> None:
+    def __init__(self, staged: StagedChanges, columns: pa.Schema, where: str, *, narrows: Narrowing) -> None:
         self._staged = staged
         self._schema = staged.schema(columns)
         keys = pa.schema([columns.field(name) for name in staged.keys])

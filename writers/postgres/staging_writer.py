@@ -11,6 +11,7 @@ import pyarrow as pa
 from ...committers.contract import AttemptId
 from ...committers.crash_points import reach
 from ...committers.errors import PenstockError
+from ...committers.file_tables.evolution import Narrowing
 from ...committers.postgres.address import literal, qualified, quoted
 from ...committers.postgres.staging import (
     StagingComment,
@@ -47,7 +48,7 @@ class StagingWriters:
     """
     sql_types: tuple[str, ...]
     """Of all columns of the staging tables."""
-    narrows: bool = False
+    narrows: Narrowing = Narrowing.NONE
     """Some values of the query may not fit their columns. See `types.may_hold`."""
     encoding: str = UTF8
     """Of the database."""
