@@ -18,7 +18,6 @@ from ...committers.maintenance import MaintenancePolicy, Step
 from ...writers.changes.change_files import ChangeFilesConfig
 from ...writers.delta.filesystem import open_filesystem
 from ...writers.lance.names import parse_lance_name
-from ...writers.lance.rewriting import LanceRewriter
 from ...writers.lance.writer import LanceWriters
 from ...writers.parquet.file_names import parse_file_name
 from ...writers.parquet.schema_projection import check_fits
@@ -31,6 +30,7 @@ from ..plain_sink import StorageSink
 from ..stored.batch_rows import ROWS_READ, WaitingRows
 from ..stored.stored_table import TableNow
 from .options import OPTIONS, LanceOptions
+from .rewriting import LanceRewriter
 
 if TYPE_CHECKING:
     import pyarrow as pa

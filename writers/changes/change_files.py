@@ -17,6 +17,7 @@ from ...committers.changes.keys import last_rows, one_array
 from ...committers.changes.last_changes import ambiguous
 from ...committers.changes.same_rows import are_equal
 from ...committers.contract import AttemptId, DataFile, DataFiles, TaskWriter
+from ...committers.file_tables.evolution import Narrowing
 from ..bad_rows import ChecksRows
 from ..parquet.data_files import ARRAY_BYTES_MAX
 from ..parquet.file_names import FileNames
@@ -38,7 +39,7 @@ class OpensDataFiles(Protocol):
         ...
 
     @property
-    def narrows(self) -> bool: ...
+    def narrows(self) -> Narrowing: ...
 
     @property
     def buffer_bytes_max(self) -> int: ...

@@ -59,7 +59,8 @@ class SearchChanges:
         if not (_is_number(data_type) or types.is_timestamp(data_type) or types.is_date(data_type)):
             raise SchemaMismatchError(
                 f"lateRows=ignore: orderBy names the column {self.version!r} of type {data_type}, "
-                "and the version of a document is an integer from 0 on. Cast it to BIGINT in the query, or remove lateRows."
+                "and the version of a document is an integer from 0 on. Cast it to BIGINT in the query, or "
+                "remove lateRows."
             )
 
     def places(self, rows: pa.RecordBatch) -> list[dict[str, object]]:

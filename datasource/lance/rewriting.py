@@ -16,7 +16,7 @@ from ...committers.changes.rewriting import MaskedFile
 from ...committers.contract import AttemptId, DataFile, Manifest
 from ...committers.file_tables.manifest import LakeManifest
 from ...committers.lance.library import read_file
-from .writer import LanceWriters
+from ...writers.lance.writer import LanceWriters
 
 
 @dataclass(frozen=True, slots=True)
