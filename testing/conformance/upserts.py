@@ -5,6 +5,7 @@ A destination that takes no changes promises only that it refuses the option.
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,6 +47,20 @@ def changes(*rows: Row | tuple[int, int]) -> pa.Table:
     columns = zip(*whole, strict=True) if whole else [[] for _ in COLUMNS]
     arrays = [pa.array(values, column.type) for values, column in zip(columns, COLUMNS, strict=True)]
     return pa.table(arrays, schema=COLUMNS)
+
+
+def messages(*events: tuple[str, int, tuple[int] | None, Row | None]) -> pa.Table:
+    """Return messages of Debezium, as Kafka has them: operation, position in the log, old key, new row."""
+    values = [
+        {
+            "op": op,
+            "before": None if before is None else {"id": before[0]},
+            "after": None if after is None else dict(zip(("id", "n", "text"), after, strict=True)),
+            "source": {"connector": "postgresql", "lsn": lsn, "snapshot": "false"},
+        }
+        for op, lsn, before, after in events
+    ]
+    return pa.table({"value": pa.array([json.dumps(value).encode() for value in values], pa.binary())})
 
 
 @dataclass(frozen=True)
@@ -208,6 +223,29 @@ class UpsertClaims(Claims):
             parts = (changes(*made[task::tasks]) for task in range(tasks))
             upserts.run(number, *parts, run_id=f"r{number}, again")
             upserts.check(*rows.values())
+
+    # Messages of sources of changes ---------------------------------------------------------------
+
+    @pytest.mark.parametrize("late_rows", ["apply", "ignore"])
+    def test_messages_of_debezium_insert_replace_and_delete_by_key(
+        self, upserts: Upserts, late_rows: str
+    ) -> None:
+        """In the order of their log, with a new key for a row. A message that is late may be ignored."""
+        if not upserts.is_taken or (late_rows == "ignore" and not upserts.ignores_late_rows):
+            return
+        of_messages = upserts.without("orderBy", "deleteWhen", "dropColumns").with_options(
+            changes="debezium", valueColumns="id BIGINT, n BIGINT, text STRING", lateRows=late_rows
+        )
+        of_messages.run(
+            0,
+            messages(("c", 10, None, (1, 1, "a")), ("u", 12, (1,), (1, 3, "c"))),
+            messages(("u", 11, (1,), (1, 2, "b")), ("r", 9, None, (2, 1, "x")), ("c", 13, None, (3, 1, "y"))),
+        )
+        of_messages.check((1, 3, "c"), (2, 1, "x"), (3, 1, "y"))
+        of_messages.run(1, messages(("u", 14, (2,), (4, 2, "X")), ("d", 15, (3,), None)))
+        of_messages.check((1, 3, "c"), (4, 2, "X"))
+        of_messages.run(2, messages(("u", 8, (1,), (1, 0, "late"))))
+        of_messages.check((1, 3, "c") if late_rows == "ignore" else (1, 0, "late"), (4, 2, "X"))
 
     # Keys -----------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import Any
 from unittest import mock
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from penstock_jsonlines import DESTINATION, JsonLines, PartWriter
 from tests.conformance.harnesses import (
     DeduplicatingHttpHarness,
@@ -62,6 +63,7 @@ from penstock.testing.conformance import query
 from penstock.testing.conformance.data import NESTED
 from penstock.testing.conformance.harness import DestinationHarness
 from penstock.writers.changes import change_files
+from penstock.writers.changes.envelopes.decoder import RowDecoder
 from penstock.writers.changes.row_kinds import RowKinds
 from penstock.writers.parquet import partition_check, schema_projection
 from penstock.writers.requests import http, settlement
@@ -103,6 +105,10 @@ def method(owner: Any, name: str, new: Callable[..., Any]) -> Patch:
 
 def returning(owner: Any, name: str, value: Any) -> Patch:
     return lambda: mock.patch.object(owner, name, return_value=value)
+
+
+def _upserts_of(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows.filter(pc.invert(rows.column("_change_deleted")))
 
 
 def _both(one: Patch, other: Patch) -> Patch:
@@ -576,6 +582,10 @@ MUTATIONS = {
     "no tombstone is found": DeltaMutation(
         returning(Tombstones, "late_keys", pa.nulls(0, pa.int64())),
         "with_late_rows_ignored_an_older_row_brings_no_deleted_key_back",
+    ),
+    "messages that delete nothing": DeltaMutation(
+        method(RowDecoder, "__call__", lambda real, *args: _upserts_of(real(*args))),
+        messages_of_debezium_insert_replace_and_delete_by_key={"late_rows": "apply"},
     ),
     "keys may be NULL": DeltaMutation(
         returning(RowKinds, "check_rows", None), "a_row_without_a_key_is_a_bad_row"

@@ -6,6 +6,7 @@ Planned on the driver, pickled, and used by tasks for each Arrow batch.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -65,11 +66,16 @@ class RowDecoder:
         Raises:
             SchemaMismatchError: a row is no message of the format, or a value does not fit its column.
         """
+        last: _Decoded | None = getattr(_thread, "last", None)
+        if last is not None and last.rows is rows and last.decoder == self:
+            return last.result
         try:
-            return self._decoded(rows)
+            result = self._decoded(rows)
         except SchemaMismatchError as error:
             number, first = self._first_bad(rows, error)
             raise SchemaMismatchError(f"{first} {self._place(rows, number)}") from error
+        _thread.last = _Decoded(self, rows, result)
+        return result
 
     def _decoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         parts: list[tuple[Messages, ChangedCells]] = []
@@ -187,6 +193,17 @@ class RowDecoder:
             return f"It is row {number} of a batch of Arrow."
         values = [f"{name} {rows.column(name)[number]}" for name in names]
         return f"The message is at {', '.join(values)}."
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    decoder: RowDecoder
+    rows: pa.RecordBatch
+    result: pa.RecordBatch
+
+
+_thread = threading.local()
+"""Has what was decoded last: the targets of a fan-out get the same rows, one after the other."""
 
 
 def _key(text: str | None) -> dict[str, object]:
