@@ -13,6 +13,7 @@ from ...committers.files.object_folder import is_remote
 from ...committers.files.partitions import TableName
 from ...committers.iceberg.catalog import DEFAULT_NAME
 from ...writers.local_path import local_path
+from ..options.changes import refused_changes
 from ..options.declaring import declared, option, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import TARGET_FILE_SIZE, DeliveryOptions
 from ..options.parsing import MIB, check, columns, flag, one_of, parse_options, size, storable, text
@@ -184,7 +185,10 @@ class FilesOptions(DeliveryOptions):
         Raises:
             ConfigurationError: lists all problems, one sentence each.
         """
-        values, problems = parse_options(OPTIONS, PREFIXES, options)
+        refused = {name.lower(): problem for name, problem in refused_changes(NAME, OPTIONS).items()}
+        known = {name: value for name, value in options.items() if name.lower() not in refused}
+        values, problems = parse_options(OPTIONS, PREFIXES, known)
+        problems += [refused[name.lower()] for name in options if name.lower() in refused]
         if not values.get("path") and "path" not in options:  # a wrong one is a problem already
             problems.append('path is missing: give the folder with .option("path", ...) or .start(path).')
         codecs, codec = _CODECS[values.get("file_format", "parquet")], values.get("compression")

@@ -151,10 +151,56 @@ WRONG_SEARCH: Table = [
 ]
 
 
+UPSERT = {"writeMode": "upsert", "keys": "id"}
+HTTP_BY_KEY = {**UPSERT, "url": "https://h/{id}", "format": "row"}
+CHANGEABLE = ("dynamodb", "http", "redis", *SEARCH)
+"""Those that replace and delete by key."""
+APPENDING = tuple(kind for kind in GIVEN if kind not in CHANGEABLE)
+WRONG_UPSERTS: Table = [
+    ({"writeMode": "upsert"}, "keys is missing"),
+    ({"writeMode": "merge"}, "must be one of append, upsert"),
+    ({"deleteWhen": "op = 'd'"}, "deleteWhen: only a query with writeMode=upsert has it"),
+    ({**UPSERT, "idColumn": "id"}, "idColumn: with writeMode=upsert"),
+    ({**UPSERT, "dropColumns": "ID"}, "dropColumns contains id of keys"),
+    ({**UPSERT, "lateRows": "ignore"}, "lateRows=ignore needs orderBy"),
+    ({**UPSERT, "tombstonesFor": "1h"}, "tombstonesFor"),
+]
+NO_VERSIONS: Table = [
+    ({**UPSERT, "orderBy": "n", "lateRows": "ignore"}, "has no version of a row to compare")
+]
+LATE = {**UPSERT, "orderBy": "n", "lateRows": "ignore"}
+STREAM = {**UPSERT, "structure": "stream", "key": "rows"}
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "said"),
     [
         *each(tuple(GIVEN), WRONG_EVERYWHERE),
+        *each(APPENDING, wrong("writeMode", "leave writeMode out", "upsert")),
+        *each(CHANGEABLE, WRONG_UPSERTS),
+        *each(("dynamodb", "http", "redis"), NO_VERSIONS),
+        ("dynamodb", {**UPSERT, "keys": "id, day"}, "keys=id, day, and keyColumns has the columns id."),
+        ("redis", {**UPSERT, "key": "rows:{day}"}, "keys=id, and key has the columns day."),
+        ("redis", {**UPSERT, "structure": "hash", "field": "{day}"}, "key and field has the columns id, day"),
+        ("redis", STREAM, "structure=stream only appends"),
+        ("http", UPSERT, "writeMode=upsert needs requests of one row"),
+        ("http", {**UPSERT, "format": "row"}, "keys=id, and url has the columns none."),
+        (
+            "http",
+            {**HTTP_BY_KEY, "deleteMethod": "post"},
+            "deleteMethod=POST is also the method of other rows",
+        ),
+        ("http", {**HTTP_BY_KEY, "deleteMethod": "GET"}, "must be one of DELETE, POST, PUT, PATCH"),
+        ("http", {"deleteMethod": "DELETE"}, "deleteMethod: only a query with writeMode=upsert"),
+        *each(
+            SEARCH,
+            [
+                ({**UPSERT, "operation": "create"}, "operation=create only appends"),
+                ({**UPSERT, "routing": "day"}, "routing=day must be one of keys"),
+                ({**LATE, "orderBy": "n, m"}, "lateRows=ignore needs one column in orderBy"),
+                ({**LATE, "tombstonesFor": "1h"}, "index.gc_deletes"),
+            ],
+        ),
         *each(AWS, WRONG_AWS),
         ("kinesis", {"stream": "arn:aws:kinesis:x"}, "not an ARN or a URL"),
         ("firehose", {"stream": "a" * 65}, "not an ARN or a URL"),
