@@ -44,7 +44,7 @@ def test_a_key_is_sent_once_in_a_batch_by_order_and_not_by_place(query: ChangedQ
 def test_the_rows_of_a_key_in_several_windows_are_sent_in_the_order_of_batches(
     query: ChangedQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Although the first requests take longest. A window has whole batches, also if one is larger."""
+    """Although the first request takes longest. A window has whole batches, also if one is larger."""
     monkeypatch.setattr(changed_rows, "WINDOW_ROWS_MAX", 3)
     rows: list[Any] = [(1, 9, "a"), (2, 9, "a"), (1, 8, "-"), (2, 8, "-")]
     manifests = [
@@ -117,10 +117,15 @@ def test_partial_rows_of_a_batch_are_one_update(query: ChangedQuery) -> None:
 
 
 def test_a_partial_row_behind_a_deletion_keeps_nothing(query: ChangedQuery) -> None:
-    partial(query).service.rows = {1: {"id": 1, "more": "old"}}
-    query.run(0, [(1, 1)], [(1, 2, "a", None)])
+    partial(query).service.rows = {row_id: {"id": row_id, "more": "old"} for row_id in (1, 2)}
+    query.run(
+        0, [(1, 1), (2, 3, "a", None), (2, 1, None, "x"), (2, 2)], [(1, 2, "a", None), (2, 4, "b", None)]
+    )
 
-    assert query.service.rows == {1: {"id": 1, "n": 2, "text": "a", "more": None}}
+    assert query.service.rows == {
+        1: {"id": 1, "n": 2, "text": "a", "more": None},
+        2: {"id": 2, "n": 4, "text": "b", "more": None},
+    }
 
 
 def test_partial_rows_are_not_merged_over_batches(query: ChangedQuery) -> None:
