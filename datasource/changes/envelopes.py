@@ -105,6 +105,35 @@ def plan_envelope(
 _OWN = (DELETED, POSITION, SEQUENCE)
 
 
+def are_decoded(rows: pa.Schema) -> bool:
+    """Return True if these are the columns of rows that a `RowDecoder` has made."""
+    return all(name in rows.names for name in _OWN)
+
+
+def changes_of_decoded(rows: pa.Schema, changes: EnvelopeChanges) -> Changes:
+    """Return the changes of rows that were decoded before they were stored.
+
+    Args:
+        rows: their columns
+    """
+    named = {name.lower(): name for name in rows.names}
+    keys = tuple([named[name.lower()] for name in changes.keys])
+    of_messages = (
+        value_columns(changes.envelope.value_columns).names if changes.envelope.value_columns else ()
+    )
+    passed = [
+        column
+        for column in rows
+        if column.name not in _OWN and column.name in KAFKA_COLUMNS and column.name not in of_messages
+    ]
+    target = Target(
+        pa.schema([column for column in rows if column.name not in _OWN and column not in passed]),
+        keys,
+        pa.schema(passed),
+    )
+    return _changes_of(changes, target, rows, _default_order(rows, changes, is_flat=False))
+
+
 def _default_order(rows: pa.Schema, changes: EnvelopeChanges, is_flat: bool) -> tuple[str, ...]:
     name = changes.envelope.format
     if name in FEEDS:

@@ -11,7 +11,7 @@ from ...committers.contract import Changes
 from ...committers.errors import ConfigurationError, SchemaMismatchError
 from ...writers.changes.row_kinds import RowKinds
 from .condition import condition
-from .envelopes import plan_envelope
+from .envelopes import are_decoded, changes_of_decoded, plan_envelope
 from .modes import EnvelopeChanges
 
 
@@ -54,7 +54,9 @@ def plan_changes(rows: pa.Schema, changes: Changes) -> PlannedChanges:
         ConfigurationError: an option names a column that the query does not have, or that cannot be compared.
     """
     decode = None
-    if isinstance(changes, EnvelopeChanges):
+    if isinstance(changes, EnvelopeChanges) and are_decoded(rows):
+        changes = changes_of_decoded(rows, changes)
+    elif isinstance(changes, EnvelopeChanges):
         decode, changes = plan_envelope(rows, changes)
         rows = decode.target.schema
     for option, names in (

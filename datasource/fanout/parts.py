@@ -8,8 +8,9 @@ from typing import Any
 
 from ...committers.contract import PlannedBatch, TaskWriterFactory
 from ...committers.dead_letters import BadRows
-from ...writers.bad_rows import with_bad_rows
+from ...writers.bad_rows import BadRowWriters, with_bad_rows
 from ...writers.parts import Checks, PartWriters
+from ...writers.requests.decoding import DecodingWriters
 from ...writers.row_log.writer import RowLogWriters, accept_all
 from ..query import PartOf
 from ..sink import Sink
@@ -31,7 +32,7 @@ class SharedRowLogs:
             ConfigurationError: two row logs are one place with different texts.
             RetryableError: a row log cannot be written now.
         """
-        logs = {name: one.writers for name, one in planned.items() if isinstance(one.writers, RowLogWriters)}
+        logs = {name: log for name, one in planned.items() if (log := _row_log(one.writers)) is not None}
         check_row_logs(logs)
         parts: dict[object, list[tuple[str, TaskWriterFactory[Any]]]] = {}
         place_of: dict[str, object] = {}
@@ -45,6 +46,14 @@ class SharedRowLogs:
             place_of[name] = place
         numbers = {place: part for part, place in enumerate(parts)}
         return tuple(map(_joined, parts.values())), {name: numbers[place_of[name]] for name in planned}
+
+
+def _row_log(writers: TaskWriterFactory[Any]) -> RowLogWriters | None:
+    if isinstance(writers, BadRowWriters):
+        writers = writers.writers
+    if isinstance(writers, DecodingWriters):
+        return writers.writers
+    return writers if isinstance(writers, RowLogWriters) else None
 
 
 def _with_bad_rows(writers: TaskWriterFactory[Any], bad_rows: BadRows) -> TaskWriterFactory[Any]:
@@ -61,7 +70,17 @@ def _with_bad_rows(writers: TaskWriterFactory[Any], bad_rows: BadRows) -> TaskWr
 def _joined(writers: Sequence[tuple[str, TaskWriterFactory[Any]]]) -> PartWriters:
     names = ", ".join(name for name, _ in writers)
     first = writers[0][1]
-    if len(writers) == 1 or not isinstance(first, RowLogWriters):
+    logs = [(name, log) for name, one in writers if (log := _row_log(one)) is not None]
+    if len(logs) < 2:
         return PartWriters(names, first)
-    checks = tuple((name, one.check) for name, one in writers if isinstance(one, RowLogWriters))
-    return PartWriters(names, RowLogWriters(first.location, first.storage_options, Checks(checks)))
+    checked = replace(logs[0][1], check=Checks(tuple([(name, log.check) for name, log in logs])))
+    return PartWriters(names, _over(first, checked))
+
+
+def _over(writers: TaskWriterFactory[Any], log: RowLogWriters) -> TaskWriterFactory[Any]:
+    """Return writers that do what these do, over another row log. Targets that share a row log decode the
+    rows alike, and do the same with those that cannot be decoded.
+    """
+    if isinstance(writers, BadRowWriters):
+        return replace(writers, writers=_over(writers.writers, log))
+    return replace(writers, writers=log) if isinstance(writers, DecodingWriters) else log

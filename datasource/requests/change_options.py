@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..changes.modes import EnvelopeChanges
 from ..options.changes import ChangeOptions, problems_of_changes
 from ..options.declaring import declared
 from ..options.parsing import columns
@@ -46,6 +48,21 @@ class RequestChangeOptions(ChangeOptions):
             "after the other, in their order within a task or a delivery; `keys` includes it.",
         ),
     )
+
+    @property
+    def row_log_location(self) -> str | None:
+        """See `RequestOptions`. Messages of a source of changes are stored as the rows that they become, in a
+        row log of their own: targets that store the same rows share it.
+        """
+        location: str | None = super().row_log_location  # type: ignore[misc]
+        changes = self.changes
+        if location is None or not isinstance(changes, EnvelopeChanges):
+            return location
+        stored = repr(
+            (changes.envelope, changes.envelope.avro_schema, changes.keys, getattr(self, "bad_rows", None))
+        )
+        suffix = f"-changes-{hashlib.sha256(stored.encode()).hexdigest()[:8]}"
+        return location if location.endswith(suffix) else f"{location.rstrip('/')}{suffix}"
 
     @property
     def sends_from_tasks(self) -> bool:

@@ -12,15 +12,20 @@ import pyarrow.compute as pc
 
 from ...committers.changes.key_files import Keys
 from ...committers.changes.keys import row_numbers
-from ...committers.contract import Changes, LateRows
+from ...committers.contract import Changes, DataFiles, LateRows, TaskWriterFactory
 from ...committers.errors import ConfigurationError
 from ...committers.requests.contract import EntryWriter, Requests, RowChanges, RowPlace
-from ...writers.changes.row_kinds import ChangedRows
+from ...writers.changes.row_kinds import KEPT, ChangedRows
 from ...writers.requests.changing import Changeable, CheckChanges, deleted_rows
+from ...writers.requests.decoding import DecodingWriters
 from ...writers.requests.entry import Entry
 from ...writers.requests.keyed import row_keys
+from ...writers.row_log.writer import Check, RowLogWriters
 from ..changes.planning import PlannedChanges, plan_changes
 from .folding import Upserts, folded
+
+OpenLog = Callable[[Check], RowLogWriters]
+"""Returns the writers of the row log, with a check of the rows."""
 
 _NUMBER = "\0number"
 """A column with the place of each row."""
@@ -59,16 +64,25 @@ class ChangingRequests:
         planned = _planned(rows, self.changes)
         self.requests.check_schema(planned.columns)
         changes = planned.kinds.changes
-        ordered = [rows.field(name) for name in changes.order_by if name not in planned.columns.names]
+        ordered = [planned.rows.field(name) for name in changes.order_by if name not in planned.columns.names]
         self._service.check_changes(changes, pa.schema([*planned.columns, *ordered]))
 
     def checker(self) -> Callable[[pa.RecordBatch], object]:
         raise TypeError("see checker_of")
 
-    def checker_of(self, rows: pa.Schema) -> CheckChanges:
-        """Return a check of rows with these columns, see `Requests.checker`."""
+    def writers(self, rows: pa.Schema, open_log: OpenLog) -> TaskWriterFactory[DataFiles]:
+        """Return the writers of tasks, which check the rows. Messages are decoded before they are stored.
+
+        Args:
+            rows: the columns of the query
+        """
         kinds = _planned(rows, self.changes).kinds
-        return CheckChanges(kinds, self.requests.checker(), self._service.deletion_checker())
+        log = open_log(
+            CheckChanges(
+                replace(kinds, decode=None), self.requests.checker(), self._service.deletion_checker()
+            )
+        )
+        return log if kinds.decode is None else DecodingWriters(log, kinds.decode)
 
     def changes_of(self, rows: pa.RecordBatch) -> RowChanges:
         planned = _planned(rows.schema, self.changes)
@@ -180,7 +194,11 @@ def _kept(rows: ChangedRows, changes: Changes) -> Sequence[Collection[str]]:
 
 @lru_cache(maxsize=32)
 def _planned(rows: pa.Schema, changes: Changes) -> PlannedChanges:
-    return plan_changes(rows, changes)
+    """
+    Args:
+        rows: the columns of the query, or of its decoded rows
+    """
+    return plan_changes(pa.schema([column for column in rows if column.name != KEPT]), changes)
 
 
 def _flags(rows: pa.RecordBatch, value: bool) -> pa.Array:

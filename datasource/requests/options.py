@@ -195,7 +195,7 @@ class RequestOptions(DeliveryOptions):
                 *cls.problems(values),
             ],
         )
-        location = row_log_of(parsed.row_log, parsed.checkpoint_location)
+        location = parsed.row_log_location
         if location is None:
             return parsed
         given = {**parsed.given, "rowLog": location}  # for processes in any working directory
@@ -210,6 +210,11 @@ class RequestOptions(DeliveryOptions):
     def address(self) -> str:
         """The address of the destination, always spelled in the same way and without secrets."""
         raise NotImplementedError
+
+    @property
+    def row_log_location(self) -> str | None:
+        """Where the row log is; None if it is not known."""
+        return row_log_of(self.row_log, self.checkpoint_location)
 
     @property
     def sends_from_tasks(self) -> bool:

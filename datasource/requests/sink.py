@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, cast
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from ...committers.row_log.log import RowLog
 from ...committers.texts.safe_text import get_logger
 from ...writers.requests.direct import DirectWriters
 from ...writers.row_log.writer import RowLogWriters
-from ..options.row_log import create_row_log, missing_row_log, row_log_of
+from ..options.row_log import create_row_log, missing_row_log
 from ..plain_sink import StorageSink
 from .changing import ChangingRequests
 from .options import RequestOptions
@@ -53,7 +54,7 @@ class RequestTarget(RequestCommitter):
     def __init__(self, sink: RequestSink) -> None:
         options = sink.options
         self._options, self._name = options, sink.kind
-        self._location = row_log_of(options.row_log, options.checkpoint_location)
+        self._location = options.row_log_location
         log = None if self._location is None else RowLog(self._location, dict(options.storage_options))
         self._destination = sink.requests
         self._rows_to_requests = options.with_keys(sink.requests)
@@ -86,12 +87,13 @@ class RequestTarget(RequestCommitter):
             raise missing_row_log()
         create_row_log(self._location)
         requests = self._rows_to_requests
-        check = requests.checker_of(rows) if isinstance(requests, ChangingRequests) else requests.checker()
-        writers = cast(
-            "TaskWriterFactory[RequestPayload]",
-            RowLogWriters(self._location, self._options.storage_options, check),
+        open_log = partial(RowLogWriters, self._location, self._options.storage_options)
+        log: TaskWriterFactory[DataFiles] = (
+            requests.writers(rows, open_log)
+            if isinstance(requests, ChangingRequests)
+            else open_log(requests.checker())
         )
-        return PlannedBatch(writers, "log", "", is_lasting=False)
+        return PlannedBatch(cast("TaskWriterFactory[RequestPayload]", log), "log", "", is_lasting=False)
 
     def _check_destination(self, requests: ChecksDestination, rows: pa.Schema) -> None:
         """Check the destination for each batch that tasks send. Otherwise once in a process: the destination
