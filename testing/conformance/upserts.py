@@ -231,7 +231,7 @@ class UpsertClaims(Claims):
         self, upserts: Upserts, late_rows: str
     ) -> None:
         """In the order of their log, with a new key for a row. A message that is late may be ignored."""
-        if not upserts.is_taken or (late_rows == "ignore" and not upserts.ignores_late_rows):
+        if not upserts.is_taken or (late_rows == "ignore" and not upserts.harness.promises.ignores_late_rows):
             return
         of_messages = upserts.without("orderBy", "deleteWhen", "dropColumns").with_options(
             changes="debezium", valueColumns="id BIGINT, n BIGINT, text STRING", lateRows=late_rows
