@@ -88,26 +88,29 @@ class StagingWriter:
         self._connection: Connection | None = None
         self._background = Background("penstock-copy")
         self._rows = self._bytes = 0
-        self._checked: tuple[pa.RecordBatch, pa.Buffer] | None = None
-        """The last batch that was checked, and its rows."""
+        self._checked: tuple[pa.RecordBatch, pa.Buffer, int] | None = None
+        """The last batch that was checked, its rows and their number."""
 
     def check_rows(self, batch: pa.RecordBatch) -> None:
         """See `ChecksRows`."""
         rows = self._project(batch)
         for number, kind in self._limited:
             check_texts(rows.column(number), rows.schema.names[number], kind)
-        self._checked = (batch, copy_csv(rows, self._plan.encoding))
+        self._checked = (batch, copy_csv(rows, self._plan.encoding), rows.num_rows)
 
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
             return
         checked, self._checked = self._checked, None
         if checked is not None and checked[0] is batch:
-            rows = checked[1]
+            _, rows, count = checked
         else:
-            rows = copy_csv(self._project(batch), self._plan.encoding)
+            projected = self._project(batch)
+            rows, count = copy_csv(projected, self._plan.encoding), projected.num_rows
+        if not count:  # messages that change no row
+            return
         connection = self._connection or self._begin()
-        self._background.start(self._copy, connection, rows, batch.num_rows)
+        self._background.start(self._copy, connection, rows, count)
 
     def _copy(self, connection: Connection, rows: pa.Buffer, count: int) -> None:
         """FREEZE: the commit, which reads the rows, then need not check their visibility and write hint bits.
