@@ -70,6 +70,10 @@ class ChangingRequests:
     def checker(self) -> Callable[[pa.RecordBatch], object]:
         raise TypeError("see checker_of")
 
+    def sent_rows(self, rows: pa.Schema) -> pa.Schema:
+        """Return the columns of the rows: those of the query, or of its messages once they are decoded."""
+        return _planned(rows, self.changes).rows
+
     def writers(self, rows: pa.Schema, open_log: OpenLog) -> TaskWriterFactory[DataFiles]:
         """Return the writers of tasks, which check the rows. Messages are decoded before they are stored.
 

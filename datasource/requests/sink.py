@@ -77,8 +77,10 @@ class RequestTarget(RequestCommitter):
                 "output mode append."
             )
         self._rows_to_requests.check_schema(rows)
+        requests = self._rows_to_requests
         if isinstance(self._destination, ChecksDestination):
-            self._check_destination(self._destination, rows)
+            sent = requests.sent_rows(rows) if isinstance(requests, ChangingRequests) else rows
+            self._check_destination(self._destination, sent)
         writers: TaskWriterFactory[RequestPayload]
         if self._options.sends_from_tasks:
             writers = cast("TaskWriterFactory[RequestPayload]", DirectWriters(self._rows_to_requests))
@@ -86,7 +88,6 @@ class RequestTarget(RequestCommitter):
         if self._location is None:
             raise missing_row_log()
         create_row_log(self._location)
-        requests = self._rows_to_requests
         open_log = partial(RowLogWriters, self._location, self._options.storage_options)
         log: TaskWriterFactory[DataFiles] = (
             requests.writers(rows, open_log)

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
+from ...writers.changes.envelopes.events import POSITION
 from ...writers.requests.opening import WriterSettings
 from ...writers.search.changes import SearchChanges
 from ...writers.search.results import Operation
 from ...writers.search.target import SearchTarget
+from ..changes.modes import EnvelopeChanges
 from ..options.declaring import declared, option, optional
 from ..options.parsing import flag, one_of, text
 from ..options.urls import http_url
@@ -120,6 +122,8 @@ class SearchOptions(RequestChangeOptions, RequestOptions):
     @property
     def search_changes(self) -> SearchChanges | None:
         changes = self.changes
+        if isinstance(changes, EnvelopeChanges) and not changes.order_by:
+            changes = replace(changes, order_by=(POSITION,))  # in the log of the source
         return None if changes is None else SearchChanges.of(changes, self.routing)
 
     @property

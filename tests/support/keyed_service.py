@@ -15,6 +15,7 @@ from penstock.committers.progress import with_store
 from penstock.committers.requests.contract import RowPlace
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.requests.change_options import RequestChangeOptions
+from penstock.datasource.requests.changing import ChangingRequests
 from penstock.datasource.requests.options import RequestOptions
 from penstock.datasource.requests.sink import RequestSink, RequestTarget
 from penstock.writers.requests.entry import Entry
@@ -139,15 +140,14 @@ class ChangedQuery:
         requests = KeyedRequests(self.service, self.options)
         target = RequestTarget(RequestSink("memory", STREAM.table_uri, self.options, requests))
         if self.changes != self.options.changes:
-            target._rows_to_requests = target._requests = type(target._rows_to_requests)(
-                requests, self.changes
-            )
+            assert self.changes is not None
+            target._rows_to_requests = target._requests = ChangingRequests(requests, self.changes)
         return with_store(target, self.store)
 
     def manifest(self, batch_id: int, *parts: Sequence[Any]) -> Manifest:
         """Write a batch as tasks, and return its manifest."""
         target, payloads = self.target(), []
-        planned = target.plan_batch(SCHEMA, self.changes, batch_id)
+        planned = target.plan_batch(SCHEMA, self.changes or "append", batch_id)
         for partition, part in enumerate(parts):
             self._attempts += 1
             writer = planned.writers.open(AttemptId("q", "r", batch_id, partition, self._attempts))

@@ -103,7 +103,8 @@ def test_dynamodb_puts_deletes_and_updates_items() -> None:
 
 def test_an_update_of_an_item_is_acknowledged_by_the_name_of_its_table() -> None:
     assert result_of_update({"ConsumedCapacity": {"TableName": "t"}}) == DELIVERED
-    for answer in ({}, None, {"ConsumedCapacity": {}}, [], "<html>"):
+    answers: list[Any] = [{}, None, {"ConsumedCapacity": {}}, [], "<html>"]
+    for answer in answers:
         assert result_of_update(answer) == UNACKNOWLEDGED
 
 
