@@ -70,6 +70,15 @@ class ChangingRequests:
     def checker(self) -> Callable[[pa.RecordBatch], object]:
         raise TypeError("see checker_of")
 
+    def checker_of(self, rows: pa.Schema) -> CheckChanges:
+        """Return a check of rows, see `Requests.checker`. Messages are decoded before.
+
+        Args:
+            rows: the columns of the query
+        """
+        kinds = replace(_planned(rows, self.changes).kinds, decode=None)
+        return CheckChanges(kinds, self.requests.checker(), self._service.deletion_checker())
+
     def sent_rows(self, rows: pa.Schema) -> pa.Schema:
         """Return the columns of the rows: those of the query, or of its messages once they are decoded."""
         return _planned(rows, self.changes).rows
@@ -81,11 +90,7 @@ class ChangingRequests:
             rows: the columns of the query
         """
         kinds = _planned(rows, self.changes).kinds
-        log = open_log(
-            CheckChanges(
-                replace(kinds, decode=None), self.requests.checker(), self._service.deletion_checker()
-            )
-        )
+        log = open_log(self.checker_of(rows))
         return log if kinds.decode is None else DecodingWriters(log, kinds.decode)
 
     def changes_of(self, rows: pa.RecordBatch) -> RowChanges:
