@@ -10,10 +10,13 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
+from tests.support.debezium_messages import from_kafka, postgres, row, texts
 from tests.support.id_stream import IdStream
+from tests.support.lakes import DeltaLake
 
 from penstock.committers.contract import ManifestState
 from penstock.committers.store.sql import open_store
@@ -214,3 +217,38 @@ def test_relative_paths_are_those_of_the_driver(ids: IdStream) -> None:
     ids.run(None, **{ids.table.place: os.path.relpath(ids.table.options[ids.table.place])})
 
     assert ids.findings().rows == 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["value", "columns"])
+def test_messages_of_debezium_change_the_rows_of_a_table(
+    spark: SparkSession, tmp_path: Path, delta_table: DeltaLake, form: str
+) -> None:
+    """The rows of a Kafka source, and those of a query that parses them itself."""
+    batches = [
+        [postgres("c", 10, after=row(1, "a")), postgres("c", 11, after=row(2, "b")), None],
+        [postgres("u", 20, row(1, None), row(3, "A")), postgres("d", 21, row(2, None)), None],
+    ]
+    (source := tmp_path / "messages").mkdir()
+    for number, messages in enumerate(batches):
+        path = source / f"{number}.parquet"
+        pq.write_table(from_kafka(texts(messages)).drop_columns(["key"]), path)
+        os.utime(path, (1_700_000_000 + number,) * 2)  # Spark reads files in the order of their age
+    schema = (
+        "value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
+    )
+    rows = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(source))
+    options = {"valueColumns": "id BIGINT, name STRING"}
+    if form == "columns":
+        message = (
+            "before STRUCT<id: BIGINT, name: STRING>, after STRUCT<id: BIGINT, name: STRING>, op STRING, "
+            "source STRUCT<lsn: BIGINT, snapshot: STRING, ts_ms: BIGINT>"
+        )
+        parsed = f.from_json(f.col("value").cast("string"), message)
+        rows = rows.select("value", "offset", parsed.alias("message")).select("value", "offset", "message.*")
+        options = {}
+    stream = rows.writeStream.format("penstock.delta").options(**options, **delta_table.options)
+    stream = stream.options(writeMode="upsert", keys="id", changes="debezium")
+    stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    stream.trigger(availableNow=True).start().awaitTermination()
+    assert delta_table.rows("*") == [(3, "A")]

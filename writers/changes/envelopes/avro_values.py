@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -66,8 +66,7 @@ class AvroReader:
 
     def _group(self, schema: AvroSchema, contents: list[bytes], numbers: list[int]) -> Iterator[Messages]:
         forms: dict[bool, tuple[list[dict[str, Any]], list[int]]] = {}
-        for content, number in zip(contents, numbers, strict=True):
-            message = schema.decode(content)
+        for message, number in zip(schema.decode(contents), numbers, strict=True):
             is_flat = self.format.flat_marker is not None and self.format.flat_marker in message
             messages, rows = forms.setdefault(is_flat, ([], []))
             messages.append(message)
@@ -102,23 +101,24 @@ class AvroSchema:
         except fastavro.schema.SchemaParseException as error:
             raise SchemaMismatchError(f"avroSchema is no schema of a record: {error}.") from error
 
-    def decode(self, content: bytes) -> dict[str, Any]:
+    def decode(self, contents: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         """
         Raises:
-            SchemaMismatchError: the content was not written with the schema.
+            SchemaMismatchError: a content was not written with the schema.
         """
-        import fastavro
+        from fastavro import schemaless_reader
 
-        stream = io.BytesIO(content)
-        try:
-            message = fastavro.schemaless_reader(stream, self.parsed)
-        except Exception as error:
-            raise SchemaMismatchError(
-                f"A message was not written with the Avro schema: {error!r}."
-            ) from error
-        if stream.tell() != len(content) or not isinstance(message, dict):
-            raise SchemaMismatchError("A message was not written with the Avro schema: bytes are left.")
-        return message
+        for content in contents:
+            stream = io.BytesIO(content)
+            try:
+                message = schemaless_reader(stream, self.parsed)
+            except Exception as error:  # fastavro raises whatever damaged bytes lead to
+                raise SchemaMismatchError(
+                    f"A message was not written with the Avro schema: {error!r}."
+                ) from error
+            if stream.tell() != len(content) or not isinstance(message, dict):
+                raise SchemaMismatchError("A message was not written with the Avro schema: bytes are left.")
+            yield message
 
 
 def _without_logical_types(schema: Any) -> Any:

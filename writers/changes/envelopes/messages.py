@@ -13,7 +13,7 @@ from ....committers.errors import SchemaMismatchError
 from ...parquet.columns import is_list, with_offsets
 from .conversion import UNKNOWN, Logical, convert
 from .objects import from_objects
-from .unavailable import booleans, is_unavailable, unavailable
+from .unavailable import booleans, unavailable, unavailable_objects
 
 Path: TypeAlias = tuple[str, ...]
 """Names of fields from the top of a message."""
@@ -96,8 +96,8 @@ class ObjectFields:
     """Fields of Python objects."""
 
     objects: Sequence[dict[str, Any]]
-    _read: dict[Path, list[Any]] = field(default_factory=dict, compare=False)
-    """The values of objects that have fields, by path."""
+    _parents: dict[Path, list[dict[str, Any]]] = field(default_factory=dict, compare=False)
+    """The objects that have fields, by path; empty ones where there are none."""
 
     def __len__(self) -> int:
         return len(self.objects)
@@ -107,22 +107,28 @@ class ObjectFields:
 
     def column(self, path: Path, target: pa.DataType, logical: Logical = UNKNOWN) -> Column:
         values = self._at(path)
-        missing = [is_unavailable(value) for value in values]
-        given = [None if is_missing else value for value, is_missing in zip(values, missing, strict=True)]
+        missing = unavailable_objects(values)
+        if missing is not None:
+            values = [
+                None if is_missing else value for value, is_missing in zip(values, missing, strict=True)
+            ]
         try:
-            converted = from_objects(given, target, logical)
+            converted = from_objects(values, target, logical)
         except ValueError as error:
             raise misfit(path, target, error) from error
-        return Column(converted, booleans(missing) if any(missing) else None)
+        return Column(converted, None if missing is None else booleans(missing))
 
     def _at(self, path: Path) -> list[Any]:
-        if not path:
-            return list(self.objects)
         *above, name = path
-        parents = self._read.get(tuple(above))
-        if parents is None:
-            parents = self._read[tuple(above)] = self._at(tuple(above))
-        return [value.get(name) if isinstance(value, dict) else None for value in parents]
+        return [parent.get(name) for parent in self._objects_at(tuple(above))]
+
+    def _objects_at(self, path: Path) -> Sequence[dict[str, Any]]:
+        if not path:
+            return self.objects
+        if (found := self._parents.get(path)) is None:
+            found = [value if isinstance(value, dict) else {} for value in self._at(path)]
+            self._parents[path] = found
+        return found
 
 
 def misfit(path: Path, target: pa.DataType, error: ValueError) -> SchemaMismatchError:

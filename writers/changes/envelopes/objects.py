@@ -25,7 +25,7 @@ def from_objects(values: Sequence[Any], target: pa.DataType, logical: Logical = 
     Raises:
         ValueError: a value does not fit.
     """
-    kinds = {type(value) for value in values if value is not None}
+    kinds = set(map(type, values)) - {type(None)}
     if not kinds:
         return pa.nulls(len(values), target)
     parts = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ PLACEHOLDER = "__debezium_unavailable_value"
 _BYTES = PLACEHOLDER.encode()
 _UUID = str(uuid.UUID(bytes=hashlib.md5(_BYTES, usedforsecurity=False).digest(), version=3))
 _TEXTS = (PLACEHOLDER, base64.b64encode(_BYTES).decode(), _BYTES.hex())
+_FLAT = frozenset([*_TEXTS, _BYTES])
 _LISTS: Sequence[list[Any]] = (
     *([text] for text in (*_TEXTS, _UUID)),
     [_BYTES],
@@ -58,17 +59,21 @@ def _in_lists(values: pa.Array) -> pa.Array:
     return booleans(found)
 
 
+def unavailable_objects(values: Sequence[Any]) -> list[bool] | None:
+    """Return which values are placeholders; None if none is."""
+    kinds = set(map(type, values))
+    if kinds.isdisjoint((list, dict)) and (kinds.isdisjoint((str, bytes)) or _FLAT.isdisjoint(values)):
+        return None
+    found = [is_unavailable(value) for value in values]
+    return found if any(found) else None
+
+
 def is_unavailable(value: Any) -> bool:
-    check = _CHECKS.get(type(value))
-    return check is not None and check(value)
-
-
-_CHECKS: Mapping[type, Callable[[Any], bool]] = {
-    str: frozenset(_TEXTS).__contains__,
-    bytes: _BYTES.__eq__,
-    list: lambda value: len(value) in _LENGTHS and value in _LISTS,
-    dict: lambda value: len(value) == 1 and value in _MAPS,
-}
+    if isinstance(value, list):
+        return len(value) in _LENGTHS and value in _LISTS
+    if isinstance(value, dict):
+        return len(value) == 1 and value in _MAPS
+    return value in _FLAT
 
 
 def booleans(values: Sequence[bool]) -> pa.Array:
