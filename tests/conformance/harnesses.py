@@ -388,10 +388,6 @@ class HttpResourcesHarness(HttpHarness):
     )
     rows_in = "/rows/"
 
-    def __init__(self, folder: Path, server: HttpRows, proxy: LossyProxy | None = None) -> None:
-        super().__init__(folder, server, proxy)
-        server.set()
-
     @property
     def options(self) -> dict[str, str]:
         return {**super().options, "format": "row", "method": "PUT", **self.options_by("id")}
