@@ -16,7 +16,14 @@ from ...committers.contract import Changes, DataFiles, LateRows, TaskWriterFacto
 from ...committers.errors import ConfigurationError
 from ...committers.requests.contract import EntryWriter, Requests, RowChanges, RowPlace
 from ...writers.changes.row_kinds import KEPT, ChangedRows
-from ...writers.requests.changing import Changeable, CheckChanges, deleted_rows
+from ...writers.requests.changing import (
+    Changeable,
+    CheckChanges,
+    check_whole,
+    deleted_rows,
+    kept_columns,
+    without_kept,
+)
 from ...writers.requests.decoding import DecodingWriters
 from ...writers.requests.entry import Entry
 from ...writers.requests.keyed import row_keys
@@ -66,6 +73,11 @@ class ChangingRequests:
         changes = planned.kinds.changes
         ordered = [planned.rows.field(name) for name in changes.order_by if name not in planned.columns.names]
         self._service.check_changes(changes, pa.schema([*planned.columns, *ordered]))
+        why = self._service.why_whole(planned.columns)
+        if why and changes.partial_columns:
+            raise ConfigurationError(
+                f"updateColumns: {why}. Send whole rows, without updateColumns. Nothing was written."
+            )
 
     def checker(self) -> Callable[[pa.RecordBatch], object]:
         raise TypeError("see checker_of")
@@ -76,8 +88,13 @@ class ChangingRequests:
         Args:
             rows: the columns of the query
         """
-        kinds = replace(_planned(rows, self.changes).kinds, decode=None)
-        return CheckChanges(kinds, self.requests.checker(), self._service.deletion_checker())
+        planned, service = _planned(rows, self.changes), self._service
+        return CheckChanges(
+            replace(planned.kinds, decode=None),
+            self.requests.checker(),
+            service.deletion_checker(),
+            service.why_whole(planned.columns),
+        )
 
     def sent_rows(self, rows: pa.Schema) -> pa.Schema:
         """Return the columns of the rows: those of the query, or of its messages once they are decoded."""
@@ -119,8 +136,9 @@ class ChangingRequests:
     def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[Any]]:
         planned = _planned(rows.schema, self.changes)
         split = _split(planned, rows)
-        upserts = self._folded(planned, split, place)
         service = self._service
+        check_whole(split.kept, service.why_whole(planned.columns))
+        upserts = self._folded(planned, split, place)
         made: list[Entry[Any] | None] = [None] * rows.num_rows
         keys = row_keys(rows, planned.kinds.changes.keys)
 
@@ -175,30 +193,19 @@ def _split(planned: PlannedChanges, rows: pa.RecordBatch) -> _Split:
         SchemaMismatchError: see `RowKinds.split`.
     """
     changes = planned.kinds.changes
+    rows, kept = without_kept(rows)
     numbered = replace(planned.kinds, changes=replace(changes, keys=(*changes.keys, _NUMBER)))
     split = numbered.split(rows.append_column(_NUMBER, row_numbers(rows.num_rows)))
     upserts, deletes = split.upserts.drop_columns([_NUMBER]), split.deletes.drop_columns([_NUMBER])
+    numbers = split.upserts.column(_NUMBER)
+    said = split.kept if kept is None else kept.take(numbers)
     return _Split(
         replace(split, upserts=upserts, deletes=deletes),
-        split.upserts.column(_NUMBER),
+        numbers,
         split.deletes.column(_NUMBER),
-        _kept(split, changes),
+        kept_columns(upserts, said, changes.partial_columns),
         [(name, upserts.column(name)) for name in changes.keys],
     )
-
-
-def _kept(rows: ChangedRows, changes: Changes) -> Sequence[Collection[str]]:
-    """Return, for each upsert, the columns that keep their value: as it says, and NULL in `updateColumns`."""
-    upserts = rows.upserts
-    kept: list[set[str]] = [set() for _ in range(upserts.num_rows)]
-    for name in changes.partial_columns:
-        if name in upserts.schema.names and upserts.column(name).null_count:
-            for row in pc.indices_nonzero(pc.is_null(upserts.column(name))).to_pylist():
-                kept[row].add(name)
-    if rows.kept is not None:
-        for row, names in enumerate(rows.kept.to_pylist()):
-            kept[row].update(names or ())
-    return kept
 
 
 @lru_cache(maxsize=32)

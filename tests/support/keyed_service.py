@@ -69,6 +69,9 @@ class KeyedRequests:
     def check_changes(self, changes: Changes, rows: pa.Schema) -> None:
         """All are taken."""
 
+    def why_whole(self, rows: pa.Schema) -> str:
+        return ""
+
     def checker(self) -> Callable[[pa.RecordBatch], object]:
         return check
 

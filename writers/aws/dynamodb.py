@@ -85,6 +85,9 @@ class DynamoDbRequests(RowRequests):
     def check_changes(self, changes: Changes, rows: pa.Schema) -> None:
         """All changes are taken."""
 
+    def why_whole(self, rows: pa.Schema) -> str:
+        return ""
+
     def deletion_checker(self) -> Callable[[pa.RecordBatch], None]:
         return partial(_check_keys, self.keys)
 

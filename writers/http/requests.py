@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from ...committers.contract import Changes
 from ...committers.requests.contract import RowPlace
-from ..requests.changing import check_whole, refuse_partial
 from ..requests.entry import Entry
 from ..requests.json_requests import JsonRequests, check_rows
 from ..requests.json_rows import json_objects
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from ..requests.http import AddressedRow, HttpClient, HttpTarget
     from ..requests.template import Template
 
-_WHOLE = "Partial rows need method=PATCH and format=row: other requests replace what is at the URL"
 _IN_HEADERS = "!#$&'()*+,-./:;<=>?@[]^_`{|}~"
 """Characters that are not percent-encoded, in addition to letters and digits. No space: servers strip it."""
 
@@ -56,8 +54,12 @@ class HttpRequests(JsonRequests):
     # Changes by key ------------------------------------------------------------------------------------
 
     def check_changes(self, changes: Changes, rows: pa.Schema) -> None:
-        if not self._takes_partial_rows:
-            refuse_partial(changes, _WHOLE)
+        """All changes are taken."""
+
+    def why_whole(self, rows: pa.Schema) -> str:
+        if self.target.method == "PATCH" and self.body is None:
+            return ""
+        return "Partial rows need method=PATCH and format=row: other requests replace what is at the URL"
 
     def deletion_checker(self) -> Callable[[pa.RecordBatch], None]:
         return partial(_check, None, self.url)
@@ -67,8 +69,6 @@ class HttpRequests(JsonRequests):
     ) -> Sequence[Entry[bytes | AddressedRow]]:
         if not any(kept):
             return self.entries(rows, place)
-        if not self._takes_partial_rows:
-            check_whole(kept, _WHOLE)
         return self._entries(json_objects(rows, kept), rows, place)
 
     def deletions(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[AddressedRow]]:
@@ -87,10 +87,6 @@ class HttpRequests(JsonRequests):
                 Entry(AddressedRow(url, body, method), sum(map(len, content)) + 1, entry_id, place.position)
             )
         return made
-
-    @property
-    def _takes_partial_rows(self) -> bool:
-        return self.target.method == "PATCH" and self.body is None
 
     # Rows ----------------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from ...committers.contract import Changes
 from ...committers.requests.contract import RowPlace
-from ..requests.changing import check_whole, refuse_partial
 from ..requests.entry import Entry
 from ..requests.json_requests import JsonRequests, check_rows
 from ..requests.json_rows import json_objects
@@ -23,7 +22,6 @@ from .target import RedisTarget
 if TYPE_CHECKING:
     from .client import Command, RedisClient
 
-_WHOLE = "A row is one JSON text in Redis, which SET and HSET replace as a whole"
 _OVERHEAD_BYTES = 64
 """Of a command, besides key and row."""
 
@@ -61,7 +59,10 @@ class RedisRequests(JsonRequests):
     # Changes by key ------------------------------------------------------------------------------------
 
     def check_changes(self, changes: Changes, rows: pa.Schema) -> None:
-        refuse_partial(changes, _WHOLE)
+        """All changes are taken."""
+
+    def why_whole(self, rows: pa.Schema) -> str:
+        return "A row is one JSON text in Redis, which SET and HSET replace as a whole"
 
     def deletion_checker(self) -> Callable[[pa.RecordBatch], None]:
         return partial(_check, None, self.target.templates)
@@ -69,7 +70,6 @@ class RedisRequests(JsonRequests):
     def upserts(
         self, rows: pa.RecordBatch, place: RowPlace, kept: Sequence[Collection[str]]
     ) -> Sequence[Entry[Command | Fenced]]:
-        check_whole(kept, _WHOLE)
         return self.entries(rows, place)
 
     def deletions(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[Command]]:

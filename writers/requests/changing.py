@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...committers.contract import Changes
-from ...committers.errors import ConfigurationError, SchemaMismatchError
+from ...committers.errors import SchemaMismatchError
 from ...committers.requests.contract import RowPlace
-from ..changes.row_kinds import RowKinds
+from ..changes.row_kinds import KEPT, RowKinds
 from .entry import Entry
 
 Check = Callable[[pa.RecordBatch], object]
@@ -31,6 +32,10 @@ class Changeable(Protocol):
         """
         ...
 
+    def why_whole(self, rows: pa.Schema) -> str:
+        """Return why rows with these columns cannot keep values that the service has; empty if they can."""
+        ...
+
     def deletion_checker(self) -> Check:
         """As `Requests.checker`, for the rows of `deletions`."""
         ...
@@ -41,7 +46,7 @@ class Changeable(Protocol):
         """Return an entry for each row, which inserts it or replaces the one with its key.
 
         Args:
-            kept: for each row, columns that keep the value that the service has
+            kept: for each row, columns that keep the value that the service has; none with `why_whole`
         """
         ...
 
@@ -62,6 +67,49 @@ def deleted_rows(keys: pa.RecordBatch, order: Sequence[pa.Array], order_by: Sequ
     return keys
 
 
+def without_kept(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None]:
+    """Return the columns of the query, and those that keep their value of each row, if the rows say it."""
+    if KEPT not in rows.schema.names:
+        return rows, None
+    return rows.drop_columns([KEPT]), rows.column(KEPT)
+
+
+def kept_columns(
+    upserts: pa.RecordBatch, said: pa.Array | None, partial_columns: Sequence[str]
+) -> Sequence[Collection[str]]:
+    """Return, for each upsert, the columns that keep their value.
+
+    Args:
+        said: by the row itself, see `ChangedRows.kept`
+        partial_columns: columns whose NULL keeps the value
+    """
+    kept: list[set[str]] = [set() for _ in range(upserts.num_rows)]
+    for name in partial_columns:
+        if name in upserts.schema.names and upserts.column(name).null_count:
+            for row in pc.indices_nonzero(pc.is_null(upserts.column(name))).to_pylist():
+                kept[row].add(name)
+    if said is not None and said.null_count < len(said):
+        for row, names in enumerate(said.to_pylist()):
+            kept[row].update(names or ())
+    return kept
+
+
+def check_whole(kept: Iterable[Collection[str]], why: str) -> None:
+    """
+    Args:
+        why: see `Changeable.why_whole`
+
+    Raises:
+        SchemaMismatchError: a row keeps values, and the service replaces rows as a whole.
+    """
+    if why and (found := next(filter(None, kept), None)):
+        raise SchemaMismatchError(
+            f"A row does not have the values of {', '.join(sorted(found))}, which its key keeps. {why}. "
+            "Filter these rows, or let the source give whole rows, for example with REPLICA IDENTITY FULL in "
+            "Postgres."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class CheckChanges:
     """The check of the tasks. Pickled on the driver, without secrets."""
@@ -69,38 +117,19 @@ class CheckChanges:
     kinds: RowKinds
     of_upserts: Check
     of_deletions: Check
+    why_whole: str
+    """See `Changeable`."""
 
     def __call__(self, rows: pa.RecordBatch) -> None:
         """
         Raises:
             SchemaMismatchError: the service would not accept a row, or it has no key.
         """
+        rows, kept = without_kept(rows)
+        if kept is not None and kept.null_count < len(kept):
+            check_whole([names or () for names in kept.to_pylist()], self.why_whole)
         changed = self.kinds.split(rows)
         self.of_upserts(changed.upserts)
         if changed.deletes.num_rows:
             order_by = self.kinds.changes.order_by
             self.of_deletions(deleted_rows(changed.deletes, changed.delete_order, order_by))
-
-
-def refuse_partial(changes: Changes, why: str) -> None:
-    """
-    Raises:
-        ConfigurationError: rows may keep values, and the service replaces rows as a whole.
-    """
-    if changes.partial_columns:
-        raise ConfigurationError(
-            f"updateColumns: {why}. Send whole rows, without updateColumns. Nothing was written."
-        )
-
-
-def check_whole(kept: Sequence[Collection[str]], why: str) -> None:
-    """
-    Raises:
-        SchemaMismatchError: a row keeps values, and the service replaces rows as a whole.
-    """
-    if found := next(filter(None, kept), None):
-        raise SchemaMismatchError(
-            f"A row does not have the values of {', '.join(sorted(found))}, which its key keeps. {why}. "
-            "Filter these rows, or let the source give whole rows, for example with REPLICA IDENTITY FULL in "
-            "Postgres."
-        )

@@ -15,7 +15,7 @@ from functools import partial
 import pyarrow as pa
 
 from ...committers.contract import Changes
-from ...committers.errors import ConfigurationError, PenstockError, SchemaMismatchError
+from ...committers.errors import PenstockError, SchemaMismatchError
 from ...committers.requests.contract import NOWHERE, RowPlace
 from ..requests.entry import Entry
 from ..requests.json_requests import JsonRequests, check_rows
@@ -80,7 +80,18 @@ class SearchRequests(JsonRequests):
 
     def check_changes(self, changes: Changes, rows: pa.Schema) -> None:
         self._changes.check_schema(rows)
-        self._check_partial(changes.partial_columns, rows)
+
+    def why_whole(self, rows: pa.Schema) -> str:
+        if self._changes.version is not None:
+            return "With lateRows=ignore: the services do not take external versions for updates"
+        if self.target.pipeline is not None:
+            return "With a pipeline: the services run none for updates with doc_as_upsert"
+        maps = [column.name for column in rows if _has_map(column.type)]
+        return (
+            f"The MAP column {maps[0]}: an update merges objects, and keeps keys of the old map"
+            if maps
+            else ""
+        )
 
     def deletion_checker(self) -> Callable[[pa.RecordBatch], None]:
         return partial(_check_changes, self._changes)
@@ -88,7 +99,6 @@ class SearchRequests(JsonRequests):
     def upserts(
         self, rows: pa.RecordBatch, place: RowPlace, kept: Sequence[Collection[str]]
     ) -> Sequence[Entry[bytes]]:
-        self._check_partial({name for some in kept for name in some}, rows.schema)
         return _entries(upsert_actions(rows, self._changes.places(rows), kept), place)
 
     def deletions(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[bytes]]:
@@ -98,26 +108,6 @@ class SearchRequests(JsonRequests):
     def _changes(self) -> SearchChanges:
         assert self.changes is not None
         return self.changes
-
-    def _check_partial(self, kept: Collection[str], rows: pa.Schema) -> None:
-        """
-        Args:
-            kept: columns that may keep their value
-
-        Raises:
-            ConfigurationError: the service does not update documents in this way.
-        """
-        if not kept:
-            return
-        if self._changes.version is not None:
-            raise _no_update("lateRows=ignore", "The services do not take external versions for updates")
-        if self.target.pipeline is not None:
-            raise _no_update("pipeline", "The services run no pipeline for updates with doc_as_upsert")
-        if maps := [column.name for column in rows if _has_map(column.type)]:
-            raise _no_update(
-                f"the MAP column {', '.join(maps)}",
-                "An update merges objects, and keeps the keys of the old map",
-            )
 
     # Rows ----------------------------------------------------------------------------------------------
 
@@ -148,13 +138,6 @@ class SearchRequests(JsonRequests):
 def _entries(actions: Sequence[bytes], place: RowPlace) -> list[Entry[bytes]]:
     ids = place.ids(len(actions))
     return [Entry(one, len(one), row_id, place.position) for one, row_id in zip(actions, ids, strict=True)]
-
-
-def _no_update(what: str, why: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"updateColumns, or a row without some values, with {what}: {why}. Remove one of them. Nothing was "
-        "written."
-    )
 
 
 def _has_map(data_type: pa.DataType) -> bool:

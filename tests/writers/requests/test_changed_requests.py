@@ -24,9 +24,11 @@ from penstock.writers.aws.dynamodb_changes import (
     result_of_update,
     write_request,
 )
+from penstock.writers.changes.row_kinds import KEPT
 from penstock.writers.requests.acknowledgements import UNACKNOWLEDGED
 from penstock.writers.requests.http import AddressedRow
 from penstock.writers.requests.results import DELIVERED, DeadLetter, Dropped, Fatal, Retry
+from penstock.writers.row_log.writer import RowLogWriters
 from penstock.writers.search.results import result_of_item
 
 GIVEN: Mapping[str, dict[str, str]] = {
@@ -57,8 +59,13 @@ def requests_of(kind: str, partial: tuple[str, ...] = (), **options: str) -> Any
 def sent(kind: str, rows: pa.RecordBatch = ROWS, partial: tuple[str, ...] = (), **options: str) -> list[Any]:
     requests = requests_of(kind, partial, **options)
     requests.check_schema(rows.schema)
-    requests.checker_of(rows.schema)(rows)
+    check(requests, rows)
     return [entry.payload for entry in requests.entries(rows, PLACE)]
+
+
+def check(requests: Any, rows: pa.RecordBatch) -> None:
+    """Check the rows as tasks do."""
+    requests.writers(rows.schema, lambda check: RowLogWriters("/log", {}, check)).check(rows)
 
 
 @pytest.mark.parametrize("kind", GIVEN)
@@ -177,7 +184,7 @@ def test_an_order_that_is_no_version_is_refused(value: Any) -> None:
         ("http", {"method": "PUT"}, "Partial rows need method=PATCH"),
         ("http", {"format": "template", "bodyTemplate": '{{"t": {text}}}'}, "Partial rows need method=PATCH"),
         ("opensearch", {"lateRows": "ignore"}, "do not take external versions for updates"),
-        ("opensearch", {"pipeline": "p"}, "run no pipeline for updates"),
+        ("opensearch", {"pipeline": "p"}, "run none for updates"),
     ],
 )
 def test_partial_rows_are_refused_by_name_where_a_service_cannot(
@@ -187,8 +194,23 @@ def test_partial_rows_are_refused_by_name_where_a_service_cannot(
     requests = requests_of(kind, ("text",), **options)
     with pytest.raises(ConfigurationError, match=said):
         requests.check_schema(ROWS.schema)
-    with pytest.raises((SchemaMismatchError, ConfigurationError), match=said.removeprefix("updateColumns: ")):
+    with pytest.raises(SchemaMismatchError, match=said.removeprefix("updateColumns: ")):
         requests.entries(ROWS, PLACE)
+
+
+def test_a_row_says_itself_which_values_it_keeps() -> None:
+    """As those that were messages do. No service gets the column that says it."""
+    said = pa.array([None, None, ["text"]], pa.list_(pa.string()))
+    rows = ROWS.append_column(KEPT, said)
+    update = AddressedRow("https://h/rows/3", b'{"id":3,"n":7}')
+    assert sent("http", rows) == [*sent("http")[:2], update]
+    assert [type(one) for one in sent("dynamodb", rows)] == [dict, ItemDeletion, ItemUpdate]
+    assert b"doc_as_upsert" in sent("opensearch", rows)[2]
+    whole = ROWS.append_column(KEPT, pa.nulls(3, said.type))
+    for kind in GIVEN:
+        assert sent(kind, whole) == sent(kind)
+    with pytest.raises(SchemaMismatchError, match="A row does not have the values of text"):
+        check(requests_of("redis"), rows)
 
 
 def test_an_update_of_a_map_is_refused() -> None:
