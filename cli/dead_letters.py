@@ -18,6 +18,7 @@ from ..committers.errors import (
     TableNotSupportedError,
     shown,
 )
+from ..committers.file_tables.evolution import SchemaEvolution
 from ..committers.store.dead_letters import Resend
 from ..committers.texts.safe_text import get_logger
 from ..datasource.dead_letters import LETTERS, committed_up_to, letters_batch, write_rows
@@ -42,6 +43,7 @@ logger = get_logger(__name__)
 
 _FOR_LETTERS = ("badRows", "deadLetter", "deadLetterMax", "delivery", "eventTime")
 """Options of a query that do not apply to rows that are sent again."""
+_EVOLUTION = "schemaEvolution"
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,12 +376,20 @@ def _give_up(store: SqlManifestStore, resends: StreamKey, refusal: SchemaMismatc
 
 
 def sink_of(stream: StreamStatus, access: TableAccess) -> Sink[Any, Any]:
-    """Return the destination of a stream, coupled and without bad rows.
+    """Return the destination of a stream, coupled and without bad rows. A row that still does not fit the
+    table is an error, and columns without a value that the table does not have are none.
 
     Raises:
         ConfigurationError: the store does not know how to open it.
     """
     settings = StreamSettings.parse(stream.settings)
     options = {key: value for key, value in settings.options.items() if key not in _FOR_LETTERS}
+    quarantine = SchemaEvolution.QUARANTINE
+    is_quarantined = options.get(_EVOLUTION, "").strip().lower() == quarantine.value
+    if is_quarantined:
+        del options[_EVOLUTION]
     coupled = StreamSettings("coupled", settings.checkpoint, options)
-    return cast("Sink[Any, Any]", build_sink(stream, coupled, access))
+    sink: Any = build_sink(stream, coupled, access)
+    if is_quarantined:
+        sink = replace(sink, options=replace(sink.options, schema_evolution=quarantine))
+    return cast("Sink[Any, Any]", sink)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
@@ -50,6 +50,10 @@ LETTERS_BYTES_MAX = 8 * 1024 * 1024
 
 ROW_BYTES_MAX = 4 * 1024**3
 """Limit for one decoded row; Spark's own limit is 2 GiB."""
+
+
+class NewShapeError(SchemaMismatchError):
+    """A row has a value in a column that the table does not have, or has with another type."""
 
 
 class BadRows(Enum):
@@ -168,19 +172,41 @@ def row_in(content: bytes | None) -> pa.Table:
 
 
 def joined(rows: Sequence[pa.Table]) -> pa.Table:
-    """Return the rows of dead letters in one table.
+    """Return the rows of dead letters in one table: with the columns of all, and the widest type of each.
 
     Raises:
-        SchemaMismatchError: they do not have the same columns.
+        SchemaMismatchError: a column has types of which none has the values of all.
     """
     import pyarrow as pa
 
     try:
-        return pa.concat_tables(rows, promote_options="default")
+        # "permissive" would also round integers to floating-point numbers
+        is_widened = not any(map(_mixes_numbers, _types_by_name(rows)))
+        return pa.concat_tables(rows, promote_options="permissive" if is_widened else "default")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise SchemaMismatchError(
             f"The dead letters have different columns, because the query was changed in between: {error}"
         ) from error
+
+
+def _types_by_name(rows: Sequence[pa.Table]) -> Iterable[list[pa.DataType]]:
+    types: dict[str, list[pa.DataType]] = {}
+    for column in (column for table in rows for column in table.schema):
+        types.setdefault(column.name, []).append(column.type)
+    return types.values()
+
+
+def _mixes_numbers(types: Sequence[pa.DataType]) -> bool:
+    """Return True if numbers with binary fractions and others are among the types, also inside of them."""
+    import pyarrow as pa
+
+    names = {str(one) for one in types}
+    if len(names) < 2:
+        return False
+    if any(pa.types.is_nested(one) for one in types):
+        return True
+    are_floating = {pa.types.is_floating(one) for one in types if not pa.types.is_null(one)}
+    return len(are_floating) > 1
 
 
 def letters_stream(stream: StreamKey, letters_uri: str) -> StreamKey:

@@ -4,7 +4,6 @@
     ├── ConfigurationError          fix the options or the environment, start again
     │   └── StoreUnreachableError   the database does not answer, or refuses the connection
     ├── SchemaMismatchError         the rows do not fit the table: change the query or the table
-    │   └── NewShapeError           of one row: it has a column or a type that the table does not have
     ├── TableNotSupportedError      the table has a feature that direct commits would violate
     ├── TableChangedError           the table was dropped, re-created or restored: an operator decides
     ├── CheckpointMismatchError     the checkpoint and the table disagree about a batch: an operator decides
@@ -60,10 +59,6 @@ class StoreMissingError(ConfigurationError):
 
 class SchemaMismatchError(PenstockError):
     """Writing the rows into the table would change or lose values."""
-
-
-class NewShapeError(SchemaMismatchError):
-    """A row has a value in a column that the table does not have, or has with another type."""
 
 
 class TableNotSupportedError(PenstockError):

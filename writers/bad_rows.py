@@ -6,8 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, runtime_checkable
 
 from ..committers.contract import PayloadT
-from ..committers.dead_letters import DOES_NOT_FIT, NEW_SHAPE, WRITING, BadRows, LetterBox, dead_letter
-from ..committers.errors import ConfigurationError, NewShapeError, SchemaMismatchError
+from ..committers.dead_letters import (
+    DOES_NOT_FIT,
+    NEW_SHAPE,
+    WRITING,
+    BadRows,
+    LetterBox,
+    NewShapeError,
+    dead_letter,
+)
+from ..committers.errors import ConfigurationError, SchemaMismatchError
 from ..committers.texts.safe_text import get_logger
 
 if TYPE_CHECKING:

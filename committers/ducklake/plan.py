@@ -138,6 +138,10 @@ def _plan(
         )
     given = columns_of(lake, rows, address)
     matched = match(given, table, address, evolve=options.evolve, narrows=options.narrows)
+    if options.narrows is Narrowing.ANY:
+        rows = pa.schema([field for field, column in zip(rows, matched, strict=True) if column is not None])
+        matched = [column for column in matched if column is not None]
+        given = columns_of(lake, rows, address)
     new = tuple([one.name for one, column in zip(given, matched, strict=True) if column is None])
     RESERVED.check(new, f"DuckLake table {address.uri}")
     if has and (problem := path_problem(table.data_path, new)):

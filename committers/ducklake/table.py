@@ -193,6 +193,10 @@ def columns_of(lake: Lake, rows: pa.Schema, address: DuckLakeAddress) -> list[Sc
     return [SchemaColumn(name, kind) for name, kind in zip(rows.names, canonical, strict=True)]
 
 
+_BY_VALUE = (DifferenceKind.NEW, DifferenceKind.TYPE)
+"""With `Narrowing.ANY`, these depend on the values."""
+
+
 def match(
     given: Sequence[SchemaColumn[str]],
     table: LakeTable,
@@ -204,13 +208,15 @@ def match(
     """Return the table's column for each column of the query; None for a new one.
 
     Args:
-        narrows: columns of the table may also be smaller; the writer checks each value
+        narrows: which columns of the table may also be smaller, or missing; the writer checks each value
 
     Raises:
         SchemaMismatchError: shows both schemas.
     """
     wording = {kind: text for kind, text in QUERY.items() if not (evolve and kind is DifferenceKind.NEW)}
     differences = list(compare(given, table.columns, may_hold if narrows else holds))
+    if narrows is Narrowing.ANY:
+        wording = {kind: text for kind, text in wording.items() if kind not in _BY_VALUE}
     problems = list(problems_in(differences, wording))
     problems += [
         f"{one.table[0].name!r} has a default in the table and is missing in the query, and rows of added "

@@ -176,7 +176,7 @@ def new_columns(
     """Return the columns of the query that the table does not have.
 
     Args:
-        narrows: integers and decimals of the query may have other sizes; the writer checks each value
+        narrows: which columns of the query may have other types; the writer checks each value
 
     Raises:
         SchemaMismatchError: lists the columns that do not fit and shows both schemas.
@@ -186,6 +186,9 @@ def new_columns(
     wording = dict(QUERY)
     if evolve:
         del wording[DifferenceKind.NEW]
+    if narrows is Narrowing.ANY:
+        by_value = (DifferenceKind.NEW, DifferenceKind.TYPE)
+        differences = [one for one in differences if one.kind not in by_value]
     problems = [
         problem
         for one in differences

@@ -7,10 +7,11 @@ import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from ...committers.ducklake.address import DuckLakeCatalog
 from ...committers.errors import check_installed
+from ...committers.file_tables.evolution import SchemaEvolution
 from ..options.changes import ChangeOptions, problems_of_changes, problems_of_late_rows
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions, partition_columns, problems_of_sorting
@@ -56,6 +57,9 @@ def _table_name(given: str) -> tuple[str, str]:
 class DuckLakeOptions(ChangeOptions, FileTableOptions):
     """Options of `penstock.ducklake`."""
 
+    schema_evolutions: ClassVar[frozenset[SchemaEvolution]] = frozenset(SchemaEvolution) - {
+        SchemaEvolution.EVOLVE
+    }
     catalog: str = field(
         repr=False,
         metadata=declared(

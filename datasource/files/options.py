@@ -17,7 +17,7 @@ from ..options.changes import refused_changes
 from ..options.declaring import declared, option, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import TARGET_FILE_SIZE, DeliveryOptions
 from ..options.parsing import MIB, check, columns, flag, one_of, parse_options, size, storable, text
-from ..options.stream import normalized_location, problems_of
+from ..options.stream import normalized_location, problems_of, problems_of_evolution
 
 NAME = "penstock.files"
 
@@ -205,6 +205,7 @@ class FilesOptions(DeliveryOptions):
             )
         problems += _of_catalog(values, options)
         stored = storable(OPTIONS, options)
+        problems += problems_of_evolution(cls, NAME, values)
         problems += problems_of(values, stored, PREFIXES)
         check(NAME, problems)
         return cls(**values, given=stored)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+from ...committers.file_tables.evolution import SchemaEvolution
 from ..delta.options import parse_location
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions, partition_columns, problems_of_sorting
 from ..options.parsing import MIB, check, columns, flag, one_of, parse_options, storable
 from ..options.places import problems_of_plain_http
-from ..options.stream import normalized_location, problems_of
+from ..options.stream import normalized_location, problems_of, problems_of_evolution
 
 NAME = "penstock.hudi"
 
@@ -36,6 +38,9 @@ def _table_name(name: str) -> str:
 class HudiOptions(FileTableOptions):
     """Options of `penstock.hudi`."""
 
+    schema_evolutions: ClassVar[frozenset[SchemaEvolution]] = frozenset(SchemaEvolution) - {
+        SchemaEvolution.EVOLVE
+    }
     path: str = field(
         metadata=declared(
             "path",
@@ -102,6 +107,7 @@ class HudiOptions(FileTableOptions):
             if key.lower() in _NOT_HERE
         ]
         stored = storable(OPTIONS, given)
+        problems += problems_of_evolution(cls, NAME, values)
         problems += problems_of(values, stored, PREFIXES)
         problems += problems_of_plain_http(values, ("path",))
         if (values.get("target_file_bytes") or 0) > _FILE_BYTES_MAX:

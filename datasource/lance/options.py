@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
+from ...committers.file_tables.evolution import SchemaEvolution
 from ...committers.lance.schema import FILE_VERSIONS, FLOATS, FileVersion, Vector
 from ...committers.maintenance import MaintenancePolicy
 from ..delta.options import parse_location
@@ -46,6 +47,9 @@ def _vectors(text: str) -> dict[str, Vector]:
 class LanceOptions(ChangeOptions, DeliveryOptions):
     """Options of `penstock.lance`."""
 
+    schema_evolutions: ClassVar[frozenset[SchemaEvolution]] = frozenset(SchemaEvolution) - {
+        SchemaEvolution.EVOLVE
+    }
     path: str = field(
         metadata=declared(
             "path",

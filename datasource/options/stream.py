@@ -196,7 +196,7 @@ def parse_as(
     refused_values = {option.name for option in options if option.field not in values}
     accepted = {name: value for name, value in stored.items() if name not in refused_values}
     problems += problems_of(values, accepted, prefixes)
-    problems += _problems_of_evolution(cls, name, values)
+    problems += problems_of_evolution(cls, name, values)
     problems += _problems_of_routes(values, has_row_log=getattr(cls, "has_row_log", False))
     if are_valid:
         problems += problems_of_values(values)
@@ -236,7 +236,7 @@ def problems_of(values: Mapping[str, Any], given: Mapping[str, str], prefixes: S
     ]
 
 
-def _problems_of_evolution(cls: type[StreamOptions], name: str, values: Mapping[str, Any]) -> list[str]:
+def problems_of_evolution(cls: type[StreamOptions], name: str, values: Mapping[str, Any]) -> list[str]:
     """
     Args:
         name: of the data source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ...committers.errors import ConfigurationError
 from ...committers.file_tables.evolution import SchemaEvolution
@@ -37,6 +37,9 @@ def _table_name(name: str) -> str:
 class PaimonOptions(DeliveryOptions):
     """Options of `penstock.paimon`."""
 
+    schema_evolutions: ClassVar[frozenset[SchemaEvolution]] = frozenset(SchemaEvolution) - {
+        SchemaEvolution.EVOLVE
+    }
     path: str | None = optional(
         "path",
         _location,

@@ -61,6 +61,12 @@ class Promises:
     """True: with `badRows=deadLetter` or `drop`, the integers and decimals of a query may have larger types
     than the columns, and numbers that overflow are bad rows.
     """
+    evolves: bool = False
+    """True: `schemaEvolution=evolve` widens types and makes columns nullable."""
+    quarantines: bool = False
+    """True: with `schemaEvolution=quarantine`, rows with values in columns that the table does not have, or
+    has with another type, are dead letters.
+    """
     reserved_columns: tuple[str, ...] = ()
     """Names that readers of the format use for columns of their own. A query that would add a column with
     one of them is refused.
@@ -176,6 +182,11 @@ class DestinationHarness(ABC):
     def roll_back(self) -> None:
         """Restore the table to before its last batch. Required for `SupportsTableIdentity`."""
         raise NotImplementedError
+
+    @property
+    def evolving(self) -> Mapping[str, str]:
+        """Return what a query sets in addition to `schemaEvolution=evolve`, to widen types."""
+        return {}
 
     # What tasks are given -------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from .echoes import EchoClaims
 from .manifests import ManifestClaims
 from .responses import ResponseClaims
 from .routes import RouteClaims
+from .schemas import SchemaClaims
 from .secrecy import SecrecyClaims
 from .upserts import UpsertClaims
 from .values import ValueClaims
@@ -26,6 +27,7 @@ class DestinationConformance(
     ChangeClaims,
     DataClaims,
     ValueClaims,
+    SchemaClaims,
     ManifestClaims,
     SecrecyClaims,
     EchoClaims,

@@ -7,8 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
+from pyiceberg.types import LongType
 from servers.http_rows import HttpRows
 from tests.support.cli import Ended
 from tests.support.dead_letters import (
@@ -126,6 +129,46 @@ def test_resend_adds_each_row_once(letters: Letters, http_server: HttpRows) -> N
         letters.run(2, rows_with(12))
     assert run("resend", "q1", "--yes")["rows"] == 0
     assert letters.bad_ids() == [3, 7], "they stay in the dead-letter table"
+
+
+@pytest.mark.parametrize(
+    "letters", [("delta", "delta"), ("iceberg", "delta"), ("postgres", "postgres")], indirect=True
+)
+def test_rows_of_a_new_shape_are_sent_again_after_the_table_has_it(
+    letters: Letters, http_server: HttpRows
+) -> None:
+    """Rows of other shapes come later, and one that was refused for NULL has no value in the new column."""
+    accept_bad_rows(letters, http_server)
+    letters.query = letters.query.with_options(schemaEvolution="quarantine")
+
+    def rows(kind: pa.DataType, *values: tuple[int, int | None]) -> pa.Table:
+        return pa.table(
+            {
+                "id": pa.array([row_id for row_id, _ in values], pa.int64()),
+                "name": pa.array(["x" for _ in values]),
+                "more": pa.array([more for _, more in values], kind),
+            }
+        )
+
+    letters.run(2, rows(pa.int32(), (20, None), (21, 5)))
+    letters.run(3, rows(pa.int64(), (22, 2**40)))
+    assert sorted(letters.ids()) == [1, 2, 20]
+    assert [one["code"] for one in letters.read()] == ["does_not_fit"] * 2 + ["new_shape"] * 2
+    assert run("resend", "q1", "--yes", "--batch", "1")["rows"] == 1
+    assert "more: the table does not have it" in run("resend", "q1", "--yes", "--batch", "2", code=3)
+
+    lake: Any = letters.query.harness
+    if isinstance(lake, PostgresTable):
+        lake.sql("ALTER TABLE events ADD more bigint")
+    elif isinstance(lake, IcebergLake):
+        with lake.load().update_schema() as update:
+            update.add_column("more", LongType())
+    else:
+        lake.load().alter.add_columns([Field("more", PrimitiveType("long"))])
+    assert run("resend", "q1", "--yes")["rows"] == 3
+    assert sorted(letters.ids()) == [1, 2, 3, 7, 20, 21, 22]
+    letters.run(4, rows(pa.int64(), (23, 2**40)))
+    assert sorted(letters.ids()) == [1, 2, 3, 7, 20, 21, 22, 23]
 
 
 @pytest.mark.parametrize("letters", [("delta", "delta"), ("postgres", "postgres")], indirect=True)

@@ -79,6 +79,8 @@ class DeltaHarness(DeltaLake, LakeHarness):
         shows_secrets_to_tasks=True,
         changes="masks them with deletion vectors, or writes their files again",
         narrows=True,
+        evolves=True,
+        quarantines=True,
         reserved_columns=("__delta_internal_row_index",),
         crash_points=(*CRASH_POINTS, "evolve.done"),
     )
@@ -86,6 +88,10 @@ class DeltaHarness(DeltaLake, LakeHarness):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "table")
+
+    @property
+    def evolving(self) -> Mapping[str, str]:
+        return {"typeWidening": "true"}
 
     def options_by(self, column: str) -> Mapping[str, str]:
         return {"partitionBy": column}
@@ -111,6 +117,8 @@ class IcebergHarness(IcebergLake, LakeHarness):
         token="a table property in the same metadata file, which names the snapshot",
         changes="masks them with position deletes, or writes their files again",
         narrows=True,
+        evolves=True,
+        quarantines=True,
         reserved_columns=(
             "_file",
             "_pos",
@@ -156,6 +164,7 @@ class HudiHarness(HudiLake, FileTableHarness):
         overwrites=False,
         shows_secrets_to_tasks=True,
         narrows=True,
+        quarantines=True,
         reserved_columns=("_hoodie_record_key", "_hoodie_operation", "_hoodie_is_deleted"),
         crash_points=CRASH_POINTS,
     )
@@ -183,6 +192,8 @@ class PostgresHarness(PostgresTable, DestinationHarness):
         shows_secrets_to_tasks=True,
         changes="`ON CONFLICT DO UPDATE` and `DELETE` in its transaction",
         narrows=True,
+        evolves=True,
+        quarantines=True,
         reserved_columns=("xmin", "ctid"),
         crash_points=CRASH_POINTS,
     )
@@ -248,6 +259,7 @@ class DuckLakeHarness(DuckLake, FileTableHarness):
         changes="`DELETE` in its transaction",
         ignores_late_rows=False,
         narrows=True,
+        quarantines=True,
         reserved_columns=("_ducklake_internal_row_id", "_ducklake_internal_snapshot_id"),
         crash_points=CRASH_POINTS,
     )

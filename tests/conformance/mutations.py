@@ -35,6 +35,7 @@ from penstock.committers.cleaning import cleanup
 from penstock.committers.contract import Committed, DataFile, Manifest, Token
 from penstock.committers.delta import changes as delta_changes
 from penstock.committers.delta import committer as delta_committer
+from penstock.committers.delta import schema_match
 from penstock.committers.delta.commit_writer import CommitWriter
 from penstock.committers.delta.committer import DeltaTableCommitter
 from penstock.committers.errors import ManifestCorruptError, RetryableError, SchemaMismatchError
@@ -412,6 +413,21 @@ MUTATIONS = {
     "schemaEvolution is ignored": DeltaMutation(
         method(DeltaTableCommitter, "plan", _add_no_columns),
         "a_new_column_is_added_with_its_batch",
+    ),
+    "types are not widened": DeltaMutation(
+        returning(schema_match, "_is_widened", value=False),
+        columns_are_widened_with_their_batch={"point": "commit.start"},
+    ),
+    "values in columns that the table does not have are left out": DeltaMutation(
+        returning(schema_projection, "_check_absent", value=None),
+        "rows_of_another_shape_are_quarantined",
+    ),
+    "doubles fit into floats": DeltaMutation(
+        _both(
+            returning(schema_match, "_never", value=True),
+            returning(schema_projection, "_is_exact", value=True),
+        ),
+        a_double_never_becomes_infinite_in_a_float_column={"bad_rows": "fail"},
     ),
     "a plan that does not check the types": DeltaMutation(
         method(DeltaTarget, "plan_batch", lambda real, it, _, *args: real(it, query.IDS, *args)),

@@ -87,6 +87,10 @@ ROWS: dict[str, Callable[[DestinationHarness], str]] = {
     "Adds columns": lambda one: _yes(one.promises.adds_columns),
     "Refuses rows of another type": lambda one: _yes(one.promises.checks_schema),
     "Numbers that overflow a column can be bad rows": lambda one: _yes(one.promises.narrows),
+    "Widens types and drops NOT NULL ([evolve](schemas.md))": lambda one: _yes(one.promises.evolves),
+    "Rows of another shape can be bad rows ([quarantine](schemas.md))": lambda one: _yes(
+        one.promises.quarantines
+    ),
     "Tasks are sent secrets, to connect with": lambda one: _yes(one.promises.shows_secrets_to_tasks),
     "Notices a table that was dropped, replaced or rolled back": lambda one: _yes(
         _target_is(one, SupportsTableIdentity)

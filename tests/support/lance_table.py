@@ -34,6 +34,7 @@ class LanceHarness(FileTableHarness):
         ignores_late_rows=False,
         shows_secrets_to_tasks=True,
         narrows=True,
+        quarantines=True,
         reserved_columns=("_rowid", "_distance", "_score"),
         crash_points=(*CRASH_POINTS, "evolve.done"),
     )

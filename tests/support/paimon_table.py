@@ -38,6 +38,7 @@ class PaimonHarness(FileTableHarness):
         token="commit user, identifier and properties of the same snapshot",
         adds_columns=False,
         narrows=True,
+        quarantines=True,
         reserved_columns=("_SEQUENCE_NUMBER", "rowkind", "_KEY_id", "__paimon_file_path"),
         crash_points=CRASH_POINTS,
     )

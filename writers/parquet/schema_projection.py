@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...committers.arrow_values import fixed_size_bytes
-from ...committers.errors import NewShapeError, SchemaMismatchError
+from ...committers.dead_letters import NewShapeError
+from ...committers.errors import SchemaMismatchError
 from ...committers.file_tables.evolution import Narrowing
 from ...committers.file_tables.schema_diff import (
     DifferenceKind,
