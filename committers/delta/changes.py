@@ -7,7 +7,7 @@ another writer commits first, it fails, and the next attempt searches that write
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
@@ -33,6 +33,7 @@ from ..errors import NEXT_TRY, ConfigurationError, PenstockError, TableNotSuppor
 from ..file_tables.files import TableFiles
 from ..file_tables.manifest import LakeManifest
 from ..file_tables.shared_files import shared_with
+from ..texts.safe_text import get_logger
 from .active_files import active_files
 from .deletion_vectors import NewVectors, read_vector
 from .library import in_short
@@ -42,6 +43,16 @@ from .snapshot_cache import TableSnapshot
 
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
 
+SMALL_BYTES = 1024**2
+"""Files up to this size are rewritten, those of a table partition together, rather than given a vector. Each
+batch adds some, and without this the later ones and readers would have ever more of them to open.
+"""
+SMALL_BYTES_MAX = 4 * SMALL_BYTES
+SMALL_FILES_MAX = 16
+"""Of those, what one commit rewrites: no more than it takes to find the rows in a larger table."""
+
+logger = get_logger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class FileActions:
@@ -49,8 +60,11 @@ class FileActions:
 
     actions: tuple[Mapping[str, Any], ...]
     """`remove` and `add` of the Delta protocol."""
-    written: tuple[str, ...]
+    written: tuple[str, ...] = ()
     """Paths of files that only this attempt needs."""
+
+    def and_then(self, others: FileActions) -> FileActions:
+        return FileActions((*self.actions, *others.actions), (*self.written, *others.written))
 
 
 class DeltaChanges:
@@ -109,11 +123,24 @@ class DeltaChanges:
             return vectors
 
         masked = self._masked_rows(schema, active, read_masked)
-        if self._changes.merge != "on-write" and has_vectors(table.metadata().configuration):
-            return self._with_vectors(active, vectors, masked, now_ms)
-        if shared_with(table.metadata().configuration) is not None:
-            raise only_on_read(self.manifest)
-        return self._rewritten(active, vectors, masked, now_ms)
+        is_shared = shared_with(table.metadata().configuration) is not None
+        if self._changes.merge == "on-write" or not has_vectors(table.metadata().configuration):
+            if is_shared:
+                raise only_on_read(self.manifest)
+            rewritten = self._rewritten(active, vectors, masked, now_ms)
+            return rewritten.and_then(self._added(set(self._new).difference(masked.in_new), now_ms))
+        small, others = ({}, masked.in_table) if is_shared else _small_files(active, masked.in_table)
+        try:
+            rewritten = self._rewritten(active, vectors, MaskedRows(small, {}), now_ms)
+        except PenstockError as error:
+            logger.info("Small files get deletion vectors, since they cannot be rewritten: %s", error)
+            rewritten, others = FileActions((), ()), masked.in_table
+        try:
+            left = self._with_vectors(active, vectors, MaskedRows(others, masked.in_new), now_ms)
+        except BaseException:
+            self.discard(rewritten)
+            raise
+        return rewritten.and_then(left)
 
     def discard(self, attempt: FileActions) -> None:
         """Delete what an attempt has written that was certainly not committed. Clean-up finds the rest."""
@@ -175,11 +202,9 @@ class DeltaChanges:
             actions.append(remove_action(file, now_ms))
             if len(everything) < count:
                 actions.append(add_again_action(file, stats, vectors.add(everything)))
-        for path, new in self._new.items():
-            lost = masked.in_new.get(path)
-            if lost is None:
-                actions.append(add_action(new, now_ms))
-            elif len(lost) < new.rows:
+        for path, lost in masked.in_new.items():
+            new = self._new[path]
+            if len(lost) < new.rows:
                 stats, _ = self._with_loose_bounds(new.statistics, path)
                 actions.append(add_action(new, now_ms, stats, vectors.add(lost)))
         written: tuple[str, ...] = ()
@@ -187,7 +212,12 @@ class DeltaChanges:
             path, content = vectors.file
             self._files.create(path, content)
             written = (path,)
-        return FileActions(tuple(actions), written)
+        unmasked = self._added(set(self._new).difference(masked.in_new), now_ms)
+        return FileActions(tuple(actions), written).and_then(unmasked)
+
+    def _added(self, paths: Collection[str], now_ms: int) -> FileActions:
+        """New files without a masked row."""
+        return FileActions(tuple([add_action(self._new[path], now_ms) for path in sorted(paths)]))
 
     def _with_loose_bounds(self, stats: str, path: str) -> tuple[str, int]:
         """Return the statistics of a file for an `add` with a vector, and its number of rows: deleted rows
@@ -230,7 +260,6 @@ class DeltaChanges:
         files = self._written_again(touched) if touched else ()
         actions = [
             *(remove_action(active[path], now_ms) for path in masked.in_table),
-            *(add_action(file, now_ms) for path, file in self._new.items() if path not in masked.in_new),
             *(add_action(file, now_ms) for file in files),
         ]
         return FileActions(tuple(actions), tuple([file.path for file in files]))
@@ -239,6 +268,22 @@ class DeltaChanges:
         if self._rewrite is None:
             raise cannot_rewrite(self.manifest)
         return self._rewrite(self.manifest, self._content, files)
+
+
+def _small_files(
+    active: Mapping[str, ActiveFile], masked: Mapping[str, pa.Array]
+) -> tuple[Mapping[str, pa.Array], Mapping[str, pa.Array]]:
+    """Return the files that are rewritten rather than given a vector, and the others."""
+    size_bytes, small = 0, set[str]()
+    for path in sorted(masked, key=lambda path: active[path].size_bytes)[:SMALL_FILES_MAX]:
+        size_bytes += active[path].size_bytes
+        if active[path].size_bytes > SMALL_BYTES or size_bytes > SMALL_BYTES_MAX:
+            break
+        small.add(path)
+    return (
+        {path: rows for path, rows in masked.items() if path in small},
+        {path: rows for path, rows in masked.items() if path not in small},
+    )
 
 
 def has_vectors(properties: Mapping[str, str]) -> bool:

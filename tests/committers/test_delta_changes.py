@@ -22,7 +22,7 @@ from tests.support.lakes import DeltaLake
 
 from penstock.committers.cleaning.cleanup import FileStatus, classify
 from penstock.committers.contract import AlreadyCommitted, Conflict, DataFile, Manifest, Token
-from penstock.committers.delta import deletion_vectors
+from penstock.committers.delta import changes, deletion_vectors
 from penstock.committers.delta.active_files import active_files
 from penstock.committers.delta.compaction import DeltaCompactableTable
 from penstock.committers.delta.deletion_vectors import (
@@ -41,6 +41,7 @@ from penstock.committers.errors import (
     TableNotSupportedError,
 )
 from penstock.committers.file_tables.compaction import Compaction, CompactionPolicy, Rewritten
+from penstock.committers.file_tables.files import TableFiles
 from penstock.committers.file_tables.manifest import LakeManifest
 from penstock.committers.store.sql import SqlManifestStore, open_store_in_memory
 from penstock.datasource.delta.sink import DESTINATION, DeltaTarget, StoredDelta
@@ -157,7 +158,9 @@ def store() -> Iterator[SqlManifestStore]:
 
 
 @pytest.fixture
-def changed(tmp_path: Path, store: SqlManifestStore) -> Changed:
+def changed(tmp_path: Path, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch) -> Changed:
+    """No file of its table is small enough to be rewritten, unless a test says so."""
+    monkeypatch.setattr(changes, "SMALL_FILES_MAX", 0)
     return Changed(tmp_path, store)
 
 
@@ -167,9 +170,13 @@ def changed(tmp_path: Path, store: SqlManifestStore) -> Changed:
 @pytest.mark.parametrize(
     "seed", [*range(4), *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 14)]]
 )
-def test_any_history_makes_the_rows_of_the_changes(seed: int, changed: Changed) -> None:
+def test_any_history_makes_the_rows_of_the_changes(
+    seed: int, changed: Changed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Batches, crashes, conflicts, replays, and other writers that append, delete, compact and vacuum."""
     rng = random.Random(seed)
+    monkeypatch.setattr(changes, "SMALL_FILES_MAX", rng.choice([0, 1, 3, 16]))
+    monkeypatch.setattr(changes, "SMALL_BYTES", rng.choice([1_000, 2_000, 1024**2]))
     changed.keys = rng.choice(["k", "k", "k,p", "s,k"])
     changed.options = {
         **({"lateRows": "ignore"} if rng.random() < 0.5 else {}),
@@ -232,6 +239,77 @@ def foreign_delete(changed: Changed, k: int) -> None:
     """Without a vector: the library rewrites the file."""
     changed.lake.load().delete(f"k = {k}")
     changed.rows = {key: one for key, one in changed.rows.items() if one[0] != k}
+
+
+# Small files ----------------------------------------------------------------------------------------
+
+
+def test_small_files_are_rewritten_together_without_their_masked_rows(
+    changed: Changed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    changed.change([row(k, 0) for k in range(9)])
+    for number in range(1, 4):
+        changed.change([row(number, number), row(8, number)])
+    assert changed.vectors() == []
+    assert len(changed.lake.load().file_uris()) == 2, "of the last batch, and of the others together"
+    changed.check()
+
+
+def test_a_commit_rewrites_only_small_files_and_not_many(
+    changed: Changed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    for first, count in [(0, 5), (100, 50), (1000, 900)]:
+        changed.change([row(first + k, 0) for k in range(count)])
+    sizes = sorted(path.stat().st_size for path in changed.lake.folder.glob("*.parquet"))
+    monkeypatch.setattr(changes, "SMALL_BYTES", sizes[1])
+    changed.change([row(0, 1), row(100, 1), row(1000, 1)])
+    assert [vector.rows for vector in changed.vectors()] == [1], "the largest one"
+    monkeypatch.setattr(changes, "SMALL_FILES_MAX", 1)
+    changed.change([row(0, 2), row(101, 2), row(1001, 2)])
+    assert sorted(vector.rows for vector in changed.vectors()) == [1, 2], "the smallest one has none"
+    monkeypatch.setattr(changes, "SMALL_BYTES_MAX", 1)
+    changed.change([row(1, 3), row(101, 3), row(1002, 3)])
+    assert sorted(vector.rows for vector in changed.vectors()) == [1, 2, 3]
+    changed.check()
+
+
+def test_small_files_that_cannot_be_rewritten_get_vectors(
+    changed: Changed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    changed.change([row(k, 1) for k in range(5)])
+    monkeypatch.setattr(DeltaTarget, "rewrite_config", lambda *_: None)
+    changed.change([row(1, 2)])
+    assert [vector.rows for vector in changed.vectors()] == [1]
+    changed.check()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_conflict_leaves_no_rewritten_file_behind(
+    fails: bool, changed: Changed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And none if what the commit needs besides cannot be written."""
+    changed.change([row(k, 1) for k in range(900)])
+    changed.change([row(1000, 1)])
+    manifest = changed.prepare([row(1, 2), row(1000, 2)])
+    monkeypatch.setattr(changes, "SMALL_FILES_MAX", 1)
+    monkeypatch.setattr(deletion_vectors, "INLINE_BYTES_MAX", 0)
+    before = set(changed.lake.folder.rglob("*.parquet"))
+
+    def fail(*_: object) -> None:
+        raise RetryableError("the disk is full")
+
+    if fails:
+        monkeypatch.setattr(TableFiles, "create", fail)
+        with pytest.raises(RetryableError):
+            changed.query.target().commit(manifest)
+    else:
+        with at_point("commit.start", lambda: foreign_append(changed, row(9000, 1))):
+            assert isinstance(changed.query.target().commit(manifest), Conflict)
+    foreign = {path for path in changed.lake.folder.rglob("*.parquet") if "part-" in path.name}
+    assert set(changed.lake.folder.rglob("*.parquet")) - foreign == before - foreign
 
 
 # A conflict -----------------------------------------------------------------------------------------

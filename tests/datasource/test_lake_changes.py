@@ -13,6 +13,7 @@ from tests.support.lake_pairs import LakePair, age_files, run
 from penstock.committers.errors import ConfigurationError, TableNotSupportedError
 from penstock.testing.conformance.query import Query
 from penstock.testing.conformance.upserts import OPTIONS, Row, changes
+from penstock.writers.changes.rewriting import FileRewriter
 
 
 def query(pair: LakePair, **more: str) -> Query:
@@ -92,7 +93,12 @@ def test_a_vacuum_of_the_delta_table_leaves_the_deletes_of_the_other(pair: LakeP
     assert all(path.parent.name == "_penstock" for path in pair.delta.folder.rglob("*.deletes.parquet"))
 
 
-def test_files_are_never_written_again_for_one_of_the_tables(pair: LakePair) -> None:
+def test_files_are_never_written_again_for_one_of_the_tables(
+    pair: LakePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also not small ones, which a Delta table alone rewrites."""
+    rewritten: list[object] = []
+    monkeypatch.setattr(FileRewriter, "__call__", lambda *given: rewritten.append(given))
     with pytest.raises(ConfigurationError, match="merge=on-write"):
         run(pair, query(pair, merge="on-write"), 0, changes((1, 1, "a")))
     plain = pa.table({"id": pa.array([1], pa.int64()), "n": pa.array([1], pa.int64()), "text": ["a"]})
@@ -103,3 +109,4 @@ def test_files_are_never_written_again_for_one_of_the_tables(pair: LakePair) -> 
     run(pair, query(pair, merge="on-read"), 1, changes((1, 2, "b")))
     assert pair.deliver().code == 0
     assert rows(pair) == [[(1, 2, "b")]] * 2
+    assert not rewritten

@@ -125,6 +125,7 @@ class ChangedDeltaSimLake(DeltaSimLake):
         super().__init__(scheduler, is_remote=is_remote)
         self.source = SourceOfChanges.of(scheduler.rng)
         self._has_vector_files = scheduler.rng.random() < 0.7
+        self._small_files_max = scheduler.rng.choice([0, 0, 1, 16])
         self._tombstones: list[tuple[float, int, int]] = []
         """When, which key, and its place: written, or on their way."""
         self._expected: dict[TableVersion, Expected] = {}
@@ -149,6 +150,7 @@ class ChangedDeltaSimLake(DeltaSimLake):
             for module in (key_files, file_search):
                 patch.setattr(module, "ThreadPoolExecutor", OneAfterAnother)
             patch.setattr(changes, "Tombstones", ClockedTombstones)
+            patch.setattr(changes, "SMALL_FILES_MAX", self._small_files_max)
             patch.setattr(changes, "open_log_files", lambda *_given: FakeLogFiles(self.log))
             patch.setattr(tombstones, "_indexes", OfEachProcess(scheduler))
             patch.setattr(tombstones, "FILES_MAX", TOMBSTONE_FILES_MAX)

@@ -441,6 +441,11 @@ MUTATIONS: dict[str, Mutation] = {
         instead(f"{DELTA_CHANGES}._with_vectors", "_union(before.get(path), rows)", "rows"),
         **UPSERTS,
     ),
+    "a file that is rewritten leaves out the rows of its deletion vector": Mutation(
+        "brings rows back that were deleted in the same file",
+        instead(f"{DELTA_CHANGES}._rewritten", "_union(before.get(path), rows)", "rows"),
+        **UPSERTS,
+    ),
     "rows of a batch that lose are masked": Mutation(
         "keeps the rows that another task has written of a key",
         instead(f"{KEY_SEARCH}.masked_rows", "self._losing_rows(late, new_files)", "{}"),
