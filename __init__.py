@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .datasource.http.source import HttpDataSource
     from .datasource.hudi.source import HudiDataSource
     from .datasource.iceberg.source import IcebergDataSource
+    from .datasource.kafka.source import KafkaDataSource
     from .datasource.lake.source import LakeDataSource
     from .datasource.lance.source import LanceDataSource
     from .datasource.nats.source import NatsDataSource
@@ -80,6 +81,7 @@ __all__ = [
     "HudiDataSource",
     "IcebergDataSource",
     "KinesisDataSource",
+    "KafkaDataSource",
     "LakeDataSource",
     "LanceDataSource",
     "ManifestCorruptError",
@@ -117,6 +119,7 @@ _HOME = {
     "HudiDataSource": "datasource.hudi.source",
     "IcebergDataSource": "datasource.iceberg.source",
     "KinesisDataSource": "datasource.aws.sources",
+    "KafkaDataSource": "datasource.kafka.source",
     "LakeDataSource": "datasource.lake.source",
     "LanceDataSource": "datasource.lance.source",
     "NatsDataSource": "datasource.nats.source",

@@ -110,6 +110,15 @@ class StoresProgress(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsSharedLogs(Protocol):
+    """Capability of a target with a token of its own, which reads a row log that others may read, too."""
+
+    def with_shared_logs(self, logs: SharedLogs) -> Self:
+        """Return a copy that asks the store which files others need. Without, it deletes none."""
+        ...
+
+
 class HasProgress(Protocol):
     """The manifest store."""
 
@@ -166,6 +175,8 @@ def with_store(
         lease: of a delivery process. Once another process holds the lease, nothing more is recorded.
         check: with a lease, called after each record of the progress; an exception stops the delivery
     """
+    if isinstance(table, ReadsSharedLogs):
+        return table.with_shared_logs(store.progress)
     if not isinstance(table, StoresProgress):
         return table
     progress = store.progress

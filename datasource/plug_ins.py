@@ -28,6 +28,7 @@ BUILT_IN = {
     "elasticsearch": "penstock.datasource.search.elasticsearch:DESTINATION",
     "redis": "penstock.datasource.redis.sink:DESTINATION",
     "nats": "penstock.datasource.nats.sink:DESTINATION",
+    "kafka": "penstock.datasource.kafka.stored:DESTINATION",
     "files": "penstock.datasource.files.sink:DESTINATION",
     "lance": "penstock.datasource.lance.sink:DESTINATION",
     "paimon": "penstock.datasource.paimon.sink:DESTINATION",

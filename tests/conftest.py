@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from servers.hive_metastore import HiveMetastore
     from servers.http_rows import HttpRows
     from servers.lossy_proxy import LossyProxy
+    from servers.kafka import KafkaServer
     from servers.nats import NatsServer
     from servers.opensearch import OpenSearchServer
     from servers.redis import RedisServer
@@ -194,6 +195,18 @@ def nats_service(nats_process: NatsServer) -> NatsServer:
     """The server without streams."""
     nats_process.clear()
     return nats_process
+
+
+@pytest.fixture(scope="session")
+def kafka_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """A broker with a listener for everybody, and a secure one."""
+    from servers.kafka import kafka_server
+
+    with skipped_if_unreachable(), kafka_server(tmp_path_factory.mktemp("kafka"), is_secure=True) as server:
+        yield server
+        from penstock.committers.kafka.transactions import close_all
+
+        close_all()
 
 
 # Databases for the manifest store -------------------------------------------------------------------

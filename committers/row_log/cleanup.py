@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ..cleaning.cleanup import ListedFile
@@ -18,12 +18,20 @@ class CleanableRowLogs:
     Args:
         table_uri: address of the destination
         logs: by query id
+        token_of: returns the last batch that the destination has of a stream; None: the progress says it
     """
 
-    def __init__(self, table_uri: str, logs: Mapping[str, RowLog], progress: ProgressStore) -> None:
+    def __init__(
+        self,
+        table_uri: str,
+        logs: Mapping[str, RowLog],
+        progress: ProgressStore,
+        token_of: Callable[[StreamKey], Token | None] | None = None,
+    ) -> None:
         self._table_uri = table_uri
         self._logs = logs
         self._progress = progress
+        self._token_of = token_of or (lambda stream: progress.read(stream).token)
 
     def id_and_tokens(self, query_ids: Iterable[str]) -> tuple[str | None, Mapping[str, Token]]:
         """The last batch of each query that all targets have delivered that read its log."""
@@ -32,7 +40,7 @@ class CleanableRowLogs:
 
     def _token(self, query_id: str) -> Token | None:
         stream, log = StreamKey(query_id, self._table_uri), self._logs.get(query_id)
-        token = self._progress.read(stream).token
+        token = self._token_of(stream)
         settled = None if log is None else self._progress.settled_by_others(stream, log.location)
         if token is None or settled is None or settled >= token.batch_id:
             return token

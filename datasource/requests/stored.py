@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...committers.errors import ConfigurationError, TableNotSupportedError
@@ -15,8 +16,9 @@ from ..stored.stored_table import TableNow
 
 if TYPE_CHECKING:
     from ...committers.cleaning.cleanup import NameParser
-    from ...committers.contract import Manifest, StreamKey
+    from ...committers.contract import Manifest, StreamKey, Token
     from ...committers.row_log.cleanup import CleanableRowLogs
+    from ...committers.row_log.log import LoggedBatch
     from ...committers.store.sql import SqlManifestStore
     from ..stored.batch_rows import WaitingRows
 
@@ -47,7 +49,7 @@ class StoredRequests:
 
         stream = manifest.batch.stream
         location = row_log_in(settings_here(store, stream))
-        logged = RequestManifests(self.kind, self.logged).batches(manifest)
+        logged = self.logged_batches(manifest)
         if logged is None:
             raise TableNotSupportedError(
                 f"The tasks of batch {manifest.batch.batch_id} of {stream} have sent its rows: they are in "
@@ -60,6 +62,14 @@ class StoredRequests:
             for some in log.read(batch):
                 yield WaitingRows(some.partition, some.row, some.rows)
 
+    def logged_batches(self, manifest: Manifest) -> Sequence[LoggedBatch] | None:
+        """Return the batches of a manifest in the row log; None if the tasks have sent their rows."""
+        return RequestManifests(self.kind, self.logged).batches(manifest)
+
+    def token_of(self, store: SqlManifestStore, stream: StreamKey) -> Token | None:
+        """Return the last batch that the destination has."""
+        return store.progress.read(stream).token
+
     def cleanable(self, store: SqlManifestStore) -> CleanableRowLogs:
         from ...committers.row_log.cleanup import CleanableRowLogs
         from ...committers.row_log.log import RowLog
@@ -69,7 +79,7 @@ class StoredRequests:
             for stream, settings in store.settings_of_table(self.table_uri)
             if (location := row_log_in(settings))
         }
-        return CleanableRowLogs(self.table_uri, logs, store.progress)
+        return CleanableRowLogs(self.table_uri, logs, store.progress, partial(self.token_of, store))
 
     def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
         return RowLogName.parse

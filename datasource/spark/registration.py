@@ -16,6 +16,7 @@ from ..files.source import FilesDataSource
 from ..http.source import HttpDataSource
 from ..hudi.source import HudiDataSource
 from ..iceberg.source import IcebergDataSource
+from ..kafka.source import KafkaDataSource
 from ..lake.source import LakeDataSource
 from ..lance.source import LanceDataSource
 from ..nats.source import NatsDataSource
@@ -48,6 +49,7 @@ DATA_SOURCES: tuple[type[QueryDataSource], ...] = (
     OpenSearchDataSource,
     ElasticsearchDataSource,
     NatsDataSource,
+    KafkaDataSource,
     RedisDataSource,
     LakeDataSource,
     FilesDataSource,

@@ -18,7 +18,7 @@ from .deliveries import deliver
 from .harness import DestinationHarness
 from .query import Query
 
-_NAMED_BY = ("path", "table", "dbtable", "stream", "queue", "index", "subject", "key", "url")
+_NAMED_BY = ("path", "table", "dbtable", "stream", "queue", "index", "subject", "topic", "key", "url")
 """Options that name a destination, the first of them that a query has."""
 _SEPARATORS = {"path": "/", "url": "/", "table": ".", "dbtable": "."}
 

@@ -1,0 +1,338 @@
+"""The committer of Kafka topics: one transaction has the rows of a batch, and the marker with its token.
+
+The rows wait in the row log. A commit takes over the transactional id of the stream, which ends and fences
+the transactions of earlier processes, reads the marker, and sends what it does not have. If the end of a
+transaction is unknown, because a response was lost, the id is taken over again: then the marker is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException
+
+from .. import crash_points
+from ..contract import (
+    NO_LETTERS,
+    AlreadyCommitted,
+    Batch,
+    Committed,
+    Conflict,
+    DataFiles,
+    DeadLetters,
+    Manifest,
+    Outcome,
+    Token,
+)
+from ..dead_letters import BadRows, DeadLetterMax
+from ..errors import ConfigurationError, PenstockError, SchemaMismatchError, TableChangedError
+from ..protocol.decision import is_in_table
+from ..protocol.failed_commit import failed_batch
+from ..protocol.token_check import is_committed
+from ..row_log.log import LoggedBatch, RowLog
+from ..target import CheckToken
+from ..texts.safe_text import get_logger
+from . import content
+from .brokers import Topic
+from .cluster import KafkaCluster
+from .errors import FENCED, error_of
+from .markers import Marker
+from .reading import LoggedRecords, RowRecords
+from .transactions import FencedSessionError, Kafka, Record, Session, TransactionSettings, kafka
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ..progress import SharedLogs
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaWriting:
+    """What a commit needs besides the manifest. From the options of the query."""
+
+    records: RowRecords
+    log: RowLog
+    transactions: TransactionSettings
+    on_bad_rows: BadRows = BadRows.FAIL
+    dead_letter_max: DeadLetterMax | None = None
+
+
+class KafkaCommitter:
+    """Commits manifests to one topic, or to those that rows name. Runs on the driver and in the delivery
+    process, one instance per call.
+
+    Args:
+        topic: None: rows may have different topics
+        writing: None: it reads the token, and writes nothing; for commands
+    """
+
+    def __init__(
+        self, cluster: KafkaCluster, topic: str | None = None, writing: KafkaWriting | None = None
+    ) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._writing = writing
+        self._logs: SharedLogs | None = None
+        self._check: Callable[[], None] = lambda: None
+
+    def with_shared_logs(self, logs: SharedLogs) -> Self:
+        """See `ReadsSharedLogs`."""
+        opened = copy(self)
+        opened._logs = logs
+        return opened
+
+    def supervised(self, check: Callable[[], None]) -> Self:
+        """See `WritesInCommit`."""
+        opened = copy(self)
+        opened._check = check
+        return opened
+
+    @property
+    def _kafka(self) -> Kafka:
+        return kafka(self._cluster)
+
+    @property
+    def _uri(self) -> str:
+        return self._cluster.address.uri
+
+    # Current state ----------------------------------------------------------------------------------
+
+    def token(self, query_id: str) -> Token | None:
+        """See `Committer`."""
+        marker = self.marker(query_id)
+        return None if marker is None else marker.token
+
+    def marker(self, query_id: str) -> Marker | None:
+        return self._kafka.markers.read(self._key(query_id))
+
+    def target_id(self) -> str | None:
+        """The id of the cluster and the topic; None if there is no topic."""
+        brokers = self._kafka.brokers
+        if self._topic is None:
+            return brokers.target_id(None)
+        topic = brokers.topics([self._topic]).get(self._topic)
+        return None if topic is None else brokers.target_id(topic)
+
+    def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
+        """See `SupportsTableIdentity`. Rows that retention has deleted do not matter."""
+        marker = self.marker(query_id)
+        wrote = {one for one in (table_id, None if marker is None else marker.target) if one}
+        if wrote and wrote != {now := self.target_id()}:
+            raise self._changed(now)
+
+    def accept(self, query_id: str) -> None:
+        """See `SupportsTableIdentity`."""
+        now = self.target_id()
+        if now is None:
+            return
+        try:
+            with self._session(query_id) as session:
+                session.send((), self._check)
+                session.mark(self._next(session.marker, query_id, session.marker, now))
+                session.commit()
+        except (FencedSessionError, KafkaException) as error:
+            why = self._cluster.secrets.message(str(error))
+            raise ConfigurationError(f"{self._uri} was not accepted: {why}. Try again.") from None
+
+    def _next(self, last: Marker | None, query_id: str, token: Marker | Token | None, target: str) -> Marker:
+        batch_id, digest = -1, ""
+        if isinstance(token, Token):
+            batch_id, digest = token.batch_id, token.digest
+        elif token is not None:
+            batch_id, digest = token.batch, token.digest
+        revision = 1 if last is None else last.revision + 1
+        return Marker(query_id, self._uri, batch_id, digest, revision, target)
+
+    def _key(self, query_id: str) -> str:
+        return self._cluster.address.transactional_id(query_id)
+
+    def _session(self, query_id: str) -> AbstractContextManager[Session]:
+        settings = TransactionSettings() if self._writing is None else self._writing.transactions
+        return self._kafka.session(self._key(query_id), settings)
+
+    def _changed(self, now: str | None) -> TableChangedError:
+        what = "does not exist any more" if now is None else "was created again, or is one of another cluster"
+        return TableChangedError(
+            f"The topic of {self._uri} {what}: it does not have the rows that the query has written. Nothing "
+            "was committed. Start the query with a new checkpoint to write it from the beginning, or accept "
+            "the topic as it is:\n    penstock recover --accept-table"
+        )
+
+    # Commit -----------------------------------------------------------------------------------------
+
+    def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
+        """See `Committer`. Sends the rows and the marker in one transaction.
+
+        Raises:
+            ConfigurationError: this committer has no options of the query, and Kafka does not have the batch.
+            TableChangedError: the topic was dropped or created again; or a file of the log is damaged.
+        """
+        batches = content.batches_in(manifest)
+        crash_points.reach("commit.start", manifest.batch.batch_id)
+        try:
+            outcome = self._commit(manifest, batches, check_token)
+        except FencedSessionError as error:
+            return Conflict(f"another process writes the stream, or the transaction took too long: {error}")
+        if isinstance(outcome, Committed):
+            crash_points.reach("commit.landed", manifest.batch.batch_id)
+        if not isinstance(outcome, Conflict):
+            self._delete(manifest, batches, outcome.dead_letters)
+        return outcome
+
+    def _commit(
+        self, manifest: Manifest, batches: Sequence[LoggedBatch], check_token: CheckToken
+    ) -> Outcome:
+        batch, writing = manifest.batch, self._writing
+        if writing is None:
+            return self._found(manifest)
+        following: Marker | None = None
+        logged = LoggedRecords(writing.records, writing.log, writing.on_bad_rows)
+        try:
+            with self._session(batch.stream.query_id) as session:
+                if (done := self._already_committed(manifest, session.marker)) is not None:
+                    letters, dropped = self._refused_in(batches)
+                    return replace(done, dead_letters=letters, dropped_rows=dropped)
+                check_token(None if session.marker is None else session.marker.token)
+                now = self._checked_target(manifest)
+                following = self._next(session.marker, batch.stream.query_id, _token_of(batch), now)
+                self._send(session, logged, batches, following)
+                session.commit()
+                session.marker = following
+        except KafkaException as error:  # of the end of the transaction: the session is closed
+            if (ended := self._outcome_after(error, manifest)) is not None:
+                return ended
+        assert following is not None
+        return Committed(following.revision, logged.dropped, dead_letters=logged.letters)
+
+    def _found(self, manifest: Manifest) -> AlreadyCommitted:
+        batch = manifest.batch
+        if is_in_table(self.token(batch.stream.query_id), batch):
+            return AlreadyCommitted()
+        raise ConfigurationError(
+            f"The batches of {batch.stream} wait in its row log. This command does not send them. Run: "
+            "penstock deliver --once; or start the query."
+        )
+
+    def _already_committed(self, manifest: Manifest, marker: Marker | None) -> AlreadyCommitted | None:
+        token = None if marker is None else marker.token
+        if marker is None or token is None or not is_committed(manifest, token, f"Kafka topic {self._uri}"):
+            return None
+        return AlreadyCommitted(marker.revision if token.batch_id == manifest.batch.batch_id else None)
+
+    def _checked_target(self, manifest: Manifest) -> str:
+        """Return the id of the topic. Raises `TableChangedError`: the batch was planned for another one."""
+        planned, now = content.decode(manifest).target_id, self.target_id()
+        if now is None or planned not in ("", now):
+            raise self._changed(now)
+        return now
+
+    def _send(
+        self, session: Session, logged: LoggedRecords, batches: Sequence[LoggedBatch], marker: Marker
+    ) -> None:
+        try:
+            session.send(self._to_existing_topics(logged.records(batches)), self._check)
+            if self._writing is not None:
+                logged.check_letters(batches, self._writing.dead_letter_max)
+            session.mark(marker)
+            self._check()
+        except Exception:
+            session.abort()
+            raise
+
+    def _to_existing_topics(self, records: Iterable[list[Record]]) -> Iterator[list[Record]]:
+        """Yield the records. Raises an error before those of a topic that does not exist: the broker could
+        create it.
+        """
+        known: dict[str, Topic] = {}
+        for some in records:
+            if new := {record[0] for record in some} - known.keys():
+                known |= self._kafka.brokers.existing(new)
+            for record in some:
+                if record[3] >= known[record[0]].partitions:
+                    raise SchemaMismatchError(
+                        f"A row names partition {record[3]} of the topic {record[0]}, which has "
+                        f"{known[record[0]].partitions}. Nothing was committed. Add partitions to the topic, "
+                        "or give the batch up with `penstock skip`."
+                    )
+            yield some
+
+    def _outcome_after(self, error: KafkaException, manifest: Manifest) -> Outcome | None:
+        """Interpret an error at the end of a transaction. None: it is committed."""
+        why = self._cluster.secrets.message(error_of(error).str())
+        failed = failed_batch(manifest.batch, f"the Kafka topic {self._uri}", why, can_commit_later=False)
+        with failed.reading_table(), self._session(manifest.batch.stream.query_id) as session:
+            marker = session.marker
+        if self._already_committed(manifest, marker) is not None:
+            return None
+        if error_of(error).code() in FENCED:
+            return Conflict(f"another process writes the stream, or the transaction took too long: {why}")
+        raise failed.not_found()
+
+    # Refused rows: see `HoldsRefusedRows` -----------------------------------------------------------
+
+    def refused_rows(self, manifest: Manifest) -> DeadLetters:
+        return self._refused_in(content.batches_in(manifest))[0]
+
+    def delete_refused_rows(self, manifest: Manifest) -> None:
+        self._delete(manifest, content.batches_in(manifest), NO_LETTERS)
+
+    def _refused_in(self, batches: Sequence[LoggedBatch]) -> tuple[DeadLetters, int]:
+        """Find the rows that were refused when the batches were committed, by a process that was killed
+        before it could store them. The files of a batch with such rows are still there.
+        """
+        writing = self._writing
+        if writing is None or writing.on_bad_rows is not BadRows.DEAD_LETTER:
+            return NO_LETTERS, 0
+        logged = LoggedRecords(writing.records, writing.log, writing.on_bad_rows)
+        for one in batches:
+            if not writing.log.files.missing([file.path for file in one.files]):
+                for _ in logged.records([one]):
+                    pass
+        return logged.letters, logged.dropped
+
+    # Files of the row log ---------------------------------------------------------------------------
+
+    def missing(self, manifest: Manifest) -> Sequence[str]:
+        """Missing files of the row log, with its location. They are deleted after the commit, so none is
+        missing for a batch that Kafka has.
+        """
+        paths = [file.path for file in content.decode(manifest).files]
+        if self._writing is None or not paths:
+            return []
+        log = self._writing.log
+        missing = log.files.missing(paths)
+        if not missing or is_in_table(self.token(manifest.batch.stream.query_id), manifest.batch):
+            return []
+        return [f"{log.location}/{path}" for path in missing]
+
+    def discard(self, payloads: Iterable[DataFiles]) -> int:
+        paths = [file.path for payload in payloads for file in payload]
+        return self._writing.log.files.delete(paths) if self._writing is not None and paths else 0
+
+    def _delete(self, manifest: Manifest, batches: Sequence[LoggedBatch], letters: DeadLetters) -> None:
+        """Delete files that no target of the query needs any more. Those of a batch with dead letters stay
+        until these are stored. If the storage or the store does not answer now, the clean-up does it.
+        """
+        left = [one for one in batches if one.files and not letters.get(one.batch.batch_id)]
+        if not left or self._writing is None or self._logs is None:
+            return
+        log = self._writing.log
+        try:
+            needed = self._logs.needed_by_others(
+                manifest.batch.stream, log.location, [one.batch.batch_id for one in left]
+            )
+            log.files.delete(
+                [file.path for one in left if one.batch.batch_id not in needed for file in one.files]
+            )
+        except PenstockError as error:
+            logger.warning("Delivered files of %s are left to penstock gc: %s", log, error)
+
+
+def _token_of(batch: Batch) -> Token:
+    return Token(batch.batch_id, batch.digest)

@@ -1,0 +1,189 @@
+"""Markers: which batch of a query Kafka has. A record of a compacted topic, written in the transaction that
+has the rows of the batch.
+
+A marker is read up to the end of its partition, as readers of uncommitted records see it. What committed
+readers see is shorter while a transaction of another query is open in the partition, and could hide a marker.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from ..contract import Token
+from ..errors import NEXT_TRY, RetryableError, TableChangedError
+from .brokers import Brokers, library_logger, opened
+from .cluster import progress_partition
+from .errors import UNKNOWN_TOPIC, error_of, failed
+
+if TYPE_CHECKING:
+    from .cluster import KafkaCluster
+
+VERSION = 1
+TAIL = 1000
+"""Records of the partition that are read first: the marker of a running query is among the last ones."""
+POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The last batch of a stream in Kafka."""
+
+    query: str
+    address: str
+    batch: int
+    """-1: none, but an operator has accepted the topic."""
+    digest: str
+    revision: int
+    """Number of transactions of the stream."""
+    target: str
+    """Id of cluster and topic, see `Brokers.target_id`."""
+    version: int = VERSION
+
+    @property
+    def token(self) -> Token | None:
+        return None if self.batch < 0 else Token(self.batch, self.digest)
+
+    def encoded(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, key: str, topic: str, value: bytes | None) -> Marker | None:
+        """Return the marker in a record; None if it was deleted.
+
+        Raises:
+            TableChangedError: the record is not a marker.
+        """
+        if not value:
+            return None
+        try:
+            marker = cls(**json.loads(value))
+            if marker.version != VERSION:
+                raise ValueError(f"version {marker.version!r}")
+            if not isinstance(marker.batch, int) or not isinstance(marker.digest, str):
+                raise TypeError("batch or digest of another type")
+        except (ValueError, TypeError) as error:
+            raise TableChangedError(
+                f"The record of {key} in the topic {topic} is not a marker of this version of Penstock "
+                f"({error}). It says which batches of the query Kafka has. Nothing was committed. Use the "
+                "version of Penstock that wrote it, or restore the record."
+            ) from error
+        return marker
+
+
+class MarkerReader:
+    """Reads markers of one cluster. One in a process, used by one thread at a time."""
+
+    def __init__(self, cluster: KafkaCluster, brokers: Brokers) -> None:
+        self._cluster = cluster
+        self._brokers = brokers
+        self._topic = cluster.address.progress_topic
+        self._lock = threading.Lock()
+        self._consumer: Consumer | None = None
+        self._read: dict[str, tuple[int, Marker | None]] = {}
+        """By key: the marker, and the end of the partition when it was read."""
+
+    def read(self, key: str) -> Marker | None:
+        """Return the marker of a stream; None if there is none, or no progress topic.
+
+        Raises:
+            RetryableError: it cannot be read now.
+            TableChangedError: it is damaged.
+        """
+        with self._lock:
+            try:
+                return self._read_up_to_the_end(key, progress_partition(key))
+            except KafkaException as error:
+                self._close()
+                is_unknown = error_of(error).code() in (KafkaError._NOENT, *UNKNOWN_TOPIC)
+                if is_unknown and not self._brokers.topics([self._topic]):  # or no broker leads it now
+                    self._read.clear()
+                    return None
+                raise failed(
+                    self._cluster, error_of(error), f"Markers in the topic {self._topic} were not read"
+                ) from None
+
+    def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    def _read_up_to_the_end(self, key: str, partition: int) -> Marker | None:
+        end = self._brokers.offset(self._topic, partition, OffsetSpec.latest())
+        seen, marker = self._read.get(key, (0, None))
+        if seen == end:
+            return marker
+        if seen > end:  # the topic was created again
+            seen, marker = 0, None
+        first = max(seen, end - TAIL)
+        found, is_found = self._search(key, partition, first, end)
+        while not is_found and first > seen:
+            last, first = first, max(seen, first - 10 * (end - first))
+            found, is_found = self._search(key, partition, first, last)
+        marker = found if is_found else marker
+        self._read[key] = end, marker
+        return marker
+
+    def _search(self, key: str, partition: int, first: int, end: int) -> tuple[Marker | None, bool]:
+        """Return the last marker in a part of the partition, and whether there is one."""
+        if self._consumer is None:
+            self._consumer = opened(self._cluster, _new_consumer, _CONFIG)
+        consumer = self._consumer
+        value: bytes | None = None
+        is_found, wanted = False, key.encode()
+        deadline = time.monotonic() + self._cluster.timeout_s
+        consumer.assign([TopicPartition(self._topic, partition, first)])
+        try:
+            while True:
+                record = consumer.poll(POLL_S)
+                if record is not None and self._is_over(record, end):
+                    break
+                if record is not None and not record.error() and record.key() == wanted:
+                    value, is_found = record.value(), True
+                    if record.offset() == end - 1:
+                        break
+                if time.monotonic() > deadline:
+                    raise RetryableError(
+                        f"The marker {key} in partition {partition} of the topic {self._topic} could not be "
+                        f"read within {self._cluster.timeout_s:g} s. The brokers do not answer, or a "
+                        "transaction of another query is open there, which ends after its "
+                        f"transactionTimeout. {NEXT_TRY}"
+                    )
+        finally:
+            consumer.unassign()
+        return (Marker.decode(key, self._topic, value) if is_found else None), is_found
+
+    def _is_over(self, record: Any, end: int) -> bool:
+        error = record.error()
+        if error is None:
+            return bool(record.offset() >= end)
+        if error.code() == KafkaError._PARTITION_EOF:
+            return bool(record.offset() >= end)
+        if error.fatal() or not error.retriable():
+            raise KafkaException(error)
+        return False
+
+
+def _new_consumer(config: dict[str, Any]) -> Consumer:
+    return Consumer(config, logger=library_logger)
+
+
+_CONFIG = {
+    "group.id": "penstock",  # required by the library; no group is joined
+    "isolation.level": "read_committed",
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "earliest",
+    "allow.auto.create.topics": False,
+    "fetch.wait.max.ms": 50,
+}

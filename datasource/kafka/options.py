@@ -1,0 +1,206 @@
+"""Options of `penstock.kafka`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from ...committers.kafka.cluster import PROGRESS_TOPIC, KafkaAddress, KafkaCluster
+from ...committers.texts.secrets import Secrets, names_a_secret
+from ...writers.kafka.records import KafkaRecords, ValueFormat, topic_problem
+from ...writers.requests.template import Template
+from ..options.declaring import declared, option, optional, options_of, passed_on
+from ..options.delivery import MANY_BATCHES, DeliveryOptions, backlog_batches, backlog_seconds
+from ..options.file_tables import refused_file_options
+from ..options.parsing import MIB, columns, duration_s, one_of, size, text
+from ..options.row_log import ROW_LOG, row_log_of
+from ..options.stream import parse_as
+
+_SERVERS = "bootstrapServers"
+_NO_SERVERS = "must be host:port, several with commas, such as kafka1.example.com:9092,kafka2.example.com:9092"
+_FORMATS: Mapping[str, ValueFormat] = {"columns": "columns", "json": "json"}
+_BY_OPTION = {
+    "bootstrap.servers": _SERVERS,
+    "metadata.broker.list": _SERVERS,
+    "transaction.timeout.ms": "transactionTimeout",
+    "message.max.bytes": "maxRecordBytes",
+    "max.request.size": "maxRecordBytes",
+}
+"""Properties that are options of their own."""
+_PROMISED = (
+    *("acks", "request.required.acks", "enable.idempotence", "transactional.id", "isolation.level"),
+    *("max.in.flight", "max.in.flight.requests.per.connection", "retries", "message.send.max.retries"),
+    *("enable.gapless.guarantee", "partitioner", "partitioner.class", "message.timeout.ms", "request.timeout.ms"),
+    *("delivery.timeout.ms", "delivery.report.only.error", "group.id", "enable.auto.commit"),
+    *("enable.auto.offset.store", "auto.offset.reset", "enable.partition.eof", "allow.auto.create.topics"),
+    *("batch.size", "plugin.library.paths", "debug", "opaque", "key.serializer", "value.serializer"),
+)
+"""Properties on which the promise depends, or that Penstock sets itself."""
+
+
+def servers_of(given: str) -> str:
+    """Normalize bootstrap servers: `host:port`, sorted.
+
+    Raises:
+        ValueError: they have another form. The message does not contain them.
+    """
+    servers = set()
+    for one in text(given).split(","):
+        match = re.fullmatch(r"(?:[A-Za-z_]+://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?", one.strip())
+        if match is None or not 0 < int(match[2] or 9092) < 65536:
+            raise ValueError(_NO_SERVERS)
+        servers.add(f"{match[1].lower()}:{int(match[2] or 9092)}")
+    return ",".join(sorted(servers))
+
+
+def _topic(given: str) -> Template:
+    template = Template.parse("topic", text(given).strip())
+    if (problem := topic_problem(template.example)) is not None:
+        raise ValueError(f"{problem}; columns in braces are allowed, such as orders-{{country}}")
+    return template
+
+
+def _progress_topic(given: str) -> str:
+    if (problem := topic_problem(given)) is not None:
+        raise ValueError(problem)
+    return given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaOptions(DeliveryOptions):
+    """Options of `penstock.kafka`."""
+
+    NAME: ClassVar[str] = "penstock.kafka"
+    REQUIRED: ClassVar[Mapping[str, str]] = {_SERVERS: "kafka.example.com:9092"}
+    has_row_log: ClassVar[bool] = True
+
+    servers: str = field(
+        metadata=declared(
+            _SERVERS,
+            servers_of,
+            "The brokers: `host:port`, several with commas. As `kafka.bootstrap.servers`, too.",
+        )
+    )
+    topic: Template = option(  # noqa: RUF009  it returns a field
+        "topic",
+        _topic,
+        "Topic of a row, with columns in braces: `orders-{country}`. Topics must exist.",
+        default="{topic}",
+    )
+    value_format: ValueFormat = option(
+        "valueFormat",
+        one_of(_FORMATS),
+        "`columns`: the columns `value`, `key`, `headers`, `topic`, `partition` and `timestamp`, of which only "
+        "`value` is required, as those of Spark's own sink. `json`: the whole row, as a JSON object.",
+        default="columns",
+    )
+    key_columns: tuple[str, ...] | None = optional(
+        "keyColumns",
+        columns,
+        "With `valueFormat=json`: columns of the key. One column: its text or bytes. Several: a JSON object.",
+        default="records without a key",
+    )
+    record_bytes_max: int = option(
+        "maxRecordBytes",
+        size(1024, 1024 * MIB),
+        "Maximum size of key, value and headers of a record. A larger one is a bad row, see `badRows`. At most "
+        "`max.message.bytes` of the topic.",
+        default="1000000",
+    )
+    transaction_timeout_s: float = option(
+        "transactionTimeout",
+        duration_s,
+        "After this time, the broker ends a transaction that is not committed. At most "
+        "`transaction.max.timeout.ms` of the brokers.",
+        default="5min",
+    )
+    request_timeout_s: float = option(
+        "requestTimeout", duration_s, "How long to wait for the brokers.", default="60s"
+    )
+    progress_topic: str = option(
+        "progressTopic",
+        _progress_topic,
+        "The compacted topic that has the last batch of each query.",
+        default=PROGRESS_TOPIC,
+    )
+    client_properties: Mapping[str, str] = passed_on(
+        "kafka.",
+        str.lower,
+        "Properties of librdkafka, such as `kafka.security.protocol`, `kafka.sasl.username` and "
+        "`kafka.compression.type`. Never shown or stored. Those that the promise depends on are refused.",
+    )
+    row_log: str | None = optional(
+        "rowLog",
+        text,
+        "The directory or URL of the row log, to which tasks write the rows that wait for their commit.",
+        default=f"`{ROW_LOG}` in the checkpoint directory, if that is on a local disk",
+    )
+    storage_options: Mapping[str, str] = passed_on(
+        "storage.",
+        str.upper,
+        "For a row log or a checkpoint in an object store, such as `storage.AWS_REGION`.",
+    )
+    backlog_batches_max: int = backlog_batches(MANY_BATCHES)
+    backlog_s_max: int = backlog_seconds("31536000", " With the default, `backlogBytes` is reached first.")
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> KafkaOptions:
+        """Parse the options that Spark passes; see `parse_as`."""
+        given = {key.lower(): value for key, value in options.items()}
+        as_spark = given.pop("kafka.bootstrap.servers", None)
+        if as_spark is not None:
+            given.setdefault(_SERVERS.lower(), as_spark)
+        parsed = parse_as(
+            cls,
+            cls.NAME,
+            given,
+            examples=cls.REQUIRED,
+            refused=refused_file_options(cls.NAME, options_of(cls), "topic"),
+            problems_of_values=_problems,
+        )
+        location = row_log_of(parsed.row_log, parsed.checkpoint_location)
+        if location is None:
+            return parsed
+        return replace(parsed, given={**parsed.given, "rowLog": location})  # for processes anywhere
+
+    @property
+    def address(self) -> KafkaAddress:
+        return KafkaAddress(self.servers, self.topic.text, self.progress_topic)
+
+    @property
+    def cluster(self) -> KafkaCluster:
+        return cluster_of(self.address, self.client_properties, self.request_timeout_s)
+
+    @property
+    def records(self) -> KafkaRecords:
+        return KafkaRecords(self.topic, self.value_format, self.key_columns or (), self.record_bytes_max)
+
+
+def cluster_of(address: KafkaAddress, properties: Mapping[str, str], timeout_s: float) -> KafkaCluster:
+    secrets = Secrets.of(
+        [value for name, value in properties.items() if names_a_secret(name) or "config" in name]
+    )
+    return KafkaCluster(address, tuple(sorted(properties.items())), secrets, timeout_s)
+
+
+def _problems(values: Mapping[str, Any]) -> list[str]:
+    problems = [
+        f"kafka.{name} is the option {_BY_OPTION[name]}. Give that one."
+        for name in values.get("client_properties", {})
+        if name in _BY_OPTION
+    ]
+    problems += [
+        f"kafka.{name} cannot be set: Penstock sets it, as the promise depends on it. Remove it."
+        for name in values.get("client_properties", {})
+        if name in _PROMISED
+    ]
+    if "key_columns" in values and values.get("value_format") != "json":
+        problems.append("keyColumns is an option of valueFormat=json. Otherwise the column key has the key.")
+    problems += [
+        f"{name} must be at least 1s."
+        for name, its in (("transactionTimeout", "transaction_timeout_s"), ("requestTimeout", "request_timeout_s"))
+        if values.get(its, 1) < 1
+    ]
+    return problems
