@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from ..contract import Token
-from ..errors import NEXT_TRY, RetryableError, TableChangedError
+from ..errors import NEXT_TRY, ConfigurationError, RetryableError, TableChangedError
 from .brokers import Brokers, library_logger, opened
 from .cluster import progress_partition
 from .errors import UNKNOWN_TOPIC, error_of, failed
@@ -29,6 +29,7 @@ VERSION = 1
 TAIL = 1000
 """Records of the partition that are read first: the marker of a running query is among the last ones."""
 POLL_S = 0.5
+RETRY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +97,23 @@ class MarkerReader:
             RetryableError: it cannot be read now.
             TableChangedError: it is damaged.
         """
+        deadline = time.monotonic() + self._cluster.timeout_s
         with self._lock:
-            try:
-                return self._read_up_to_the_end(key, progress_partition(key))
-            except KafkaException as error:
-                self._close()
-                is_unknown = error_of(error).code() in (KafkaError._NOENT, *UNKNOWN_TOPIC)
-                if is_unknown and not self._brokers.topics([self._topic]):  # or no broker leads it now
-                    self._read.clear()
-                    return None
-                raise failed(
-                    self._cluster, error_of(error), f"Markers in the topic {self._topic} were not read"
-                ) from None
+            while True:
+                try:
+                    return self._read_up_to_the_end(key, progress_partition(key))
+                except KafkaException as error:
+                    self._close()
+                    what = f"Markers in the topic {self._topic} were not read"
+                    failure = failed(self._cluster, error_of(error), what)
+                    is_unknown = error_of(error).code() in (KafkaError._NOENT, *UNKNOWN_TOPIC)
+                    if is_unknown and not self._brokers.topics([self._topic]):
+                        self._read.clear()
+                        return None
+                    lasts = isinstance(failure, ConfigurationError) and not is_unknown
+                    if lasts or time.monotonic() > deadline:
+                        raise failure from None
+                time.sleep(RETRY_S)  # a partition without a leader, for example
 
     def close(self) -> None:
         with self._lock:
@@ -185,5 +191,5 @@ _CONFIG = {
     "enable.partition.eof": True,
     "auto.offset.reset": "earliest",
     "allow.auto.create.topics": False,
-    "fetch.wait.max.ms": 50,
+    "fetch.wait.max.ms": 1,
 }

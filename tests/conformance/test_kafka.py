@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,7 @@ from penstock.testing.conformance import DestinationConformance, DestinationHarn
 @pytest.mark.slow
 class TestKafka(DestinationConformance):
     @pytest.fixture
-    def harness(self, tmp_path: Path, kafka_process: KafkaServer) -> Iterator[DestinationHarness]:
+    def harness(self, tmp_path: Path, kafka_process: KafkaServer) -> DestinationHarness:
         harness = KafkaHarness(tmp_path, kafka_process)
         harness.create()
-        yield harness
-        harness.drop()
+        return harness

@@ -29,7 +29,6 @@ class KafkaHarness(DestinationHarness):
         commit="one transaction of Kafka, which consumers with `read_committed` see as a whole",
         token="a record of the topic `penstock-progress` in the same transaction",  # noqa: S106  no secret
         overwrites=False,
-        adds_columns=False,
         checks_schema=False,
         crash_points=("write.file_open", "write.files_closed", "commit.start", "commit.landed"),
     )
