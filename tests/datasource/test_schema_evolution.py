@@ -3,74 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.evolving import EVOLVE, EXPECTED, NARROW, NEW, NULLS, OLD, WIDE, both, lake_rows, rows
 from tests.support.lakes import LAKES, LakeTable
 
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance.query import Query
 from penstock.testing.faults import crash_at
-
-INNER, WIDER_INNER = pa.struct([("a", pa.int32())]), pa.struct([("a", pa.int64()), ("b", pa.string())])
-NARROW = pa.schema(
-    [
-        pa.field("id", pa.int64(), nullable=False),
-        pa.field("n", pa.int32(), nullable=False),
-        ("f", pa.float32()),
-        ("d", pa.decimal128(5, 2)),
-        ("s", INNER),
-        ("l", pa.list_(INNER)),
-    ]
-)
-WIDE = pa.schema(
-    [
-        pa.field("id", pa.int64(), nullable=False),
-        ("n", pa.int64()),
-        ("f", pa.float64()),
-        ("d", pa.decimal128(9, 2)),
-        ("s", WIDER_INNER),
-        ("l", pa.list_(WIDER_INNER)),
-        ("extra", pa.string()),
-    ]
-)
-OLD = {"id": 1, "n": 1, "f": 0.5, "d": Decimal("1.50"), "s": {"a": 1}, "l": [{"a": 1}]}
-NEW = {
-    "id": 2,
-    "n": 2**40,
-    "f": 1e300,
-    "d": Decimal("1234567.89"),
-    "s": {"a": 2**40, "b": "x"},
-    "l": [{"a": 2**40, "b": "y"}],
-    "extra": "z",
-}
-NULLS = {"id": 3}
-EVOLVE = {
-    "delta": {"schemaEvolution": "evolve", "typeWidening": "true"},
-    "iceberg": {"schemaEvolution": "evolve"},
-}
-
-
-def both(old: dict[str, Any]) -> dict[str, Any]:
-    """The old row in the wider table."""
-    return {**old, "s": {"a": 1, "b": None}, "l": [{"a": 1, "b": None}], "extra": None}
-
-
-EXPECTED = [both(OLD), NEW, dict.fromkeys(WIDE.names) | NULLS]
-
-
-def lake_rows(table: LakeTable) -> list[dict[str, Any]]:
-    return sorted(
-        (dict(zip(WIDE.names, row, strict=True)) for row in table.rows(", ".join(WIDE.names))),
-        key=lambda row: row["id"],
-    )
-
-
-def rows(schema: pa.Schema, *values: dict[str, Any]) -> pa.Table:
-    return pa.Table.from_pylist(list(values), schema)
 
 
 @pytest.fixture(params=LAKES)
