@@ -12,7 +12,7 @@ from tests.support.lake_pairs import LakePair, age_files, run
 
 from penstock.committers.errors import ConfigurationError, TableNotSupportedError
 from penstock.testing.conformance.query import Query
-from penstock.testing.conformance.upserts import OPTIONS, Row, changes
+from penstock.testing.conformance.upserts import OPTIONS, Row, changes, messages
 from penstock.writers.changes.rewriting import FileRewriter
 
 
@@ -35,6 +35,16 @@ def test_both_tables_have_the_rows_of_the_changes(pair: LakePair) -> None:
     assert pair.deliver().code == 0
     assert rows(pair) == [[(1, 3, "AA"), (4, 1, "d")]] * 2
     assert not pair.store.streams(is_pending=True)
+
+
+@pytest.mark.slow
+def test_both_tables_have_the_rows_of_messages(pair: LakePair) -> None:
+    options = {"writeMode": "upsert", "keys": "id", "changes": "debezium"}
+    changing = pair.query(**options, valueColumns="id BIGINT, n BIGINT, text STRING")
+    run(pair, changing, 0, messages(("c", 1, None, (1, 1, "a")), ("c", 2, None, (2, 1, "b"))))
+    run(pair, changing, 1, messages(("u", 3, (1,), (3, 2, "A")), ("d", 4, (2,), None)))
+    assert pair.deliver().code == 0
+    assert rows(pair) == [[(3, 2, "A")]] * 2
 
 
 @pytest.mark.parametrize("seed", range(4))

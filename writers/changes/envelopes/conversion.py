@@ -93,8 +93,8 @@ def _to_integer(values: pa.Array, target: pa.DataType, _: Logical) -> pa.Array:
 
 
 def _to_floating(values: pa.Array, target: pa.DataType, _: Logical) -> pa.Array:
-    """A float of 32 bits rounds, and is never infinite unless the number is."""
-    numbers = values.cast(pa.float64())
+    """Numbers are rounded, and never become infinite."""
+    numbers = values.cast(pa.float64(), safe=not pa.types.is_integer(values.type))
     rounded = numbers.cast(target)
     if pc.any(pc.and_(pc.is_inf(rounded), pc.invert(pc.is_inf(numbers)))).as_py():
         raise ValueError(f"a number is too large for {target}")

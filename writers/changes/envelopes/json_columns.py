@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from ....committers.arrow_values import numeric_array, numeric_scalar
-from ...parquet.columns import is_string
 from .messages import ArrowFields, Path
 
 Wanted: TypeAlias = Mapping[Path, pa.DataType]
@@ -114,12 +113,9 @@ def _parsed(texts: pa.Array, schema: pa.Schema) -> pa.Table | None:
         return None
     if pc.any(pc.match_substring_regex(texts, "[\r\n]")).as_py():
         texts = pc.replace_substring_regex(texts, "[\r\n]", " ")
-    ends = numeric_array(
-        [0, len(texts)], pa.int32() if not pa.types.is_large_string(texts.type) else pa.int64()
-    )
-    lines = pa.ListArray.from_arrays(ends, texts)
-    joined = pc.binary_join(lines, "\n")[0].as_buffer()
+    ends = numeric_array([0, len(texts)], pa.int32())
     try:
+        joined = pc.binary_join(pa.ListArray.from_arrays(ends, texts), "\n")[0].as_buffer()
         table = pj.read_json(
             pa.BufferReader(joined),
             read_options=pj.ReadOptions(use_threads=False, block_size=min(joined.size + 1, 2**31 - 1)),
@@ -128,7 +124,3 @@ def _parsed(texts: pa.Array, schema: pa.Schema) -> pa.Table | None:
     except pa.ArrowException:
         return None
     return table if table.num_rows == len(texts) else None
-
-
-def is_text(values: pa.Array) -> bool:
-    return bool(is_string(values.type))

@@ -19,6 +19,7 @@ from .json_rows import with_rows
 from .messages import Fields, Messages, ObjectFields, Path
 
 _SCHEMA, _PAYLOAD = '{"schema":', '"payload":'
+_ID_BYTES = 5
 _SCHEMAS_MAX = 20
 """Schemas in a batch of Arrow that are read by the fast parser."""
 
@@ -135,11 +136,16 @@ class JsonReader:
 
 
 def _texts(values: pa.Array) -> pa.Array:
-    """
+    """Return the texts, without the schema id that Confluent's converter for JSON writes before them.
+
     Raises:
         SchemaMismatchError: a value is no text.
     """
     try:
+        has_id = pc.starts_with(values.cast(pa.binary()), "\0")
+        if pc.any(has_id).as_py():
+            values = values.cast(pa.binary())
+            values = pc.if_else(has_id, pc.binary_slice(values, _ID_BYTES), values)
         return values.cast(pa.string())
     except pa.ArrowException as error:
         raise SchemaMismatchError(f"A message is no text, so no JSON: {error}.") from error
