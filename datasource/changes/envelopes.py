@@ -15,7 +15,7 @@ from ...writers.changes.envelopes.debezium import DELETED as FLAT_DELETED
 from ...writers.changes.envelopes.debezium import FLAT_PREFIXES, Debezium
 from ...writers.changes.envelopes.decoder import KAFKA_COLUMNS, OFFSET, VALUE, RowDecoder, ValueReader
 from ...writers.changes.envelopes.dms import BEFORE_PREFIX, OPERATION, Dms
-from ...writers.changes.envelopes.events import DELETED, POSITION, SEQUENCE, Target
+from ...writers.changes.envelopes.events import DELETED, POSITION, SEQUENCE, TIME, Target
 from ...writers.changes.envelopes.feeds import DeltaFeed, IcebergChangelog
 from ...writers.changes.envelopes.formats import Format
 from ...writers.changes.envelopes.json_values import JsonReader
@@ -93,11 +93,12 @@ def plan_envelope(
         if column.name not in form.consumed
         and (column.name not in KAFKA_COLUMNS or column.name.lower() in ordering)
     ]
-    if reserved := [name for name in (*form.columns.names, *(one.name for one in passed)) if name in _OWN]:
+    in_rows = {*form.columns.names, *(one.name for one in passed)}
+    if reserved := [name for name in (*_OWN, TIME) if name in in_rows]:
         raise ConfigurationError(
             f"changes={envelope.format} adds a column {reserved[0]}, and the query has one. Rename it."
         )
-    target = Target(form.columns, keys, pa.schema(passed))
+    target = Target(form.columns, keys, pa.schema(passed), has_time=TIME in ordering)
     decoder = RowDecoder(kind, target, form.reader, form.is_flat, form.given or {}, form.names or {})
     return decoder, _changes_of(changes, target, rows, _default_order(rows, changes, form.is_flat))
 
@@ -126,10 +127,12 @@ def changes_of_decoded(rows: pa.Schema, changes: EnvelopeChanges) -> Changes:
         for column in rows
         if column.name not in _OWN and column.name in KAFKA_COLUMNS and column.name not in of_messages
     ]
+    own = (*_OWN, TIME)
     target = Target(
-        pa.schema([column for column in rows if column.name not in _OWN and column not in passed]),
+        pa.schema([column for column in rows if column.name not in own and column not in passed]),
         keys,
         pa.schema(passed),
+        has_time=TIME in rows.names,
     )
     return _changes_of(changes, target, rows, _default_order(rows, changes, is_flat=False))
 
@@ -164,18 +167,12 @@ def _changes_of(
         name for name in changes.drop_columns if name.lower() in decoded or name.lower() not in in_query
     ]
     needed = {name.lower() for name in order_by} if changes.late_rows == "ignore" else set()
-    for name in (*_OWN, *(name for name in target.passed.names if name in KAFKA_COLUMNS)):
+    own = (*_OWN, *([TIME] if target.has_time else []))
+    for name in (*own, *(name for name in target.passed.names if name in KAFKA_COLUMNS)):
         if name.lower() not in needed and name.lower() not in {one.lower() for one in dropped}:
             dropped.append(name)
-    return Changes(
-        keys=target.keys,
-        order_by=order_by,
-        delete_when=DELETED,
-        drop_columns=tuple(dropped),
-        late_rows=changes.late_rows,
-        tombstones_s=changes.tombstones_s,
-        partial_columns=changes.partial_columns,
-        merge=changes.merge,
+    return changes.of_rows(
+        keys=target.keys, order_by=order_by, delete_when=DELETED, drop_columns=tuple(dropped)
     )
 
 

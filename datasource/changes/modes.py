@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from ...committers.contract import Changes
 
@@ -33,3 +35,19 @@ class EnvelopeChanges(Changes):
     """
 
     envelope: Envelope = Envelope("debezium")
+
+    @classmethod
+    def of(cls, changes: Changes, envelope: Envelope) -> EnvelopeChanges:
+        return cls(**_values(changes), envelope=envelope)
+
+    def of_rows(self, **known: Any) -> Changes:
+        """Return the changes of the rows of the messages.
+
+        Args:
+            known: fields that these tell
+        """
+        return Changes(**{**_values(self), **known})
+
+
+def _values(changes: Changes) -> Mapping[str, Any]:
+    return {one.name: getattr(changes, one.name) for one in fields(Changes)}

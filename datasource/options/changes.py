@@ -126,18 +126,7 @@ class ChangeOptions:
         """The mode of the query's batches; None if they append or overwrite."""
         if not self.is_upsert:
             return None
-        if self.envelope is not None:
-            form = Envelope(self.envelope, self.value_format, self.value_columns, self.avro_schema)
-            return EnvelopeChanges(
-                keys=self.keys,
-                order_by=self.order_by,
-                drop_columns=self.drop_columns,
-                late_rows=self.late_rows,
-                tombstones_s=self.tombstones_s if self.late_rows == "ignore" else 0.0,
-                merge=self.merge,
-                envelope=form,
-            )
-        return Changes(
+        changes = Changes(
             keys=self.keys,
             order_by=self.order_by,
             delete_when=self.delete_when,
@@ -146,6 +135,10 @@ class ChangeOptions:
             tombstones_s=self.tombstones_s if self.late_rows == "ignore" else 0.0,
             merge=self.merge,
         )
+        if self.envelope is None:
+            return changes
+        form = Envelope(self.envelope, self.value_format, self.value_columns, self.avro_schema)
+        return EnvelopeChanges.of(changes, form)
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: a second base of options classes that have some

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .events import Events, sequence_of
+from .events import Events, sequence_of, time_of
 from .formats import Context, equals, refuse
 from .messages import Messages, Path
 from .positions import Position, binlog_position, sql_server_position
@@ -86,7 +86,8 @@ def _events(messages: Messages, context: Context) -> Events:
     position, sequence = _order(source, equals(op, "r"), pc.or_(upserts, deletes), context)
     after = messages.image(("after",), target.columns, context.given)
     before = messages.image(("before",), target.key_columns, context.given)
-    return Events(messages, upserts, deletes, after, before, position, sequence)
+    time = time_of(source["ts_ms"])
+    return Events(messages, upserts, deletes, after, before, position, sequence, time)
 
 
 def _flat_events(messages: Messages, context: Context) -> Events:
@@ -105,7 +106,8 @@ def _flat_events(messages: Messages, context: Context) -> Events:
     position, sequence = _order(source, equals(op, "r"), pc.is_valid(deletes), context)
     after = messages.image((), target.columns, context.given)
     old_keys = messages.image((), target.key_columns, context.given)
-    return Events(messages, pc.invert(deletes), deletes, after, old_keys, position, sequence)
+    time = time_of(source["ts_ms"])
+    return Events(messages, pc.invert(deletes), deletes, after, old_keys, position, sequence, time)
 
 
 def _type(name: str) -> pa.DataType:

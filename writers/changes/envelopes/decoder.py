@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Protocol
 
@@ -79,10 +79,13 @@ class RowDecoder:
 
     def _decoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         parts: list[tuple[Messages, ChangedCells]] = []
-        for messages in self._messages(rows):
-            events = self._events(messages, rows)
-            parts += [(messages, cells) for cells in changed_cells(events, self.target)]
-        return self._joined(rows, parts)
+        try:
+            for messages in self._messages(rows):
+                events = self._events(messages, rows)
+                parts += [(messages, cells) for cells in changed_cells(events, self.target)]
+            return self._joined(rows, parts)
+        except pa.ArrowInvalid as error:  # of fields that are no columns, such as a time that is too large
+            raise SchemaMismatchError(f"A message cannot be decoded: {error}.") from error
 
     def _messages(self, rows: pa.RecordBatch) -> Iterator[Messages]:
         if self.reader is not None:
@@ -141,15 +144,7 @@ class RowDecoder:
             Column(pc.coalesce(column.values, found.values.take(place)))
             for column, found in zip(events.old_keys, of_key, strict=True)
         ]
-        return Events(
-            events.messages,
-            events.upserts,
-            events.deletes,
-            events.after,
-            columns,
-            events.position,
-            events.sequence,
-        )
+        return replace(events, old_keys=columns)
 
     def _joined(self, rows: pa.RecordBatch, parts: Sequence[tuple[Messages, ChangedCells]]) -> pa.RecordBatch:
         schema = self.target.schema
@@ -162,8 +157,9 @@ class RowDecoder:
         for messages, cells in parts:
             count, numbers = len(cells.messages), messages.rows.take(cells.messages)
             passed = [rows.column(one.name).take(numbers) for one in self.target.passed]
-            columns = [*cells.columns, *passed, _repeated(cells.is_deleted, count), cells.position]
-            columns.append(cells.sequence)
+            time = [cells.time] if self.target.has_time else []
+            columns = [*cells.columns, *passed, *time, booleans([cells.is_deleted] * count)]
+            columns += [cells.position, cells.sequence]
             if has_kept:
                 columns.append(pa.nulls(count, schema[-1].type) if cells.kept is None else cells.kept)
             batches.append(pa.RecordBatch.from_arrays(columns, schema=schema))
@@ -217,10 +213,6 @@ def _key(text: str | None) -> dict[str, object]:
         except ValueError:
             key = {**key, "_id": key["id"]}
     return key
-
-
-def _repeated(value: bool, count: int) -> pa.Array:
-    return booleans([value] * count)
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .events import Events, sequence_of
+from .events import TIME_TYPE, Events, sequence_of
 from .formats import Context, equals, refuse
 from .messages import Column, Messages, Path
 
@@ -54,11 +54,11 @@ def _events(messages: Messages, context: Context) -> Events:
         "A message of AWS DMS has no field data.",
     )
     nothing = pa.nulls(len(ignored), pa.int64())
+    time = messages.fields.column(("metadata", "timestamp"), TIME_TYPE).values
     if context.offset is not None:
         position, counter = context.offset, nothing
     else:
-        at = messages.fields.column(("metadata", "timestamp"), pa.timestamp("us", "UTC")).values
-        position = at.cast(pa.int64())
+        position = time.cast(pa.int64())
         counter = messages.number("metadata", "transaction-record-id")
     refuse(
         pc.and_(is_data, pc.is_null(position)),
@@ -68,7 +68,7 @@ def _events(messages: Messages, context: Context) -> Events:
     after = messages.image(("data",), target.columns, context.given)
     old_keys = _old_keys(messages, ("before-image",), "", after, context)
     sequence = sequence_of(counter, equals(operation, "load"))
-    return Events(messages, upserts, deletes, after, old_keys, position, sequence)
+    return Events(messages, upserts, deletes, after, old_keys, position, sequence, time)
 
 
 def _flat_events(messages: Messages, context: Context) -> Events:
@@ -81,7 +81,8 @@ def _flat_events(messages: Messages, context: Context) -> Events:
     position = nothing if context.offset is None else context.offset
     after = messages.image((), target.columns, context.given)
     old_keys = _old_keys(messages, (), BEFORE_PREFIX, after, context)
-    return Events(messages, upserts, deletes, after, old_keys, position, sequence_of(nothing, is_load))
+    sequence, time = sequence_of(nothing, is_load), pa.nulls(len(operation), TIME_TYPE)
+    return Events(messages, upserts, deletes, after, old_keys, position, sequence, time)
 
 
 def _old_keys(

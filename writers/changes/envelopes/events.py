@@ -18,6 +18,9 @@ DELETED = "_change_deleted"
 POSITION = "_change_position"
 SEQUENCE = "_change_sequence"
 """Columns that order the rows of a key: the position in the source's log, and a counter at one position."""
+TIME = "_change_time"
+"""The time of the change in the source, for queries whose `orderBy` names it."""
+TIME_TYPE = pa.timestamp("us", "UTC")
 
 _ZERO, _ONE, _TWO = (numeric_scalar(number) for number in range(3))
 
@@ -32,6 +35,8 @@ class Target:
     """Some of them."""
     passed: pa.Schema = field(default_factory=lambda: pa.schema([]))
     """Other columns of the query that the table gets as they are."""
+    has_time: bool = False
+    """True if the rows have the column `TIME`."""
 
     @property
     def key_columns(self) -> pa.Schema:
@@ -44,6 +49,7 @@ class Target:
             [
                 *self.columns,
                 *self.passed,
+                *([pa.field(TIME, TIME_TYPE)] if self.has_time else []),
                 pa.field(DELETED, pa.bool_()),
                 pa.field(POSITION, pa.int64()),
                 pa.field(SEQUENCE, pa.int64()),
@@ -68,6 +74,16 @@ class Events:
     """See `POSITION`; int64."""
     sequence: pa.Array
     """See `SEQUENCE`; int64 of `sequence_of`."""
+    time: pa.Array
+    """See `TIME`; `TIME_TYPE`, NULL if it is not known."""
+
+
+def time_of(milliseconds: pa.Array) -> pa.Array:
+    """
+    Args:
+        milliseconds: since 1970, int64
+    """
+    return milliseconds.cast(pa.timestamp("ms")).cast(TIME_TYPE)
 
 
 def sequence_of(counter: pa.Array, is_snapshot: pa.Array | None = None) -> pa.Array:
@@ -91,6 +107,7 @@ class ChangedCells:
     messages: pa.Array
     """Numbers of the messages among those that were read together."""
     is_deleted: bool
+    time: pa.Array
     position: pa.Array
     sequence: pa.Array
     kept: pa.Array | None = None
@@ -123,6 +140,7 @@ def changed_cells(events: Events, target: Target) -> Iterator[ChangedCells]:
             columns,
             numbers,
             False,
+            events.time.take(numbers),
             events.position.take(numbers),
             events.sequence.take(numbers),
             _kept(names, events.after, numbers),
@@ -138,7 +156,8 @@ def changed_cells(events: Events, target: Target) -> Iterator[ChangedCells]:
         ]
         # the deletion of a key that a row leaves comes before a row that gets it at the same position
         sequence = pc.subtract(events.sequence.take(numbers), step)
-        yield ChangedCells(columns, numbers, True, events.position.take(numbers), sequence)
+        time, position = events.time.take(numbers), events.position.take(numbers)
+        yield ChangedCells(columns, numbers, True, time, position, sequence)
 
 
 def _kept(names: Sequence[str], columns: Sequence[Column], numbers: pa.Array) -> pa.Array | None:

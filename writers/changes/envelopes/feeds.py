@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ....committers.arrow_values import numeric_array
-from .events import Events, sequence_of
+from .events import TIME_TYPE, Events, sequence_of
 from .formats import Context, equals, refuse
 from .messages import Messages, Path
 
-CHANGE_TYPE = "_change_type"
+CHANGE_TYPE, COMMIT_TIME = "_change_type", "_commit_timestamp"
 
 
 class _Feed:
@@ -43,13 +43,14 @@ class _Feed:
         counter = numeric_array([0, 1]).take(upserts.cast(pa.int8()))
         after = messages.image((), target.columns, context.given)
         old_keys = messages.image((), target.key_columns, context.given)
-        return Events(messages, upserts, deletes, after, old_keys, version, sequence_of(counter))
+        time = messages.fields.column((COMMIT_TIME,), TIME_TYPE).values
+        return Events(messages, upserts, deletes, after, old_keys, version, sequence_of(counter), time)
 
 
 @dataclass(frozen=True)
 class DeltaFeed(_Feed):
     name: ClassVar[str] = "delta-cdf"
-    columns: ClassVar[tuple[str, ...]] = (CHANGE_TYPE, "_commit_version", "_commit_timestamp")
+    columns: ClassVar[tuple[str, ...]] = (CHANGE_TYPE, "_commit_version", COMMIT_TIME)
     upsert_types: ClassVar[tuple[str, ...]] = ("insert", "update_postimage")
     delete_types: ClassVar[tuple[str, ...]] = ("delete", "update_preimage")
 

@@ -10,13 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ....committers.arrow_values import numeric_scalar
-from .events import Events, sequence_of
+from .events import Events, sequence_of, time_of
 from .formats import Context, equals, refuse
 from .messages import Column, Messages, Path
 from .positions import Position, binlog_position
 
 _LAST = numeric_scalar(2**40)
 """The counter of the last row of a transaction, which has `commit` in place of `xoffset`."""
+_MILLISECONDS = numeric_scalar(1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Maxwell:
     name: ClassVar[str] = "maxwell"
     metadata: ClassVar[Mapping[Path, pa.DataType]] = {
         ("type",): pa.string(),
+        ("ts",): pa.int64(),
         ("position",): pa.string(),
         ("xoffset",): pa.int64(),
         ("commit",): pa.bool_(),
@@ -60,7 +62,9 @@ class Maxwell:
             Column(pc.coalesce(column.values, data[name].values))
             for name, column in zip(target.keys, old, strict=True)
         ]
-        return Events(messages, upserts, deletes, after, old_keys, position, sequence_of(counter))
+        time = time_of(pc.multiply(messages.number("ts"), _MILLISECONDS))
+        sequence = sequence_of(counter)
+        return Events(messages, upserts, deletes, after, old_keys, position, sequence, time)
 
 
 def _order(messages: Messages, context: Context) -> tuple[pa.Array, pa.Array]:
