@@ -55,6 +55,11 @@ class RedisServer:
                     texts += [entry["row"] for _, entry in client.xrange(key)]
         return [json.loads(text) for text in texts]
 
+    def hashes(self, keys: str) -> list[dict[str, str]]:
+        """Return the hashes under all keys that match."""
+        with self.connect() as client:
+            return [client.hgetall(key) for key in sorted(client.scan_iter(keys, count=1000))]
+
     def add_user(self, name: str, password: str, *rules: str) -> None:
         """Add a user that may do everything, or what the rules of ACL SETUSER allow."""
         with self.connect() as client:

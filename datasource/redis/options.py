@@ -16,7 +16,13 @@ from ..options.urls import refuse_credentials
 from ..requests.change_options import RequestChangeOptions, problems_of_key
 from ..requests.options import RequestOptions, batch_entries
 
-_STRUCTURES: Mapping[str, Structure] = {"set": "set", "hash": "hash", "stream": "stream", "list": "list"}
+_STRUCTURES: Mapping[str, Structure] = {
+    "set": "set",
+    "hash": "hash",
+    "stream": "stream",
+    "list": "list",
+    "row": "row",
+}
 _NO_URL = "must be a URL such as redis://redis.example.com:6379/0, or rediss:// with TLS"
 
 
@@ -74,7 +80,8 @@ class RedisOptions(RequestChangeOptions, RequestOptions):
             "structure",
             one_of(_STRUCTURES),
             "`set`: a string for each key (SET). `hash`: a field of a hash (HSET). `stream`: an entry of a "
-            "stream (XADD). `list`: an element at the end of a list (RPUSH).",
+            "stream (XADD). `list`: an element at the end of a list (RPUSH). `row`: a hash for each row, "
+            "with a field for each column (HSET, HDEL for NULL).",
         )
     )
     key: Template = field(
@@ -152,7 +159,8 @@ def _problems_of_upserts(values: Mapping[str, Any]) -> list[str]:
     if structure in ("stream", "list"):
         return [
             f"writeMode=upsert: structure={structure} only appends. To keep all changes, append the changes "
-            "as they are: leave writeMode out. To replace and delete rows by key, use structure=set or hash."
+            "as they are: leave writeMode out. To replace and delete rows by key, use structure=set, hash or "
+            "row."
         ]
     where = "key" if of_hash is None else "key and field"
     return problems_of_key(values, where, [*key.columns, *(of_hash.columns if of_hash else [])])
@@ -169,7 +177,7 @@ def _problems_of_structure(values: Mapping[str, Any]) -> list[str]:
         problems.append("field is an option of structure=hash. Remove it.")
     if structure != "stream" and "length_max" in values:
         problems.append("maxLength is an option of structure=stream. Remove it.")
-    if structure in ("set", "hash"):
+    if structure in ("set", "hash", "row"):
         if not key.columns and not (of_hash and of_hash.columns):
             problems.append(
                 f"key={key.text} is the same for all rows, and the last one would remain. Put columns in "

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def _requests(options: RedisOptions) -> RedisRequests:
     settings = replace(
         options.writer_settings,
-        order_by_key=options.structure in ("set", "hash"),
+        order_by_key=options.structure in ("set", "hash", "row"),
         in_order=options.is_fenced,
     )
     return RedisRequests(options.address, settings, options.id_column, options.target, options.is_upsert)

@@ -605,7 +605,7 @@ class RedisHarness(ServiceHarness):
         RequestHarness.promises,
         name="Redis strings and hashes, by their key",
         is_exactly_once=True,
-        changes="`SET` and `DEL`; of hashes, `HSET` and `HDEL`",
+        changes="`SET` and `DEL`; `HSET` and `HDEL`",
         ignores_late_rows=False,
     )
     destination = redis_sink.DESTINATION
@@ -650,6 +650,20 @@ class RedisHarness(ServiceHarness):
     def drop(self) -> None:
         with self.server.connect() as client:
             client.flushdb()
+
+
+class RedisRowHarness(RedisHarness):
+    """A hash for each row."""
+
+    place: ClassVar[Mapping[str, str]] = {"structure": "row", "key": "rows:{id}"}
+    rows_in = b"\r\nid\r\n"
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [*self.server.hashes("rows*")]
+
+    def append(self, row_id: int) -> None:
+        with self.server.connect() as client:
+            client.hset(f"rows:{row_id}", "id", row_id)
 
 
 class RedisStreamHarness(RedisHarness):

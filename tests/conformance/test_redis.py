@@ -8,11 +8,17 @@ from pathlib import Path
 import pytest
 from servers.lossy_tcp import LossyTcp, lossy_tcp
 from servers.redis import RedisServer
-from tests.conformance.harnesses import RedisFenceHarness, RedisHarness, RedisStreamHarness
+from tests.conformance.harnesses import (
+    RedisFenceHarness,
+    RedisHarness,
+    RedisRowHarness,
+    RedisStreamHarness,
+)
 
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
 from penstock.testing.conformance.cleaning import CleaningClaims
 from penstock.testing.conformance.deliveries import DeliveryClaims
+from penstock.testing.conformance.upserts import UpsertClaims
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +53,13 @@ class TestRedisWithTheFence(DeliveryClaims, CleaningClaims):
     @pytest.fixture
     def harness(self, tmp_path: Path, redis_service: RedisServer, proxy: LossyTcp) -> DestinationHarness:
         return RedisFenceHarness(tmp_path, redis_service, proxy).lossy()
+
+
+@pytest.mark.slow
+@pytest.mark.campaign
+class TestRedisRows(UpsertClaims):
+    """Rows are hashes, which requests replace and delete. Each test loses the first requests or responses."""
+
+    @pytest.fixture
+    def harness(self, tmp_path: Path, redis_service: RedisServer, proxy: LossyTcp) -> DestinationHarness:
+        return RedisRowHarness(tmp_path, redis_service, proxy).lossy()

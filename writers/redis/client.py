@@ -12,9 +12,10 @@ from ..requests.results import DELIVERED, Failure, Result
 from .connection import open_redis
 from .errors import classify, of_key
 from .fence import SCRIPT, Fenced, results_of, script_arguments
+from .row_hashes import Command, RowCommands
 from .target import RedisTarget
 
-Command: TypeAlias = tuple[str | bytes | int, ...]
+Payload: TypeAlias = Command | RowCommands | Fenced
 
 
 class RedisClient:
@@ -31,24 +32,26 @@ class RedisClient:
         self._is_between = False
         """See `script_arguments`."""
 
-    async def submit(self, entries: Sequence[Entry[Command | Fenced]]) -> Failure | Sequence[Result]:
+    async def submit(self, entries: Sequence[Entry[Payload]]) -> Failure | Sequence[Result]:
         if self._redis is None:
             self._redis = self._open()
         fenced: list[Fenced] = []
-        commands: list[Command] = []
+        of_entries: list[tuple[Command, ...]] = []
         pipeline = self._redis.pipeline(transaction=False)
         for entry in entries:
             if isinstance(entry.payload, Fenced):
                 fenced.append(entry.payload)
             else:
-                commands.append(entry.payload)
-                pipeline.execute_command(*entry.payload)
+                payload = entry.payload
+                of_entries.append(payload.commands if isinstance(payload, RowCommands) else (payload,))
+                for command in of_entries[-1]:
+                    pipeline.execute_command(*command)
         if fenced:
             return await self._send_fenced(self._redis, fenced)
-        replies = await pipeline.execute(raise_on_error=False)
+        replies = iter(await pipeline.execute(raise_on_error=False))
         return [
-            self._result(entry, command[0], reply)
-            for entry, command, reply in zip(entries, commands, replies, strict=True)
+            self._result_of_all(entry, [(command[0], next(replies)) for command in commands])
+            for entry, commands in zip(entries, of_entries, strict=True)
         ]
 
     async def close(self) -> None:
@@ -58,7 +61,14 @@ class RedisClient:
     def classify(self, error: Exception) -> Failure:
         return classify(error)
 
-    def _result(self, entry: Entry[Command | Fenced], command: str | bytes | int, reply: object) -> Result:
+    def _result_of_all(
+        self, entry: Entry[Payload], replies: Sequence[tuple[str | bytes | int, object]]
+    ) -> Result:
+        """Return the result of an entry: that of the first command that was not acknowledged, if any."""
+        results = (self._result(entry, command, reply) for command, reply in replies)
+        return next((result for result in results if result != DELIVERED), DELIVERED)
+
+    def _result(self, entry: Entry[Payload], command: str | bytes | int, reply: object) -> Result:
         """Return the result of an entry, whose command has the reply that its documentation gives."""
         if not isinstance(reply, Exception):
             return DELIVERED if _REPLIES[command](reply) else UNACKNOWLEDGED

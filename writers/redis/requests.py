@@ -17,10 +17,11 @@ from ..requests.json_rows import json_objects
 from ..requests.row_ids import row_ids
 from ..requests.template import Template
 from .fence import SCRIPT, Fenced, fence_key, place_of, script_arguments
+from .row_hashes import row_commands
 from .target import RedisTarget
 
 if TYPE_CHECKING:
-    from .client import Command, RedisClient
+    from .client import Command, Payload, RedisClient
 
 _OVERHEAD_BYTES = 64
 """Of a command, besides key and row."""
@@ -28,7 +29,7 @@ _OVERHEAD_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class RedisRequests(JsonRequests):
-    """See `Requests` and `ChecksDestination`. Each row is a JSON object."""
+    """See `Requests` and `ChecksDestination`. Each row is a JSON object, or a hash."""
 
     target: RedisTarget
     deletes: bool = False
@@ -48,6 +49,8 @@ class RedisRequests(JsonRequests):
         target = self.target
         key, field = target.key.example, target.hash_field.example if target.hash_field else None
         commands = [target.command(key, field, "0", b"{}")]
+        if target.structure == "row":
+            commands.append(("HDEL", key, ""))
         if self.deletes:
             commands.append(target.deletion(key, field))
         if target.is_fenced:
@@ -62,15 +65,19 @@ class RedisRequests(JsonRequests):
         """All changes are taken."""
 
     def why_whole(self, rows: pa.Schema) -> str:
-        return "A row is one JSON text in Redis, which SET and HSET replace as a whole"
+        if self.target.structure == "row":
+            return ""
+        return "A row is one JSON text in Redis, which SET and HSET replace as a whole. Use structure=row"
 
     def deletion_checker(self) -> Callable[[pa.RecordBatch], None]:
         return partial(_check, None, self.target.templates)
 
     def upserts(
         self, rows: pa.RecordBatch, place: RowPlace, kept: Sequence[Collection[str]]
-    ) -> Sequence[Entry[Command | Fenced]]:
-        return self.entries(rows, place)
+    ) -> Sequence[Entry[Payload]]:
+        return (
+            self._hashes(rows, place, kept) if self.target.structure == "row" else self.entries(rows, place)
+        )
 
     def deletions(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[Command]]:
         keys, fields, ids = *self._places(rows), place.ids(rows.num_rows)
@@ -95,15 +102,17 @@ class RedisRequests(JsonRequests):
     def checker(self) -> Callable[[pa.RecordBatch], None]:
         return partial(_check, self.id_column, self.target.templates)
 
-    def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[Command | Fenced]]:
+    def entries(self, rows: pa.RecordBatch, place: RowPlace) -> Sequence[Entry[Payload]]:
         target = self.target
+        if target.structure == "row":
+            return self._hashes(rows, place, [()] * rows.num_rows)
         ids, (keys, fields) = row_ids(rows, place, self.id_column), self._places(rows)
         fence = fence_key(place.query_id, self.address)
-        entries: list[Entry[Command | Fenced]] = []
+        entries: list[Entry[Payload]] = []
         for number, (row, row_id, key, field) in enumerate(
             zip(json_objects(rows), ids, keys, fields, strict=True)
         ):
-            command: Command | Fenced
+            command: Payload
             if target.is_fenced:
                 at = place_of(place.batch_id, place.partition, place.row + number)
                 command = Fenced(fence, key, at, row_id, row)
@@ -112,6 +121,17 @@ class RedisRequests(JsonRequests):
             size_bytes = len(row) + len(key.encode()) + _OVERHEAD_BYTES
             entries.append(Entry(command, size_bytes, row_id, place.position + number, (key, field)))
         return entries
+
+    def _hashes(
+        self, rows: pa.RecordBatch, place: RowPlace, kept: Sequence[Collection[str]]
+    ) -> list[Entry[Payload]]:
+        ids, keys = row_ids(rows, place, self.id_column), self.target.key.texts(rows)
+        return [
+            Entry(one, one.size_bytes + _OVERHEAD_BYTES, row_id, place.position + number, (key, None))
+            for number, (one, row_id, key) in enumerate(
+                zip(row_commands(rows, keys, kept), ids, keys, strict=True)
+            )
+        ]
 
 
 def _check(id_column: str | None, templates: Sequence[Template], rows: pa.RecordBatch) -> None:

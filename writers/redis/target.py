@@ -15,7 +15,7 @@ from ..requests.template import Template
 
 logger = get_logger(__name__)
 
-Structure: TypeAlias = Literal["set", "hash", "stream", "list"]
+Structure: TypeAlias = Literal["set", "hash", "stream", "list", "row"]
 CONNECT_S = 10.0
 CHECK_S = 20.0
 
@@ -48,10 +48,10 @@ class RedisTarget:
         return bool(self.key.columns)
 
     def command(self, key: str, field: str | None, row_id: str, row: bytes) -> tuple[str | bytes | int, ...]:
-        """Return the command that writes a row."""
+        """Return the command that writes a row. For `row`, an example of one."""
         if self.structure == "set":
             return "SET", key, row
-        if self.structure == "hash":
+        if self.structure in ("hash", "row"):
             return "HSET", key, field or "", row
         if self.structure == "list":
             return "RPUSH", key, row
@@ -59,7 +59,7 @@ class RedisTarget:
         return "XADD", key, *trim, "*", "id", row_id, "row", row
 
     def deletion(self, key: str, field: str | None) -> tuple[str | bytes | int, ...]:
-        """Return the command that deletes a row. Only for `set` and `hash`."""
+        """Return the command that deletes a row. Only for `set`, `hash` and `row`."""
         return ("HDEL", key, field or "") if self.structure == "hash" else ("DEL", key)
 
     @property

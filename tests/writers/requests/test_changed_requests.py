@@ -90,6 +90,19 @@ def test_redis_deletes_keys_and_fields() -> None:
     assert of_hash[:2] == [("HSET", "rows", "1", row), ("HDEL", "rows", "2")]
 
 
+def test_a_row_as_a_hash_of_redis_has_a_field_for_each_column() -> None:
+    """NULL is no field. Rows that keep values leave their fields as they are."""
+    rows = ROWS.append_column("amount", pa.array([Decimal("1.10"), None, None], pa.decimal128(9, 2)))
+    whole = sent("redis", rows, structure="row")
+    assert [getattr(one, "commands", one) for one in whole] == [
+        (("HSET", "rows:1", "id", "1", "n", "5", "text", "a", "amount", "1.10"),),
+        ("DEL", "rows:2"),
+        (("HSET", "rows:3", "id", "3", "n", "7"), ("HDEL", "rows:3", "text", "amount")),
+    ]
+    kept = sent("redis", rows, ("text",), structure="row")
+    assert kept[2].commands == (("HSET", "rows:3", "id", "3", "n", "7"), ("HDEL", "rows:3", "amount"))
+
+
 def test_dynamodb_puts_deletes_and_updates_items() -> None:
     put, deletion, update = sent("dynamodb", partial=("text",))
     assert put == {"id": {"N": "1"}, "n": {"N": "5"}, "text": {"S": "a"}}
@@ -156,6 +169,14 @@ def test_with_late_rows_ignored_the_order_is_the_version_of_a_document(
     for one in sent("opensearch", rows, lateRows="ignore"):
         (place,) = json.loads(one.splitlines()[0]).values()
         assert (place["version"], place["version_type"]) == (version, "external_gte")
+
+
+def test_the_version_of_a_message_is_its_position_in_the_log() -> None:
+    service = service_of("opensearch")
+    options = {"writeMode": "upsert", "keys": "id", "lateRows": "ignore", "changes": "debezium"}
+    parsed = service.options.parse({**GIVEN["opensearch"], **options, "valueColumns": "id BIGINT"})
+    requests: Any = service.requests(parsed)
+    assert requests.changes.version == "_change_position"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from servers.aws import AwsServer
 from servers.http_rows import HttpRows
 from servers.opensearch import OpenSearchServer
+from servers.redis import RedisServer
 from tests.support.aws import AwsPlace
 from tests.support.search import SearchPlace
 from tests.support.service_places import send_rows, service_of
@@ -61,6 +62,15 @@ def test_search_updates_documents(opensearch: OpenSearchServer) -> None:
 
     assert sorted(opensearch.rows(place.index), key=lambda row: row["id"]) == EXPECTED
     opensearch.delete(place.index)
+
+
+@pytest.mark.slow
+def test_redis_sets_fields_of_hashes(redis_service: RedisServer) -> None:
+    send("redis", {"url": redis_service.url, "structure": "row", "key": "rows:{id}"})
+
+    assert sorted(redis_service.hashes("rows:*"), key=lambda row: row["id"]) == [
+        {name: str(value) for name, value in row.items()} for row in EXPECTED
+    ]
 
 
 def test_http_sends_the_given_columns(http_service: HttpRows) -> None:
