@@ -21,7 +21,8 @@ from .row_hashes import row_commands
 from .target import RedisTarget
 
 if TYPE_CHECKING:
-    from .client import Command, Payload, RedisClient
+    from .client import Payload, RedisClient
+    from .row_hashes import Command
 
 _OVERHEAD_BYTES = 64
 """Of a command, besides key and row."""

@@ -18,7 +18,7 @@ from tests.support.service_places import send_rows, service_of
 CHANGES = {"writeMode": "upsert", "keys": "id", "deleteWhen": "op = 'd'", "dropColumns": "op"}
 FIRST = [(1, "a", 1, "u"), (2, "b", 2, "u"), (3, "c", 3, "u"), (5, "e", 5, "u")]
 SECOND = [(1, None, 10, "u"), (2, "B", None, "u"), (3, None, None, "d"), (4, None, 4, "u"), (5, "E", 50, "u")]
-EXPECTED = [
+EXPECTED: list[dict[str, Any]] = [
     {"id": 1, "text": "a", "n": 10},
     {"id": 2, "text": "B", "n": 2},
     {"id": 4, "n": 4},
