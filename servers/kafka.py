@@ -50,10 +50,12 @@ authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS;User:writer
 """
 
-_SECURE = """
+_SECURE = r"""
 sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512
-listener.name.secure.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required {users};
-listener.name.secure.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.secure.plain.sasl.jaas.config=\
+ org.apache.kafka.common.security.plain.PlainLoginModule required {users};
+listener.name.secure.scram-sha-512.sasl.jaas.config=\
+ org.apache.kafka.common.security.scram.ScramLoginModule required;
 ssl.keystore.type=PEM
 ssl.keystore.location={folder}/broker.pem
 """
@@ -134,12 +136,12 @@ class KafkaServer:
             while left:
                 message = consumer.poll(TIMEOUT_S)
                 assert message is not None, f"partitions {left} of {topic} cannot be read"
-                if message.error() is None:
+                if (error := message.error()) is None:
                     found.append(message)
-                elif message.error().code() == KafkaError._PARTITION_EOF:
+                elif error.code() == KafkaError._PARTITION_EOF:
                     left.discard(message.partition())
                 else:
-                    raise KafkaException(message.error())
+                    raise KafkaException(error)
             return sorted(found, key=lambda one: (one.partition(), one.offset()))
         finally:
             consumer.close()

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from servers.glue import GlueServer
     from servers.hive_metastore import HiveMetastore
     from servers.http_rows import HttpRows
-    from servers.lossy_proxy import LossyProxy
     from servers.kafka import KafkaServer
+    from servers.lossy_proxy import LossyProxy
     from servers.nats import NatsServer
     from servers.opensearch import OpenSearchServer
     from servers.redis import RedisServer

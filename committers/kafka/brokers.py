@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from ..errors import NEXT_TRY, AccessRefusedError, ConfigurationError, RetryableError
+from ..errors import NEXT_TRY, AccessRefusedError, ConfigurationError
 from ..texts.safe_text import get_logger
 from .cluster import PROGRESS_PARTITIONS, KafkaCluster
 from .errors import REFUSED, UNKNOWN_TOPIC, error_of, failed
@@ -124,18 +124,20 @@ class Brokers:
         """
         if not self._cluster_id:
             with self._asking("The id of the cluster was not read"):
-                described = self._result(self._admin.describe_cluster(request_timeout=self._cluster.timeout_s))
+                described = self._result(
+                    self._admin.describe_cluster(request_timeout=self._cluster.timeout_s)
+                )
                 self._cluster_id = str(described.cluster_id)
         return self._cluster_id if topic is None else f"{self._cluster_id}/{topic.topic_id}"
 
-    def offset(self, topic: str, partition: int, which: OffsetSpec) -> int:
-        """Return an offset of a partition, as readers of uncommitted records see it.
+    def end(self, topic: str, partition: int) -> int:
+        """Return the end of a partition, as readers of uncommitted records see it.
 
         Raises:
             KafkaException: the brokers do not answer, deny access, or have no such topic.
         """
         asked = self._admin.list_offsets(
-            {TopicPartition(topic, partition): which},
+            {TopicPartition(topic, partition): OffsetSpec.latest()},  # type: ignore[no-untyped-call]
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=self._cluster.timeout_s,
         )
@@ -202,8 +204,8 @@ class Brokers:
                 f"{self._where} has no topic {name}, in which Penstock records which batches Kafka has, and "
                 "this user may not create it. Nothing was written. Let somebody who may run\n"
                 f"    kafka-topics.sh --create --topic {name} --partitions {PROGRESS_PARTITIONS} {settings}\n"
-                "and give the user of the query the ACLs Read, Write and Describe on it. Or allow the user to "
-                f"create it: the ACL Create on the topic {name}."
+                "and give the user of the query the ACLs Read, Write and Describe on it. Or allow the user "
+                f"to create it: the ACL Create on the topic {name}."
             ) from None
 
     def _check_kept(self, topic: Topic) -> None:
@@ -224,7 +226,8 @@ class Brokers:
             raise ConfigurationError(
                 f"The topic {topic.name} of {self._where} has cleanup.policy={policy}, so that it would lose "
                 "the markers that say which batches Kafka has. Nothing was written. Run kafka-configs.sh "
-                f"--alter --entity-type topics --entity-name {topic.name} --add-config cleanup.policy=compact."
+                f"--alter --entity-type topics --entity-name {topic.name} "
+                "--add-config cleanup.policy=compact."
             )
 
     # ------------------------------------------------------------------------------------------------
@@ -252,6 +255,7 @@ class Brokers:
                 return future.result(min(step_s, left_s))
             except (TimeoutError, FutureTimeoutError):
                 left_s -= step_s
+                self._admin.poll(0)  # which tells `LastError` why
                 if self._last.refused is not None or left_s <= 0:
                     error = self._last.refused or KafkaError(KafkaError._TIMED_OUT)
                     raise KafkaException(self._last.instead_of(error)) from None

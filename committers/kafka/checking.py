@@ -24,8 +24,9 @@ def check_brokers(brokers: Brokers, settings: TransactionSettings) -> None:
     longest = brokers.broker_setting("transaction.max.timeout.ms")
     if longest is not None and settings.timeout_s * 1000 > int(longest):
         raise ConfigurationError(
-            f"transactionTimeout is {settings.timeout_s:g} s, and the brokers allow {int(longest) / 1000:g} s "
-            "(transaction.max.timeout.ms). Nothing was written. Lower the option, or raise it on the brokers."
+            f"transactionTimeout is {settings.timeout_s:g} s, and the brokers allow {int(longest) / 1000:g} "
+            "s (transaction.max.timeout.ms). Nothing was written. Lower the option, or raise it on "
+            "the brokers."
         )
     brokers.checked.add(checked)
 
@@ -46,6 +47,7 @@ def check_topic(brokers: Brokers, topic: Topic, settings: TransactionSettings) -
         raise ConfigurationError(
             f"maxRecordBytes is {settings.record_bytes_max:,}, and the topic {topic.name} takes at most "
             f"{int(largest):,} bytes (max.message.bytes). Nothing was written. Lower the option to "
-            f"{int(largest) - BATCH_BYTES:,} or less, so that larger rows are bad rows; or raise it on the topic."
+            f"{int(largest) - BATCH_BYTES:,} or less, so that larger rows are bad rows; or raise it on the "
+            "topic."
         )
     brokers.checked.add(checked)

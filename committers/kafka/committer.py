@@ -185,9 +185,7 @@ class KafkaCommitter:
             self._delete(manifest, batches, outcome.dead_letters)
         return outcome
 
-    def _commit(
-        self, manifest: Manifest, batches: Sequence[LoggedBatch], check_token: CheckToken
-    ) -> Outcome:
+    def _commit(self, manifest: Manifest, batches: Sequence[LoggedBatch], check_token: CheckToken) -> Outcome:
         batch, writing = manifest.batch, self._writing
         if writing is None:
             return self._found(manifest)

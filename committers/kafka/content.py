@@ -87,7 +87,7 @@ def _parts(manifest: Manifest) -> tuple[str, Manifest]:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         batch = manifest.batch
         raise ManifestCorruptError(
-            f"The manifest of batch {batch.batch_id} of {batch.stream} cannot be read as one of kind {KIND!r} "
-            f"({error}). Nothing was committed. Restore the store from a backup, or use the version of "
-            "Penstock that prepared the batch."
+            f"The manifest of batch {batch.batch_id} of {batch.stream} cannot be read as one of kind "
+            f"{KIND!r} ({error}). Nothing was committed. Restore the store from a backup, or use the version "
+            "of Penstock that prepared the batch."
         ) from error

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import OffsetSpec
 
 from ..contract import Token
 from ..errors import NEXT_TRY, ConfigurationError, RetryableError, TableChangedError
@@ -64,12 +63,13 @@ class Marker:
         if not value:
             return None
         try:
-            marker = cls(**json.loads(value))
-            if marker.version != VERSION:
-                raise ValueError(f"version {marker.version!r}")
-            if not isinstance(marker.batch, int) or not isinstance(marker.digest, str):
+            given = json.loads(value)
+            if given["version"] != VERSION:
+                raise ValueError(f"version {given['version']!r}")
+            if not isinstance(given["batch"], int) or not isinstance(given["digest"], str):
                 raise TypeError("batch or digest of another type")
-        except (ValueError, TypeError) as error:
+            marker = cls(**given)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise TableChangedError(
                 f"The record of {key} in the topic {topic} is not a marker of this version of Penstock "
                 f"({error}). It says which batches of the query Kafka has. Nothing was committed. Use the "
@@ -125,7 +125,7 @@ class MarkerReader:
             consumer.close()
 
     def _read_up_to_the_end(self, key: str, partition: int) -> Marker | None:
-        end = self._brokers.offset(self._topic, partition, OffsetSpec.latest())
+        end = self._brokers.end(self._topic, partition)
         seen, marker = self._read.get(key, (0, None))
         if seen == end:
             return marker

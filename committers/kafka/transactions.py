@@ -27,7 +27,8 @@ from .markers import Marker, MarkerReader
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-Record: TypeAlias = "tuple[str, bytes | None, bytes | None, int, int, list[tuple[str, bytes | None]] | None]"
+Headers: TypeAlias = "list[tuple[str, str | bytes | None]]"
+Record: TypeAlias = "tuple[str, bytes | None, bytes | None, int, int, Headers | None]"
 """Topic, value, key, partition (-1: by the key), timestamp in milliseconds (0: now) and headers."""
 
 SESSIONS_MAX = 100
@@ -128,11 +129,14 @@ class Session:
         Raises:
             KafkaException: it may be committed or not; the next session finds out.
         """
-        self._producer.commit_transaction(self._cluster.timeout_s)
+        try:
+            self._producer.commit_transaction(self._cluster.timeout_s)
+        except SystemError as error:
+            raise _raised_in_callback(error) from None
 
     def abort(self) -> None:
         """End the transaction without its records, so that readers need not wait for its time-out."""
-        with suppress(KafkaException):
+        with suppress(KafkaException, SystemError):
             self._producer.purge()
             self._producer.abort_transaction(min(CLOSE_S, self._cluster.timeout_s))
 
@@ -160,8 +164,7 @@ class Session:
         self._raise_failed()
 
     def _on_delivery(self, error: KafkaError | None, message: object) -> None:
-        if error is not None and (self._failed is None or self._failed.code() == KafkaError._PURGE_QUEUE):
-            self._failed = error
+        self._failed = self._failed or error
 
     def _raise_failed(self) -> None:
         if self._failed is not None:
@@ -186,27 +189,43 @@ class Session:
     def _failing(self, what: str) -> Iterator[None]:
         try:
             yield
-        except KafkaException as error:
-            found = self._reason(error_of(error))
+        except (KafkaException, SystemError) as error:
+            found = self._reason(error_of(_raised_in_callback(error)))
             if found.code() in FENCED:
                 raise FencedSessionError(self._cluster.secrets.message(found.str())) from None
             where = f"Kafka at {self._cluster.address.servers}, transactional id {self._key}"
             raise failed(self._cluster, found, f"{where}: {what[0].lower()}{what[1:]}") from None
 
     def _reason(self, error: KafkaError) -> KafkaError:
-        """Return the first error of a record, which says more than that of the transaction."""
-        with suppress(KafkaException):
+        """Return the error of the transaction, or of its first record, which say more than other errors."""
+        with suppress(KafkaException, SystemError):
             self._producer.poll(0)
-        if error.code() in FENCED or self._failed is None or self._failed.code() == KafkaError._PURGE_QUEUE:
+        if error.code() in FENCED:
             return error
-        return self._failed
+        try:
+            self._producer.begin_transaction()  # within a transaction, it fails with the reason
+        except KafkaException as of_transaction:
+            if error_of(of_transaction).code() != KafkaError._STATE:
+                return error_of(of_transaction)
+        return error if self._failed is None else self._failed
 
     def _too_slow(self) -> RetryableError:
         return RetryableError(
-            f"The transaction {self._key} was not sent within transactionTimeout ({self._settings.timeout_s:g} "
-            "s). Nothing was committed. Raise it, or deliver less at a time (deliverAfterBytes, or smaller "
-            f"batches). {NEXT_TRY}"
+            f"The transaction {self._key} was not sent within transactionTimeout "
+            f"({self._settings.timeout_s:g} s). Nothing was committed. Raise it, or deliver less at a time "
+            f"(deliverAfterBytes, or smaller batches). {NEXT_TRY}"
         )
+
+
+def _raised_in_callback(error: Exception) -> KafkaException:
+    """Return the error of the client. It raises a fatal one, and then calls a callback, which Python
+    reports.
+    """
+    if isinstance(error, KafkaException):
+        return error
+    if isinstance(error.__cause__, KafkaException):
+        return error.__cause__
+    raise error
 
 
 def _new_producer(config: dict[str, Any]) -> Producer:

@@ -19,7 +19,9 @@ from ..options.row_log import ROW_LOG, row_log_of
 from ..options.stream import parse_as
 
 _SERVERS = "bootstrapServers"
-_NO_SERVERS = "must be host:port, several with commas, such as kafka1.example.com:9092,kafka2.example.com:9092"
+_NO_SERVERS = (
+    "must be host:port, several with commas, such as kafka1.example.com:9092,kafka2.example.com:9092"
+)
 _FORMATS: Mapping[str, ValueFormat] = {"columns": "columns", "json": "json"}
 _BY_OPTION = {
     "bootstrap.servers": _SERVERS,
@@ -32,7 +34,13 @@ _BY_OPTION = {
 _PROMISED = (
     *("acks", "request.required.acks", "enable.idempotence", "transactional.id", "isolation.level"),
     *("max.in.flight", "max.in.flight.requests.per.connection", "retries", "message.send.max.retries"),
-    *("enable.gapless.guarantee", "partitioner", "partitioner.class", "message.timeout.ms", "request.timeout.ms"),
+    *(
+        "enable.gapless.guarantee",
+        "partitioner",
+        "partitioner.class",
+        "message.timeout.ms",
+        "request.timeout.ms",
+    ),
     *("delivery.timeout.ms", "delivery.report.only.error", "group.id", "enable.auto.commit"),
     *("enable.auto.offset.store", "auto.offset.reset", "enable.partition.eof", "allow.auto.create.topics"),
     *("batch.size", "plugin.library.paths", "debug", "opaque", "key.serializer", "value.serializer"),
@@ -48,7 +56,9 @@ def servers_of(given: str) -> str:
     """
     servers = set()
     for one in text(given).split(","):
-        match = re.fullmatch(r"(?:[A-Za-z_]+://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?", one.strip())
+        match = re.fullmatch(
+            r"(?:[A-Za-z_]+://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?", one.strip()
+        )
         if match is None or not 0 < int(match[2] or 9092) < 65536:
             raise ValueError(_NO_SERVERS)
         servers.add(f"{match[1].lower()}:{int(match[2] or 9092)}")
@@ -89,11 +99,11 @@ class KafkaOptions(DeliveryOptions):
         "Topic of a row, with columns in braces: `orders-{country}`. Topics must exist.",
         default="{topic}",
     )
-    value_format: ValueFormat = option(
+    value_format: ValueFormat = option(  # noqa: RUF009  likewise
         "valueFormat",
         one_of(_FORMATS),
-        "`columns`: the columns `value`, `key`, `headers`, `topic`, `partition` and `timestamp`, of which only "
-        "`value` is required, as those of Spark's own sink. `json`: the whole row, as a JSON object.",
+        "`columns`: the columns `value`, `key`, `headers`, `topic`, `partition` and `timestamp`, of which "
+        "only `value` is required, as those of Spark's own sink. `json`: the whole row, as a JSON object.",
         default="columns",
     )
     key_columns: tuple[str, ...] | None = optional(
@@ -105,8 +115,8 @@ class KafkaOptions(DeliveryOptions):
     record_bytes_max: int = option(
         "maxRecordBytes",
         size(1024, 1024 * MIB),
-        "Maximum size of key, value and headers of a record. A larger one is a bad row, see `badRows`. At most "
-        "`max.message.bytes` of the topic.",
+        "Maximum size of key, value and headers of a record. A larger one is a bad row, see `badRows`. At "
+        "most `max.message.bytes` of the topic.",
         default="1000000",
     )
     transaction_timeout_s: float = option(
@@ -200,7 +210,10 @@ def _problems(values: Mapping[str, Any]) -> list[str]:
         problems.append("keyColumns is an option of valueFormat=json. Otherwise the column key has the key.")
     problems += [
         f"{name} must be at least 1s."
-        for name, its in (("transactionTimeout", "transaction_timeout_s"), ("requestTimeout", "request_timeout_s"))
+        for name, its in (
+            ("transactionTimeout", "transaction_timeout_s"),
+            ("requestTimeout", "request_timeout_s"),
+        )
         if values.get(its, 1) < 1
     ]
     return problems

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from ...committers.errors import check_installed
 from ...committers.kafka.cluster import KIND, TIMEOUT_S, KafkaAddress
-from ..destinations import DestinationType, with_prefix
+from ..destinations import DestinationType
 from ..options.declaring import options_of
 from ..requests.service import RequestService
 from ..requests.stored import StoredRequests

@@ -27,7 +27,7 @@ class KafkaHarness(DestinationHarness):
         name="Kafka topics",
         payload="files of the row log",
         commit="one transaction of Kafka, which consumers with `read_committed` see as a whole",
-        token="a record of the topic `penstock-progress` in the same transaction",  # noqa: S106  no secret
+        token="a record of the topic `penstock-progress` in the same transaction",
         overwrites=False,
         checks_schema=False,
         crash_points=("write.file_open", "write.files_closed", "commit.start", "commit.landed"),

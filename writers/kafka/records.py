@@ -22,7 +22,7 @@ from ..requests.row_ids import check_column
 from ..requests.template import Template
 
 if TYPE_CHECKING:
-    from ...committers.kafka.transactions import Record
+    from ...committers.kafka.transactions import Headers, Record
     from ...committers.requests.contract import RowPlace
 
 ValueFormat: TypeAlias = Literal["columns", "json"]
@@ -70,8 +70,11 @@ class KafkaRecords:
             self.entries(rows)
             return
         self._topics(rows)
-        sizes = [pc.fill_null(pc.binary_length(rows.column(name)), 0) for name in ("key", "value") if name in
-                 rows.schema.names]
+        sizes = [
+            pc.fill_null(pc.binary_length(rows.column(name)), 0)
+            for name in ("key", "value")
+            if name in rows.schema.names
+        ]
         largest = pc.max(sizes[0] if len(sizes) == 1 else pc.add(*sizes)).as_py() or 0
         self._check_size(largest)
 
@@ -89,7 +92,13 @@ class KafkaRecords:
                 for topic, value, key in zip(topics, values, keys, strict=True)
             ]
         else:
-            columns = (_bytes(rows, "value"), _bytes(rows, "key"), _partitions(rows), _times(rows), _headers(rows))
+            columns = (
+                _bytes(rows, "value"),
+                _bytes(rows, "key"),
+                _partitions(rows),
+                _times(rows),
+                _headers(rows),
+            )
             records = list(zip(topics, *columns, strict=True))
         self._check_size(max(map(_size, records), default=0))
         return records
@@ -122,8 +131,8 @@ class KafkaRecords:
     def _check_size(self, size: int) -> None:
         if size + OVERHEAD_BYTES > self.record_bytes_max:
             raise SchemaMismatchError(
-                f"A record has {size:,} bytes, and maxRecordBytes is {self.record_bytes_max:,}. Raise it, with "
-                "max.message.bytes of the topic; or filter these rows."
+                f"A record has {size:,} bytes, and maxRecordBytes is {self.record_bytes_max:,}. Raise it, "
+                "with max.message.bytes of the topic; or filter these rows."
             )
 
 
@@ -171,11 +180,11 @@ def _problems_of_columns(rows: pa.Schema) -> Iterator[str]:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return types.is_string(kind) or types.is_large_string(kind)
+    return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def _is_binary(kind: pa.DataType) -> bool:
-    return types.is_binary(kind) or types.is_large_binary(kind)
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
 def _are_headers(kind: pa.DataType) -> bool:
@@ -216,7 +225,7 @@ def _times(rows: pa.RecordBatch) -> list[int]:
     return [0 if one is None else one // 1000 for one in micros]
 
 
-def _headers(rows: pa.RecordBatch) -> list[list[tuple[str, bytes | None]] | None]:
+def _headers(rows: pa.RecordBatch) -> list[Headers | None]:
     if "headers" not in rows.schema.names:
         return [None] * rows.num_rows
     try:

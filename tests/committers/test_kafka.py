@@ -1,0 +1,405 @@
+"""Transactions, fencing and markers of Kafka, against a real broker."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+from servers.kafka import QUIET, SECRET, KafkaServer
+from tests.support.kafka_topic import PROGRESS, KafkaHarness, secure_options
+
+from penstock import CheckpointMismatchError, ConfigurationError, RetryableError, TableChangedError
+from penstock.committers.contract import AlreadyCommitted, Committed, Conflict
+from penstock.committers.errors import AccessRefusedError, SchemaMismatchError
+from penstock.committers.kafka import transactions
+from penstock.committers.kafka.cluster import KafkaAddress, progress_partition
+from penstock.committers.kafka.transactions import Session
+from penstock.committers.store.sql import SqlManifestStore
+from penstock.testing.conformance.query import Query, ids
+from penstock.testing.faults import Crash
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def harness(tmp_path: Path, kafka_process: KafkaServer) -> KafkaHarness:
+    harness = KafkaHarness(tmp_path, kafka_process)
+    kafka_process.create(harness.topic)
+    return harness
+
+
+@pytest.fixture
+def query(harness: KafkaHarness, store: SqlManifestStore) -> Query:
+    return Query(harness, store=store)
+
+
+@contextmanager
+def another_process() -> Iterator[None]:
+    """Within the block, this process has none of the clients that it has opened before."""
+    before = dict(transactions._opened)
+    transactions._opened.clear()
+    try:
+        yield
+    finally:
+        transactions._opened.clear()
+        transactions._opened.update(before)
+
+
+@contextmanager
+def before(method: str, action: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run `action` before each call of a method of `Session`."""
+    real = getattr(Session, method)
+
+    def call(self: Session, *args: Any) -> Any:
+        action()
+        return real(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, method, call)
+        yield
+
+
+def key_of(query: Query) -> str:
+    return KafkaAddress.parse(query.stream.table_uri).transactional_id(query.query_id)
+
+
+# Fencing and time-outs ----------------------------------------------------------------------------------
+
+
+def test_a_zombie_is_fenced_and_adds_nothing(
+    query: Query, store: SqlManifestStore, harness: KafkaHarness
+) -> None:
+    query.run(store, query.batch(0), ids(0))
+    manifest = query.build(store, query.batch(1), ids(1))
+    query = Query(harness)  # without the store, the files of the row log stay
+    with another_process():
+        assert isinstance(query.target().commit(manifest), Committed)
+
+    first, again = (query.target().commit(manifest) for _ in range(2))
+    assert isinstance(first, Conflict), "the zombie believed that batch 0 was the last"
+    assert isinstance(again, AlreadyCommitted)
+    assert sorted(harness.ids()) == [0, 1]
+
+
+@pytest.mark.parametrize("method", ["mark", "commit"])
+def test_a_process_that_dies_in_a_transaction_leaves_nothing_visible(
+    query: Query,
+    store: SqlManifestStore,
+    harness: KafkaHarness,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+) -> None:
+    """Its rows are in the topic, and belong to a transaction that the next process ends."""
+    query.run(store, query.batch(0), ids(0))
+    manifest = query.build(store, query.batch(1), ids(1, 2))
+
+    def die() -> None:
+        raise Crash
+
+    with before(method, die, monkeypatch), pytest.raises(Crash):
+        query.target().commit(manifest)
+    seen = harness._server.records(harness.topic, is_committed=False)
+    with another_process():
+        assert isinstance(query.target().commit(manifest), Committed)
+
+    assert len(seen) == 3
+    assert sorted(harness.ids()) == [0, 1, 2]
+
+
+def test_a_transaction_that_takes_too_long_is_sent_again(
+    query: Query, store: SqlManifestStore, harness: KafkaHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker has ended it between the marker and the commit."""
+    query = query.with_options(transactionTimeout="1s")
+    pauses = [3.0]
+    with before("commit", lambda: time.sleep(pauses.pop() if pauses else 0), monkeypatch):
+        query.run(store, query.batch(0), ids(0))
+
+    assert not pauses
+    assert harness.ids() == [0]
+
+
+def test_a_transaction_longer_than_the_brokers_allow_is_refused_at_the_start(
+    query: Query, store: SqlManifestStore
+) -> None:
+    query = query.with_options(transactionTimeout="16min")
+    with pytest.raises(ConfigurationError, match=r"allow 900 s \(transaction.max.timeout.ms\)"):
+        query.plan(store, query.batch(0))
+
+
+# Markers ------------------------------------------------------------------------------------------------
+
+
+def test_a_marker_behind_an_open_transaction_of_another_query_is_not_overlooked(
+    query: Query, store: SqlManifestStore, harness: KafkaHarness
+) -> None:
+    """Consumers with read_committed see batch 0 as the last one, until that transaction ends."""
+    query = query.with_options(requestTimeout="2s")
+    query.run(store, query.batch(0), ids(0))
+    manifest = query.build(store, query.batch(1), ids(1))
+    other = Producer(
+        {"bootstrap.servers": harness._server.servers, "transactional.id": f"o-{uuid.uuid4()}", **QUIET}
+    )
+    other.init_transactions(30)
+    other.begin_transaction()
+    other.produce(PROGRESS, b"{}", b"other", progress_partition(key_of(query)))
+    assert other.flush(30) == 0
+    query.target().commit(manifest)
+    with another_process():
+        for step in (lambda: query.target().token("q1"), lambda: query.target().commit(manifest)):
+            with pytest.raises(RetryableError, match="a transaction of another query is open"):
+                step()
+        other.abort_transaction(30)
+        assert isinstance(query.target().commit(manifest), AlreadyCommitted)
+
+    assert sorted(harness.ids()) == [0, 1]
+
+
+def test_a_marker_far_from_the_end_of_its_partition_is_found(
+    query: Query, store: SqlManifestStore, harness: KafkaHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.committers.kafka.markers.TAIL", 3)
+    query.run(store, query.batch(0), ids(0))
+    partition = progress_partition(key_of(query))
+    for _ in range(50):
+        harness._server.produce(PROGRESS, b"{}", key=b"other", partition=partition)
+    with another_process():
+        token = query.target().token("q1")
+    assert token is not None
+    assert token.batch_id == 0
+
+
+def test_compaction_keeps_the_last_marker(
+    query: Query, store: SqlManifestStore, harness: KafkaHarness
+) -> None:
+    topic = f"progress-{uuid.uuid4().hex}"
+    settings = {"cleanup_policy": "compact", "segment_ms": "50", "min_cleanable_dirty_ratio": "0.01"}
+    harness._server.create(topic, 16, **settings)
+    query = query.with_options(progressTopic=topic)
+    for number in range(3):
+        query.run(store, query.batch(number), ids(number))
+        time.sleep(0.1)  # the next marker begins a segment
+    deadline = time.monotonic() + 30
+    while len(harness._server.records(topic)) > 2:
+        assert time.monotonic() < deadline, "the topic is not compacted"
+        time.sleep(0.1)
+    with another_process():
+        query.run(store, query.batch(2), ids(2), run_id="r2")
+        query.run(store, query.batch(3), ids(3), run_id="r2")
+
+    assert sorted(harness.ids()) == [0, 1, 2, 3]
+
+
+def test_a_query_whose_markers_are_lost_stops(
+    query: Query, store: SqlManifestStore, other_store: SqlManifestStore, harness: KafkaHarness
+) -> None:
+    topic = f"progress-{uuid.uuid4().hex}"
+    query = query.with_options(progressTopic=topic)
+    query.run(store, query.batch(0), ids(0))
+    query.run(store, query.batch(1), ids(1))
+    harness._server.delete(topic)
+    with another_process():
+        with pytest.raises(TableChangedError, match="has no batch of query q1, which has already committed"):
+            query.plan(store, query.batch(2))
+        with pytest.raises(CheckpointMismatchError, match="is new to the query q1"):
+            query.plan(other_store, query.batch(2))  # the store is lost, too
+
+    assert sorted(harness.ids()) == [0, 1]
+
+
+@pytest.fixture
+def other_store(tmp_path: Path) -> Iterator[SqlManifestStore]:
+    from penstock.committers.store.sql import open_store
+
+    with open_store(f"sqlite:///{tmp_path}/other.db") as store:
+        yield store
+
+
+@pytest.mark.parametrize(
+    ("partitions", "policy", "problem"),
+    [
+        (16, "compact,delete", "lose the markers"),
+        (16, "delete", "lose the markers"),
+        (15, "compact", "15 part"),
+    ],
+)
+def test_a_progress_topic_that_would_lose_markers_is_refused(
+    query: Query,
+    store: SqlManifestStore,
+    kafka_process: KafkaServer,
+    partitions: int,
+    policy: str,
+    problem: str,
+) -> None:
+    topic = f"progress-{uuid.uuid4().hex}"
+    kafka_process.create(topic, partitions, cleanup_policy=policy)
+    query = query.with_options(progressTopic=topic)
+    with pytest.raises(
+        ConfigurationError, match=rf"(?s)topic {topic} .*{problem}.* --alter .*--topic|{topic}"
+    ):
+        query.plan(store, query.batch(0))
+
+
+# Topics and records -------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_does_not_exist_is_refused_and_not_created(
+    query: Query, store: SqlManifestStore, harness: KafkaHarness
+) -> None:
+    missing = f"missing-{uuid.uuid4().hex}"
+    other = query.with_options(topic=missing)
+    with pytest.raises(AccessRefusedError, match=f"has no topic {missing}"):
+        other.plan(store, other.batch(0))
+    of_rows = query.with_options(topic="{name}")
+    rows = pa.table({"id": [1], "name": [missing]})
+    with pytest.raises(AccessRefusedError, match=f"has no topic {missing}"):
+        of_rows.run(store, of_rows.batch(0), rows)
+    assert missing not in harness._server.topics()
+
+    harness._server.create(missing)
+    of_rows.recover(store)
+    assert [row["id"] for row in harness._server.rows(missing)] == [1]
+
+
+def test_a_record_larger_than_the_topic_takes_is_refused_before_it_is_sent(
+    query: Query, store: SqlManifestStore, harness: KafkaHarness
+) -> None:
+    small = f"small-{uuid.uuid4().hex}"
+    harness._server.create(small, max_message_bytes="5000")
+    query = query.with_options(topic=small)
+    with pytest.raises(ConfigurationError, match="takes at most 5,000 bytes"):
+        query.plan(store, query.batch(0))
+    query = query.with_options(maxRecordBytes="4000", badRows="drop")
+    rows = pa.table({"id": range(8), "text": ["x" * 3800, "x" * 5000] * 4})
+    query.run(store, query.batch(0), rows)
+
+    assert sorted(row["id"] for row in harness._server.rows(small)) == [0, 2, 4, 6]
+
+
+def test_a_partition_that_does_not_exist_is_an_error(
+    query: Query, store: SqlManifestStore, harness: KafkaHarness
+) -> None:
+    query = query.with_options(valueFormat="columns")
+    rows = pa.table({"value": ["a"], "partition": pa.array([2], pa.int32())})
+    with pytest.raises(SchemaMismatchError, match=r"partition 2 of the topic .*, which has 2"):
+        query.run(store, query.batch(0), rows)
+    assert harness._server.records(harness.topic) == []
+
+
+JAVA_HASHES = {
+    "21": -973932308,
+    "foobar": -790332482,
+    "a-little-bit-long-string": -985981536,
+    "a-little-bit-longer-string": -1486304829,
+    "lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    "abc": 479470107,
+}
+"""From the tests of Kafka's Java client (`UtilsTest.testMurmur2`)."""
+
+
+def test_a_key_has_the_partition_that_a_java_producer_gives_it(
+    query: Query, store: SqlManifestStore, harness: KafkaHarness
+) -> None:
+    topic = f"keys-{uuid.uuid4().hex}"
+    harness._server.create(topic, 7)
+    query = query.with_options(topic=topic, keyColumns="name")
+    query.run(store, query.batch(0), pa.table({"name": list(JAVA_HASHES)}))
+
+    found = {one.key().decode(): one.partition() for one in harness._server.records(topic)}
+    assert found == {key: (value & 0x7FFFFFFF) % 7 for key, value in JAVA_HASHES.items()}
+
+
+def test_a_null_value_is_a_tombstone(query: Query, store: SqlManifestStore, harness: KafkaHarness) -> None:
+    query = query.with_options(valueFormat="columns")
+    rows = pa.table({"value": pa.array([None], pa.binary()), "key": ["k"]})
+    query.run(store, query.batch(0), rows)
+    (record,) = harness._server.records(harness.topic)
+    assert (record.key(), record.value()) == (b"k", None)
+
+
+# Access -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_tls_and_sasl(query: Query, store: SqlManifestStore, harness: KafkaHarness, mechanism: str) -> None:
+    query = query.with_options(**secure_options(harness._server, mechanism=mechanism))
+    for number in range(2):
+        query.run(store, query.batch(number), ids(number))
+    assert sorted(harness.ids()) == [0, 1]
+
+
+def test_a_wrong_password_is_an_error_at_once_that_does_not_show_it(
+    query: Query, store: SqlManifestStore, harness: KafkaHarness
+) -> None:
+    wrong = {**secure_options(harness._server), "kafka.sasl.password": f"x{SECRET}"}
+    started = time.monotonic()
+    with pytest.raises(AccessRefusedError, match="_AUTHENTICATION") as failure:
+        query.with_options(**wrong).plan(store, query.batch(0))
+    assert time.monotonic() - started < 30
+    assert SECRET not in str(failure.value)
+
+
+def test_a_certificate_of_an_unknown_authority_is_refused(
+    query: Query, store: SqlManifestStore, harness: KafkaHarness
+) -> None:
+    unknown = {key: value for key, value in secure_options(harness._server).items() if "ssl.ca" not in key}
+    with pytest.raises(AccessRefusedError, match=r"(?i)certificate"):
+        query.with_options(**unknown).plan(store, query.batch(0))
+
+
+def test_a_property_that_the_client_does_not_know_is_refused(query: Query, store: SqlManifestStore) -> None:
+    query = query.with_options(**{"kafka.sasl.jaas.config": f"password={SECRET}"})
+    with pytest.raises(ConfigurationError, match=r"sasl.username and sasl.password in place of") as failure:
+        query.plan(store, query.batch(0))
+    assert SECRET not in str(failure.value)
+
+
+def test_the_acls_that_a_query_needs(query: Query, store: SqlManifestStore, harness: KafkaHarness) -> None:
+    """And what is said if the user may not create the progress topic, or loses a right."""
+    topic, server = f"progress-{uuid.uuid4().hex}", harness._server
+    limited = query.with_options(progressTopic=topic, **secure_options(server, "limited"))
+    of_rows = [AclOperation.WRITE, AclOperation.DESCRIBE]
+    _allow(server, ResourceType.TOPIC, harness.topic, *of_rows)
+    _allow(server, ResourceType.TRANSACTIONAL_ID, "penstock-", AclOperation.WRITE, AclOperation.DESCRIBE)
+    _allow(server, ResourceType.TOPIC, topic, *of_rows, AclOperation.READ)
+    _allow(server, ResourceType.GROUP, "penstock", AclOperation.READ)
+    with pytest.raises(
+        AccessRefusedError, match=rf"kafka-topics.sh --create --topic {topic} --partitions 16"
+    ):
+        limited.plan(store, limited.batch(0))
+    server.create(topic, 16, cleanup_policy="compact")
+    limited.run(store, limited.batch(0), ids(0))
+    assert harness.ids() == [0]
+
+    manifest = limited.build(store, limited.batch(1), ids(1))
+    taken = _acl(ResourceType.TOPIC, harness.topic, AclOperation.WRITE, AclBindingFilter)
+    for future in server.admin.delete_acls([taken]).values():
+        assert future.result(30)
+    with pytest.raises(AccessRefusedError, match="TOPIC_AUTHORIZATION_FAILED"):
+        limited.target().commit(manifest)
+    assert harness.ids() == [0]
+
+
+def _allow(server: KafkaServer, kind: ResourceType, name: str, *operations: AclOperation) -> None:
+    for future in server.admin.create_acls([_acl(kind, name, one) for one in operations]).values():
+        future.result(30)
+
+
+def _acl(kind: ResourceType, name: str, operation: AclOperation, binding: Any = AclBinding) -> Any:
+    pattern = ResourcePatternType.PREFIXED if name.endswith("-") else ResourcePatternType.LITERAL
+    return binding(kind, name, pattern, "User:limited", "*", operation, AclPermissionType.ALLOW)
