@@ -144,9 +144,12 @@ class Session:
         topic, value, key, partition, timestamp, headers = record
         while True:
             try:
-                self._producer.produce(
-                    topic, value, key, partition, self._on_delivery, timestamp=timestamp, headers=headers
-                )
+                if timestamp or headers:
+                    self._producer.produce(
+                        topic, value, key, partition, self._on_delivery, timestamp=timestamp, headers=headers
+                    )
+                else:  # a third faster without names
+                    self._producer.produce(topic, value, key, partition, self._on_delivery)
             except BufferError:
                 self._producer.poll(0.1)
                 self._raise_failed()

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 from servers.aws import KEY, SECRET, aws_server
-from servers.debian import DebianUnreachableError
 from servers.http_rows import http_rows
+from servers.kafka import kafka_server
 from servers.nats import nats_server
 from servers.redis import redis_server
+from servers.unreachable import UnreachableError
 from tests.conformance.harnesses import (
     DeduplicatingHttpHarness,
     DuckLakeHarness,
@@ -31,6 +32,7 @@ from tests.spark.killed_stream import FILES, ROWS, ROWS_PER_FILE, KilledDriver, 
 from tests.support.cli import Ended
 from tests.support.ducklakes import sqlite_lake
 from tests.support.files import FilesHarness
+from tests.support.kafka_topic import KafkaHarness
 from tests.support.lance_table import LanceHarness
 
 import penstock
@@ -73,6 +75,11 @@ def destinations(stack: ExitStack, new_postgres_url: Callable[[], str]) -> dict[
         server = stack.enter_context(nats_server())
         return stack.enter_context(NatsIdHarness(folder, server).created())
 
+    def kafka(folder: Path) -> DestinationHarness:
+        harness = KafkaHarness(folder, stack.enter_context(kafka_server(folder / "broker")))
+        harness.create()
+        return harness
+
     def json_lines(folder: Path) -> DestinationHarness:
         from tests.plug_in.harness import JsonLinesHarness
 
@@ -99,6 +106,7 @@ def destinations(stack: ExitStack, new_postgres_url: Callable[[], str]) -> dict[
             repeated_max=ROWS_PER_FILE,  # the batch whose manifest was not stored
         ),
         "redis-decoupled": Killed(redis, ("write.files_closed", "prepare.done"), decoupled),
+        "kafka": Killed(kafka),
         "nats": Killed(nats, ("prepare.start", "prepare.done")),
         "plug-in": Killed(json_lines, ("prepare.done", "mark.done")),
     }
@@ -122,7 +130,7 @@ def harnesses(
             (folder := root / name).mkdir()
             try:
                 made[name] = harness = killed.new(folder)
-            except DebianUnreachableError:
+            except UnreachableError:
                 continue
             options = {**harness.options, **killed.options}
             streams.append(KilledStream(folder, source_of(harness).name(), options, killed.kills))
@@ -140,7 +148,7 @@ def test_a_driver_that_is_killed_between_the_phases_loses_and_doubles_nothing(
 ) -> None:
     """SIGKILL once written or prepared, and once in the destination."""
     if name not in harnesses:
-        pytest.skip("Debian's packages cannot be reached")
+        pytest.skip("Debian's packages cannot be reached, or Maven cannot be reached")
     ids = harnesses[name].ids()
     assert sorted(set(ids)) == list(range(ROWS))
     assert len(ids) - ROWS <= DESTINATIONS[name].repeated_max
