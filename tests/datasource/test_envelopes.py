@@ -471,6 +471,7 @@ def test_a_message_that_cannot_be_decoded_is_refused_with_its_offset(bad: str) -
     values = texts([postgres("c", n, after=row(n)) for n in range(7)])
     rows = from_kafka([*values[:5], value, *values[5:]])
     if bad == "no order":
+        assert decoded(rows.drop_columns(["offset"]), valueColumns=PLAIN, orderBy="name").num_rows == 8
         rows = rows.drop_columns(["offset"])
         problem += ".* It is row 5"
     else:
@@ -624,7 +625,23 @@ def test_rows_of_a_change_feed_become_rows(name: str, version: str, types: Seque
         (KAFKA, {"valueColumns": "id BIGINT, _change_position INT"}, "adds a column _change_position"),
         (pa.schema([("id", pa.int64()), ("__op", pa.string())]), {}, "Without __deleted, deletions are"),
         (pa.schema([("payload", pa.struct([("op", pa.string())]))]), {}, "payload"),
-        (pa.schema([("op", pa.string()), ("after", pa.int64())]), {}, "the column after is int64"),
+        (
+            pa.schema([("op", pa.string()), ("before", pa.int64()), ("after", pa.int64())]),
+            {},
+            "after is int64",
+        ),
+        (pa.schema([("op", pa.string()), ("after", pa.struct(ROW)), ("ts_ms", pa.int64())]), {}, "neither"),
+        (
+            pa.schema([(name, pa.struct(ROW)) for name in ("before", "after")] + [("op", pa.string())]),
+            {},
+            "no column that orders the messages. Keep the column offset",
+        ),
+        (pa.schema([("id", pa.int64()), ("__deleted", pa.string())]), {}, "add.fields=op,lsn,source.ts_ms"),
+        (
+            pa.schema([("type", pa.string()), ("data", pa.struct(ROW))]),
+            {"changes": "maxwell"},
+            "offset of Kafka, or position; or set orderBy",
+        ),
         (pa.schema([("value", pa.int64())]), {"valueColumns": "id INT"}, "the column value is int64"),
         (pa.schema([("id", pa.int64())]), {"changes": "maxwell"}, "needs the columns type, data and old"),
         (KAFKA, {"changes": "delta-cdf"}, "The query has no _change_type"),

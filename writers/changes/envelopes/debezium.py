@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .events import Events, sequence_of, time_of
-from .formats import Context, equals, refuse
+from .formats import Context, equals, is_missing, refuse
 from .messages import Messages, Path
 from .positions import Position, binlog_position, sql_server_position
 
@@ -137,7 +137,7 @@ def _order(
     ]
     position, counter = Position.first(candidates)
     refuse(
-        pc.and_(is_change, pc.is_null(position)),
+        pc.and_(is_change, is_missing(position, context)),
         "A message of Debezium has no place in the order: neither source.lsn, source.file and source.pos, "
         "source.commit_lsn, source.scn nor source.ts_ms, and the query has no column offset. With "
         "ExtractNewRecordState, add.fields adds them.",

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .events import TIME_TYPE, Events, sequence_of
-from .formats import Context, equals, refuse
+from .formats import Context, equals, is_missing, refuse
 from .messages import Column, Messages, Path
 
 OPERATION = "Op"
@@ -61,7 +61,7 @@ def _events(messages: Messages, context: Context) -> Events:
         position = time.cast(pa.int64())
         counter = messages.number("metadata", "transaction-record-id")
     refuse(
-        pc.and_(is_data, pc.is_null(position)),
+        pc.and_(is_data, is_missing(position, context)),
         "A message of AWS DMS has no place in the order: keep the column offset of Kafka in the query, or "
         "the field metadata.timestamp in the messages.",
     )

@@ -35,6 +35,8 @@ class Target:
     """Some of them."""
     passed: pa.Schema = field(default_factory=lambda: pa.schema([]))
     """Other columns of the query that the table gets as they are."""
+    needs_position: bool = True
+    """False if other columns order the rows, so that messages may have no position."""
     has_time: bool = False
     """True if the rows have the column `TIME`."""
 

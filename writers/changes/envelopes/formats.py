@@ -14,6 +14,7 @@ from ....committers.errors import SchemaMismatchError
 from .conversion import Logical
 from .events import Events, Target
 from .messages import Messages, Path
+from .unavailable import booleans
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,11 @@ class Format(Protocol):
 def equals(values: pa.Array, *texts: str) -> pa.Array:
     """Return which texts are one of these; false for NULL."""
     return pc.is_in(values, value_set=string_array(texts))
+
+
+def is_missing(position: pa.Array, context: Context) -> pa.Array:
+    """Return which messages have no position though the rows are ordered by it."""
+    return pc.is_null(position) if context.target.needs_position else booleans([False] * len(position))
 
 
 def refuse(wrong: pa.Array, problem: str) -> None:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from ....committers.arrow_values import numeric_scalar
 from .events import Events, sequence_of, time_of
-from .formats import Context, equals, refuse
+from .formats import Context, equals, is_missing, refuse
 from .messages import Column, Messages, Path
 from .positions import Position, binlog_position
 
@@ -51,7 +51,7 @@ class Maxwell:
         )
         position, counter = _order(messages, context)
         refuse(
-            pc.and_(is_change, pc.is_null(position)),
+            pc.and_(is_change, is_missing(position, context)),
             "A message of Maxwell has no place in the order: keep the column offset of Kafka in the query, "
             "or run Maxwell with output_binlog_position=true.",
         )
