@@ -41,14 +41,19 @@ def plan_envelope(
         column
         for column in rows
         if column.name not in form.consumed
-        and (column.name not in KAFKA_COLUMNS or column.name.lower() in ordering)
+        and (column.name not in form.kafka or column.name.lower() in ordering - set(lower))
     ]
+    if twice := [column.name for column in passed if column.name.lower() in lower]:
+        raise ConfigurationError(
+            f"changes={envelope.format}: the query and the rows in its messages both have a column "
+            f"{twice[0]}. Rename it, or leave it out of the query. Nothing was written."
+        )
     in_rows = {*form.columns.names, *(one.name for one in passed)}
     if reserved := [name for name in (*_OWN, TIME) if name in in_rows]:
         raise ConfigurationError(
             f"changes={envelope.format} adds a column {reserved[0]}, and the query has one. Rename it."
         )
-    order_by = _order(rows, changes, form.is_flat)
+    order_by = _order(changes, form.is_flat and OFFSET not in form.kafka)
     target = Target(
         form.columns,
         keys,
@@ -56,13 +61,16 @@ def plan_envelope(
         needs_position=POSITION in order_by,
         has_time=TIME in ordering,
     )
-    decoder = RowDecoder(kind, target, form.reader, form.is_flat, form.given or {}, form.names or {})
-    if form.reader is None and target.needs_position and not may_have_position(rows, envelope.format):
+    decoder = RowDecoder(
+        kind, target, form.reader, form.is_flat, form.given or {}, form.names or {}, form.kafka
+    )
+    may_have_offset = form.reader is not None or OFFSET in form.kafka
+    if target.needs_position and not (may_have_offset or may_have_position(rows, envelope.format)):
         raise ConfigurationError(
             f"changes={envelope.format}: the query has no column that orders the messages. Keep the column "
             f"offset of Kafka, or {POSITIONS[envelope.format]}; or set orderBy. Nothing was written."
         )
-    return decoder, _changes_of(changes, target, rows, order_by)
+    return decoder, _changes_of(changes, target, rows, order_by, form.kafka)
 
 
 _OWN = (DELETED, POSITION, SEQUENCE)
@@ -96,10 +104,15 @@ def changes_of_decoded(rows: pa.Schema, changes: EnvelopeChanges) -> Changes:
         pa.schema(passed),
         has_time=TIME in rows.names,
     )
-    return _changes_of(changes, target, rows, _order(rows, changes, is_flat=False))
+    kafka = frozenset(one.name for one in passed)
+    return _changes_of(changes, target, rows, _order(changes, has_no_order=False), kafka)
 
 
-def _order(rows: pa.Schema, changes: EnvelopeChanges, is_flat: bool) -> tuple[str, ...]:
+def _order(changes: EnvelopeChanges, has_no_order: bool) -> tuple[str, ...]:
+    """
+    Args:
+        has_no_order: if the rows of DMS have none
+    """
     name = changes.envelope.format
     if name in FEEDS:
         if name == "iceberg-changelog" and changes.late_rows == "ignore" and not changes.order_by:
@@ -110,7 +123,7 @@ def _order(rows: pa.Schema, changes: EnvelopeChanges, is_flat: bool) -> tuple[st
         return (*changes.order_by, SEQUENCE) if changes.order_by else (POSITION, SEQUENCE)
     if changes.order_by:
         return changes.order_by
-    if name == "dms" and is_flat and OFFSET not in rows.names:
+    if name == "dms" and has_no_order:
         raise ConfigurationError(
             "changes=dms needs orderBy: columns that order the rows of a key, such as one that a "
             "transformation rule adds with $AR_H_CHANGE_SEQ. Rows with a column Op have no order of their "
@@ -120,7 +133,11 @@ def _order(rows: pa.Schema, changes: EnvelopeChanges, is_flat: bool) -> tuple[st
 
 
 def _changes_of(
-    changes: EnvelopeChanges, target: Target, rows: pa.Schema, order_by: tuple[str, ...]
+    changes: EnvelopeChanges,
+    target: Target,
+    rows: pa.Schema,
+    order_by: tuple[str, ...],
+    kafka: frozenset[str],
 ) -> Changes:
     """Return changes without the envelope. The table gets no column of it, except to compare late rows."""
     decoded = {name.lower() for name in target.schema.names}
@@ -130,7 +147,7 @@ def _changes_of(
     ]
     needed = {name.lower() for name in order_by} if changes.late_rows == "ignore" else set()
     own = (*_OWN, *([TIME] if target.has_time else []))
-    for name in (*own, *(name for name in target.passed.names if name in KAFKA_COLUMNS)):
+    for name in (*own, *(name for name in target.passed.names if name in kafka)):
         if name.lower() not in needed and name.lower() not in {one.lower() for one in dropped}:
             dropped.append(name)
     return changes.of_rows(

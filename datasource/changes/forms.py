@@ -12,7 +12,15 @@ from ...writers.changes.envelopes.avro_values import AvroReader, AvroSchema, One
 from ...writers.changes.envelopes.conversion import Logical
 from ...writers.changes.envelopes.debezium import DELETED as FLAT_DELETED
 from ...writers.changes.envelopes.debezium import FLAT_PREFIXES, Debezium
-from ...writers.changes.envelopes.decoder import KAFKA_COLUMNS, KEY, OFFSET, VALUE, ValueReader
+from ...writers.changes.envelopes.decoder import (
+    KAFKA_COLUMNS,
+    KEY,
+    OFFSET,
+    PARTITION,
+    TOPIC,
+    VALUE,
+    ValueReader,
+)
 from ...writers.changes.envelopes.dms import BEFORE_PREFIX, OPERATION, Dms
 from ...writers.changes.envelopes.feeds import DeltaFeed, IcebergChangelog
 from ...writers.changes.envelopes.formats import Format
@@ -57,6 +65,8 @@ class MessageForm:
     """The columns of the table that are in the messages."""
     consumed: frozenset[str]
     """Columns of the query that are messages, or fields of them."""
+    kafka: frozenset[str]
+    """Columns of the query that Spark's Kafka source has beside the message."""
     is_flat: bool = False
     reader: ValueReader | None = None
     names: Mapping[str, str] | None = None
@@ -77,10 +87,10 @@ def form_of(
         return _feed_form(rows, name)
     if name == "debezium" and FLAT_DELETED in names:
         known = {prefix + one for prefix in FLAT_PREFIXES for one in _flat_names()}
-        return _flat_form(rows, frozenset(names & (known | {FLAT_DELETED, "__op"})))
+        return _flat_form(rows, names & (known | {FLAT_DELETED, "__op"}), _kafka_beside_rows(names))
     if name == "dms" and OPERATION in names:
         before = {BEFORE_PREFIX + one for one in names}
-        return _flat_form(rows, frozenset({OPERATION} | (names & before)))
+        return _flat_form(rows, {OPERATION} | (names & before), _kafka_beside_rows(names))
     after = FORMATS_BY_NAME[name].after[0]
     if after in names and names.issuperset(_NEEDED[name]):
         if name == "debezium" and names.isdisjoint(("before", KEY)):
@@ -138,13 +148,25 @@ def _feed_form(rows: pa.Schema, name: str) -> MessageForm:
             f"changes={name} needs the columns {', '.join(known)}. The query has no {', '.join(missing)}. "
             "Nothing was written."
         )
-    return _flat_form(rows, frozenset(known) & set(rows.names))
+    return _flat_form(rows, set(known) & set(rows.names), frozenset())
 
 
-def _flat_form(rows: pa.Schema, consumed: frozenset[str]) -> MessageForm:
-    columns = [one for one in rows if one.name not in consumed and one.name not in KAFKA_COLUMNS]
-    consumed = consumed.union(one.name for one in columns)
-    return MessageForm(pa.schema(columns), consumed, is_flat=True, names={name: name for name in rows.names})
+def _flat_form(rows: pa.Schema, metadata: set[str], kafka: frozenset[str]) -> MessageForm:
+    columns = [one for one in rows if one.name not in metadata and one.name not in kafka]
+    fields = metadata.union(one.name for one in columns)
+    return MessageForm(
+        pa.schema(columns), frozenset(fields), kafka, is_flat=True, names={name: name for name in fields}
+    )
+
+
+def _kafka(rows: pa.Schema) -> frozenset[str]:
+    return frozenset(KAFKA_COLUMNS).intersection(rows.names)
+
+
+def _kafka_beside_rows(names: set[str]) -> frozenset[str]:
+    """Return the columns of Kafka in a query that also has those of the row: none, if these could be some."""
+    is_from_kafka = names.issuperset((TOPIC, PARTITION, OFFSET))
+    return frozenset(KAFKA_COLUMNS) & names if is_from_kafka else frozenset()
 
 
 def _struct_form(rows: pa.Schema, envelope: Envelope, after: str) -> MessageForm:
@@ -168,7 +190,7 @@ def _struct_form(rows: pa.Schema, envelope: Envelope, after: str) -> MessageForm
             "row, or a text of JSON. Nothing was written."
         )
     consumed = frozenset(set(_FIELDS[name]) & set(rows.names))
-    return MessageForm(columns, consumed, names={one: one for one in consumed}, given=given)
+    return MessageForm(columns, consumed, _kafka(rows), names={one: one for one in consumed}, given=given)
 
 
 def _value_form(
@@ -197,7 +219,9 @@ def _value_form(
         reader = AvroReader(
             FORMATS_BY_NAME[name], columns, schema_of or _avro_schema(envelope), form == "avro-confluent"
         )
-    return MessageForm(columns, frozenset({VALUE}), reader=reader, given=logical_types(declared))
+    return MessageForm(
+        columns, frozenset({VALUE}), _kafka(rows), reader=reader, given=logical_types(declared)
+    )
 
 
 def _declared(envelope: Envelope, reason: str) -> pa.Schema:
@@ -246,4 +270,4 @@ def may_have_position(rows: pa.Schema, name: str) -> bool:
     """Return False if no column of messages of a format tells their order."""
     known = {"source", "ts_ms", *(prefix + one for prefix in FLAT_PREFIXES for one in _SOURCE_ORDER)}
     names = {"debezium": known, "maxwell": {"position"}, "dms": {"metadata"}}.get(name, set(rows.names))
-    return OFFSET in rows.names or not names.isdisjoint(rows.names)
+    return not names.isdisjoint(rows.names)

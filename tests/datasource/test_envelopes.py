@@ -753,6 +753,43 @@ def test_messages_that_cannot_be_decoded_become_dead_letters(tmp_path: Path) -> 
     assert len(lake.rows("id, name")) == 48
 
 
+def test_columns_of_a_row_may_be_named_as_those_of_kafka() -> None:
+    """In a query that has no other columns of Kafka."""
+    names = ("key", "value", "timestamp", "offset")
+    feed = pa.table(
+        {
+            "id": [1],
+            **{name: [5] for name in names},
+            "_change_type": ["insert"],
+            "_commit_version": [3],
+        }
+    )
+    assert decoded(feed, changes="delta-cdf").schema.names[:5] == ["id", *names]
+    flat = feed.drop_columns(["_commit_version"]).rename_columns(["id", *names, "__deleted"])
+    flat = flat.set_column(5, "__deleted", pa.array(["false"])).append_column("__lsn", pa.array([7]))
+    batch = decoded(flat)
+    assert (batch.schema.names[:5], batch.column("_change_position").to_pylist()) == (["id", *names], [7])
+    value = {"id": 1, "key": "k", "timestamp": "t", "value": "v"}
+    rows = from_kafka(texts([postgres("c", 9, after=value)]))
+    columns = "id BIGINT, key STRING, timestamp STRING, value STRING"
+    batch = decoded(rows, valueColumns=columns, orderBy="timestamp")
+    assert batch.slice(0, 1).select(["key", "timestamp", "value"]).to_pylist() == [
+        {"key": "k", "timestamp": "t", "value": "v"}
+    ]
+    with pytest.raises(ConfigurationError, match="both have a column id"):
+        decoded(rows.append_column("id", pa.array([1])), valueColumns=columns)
+
+
+def test_flat_rows_beside_columns_of_kafka() -> None:
+    """A tombstone has no field of the row."""
+    flat = flat_columns(MESSAGES[:1])
+    rows = pa.concat_tables([flat, pa.table([pa.nulls(1, f.type) for f in flat.schema], schema=flat.schema)])
+    for name, column in (("topic", ["t", "t"]), ("partition", [0, 0]), ("offset", [4, 5])):
+        rows = rows.append_column(name, pa.array(column))
+    batch = decoded(rows)
+    assert (batch.num_rows, batch.schema.names[:4]) == (1, ROW.names)
+
+
 def test_other_columns_of_the_query_go_into_the_table(tmp_path: Path) -> None:
     """Those of Kafka do not, unless the order needs them."""
     lake, query = lake_and_query(tmp_path, orderBy="offset", lateRows="ignore", dropColumns="amount, topic")

@@ -59,6 +59,8 @@ class RowDecoder:
     given: Mapping[str, Logical] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     """The columns of the query, by the names of the fields that they are."""
+    kafka: frozenset[str] = frozenset()
+    """Columns of the query that Kafka's source has beside the message."""
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with the columns of `Target.schema`, and `KEPT` if a row keeps some values.
@@ -95,11 +97,9 @@ class RowDecoder:
                 yield from self.reader.read(values.take(numbers), numbers)
             return
         fields = {name: rows.column(column) for name, column in self.names.items()}
-        kept = row_numbers(rows.num_rows)
-        if not self.is_flat:
-            kept = self._without_tombstones(fields, rows)
-            if len(kept) < rows.num_rows:
-                fields = {name: column.take(kept) for name, column in fields.items()}
+        kept = self._without_tombstones(fields, rows)
+        if len(kept) < rows.num_rows:
+            fields = {name: column.take(kept) for name, column in fields.items()}
         if len(kept):
             found = ArrowFields(fields, len(kept))
             paths = (self.format.after, self.format.before)
@@ -112,7 +112,7 @@ class RowDecoder:
             SchemaMismatchError: a message has a value and no field, so it was not parsed.
         """
         has_field = reduce(pc.or_, [pc.is_valid(column) for column in fields.values()])
-        if VALUE in rows.schema.names:
+        if VALUE in self.kafka:
             lost = pc.and_(pc.is_valid(rows.column(VALUE)), pc.invert(has_field))
             if pc.any(lost).as_py():
                 raise SchemaMismatchError("All fields of a message are NULL, though it has a value.")
@@ -120,10 +120,10 @@ class RowDecoder:
 
     def _events(self, messages: Messages, rows: pa.RecordBatch) -> Events:
         offset = None
-        if OFFSET in rows.schema.names and pa.types.is_integer(rows.schema.field(OFFSET).type):
+        if OFFSET in self.kafka:
             offset = rows.column(OFFSET).take(messages.rows).cast(pa.int64())
         events = self.format.events(messages, Context(self.target, self.given, offset))
-        if KEY not in rows.schema.names:
+        if KEY not in self.kafka:
             return events
         unknown = reduce(pc.or_, [pc.is_null(column.values) for column in events.old_keys])
         of_key = pc.indices_nonzero(pc.and_(events.deletes, unknown))
@@ -184,7 +184,7 @@ class RowDecoder:
         return first, error
 
     def _place(self, rows: pa.RecordBatch, number: int) -> str:
-        names = [name for name in (TOPIC, PARTITION, OFFSET) if name in rows.schema.names]
+        names = [name for name in (TOPIC, PARTITION, OFFSET) if name in self.kafka]
         if OFFSET not in names:
             return f"It is row {number} of a batch of Arrow."
         values = [f"{name} {rows.column(name)[number]}" for name in names]
