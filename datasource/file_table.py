@@ -169,24 +169,31 @@ class CompactableFileTable(FileTableTarget, ABC):
 
 
 def check_new_columns(content: LakeManifest, pending: Iterable[Manifest]) -> None:
-    """Check that two batches which both add columns add the same ones.
+    """Check that two batches which both change the schema make the same one.
 
     Formats number columns, so the second batch would give the number of the first one's column to another.
 
     Raises:
-        RetryableError: a pending batch adds other columns.
+        RetryableError: a pending batch adds or changes other columns.
     """
-    if not content.new_columns:
+    if not content.changes_schema:
         return
     for manifest in pending:
         waiting = decode(manifest)
-        if waiting.new_columns and waiting.schema_json != content.schema_json:
+        if waiting.changes_schema and waiting.schema_json != content.schema_json:
+            verb, names = _schema_change(waiting)
+            verb_now, names_now = _schema_change(content)
             raise RetryableError(
-                f"Batch {manifest.batch.batch_id} of {manifest.batch.stream} adds the column(s) "
-                f"{', '.join(waiting.new_columns)} to the table and is not delivered yet, but now the "
-                f"query adds {', '.join(content.new_columns)}. First deliver that batch (`penstock "
-                "deliver --once`), then start the query again."
+                f"Batch {manifest.batch.batch_id} of {manifest.batch.stream} {verb} the column(s) {names} to "
+                f"the table and is not delivered yet, but now the query {verb_now} {names_now}. First "
+                "deliver that batch (`penstock deliver --once`), then start the query again."
             )
+
+
+def _schema_change(content: LakeManifest) -> tuple[str, str]:
+    """Return what happens to columns, and their names."""
+    others = [*content.altered, *(name for name, _ in content.renames)]
+    return "adds" if not others else "adds or changes", ", ".join([*content.new_columns, *others])
 
 
 class CleanableFiles:

@@ -68,7 +68,7 @@ from .log_files import is_local
 from .plan import NewDeltaTable, check_partitioning, create_table
 from .schema import DeltaTableLayout, delta_fields, plan_target, target_of_files
 from .schema_match import SchemaChanges, check_files_fit
-from .schema_update import change_schema, check_log_reachable
+from .schema_update import change_schema, check_log_reachable, has_type_widening
 from .snapshot_cache import SNAPSHOT_CACHE, SnapshotCache, TableSnapshot
 from .table import (
     KIND,
@@ -183,6 +183,12 @@ class DeltaTableCommitter(SearchesFiles):
         if has_vectors(table.metadata().configuration):
             return table
         check_supported(table, mode)
+        if has_type_widening(table):
+            raise TableNotSupportedError(
+                f"The Delta table {self._uri} cannot get deletion vectors (merge=on-read), because the Delta "
+                "library cannot commit to a table with typeWidening. Nothing was written. Set "
+                "delta.enableDeletionVectors with Delta's own engine, or use merge=on-write."
+            )
         allow_vectors(table.handle())
         self._cached_table = None
         changed = self._load_table()

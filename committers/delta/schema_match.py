@@ -53,6 +53,12 @@ class SchemaChanges:
     def __bool__(self) -> bool:
         return bool(self.new_columns or self.altered)
 
+    def of(self, kind: DifferenceKind) -> tuple[str, ...]:
+        """Return the columns that are changed because of this kind of difference."""
+        if kind is DifferenceKind.NEW:
+            return (*self.new_columns, *self.new_fields)
+        return self.retyped if kind is DifferenceKind.TYPE else self.relaxed
+
     @property
     def altered(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*self.new_fields, *self.retyped, *self.relaxed)))
@@ -97,11 +103,10 @@ def match(
     holds = _widens if evolution.alters else _never
     differences = list(compare(given, wanted, holds))
     changes = _changes(differences, lambda found: _may_change(found, evolution, widens=widens))
-    changed = {*changes.altered, *changes.new_columns}
     problems = [
         problem
         for found in differences
-        if not _is_settled(found, changed, narrows)
+        if not _is_settled(found, changes, narrows)
         for problem in problems_in([found], _wording(found, evolution))
     ]
     if problems:
@@ -140,7 +145,7 @@ def _is_widened(found: Difference[str, str], evolution: Evolution) -> bool:
     return may_alter and _widens(found.table[0].type, found.given[0].type)
 
 
-def _is_settled(found: Difference[str, str], changed: Collection[str], narrows: Narrowing) -> bool:
+def _is_settled(found: Difference[str, str], changes: SchemaChanges, narrows: Narrowing) -> bool:
     """Return True if the difference is none after the batch, or if the writer checks each value."""
     if found.kind in (DifferenceKind.NEW, DifferenceKind.TYPE) and narrows is Narrowing.ANY:
         return True
@@ -148,7 +153,7 @@ def _is_settled(found: Difference[str, str], changed: Collection[str], narrows: 
         given, table = found.given[0], found.table[0]
         if not given.nesting and not table.nesting and _family(given.type) == _family(table.type):
             return True
-    return found.kind in _CHANGED and set(_names(found)) <= set(changed)
+    return found.kind in _CHANGED and set(_names(found)) <= set(changes.of(found.kind))
 
 
 def _family(name: str) -> str:

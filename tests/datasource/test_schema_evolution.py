@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.support.evolving import EVOLVE, EXPECTED, NARROW, NEW, NULLS, OLD, WIDE, both, lake_rows, rows
+from tests.support.evolving import (
+    EVOLVE,
+    EXPECTED,
+    NARROW,
+    NEW,
+    NULLS,
+    OLD,
+    WIDE,
+    both,
+    check,
+    compacted,
+    rows,
+)
 from tests.support.lakes import LAKES, LakeTable
 
 from penstock.committers.store.sql import SqlManifestStore
+from penstock.testing.conformance.deliveries import deliver
 from penstock.testing.conformance.query import Query
 from penstock.testing.faults import crash_at
 
@@ -25,10 +37,6 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
 
 def evolving(table: LakeTable, **options: str) -> Query:
     return Query(table, options={**EVOLVE[table.kind], **options})
-
-
-def check(table: LakeTable, expected: Sequence[dict[str, Any]] = EXPECTED) -> None:
-    assert lake_rows(table) == list(expected)
 
 
 def test_a_batch_widens_the_table(table: LakeTable, store: SqlManifestStore) -> None:
@@ -61,3 +69,32 @@ def test_a_killed_driver_changes_the_schema_once(
     check(table)
     expected = {"prepare.done": 2, "evolve.done": 1, "commit.start": 1, "commit.landed": 0}[point]
     assert table.versions() - versions == (min(expected, 1) if table.kind == "iceberg" else expected)
+
+
+def test_the_files_since_a_change_are_compacted(table: LakeTable, store: SqlManifestStore) -> None:
+    query, more = evolving(table), [{**NEW, "id": number} for number in (4, 5)]
+    query.run(store, query.batch(0), rows(NARROW, OLD))
+    for batch_id, row in enumerate((NEW, NULLS, *more), 1):
+        query.run(store, query.batch(batch_id), rows(WIDE, row))
+    assert compacted(query) == (4, 1)
+    check(table, [*EXPECTED, *more])
+
+
+def test_a_delivery_changes_the_schema_between_its_batches(table: LakeTable, store: SqlManifestStore) -> None:
+    """Batches of the wider query are planned before the first of them is delivered."""
+    query = evolving(table, delivery="decoupled")
+    query.run(store, query.batch(0), rows(NARROW, OLD))
+    query.run(store, query.batch(1), rows(WIDE, NEW))
+    query.run(store, query.batch(2), rows(WIDE, NULLS))
+    assert table.ids() == []
+    deliver(store)
+    check(table)
+
+
+def test_changes_by_key_evolve_the_other_columns(table: LakeTable, store: SqlManifestStore) -> None:
+    for merge in ("on-read", "on-write"):
+        query = evolving(table, writeMode="upsert", keys="id", merge=merge)
+        query = replace(query, query_id=merge)
+        query.run(store, query.batch(0), rows(NARROW, OLD, {**OLD, "id": 2}))
+        query.run(store, query.batch(1), rows(WIDE, NEW, NULLS))
+        check(table)

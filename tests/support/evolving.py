@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 from tests.support.lakes import LakeTable
+
+from penstock.committers.delta.compaction import DeltaCompactableTable
+from penstock.committers.file_tables.compaction import Compaction, CompactionPolicy
+from penstock.committers.iceberg.compaction import IcebergCompactableTable
+from penstock.delivery.compaction import TableFileRewriter
+from penstock.delivery.rewriting import GroupRewriter, InlineExecutor
+from penstock.testing.conformance.query import Query
+from penstock.writers.delta.partitions import serialize
 
 INNER, WIDER_INNER = pa.struct([("a", pa.int32())]), pa.struct([("a", pa.int64()), ("b", pa.string())])
 NARROW = pa.schema(
@@ -64,3 +73,22 @@ def lake_rows(table: LakeTable) -> list[dict[str, Any]]:
 
 def rows(schema: pa.Schema, *values: dict[str, Any]) -> pa.Table:
     return pa.Table.from_pylist(list(values), schema)
+
+
+def check(table: LakeTable, expected: Sequence[dict[str, Any]] = EXPECTED) -> None:
+    assert lake_rows(table) == list(expected)
+
+
+def compacted(query: Query) -> tuple[int, int]:
+    """Compact the table. Return how many files were rewritten, and into how many."""
+    sink: Any = query.sink()
+    target: Any = query.target()
+    table: Any
+    if sink.kind == "delta":
+        table = DeltaCompactableTable(sink.table_uri, {}, query.query_id, serialize)
+    else:
+        table = IcebergCompactableTable(sink.catalog, sink.address, query.query_id)
+    rewriter = TableFileRewriter(query.query_id, target.rewrite_config, GroupRewriter(InlineExecutor()))
+    policy = CompactionPolicy(128 * 1024**2, 96 * 1024**2, files_min=2)
+    done = Compaction(table, rewriter, policy, sleep=lambda _: None).run()
+    return done.sources, done.files
