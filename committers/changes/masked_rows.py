@@ -14,10 +14,11 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrow_values import numeric_scalar
+from ..arrow_values import numeric_scalar, string_array
 from ..contract import Changes
 from .file_search import NONE, FileSearch, FoundRows, SearchedFile
 from .key_files import Keys, OpenFile
+from .keys import row_numbers
 from .last_changes import LastChanges
 from .tombstones import Tombstones
 
@@ -116,6 +117,34 @@ class KeySearch:
                 in_table[path] = rows
         return MaskedRows(in_table, self._losing_rows(late, new_files))
 
+    def change_kinds(
+        self, masked: MaskedRows, new_files: Sequence[SearchedFile]
+    ) -> Mapping[str, tuple[pa.Array, pa.Array]]:
+        """Return the numbers of the rows that a commit deletes, updates and inserts, and the kind of each, as
+        in a change data feed, by the path of their file.
+
+        Of several rows of the table with one key one is updated, and the others are deleted.
+
+        Args:
+            masked: the last result of `masked_rows`
+            new_files: all data files of the manifest
+        """
+        changed, updated = dict[str, tuple[pa.Array, pa.Array]](), NONE
+        for path, rows in masked.in_table.items():
+            found = self._found[path]
+            key = found.key.filter(pc.is_in(found.rows, value_set=rows))
+            is_first = pc.equal(pc.index_in(key, value_set=key).cast(pa.int64()), row_numbers(len(key)))
+            is_gone = pc.or_(self._last.keys.is_deleted.take(key), pc.is_in(key, value_set=updated))
+            is_update = pc.and_not(is_first, is_gone)
+            changed[path] = rows, pc.if_else(is_update, *_OF_OLD)
+            updated = pa.concat_arrays([updated, key.filter(is_update)])
+        search = self._file_search(self._changes.keys, self._last.keys.columns)
+        for file in new_files:
+            left = _without(search(file, self._open_file), masked.in_new.get(file.path))
+            kinds = pc.if_else(pc.is_in(left.key, value_set=updated), *_OF_NEW)
+            changed[file.path] = left.rows, kinds
+        return changed
+
     def _late_keys(self, found: Iterable[FoundRows]) -> pa.Array:
         """Numbers of the keys for which the table has a newer row."""
         late = []
@@ -169,4 +198,6 @@ def _is_greater(some: Sequence[pa.Array], others: Sequence[pa.Array]) -> pa.Arra
     return is_greater
 
 
+_OF_OLD = string_array(["update_preimage"])[0], string_array(["delete"])[0]
+_OF_NEW = string_array(["update_postimage"])[0], string_array(["insert"])[0]
 _FALSE = pc.equal(numeric_scalar(0), numeric_scalar(1))

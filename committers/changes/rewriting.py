@@ -1,6 +1,9 @@
-"""Copy-on-write: files that a commit replaces by new ones without the rows that it deletes.
+"""Files that a commit writes from the rows of others.
 
-The writers of data files are not known here: whoever opens a committer passes what rewrites files.
+- Copy-on-write: files that a commit replaces by new ones without the rows that it deletes.
+- A change data feed: files with the rows that it deletes, updates and inserts.
+
+The writers of data files are not known here: whoever opens a committer passes what writes files.
 """
 
 from __future__ import annotations
@@ -30,6 +33,18 @@ class MaskedFile:
     """Names of columns that the file must have: their values would be lost."""
 
 
+@dataclass(frozen=True, slots=True)
+class ChangedRows:
+    """Rows of one data file that a commit deletes, updates or inserts."""
+
+    file: DataFile
+    """With its partition values."""
+    rows: pa.Array
+    """Their numbers (int64), ascending."""
+    kinds: pa.Array
+    """What happens to each (string)."""
+
+
 class RewriteFiles(Protocol):
     """Writes the rows of files into new files, without some of them."""
 
@@ -42,6 +57,16 @@ class RewriteFiles(Protocol):
             RetryableError: the storage cannot be reached now.
             PenstockError: a file is damaged.
         """
+        ...
+
+
+class WriteChangeData(Protocol):
+    """Writes the rows of a change data feed."""
+
+    def __call__(
+        self, manifest: Manifest, content: LakeManifest, changed: Sequence[ChangedRows]
+    ) -> Sequence[DataFile]:
+        """Return new files, durable and invisible. Raises as `RewriteFiles`."""
         ...
 
 

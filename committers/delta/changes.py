@@ -24,7 +24,14 @@ from ..changes.file_search import SearchedFile, SearchFiles, has_bounds
 from ..changes.key_files import WrittenKeys, data_files, key_files, read_keys
 from ..changes.last_changes import last_changes
 from ..changes.masked_rows import KeySearch, MaskedRows, ReadMasked
-from ..changes.rewriting import MaskedFile, RewriteFiles, cannot_rewrite, only_on_read
+from ..changes.rewriting import (
+    ChangedRows,
+    MaskedFile,
+    RewriteFiles,
+    WriteChangeData,
+    cannot_rewrite,
+    only_on_read,
+)
 from ..changes.tombstones import Tombstones
 from ..cleaning.deletion import is_relative
 from ..contract import Changes, DataFile, Manifest, Mode
@@ -37,11 +44,12 @@ from ..texts.safe_text import get_logger
 from .active_files import active_files
 from .deletion_vectors import NewVectors, read_vector
 from .library import in_short
-from .log_entry import ActiveFile, add_action, add_again_action, remove_action
+from .log_entry import ActiveFile, add_action, add_again_action, cdc_action, remove_action
 from .log_files import open_log_files
 from .snapshot_cache import TableSnapshot
 
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
+FEED_PROPERTY = "delta.enableChangeDataFeed"
 
 SMALL_BYTES = 1024**2
 """Files up to this size are rewritten, those of a table partition together, rather than given a vector. Each
@@ -74,6 +82,7 @@ class DeltaChanges:
         files: of the table
         rewrite: see `RewriteFiles`
         search: see `SearchFiles`
+        write_change_data: see `WriteChangeData`
     """
 
     def __init__(
@@ -84,6 +93,7 @@ class DeltaChanges:
         storage_options: Mapping[str, str],
         rewrite: RewriteFiles | None,
         search: SearchFiles,
+        write_change_data: WriteChangeData | None = None,
     ) -> None:
         assert isinstance(content.mode, Changes)
         self.manifest = manifest
@@ -92,6 +102,7 @@ class DeltaChanges:
         self._files = files
         self._options = storage_options
         self._rewrite = rewrite
+        self._write_change_data = write_change_data
         self._search_files = partial(search, content)
         self._new = {file.path: file for file in data_files(content.files)}
         self._written: list[WrittenKeys] = []
@@ -123,6 +134,24 @@ class DeltaChanges:
             return vectors
 
         masked = self._masked_rows(schema, active, read_masked)
+        feed = FileActions(())
+        if has_change_data(table.metadata().configuration) and (masked.in_table or masked.in_new):
+            feed = self._change_data(schema, active, masked)
+        try:
+            return feed.and_then(self._replaced(table, active, vectors, masked, now_ms))
+        except BaseException:
+            self.discard(feed)
+            raise
+
+    def _replaced(
+        self,
+        table: TableSnapshot,
+        active: Mapping[str, ActiveFile],
+        vectors: Mapping[str, pa.Array],
+        masked: MaskedRows,
+        now_ms: int,
+    ) -> FileActions:
+        """Return what replaces rows of the table by the new ones."""
         is_shared = shared_with(table.metadata().configuration) is not None
         if self._changes.merge == "on-write" or not has_vectors(table.metadata().configuration):
             if is_shared:
@@ -134,7 +163,7 @@ class DeltaChanges:
             rewritten = self._rewritten(active, vectors, MaskedRows(small, {}), now_ms)
         except PenstockError as error:
             logger.info("Small files get deletion vectors, since they cannot be rewritten: %s", error)
-            rewritten, others = FileActions((), ()), masked.in_table
+            rewritten, others = FileActions(()), masked.in_table
         try:
             left = self._with_vectors(active, vectors, MaskedRows(others, masked.in_new), now_ms)
         except BaseException:
@@ -177,12 +206,36 @@ class DeltaChanges:
             )
             for path, file in active.items()
         ]
-        new = {
-            path: SearchedFile(path, _values(names, dict(file.partition_values), schema))
-            for path, file in self._new.items()
-        }
+        new = {file.path: file for file in self._new_files(schema)}
         parts = [[new[path] for path in one.files] for one in self._written]
         return self._search.masked_rows(searched, parts, read_masked)
+
+    def _new_files(self, schema: pa.Schema) -> list[SearchedFile]:
+        names = (*self._changes.keys, *self._changes.order_by)
+        return [
+            SearchedFile(path, _values(names, dict(file.partition_values), schema))
+            for path, file in self._new.items()
+        ]
+
+    def _change_data(
+        self, schema: pa.Schema, active: Mapping[str, ActiveFile], masked: MaskedRows
+    ) -> FileActions:
+        """Write the changes for readers of the change data feed, who otherwise take whole files for them."""
+        if self._write_change_data is None or self._search is None:
+            raise cannot_rewrite(self.manifest)
+        changed = [
+            ChangedRows(self._new[path] if path in self._new else self._own_file(active[path]), rows, kinds)
+            for path, (rows, kinds) in self._search.change_kinds(masked, self._new_files(schema)).items()
+            if len(rows)
+        ]
+        files = self._write_change_data(self.manifest, self._content, changed) if changed else ()
+        return FileActions(tuple(map(cdc_action, files)), tuple([file.path for file in files]))
+
+    def _own_file(self, file: ActiveFile) -> DataFile:
+        """Return a file of the table as the writers have it."""
+        _, count = self._with_loose_bounds(file.stats, file.path)
+        values = [(name, file.partition_values.get(name)) for name in self._content.partition_by]
+        return DataFile(file.path, file.size_bytes, count, tuple(values))
 
     # Masked rows stay in their files --------------------------------------------------------------
 
@@ -248,14 +301,10 @@ class DeltaChanges:
         masked: MaskedRows,
         now_ms: int,
     ) -> FileActions:
-        partition_by = self._content.partition_by
-        touched = []
-        for path, rows in masked.in_table.items():
-            file = active[path]
-            _, count = self._with_loose_bounds(file.stats, path)
-            values = tuple([(name, file.partition_values.get(name)) for name in partition_by])
-            old = DataFile(path, file.size_bytes, count, values)
-            touched.append(MaskedFile(old, _union(before.get(path), rows)))
+        touched = [
+            MaskedFile(self._own_file(active[path]), _union(before.get(path), rows))
+            for path, rows in masked.in_table.items()
+        ]
         touched += [MaskedFile(self._new[path], rows) for path, rows in masked.in_new.items()]
         files = self._written_again(touched) if touched else ()
         actions = [
@@ -289,6 +338,11 @@ def _small_files(
 def has_vectors(properties: Mapping[str, str]) -> bool:
     """Return True if commits may add deletion vectors to a table with these properties."""
     return properties.get(VECTORS_PROPERTY, "false").strip().lower() == "true"
+
+
+def has_change_data(properties: Mapping[str, str]) -> bool:
+    """Return True if the table has a change data feed."""
+    return properties.get(FEED_PROPERTY, "false").strip().lower() == "true"
 
 
 def check_reachable(table_uri: str, storage_options: Mapping[str, str]) -> None:

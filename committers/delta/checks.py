@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..contract import Changes, Mode
+from ..file_tables.shared_files import shared_with
 from ..file_tables.unsupported_features import UnsupportedFeature, refuse
 from .table_state import DeltaTableState
 
@@ -127,9 +128,10 @@ def _of_properties(properties: Mapping[str, str], mode: Mode) -> Iterator[Unsupp
             "overwriting and changes remove rows",
             "use append, or ALTER TABLE ... SET TBLPROPERTIES ('delta.appendOnly' = 'false')",
         )
-    if isinstance(mode, Changes) and _is_on(properties, "delta.enableChangeDataFeed"):
+    has_feed = _is_on(properties, "delta.enableChangeDataFeed")
+    if isinstance(mode, Changes) and has_feed and shared_with(properties) is not None:
         yield UnsupportedFeature(
-            "change data feed (delta.enableChangeDataFeed = true)",
+            "change data feed (delta.enableChangeDataFeed = true) of a table that shares its files",
             "changes would need change files",
             "ALTER TABLE ... SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'false')",
         )

@@ -27,7 +27,7 @@ from deltalake.exceptions import CommitFailedError
 
 from .. import crash_points
 from ..changes.file_search import SearchesFiles
-from ..changes.rewriting import RewriteFiles
+from ..changes.rewriting import RewriteFiles, WriteChangeData
 from ..changes.ties import check_ties
 from ..contract import (
     AlreadyCommitted,
@@ -96,6 +96,7 @@ class DeltaTableCommitter(SearchesFiles):
         snapshot_cache: table snapshots cached in this process
         log_checkpoints, now_ms: see `CommitWriter`
         rewrite: writes files without masked rows, which some changes need
+        write_change_data: writes files of the change data feed, for tables that have one
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class DeltaTableCommitter(SearchesFiles):
         log_checkpoints: LogCheckpoints = LOG_CHECKPOINTS,
         now_ms: Callable[[], int] = now_ms,
         rewrite: RewriteFiles | None = None,
+        write_change_data: WriteChangeData | None = None,
     ) -> None:
         self._uri = table_uri
         self._options = dict(storage_options or {})
@@ -115,6 +117,7 @@ class DeltaTableCommitter(SearchesFiles):
         self._writer = CommitWriter(table_uri, self._options, snapshot_cache, log_checkpoints, now_ms)
         self._now_ms = now_ms
         self._rewrite = rewrite
+        self._write_change_data = write_change_data
         self._changes: DeltaChanges | None = None
         self._cached_table: TableSnapshot | None = None
 
@@ -366,7 +369,13 @@ class DeltaTableCommitter(SearchesFiles):
             return None
         if self._changes is None or self._changes.manifest != manifest:
             self._changes = DeltaChanges(
-                manifest, content, self._files(), self._options, self._rewrite, self._search_files
+                manifest,
+                content,
+                self._files(),
+                self._options,
+                self._rewrite,
+                self._search_files,
+                self._write_change_data,
             )
         return self._changes
 

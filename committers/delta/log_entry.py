@@ -218,6 +218,20 @@ def _add(
     }
 
 
+def cdc_action(file: DataFile) -> dict[str, Any]:
+    """The action that names a file of the change data feed. With one, readers of the feed take no rows from
+    the files that the entry adds and removes.
+    """
+    return {
+        "cdc": {
+            "path": logged_path(file.path),
+            "partitionValues": dict(file.partition_values),
+            "size": file.size_bytes,
+            "dataChange": False,
+        }
+    }
+
+
 def remove_action(file: ActiveFile, now_ms: int, *, data_change: bool = True) -> dict[str, Any]:
     """The action that removes a file with its deletion vector."""
     about = {} if file.vector is None else {"deletionVector": file.vector.to_action()}

@@ -20,6 +20,7 @@ from ...committers.file_tables.shared_files import check_written_together, share
 from ...committers.maintenance import MaintenancePolicy, Step
 from ...writers.changes.change_files import ChangeFilesConfig
 from ...writers.changes.rewriting import FileRewriter
+from ...writers.delta.change_data import ChangeDataWriter
 from ...writers.delta.partitions import check_partition_columns, serialize
 from ...writers.delta.table_format import DeltaFormat
 from ...writers.parquet.file_names import parse_file_name
@@ -146,6 +147,7 @@ class DeltaTarget(CompactableFileTable, DeltaTableCommitter):
             log_checkpoints=log_checkpoints,
             now_ms=now_ms,
             rewrite=FileRewriter(self.rewrite_config),
+            write_change_data=ChangeDataWriter(self.rewrite_config),
         )
         self._table_uri = table_uri
         self._query: DeltaOptions = options

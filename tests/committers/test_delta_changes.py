@@ -404,18 +404,9 @@ def test_a_table_without_vectors_gets_them_only_with_the_option(changed: Changed
     changed.check()
 
 
-@pytest.mark.parametrize(
-    ("properties", "problem"),
-    [
-        ({"delta.appendOnly": "true"}, "append-only"),
-        ({"delta.enableChangeDataFeed": "true"}, "change data feed"),
-    ],
-)
-def test_a_table_that_no_row_may_leave_is_refused(
-    changed: Changed, properties: dict[str, str], problem: str
-) -> None:
-    changed.lake.create(ROWS.remove(ROWS.get_field_index("op")), properties)
-    with pytest.raises(TableNotSupportedError, match=problem):
+def test_a_table_that_no_row_may_leave_is_refused(changed: Changed) -> None:
+    changed.lake.create(ROWS.remove(ROWS.get_field_index("op")), {"delta.appendOnly": "true"})
+    with pytest.raises(TableNotSupportedError, match="append-only"):
         changed.change([row(1, 1)])
 
 

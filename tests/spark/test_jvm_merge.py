@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -107,13 +108,15 @@ def delta_pair(jvm: JvmTables, tmp_path: Path, store: SqlManifestStore) -> Pair:
 
 
 @pytest.fixture
-def iceberg_pair(jvm: JvmTables, warehouse: Path, tmp_path: Path, store: SqlManifestStore) -> Pair:
+def iceberg_pair(jvm: JvmTables, warehouse: Path, tmp_path: Path, store: SqlManifestStore) -> Iterator[Pair]:
     harness, other = IcebergHarness(warehouse), "penstock.lake.other"
     harness.sql_catalog.create_namespace_if_not_exists("lake")
     properties = ", ".join(f"'{name}' = '{value}'" for name, value in MASKING.items())
     columns = "(id BIGINT, n BIGINT, text STRING)"
     jvm.sql(f"CREATE TABLE {other} {columns} USING iceberg TBLPROPERTIES ({properties})")
-    return Pair(tmp_path, jvm, harness, store, "penstock.lake.ids", other)
+    yield Pair(tmp_path, jvm, harness, store, "penstock.lake.ids", other)
+    for table in ("ids", "other"):
+        jvm.sql(f"DROP TABLE penstock.lake.{table} PURGE")
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
@@ -141,3 +144,69 @@ def test_the_merge_of_a_connector_makes_the_same_table(kind: str, request: pytes
 
     for version, expected in pair.versions.items():
         assert pair.rows(f"{pair.name} VERSION AS OF {version}") == expected
+
+
+# The changes read again -------------------------------------------------------------------------------
+
+Rows = dict[int, tuple[Any, ...]]
+"""By key."""
+
+DELTA_KINDS = ("delete", "insert", "update_preimage", "update_postimage")
+ICEBERG_KINDS = ("DELETE", "INSERT", "UPDATE_BEFORE", "UPDATE_AFTER")
+VIEW = """CALL penstock.system.create_changelog_view(table => 'lake.ids', changelog_view => 'changelog',
+    options => map('start-snapshot-id', '{after}', 'end-snapshot-id', '{last}'),
+    identifier_columns => array('id'), compute_updates => true)"""
+
+
+def changes_between(tables: dict[int, Rows], kinds: tuple[str, str, str, str]) -> list[tuple[Any, ...]]:
+    """Version, kind and row of each change that leads from one version to the next."""
+    deleted, inserted, before, after = kinds
+    expected: list[tuple[Any, ...]] = []
+    for (_, old), (version, new) in itertools.pairwise(tables.items()):
+        for key in old.keys() | new.keys():
+            if old.get(key) != new.get(key):
+                if key in old:
+                    expected.append((version, before if key in new else deleted, *old[key]))
+                if key in new:
+                    expected.append((version, after if key in old else inserted, *new[key]))
+    assert {kind for _, kind, *_ in expected} == set(kinds)
+    return sorted(expected)
+
+
+def test_the_changelog_view_of_iceberg_has_the_changes_of_each_batch(iceberg_pair: Pair) -> None:
+    """If a later release of Iceberg knows position deletes here, so can the documentation."""
+    pair, tables = iceberg_pair, dict[int, Rows]()
+    query = Query(pair.harness, "changelog", {**OPTIONS, "merge": "on-write"})
+    *batches, last = RandomChanges(5, 300, 200).batches()
+    for number, rows in enumerate(batches):
+        query.run(pair.store, query.batch(number), *pair.parts(rows))
+        tables[pair.harness.version()] = {row[0]: row for row in pair.rows(pair.name)}
+    pair.jvm.sql(VIEW.format(after=next(iter(tables)), last=pair.harness.version()))
+    changes = "SELECT _commit_snapshot_id, _change_type, id, n, text FROM changelog"
+    assert sorted(pair.jvm.sql(changes)) == changes_between(tables, ICEBERG_KINDS)
+
+    before, query = pair.harness.version(), query.with_options(merge="on-read")
+    query.run(pair.store, query.batch(len(batches)), *pair.parts(last))
+    pair.jvm.sql(VIEW.format(after=before, last=pair.harness.version()))
+    with pytest.raises(AssertionError, match="Delete files are currently not supported in changelog"):
+        pair.jvm.sql(changes)
+
+
+@pytest.mark.parametrize("options", [{"merge": "on-read"}, {"merge": "on-write"}, {"partitionBy": "text"}])
+def test_delta_spark_reads_the_change_data_feed_of_each_batch(
+    delta_pair: Pair, options: dict[str, str]
+) -> None:
+    """It deletes between the batches, and adds to the feed."""
+    pair, tables = delta_pair, dict[int, Rows]()
+    feed = json.dumps({"delta.enableChangeDataFeed": "true"})
+    query = Query(pair.harness, options={**OPTIONS, "tableProperties": feed, **options})
+    for number, rows in enumerate(RandomChanges(4, 40, 30).batches()):
+        query.run(pair.store, query.batch(number), *pair.parts(rows))
+        tables[pair.harness.version()] = {row[0]: row for row in pair.rows(pair.name)}
+        if number == 1:
+            pair.jvm.sql(f"DELETE FROM {pair.name} WHERE id % 3 = 0")
+            tables[pair.harness.version()] = {row[0]: row for row in pair.rows(pair.name)}
+    columns, first = "_commit_version, _change_type, id, n, text", next(iter(tables)) + 1
+    feed_of = f"table_changes_by_path('{pair.name.removeprefix('delta.').strip('`')}', {first})"
+    found = pair.jvm.sql(f"SELECT {columns} FROM {feed_of}")
+    assert sorted(found) == changes_between(tables, DELTA_KINDS)

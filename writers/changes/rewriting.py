@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import posixpath
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,53 +49,101 @@ class FileRewriter:
         self, manifest: Manifest, content: LakeManifest, files: Sequence[MaskedFile]
     ) -> Sequence[DataFile]:
         """Rewrite the files, those of a table partition together. After an error the new ones are deleted."""
-        config = self.config_of(content)
-        if config is None:
-            raise SchemaMismatchError(
-                f"The table of {manifest.batch.stream} was altered: its files cannot be written again for "
-                f"batch {manifest.batch.batch_id}. The batch was not committed. Start the query again."
-            )
+        config = config_for(self.config_of, manifest, content)
         location = config.table_format.open_filesystem(config.location, config.storage_options)
-        batch, run_id = manifest.batch, uuid.uuid4().hex
-        writers: list[DataFileWriter] = []
-        new: list[DataFile] = []
-        by_partition = sorted(files, key=lambda one: str(one.file.partition_values))
-        try:
-            for number, (partition, group) in enumerate(
-                groupby(by_partition, key=lambda one: one.file.partition_values)
-            ):
-                names = FileNames(batch.stream.query_id, run_id, batch.batch_id, number, 0)
-                is_current = tuple([name for name, _ in partition]) == content.partition_by
-                writers.append(DataFileWriter(config, names, location, partition if is_current else None))
-                for one in group:
-                    for rows in _rows_left(config, location, one):
-                        writers[-1].write(rows)
-                new += writers[-1].finish()
-        except BaseException:
-            for writer in writers:
-                writer.abort()
-            raise
-        return new
+
+        def rows_left(masked: MaskedFile) -> Iterator[pa.RecordBatch]:
+            left = partial(without_rows, deleted=masked.masked)
+            for rows in read_rows(config, location, masked.file.path, left):
+                _check_stored(rows, masked)
+                yield rows
+
+        return written(config, manifest, content, files, rows_left)
 
 
-def _rows_left(
-    config: WriteConfig, location: tuple[FileSystem, str], masked: MaskedFile
-) -> Iterator[pa.RecordBatch]:
+def config_for(
+    config_of: Callable[[LakeManifest], WriteConfig | None], manifest: Manifest, content: LakeManifest
+) -> WriteConfig:
     """
     Raises:
+        SchemaMismatchError: the table no longer accepts the files.
+    """
+    config = config_of(content)
+    if config is None:
+        raise SchemaMismatchError(
+            f"The table of {manifest.batch.stream} was altered: its files cannot be written again for "
+            f"batch {manifest.batch.batch_id}. The batch was not committed. Start the query again."
+        )
+    return config
+
+
+class _OfFile(Protocol):
+    @property
+    def file(self) -> DataFile: ...
+
+
+_OfFileT = TypeVar("_OfFileT", bound=_OfFile)
+
+
+def written(
+    config: WriteConfig,
+    manifest: Manifest,
+    content: LakeManifest,
+    parts: Sequence[_OfFileT],
+    rows_of: Callable[[_OfFileT], Iterator[pa.RecordBatch]],
+) -> list[DataFile]:
+    """Write rows of files into new files, those of a table partition together. After an error the new ones
+    are deleted.
+
+    Args:
+        rows_of: returns rows of a part, as `read_rows`
+    """
+    location = config.table_format.open_filesystem(config.location, config.storage_options)
+    batch, run_id = manifest.batch, uuid.uuid4().hex
+    writers: list[DataFileWriter] = []
+    new: list[DataFile] = []
+    by_partition = sorted(parts, key=lambda one: str(one.file.partition_values))
+    try:
+        for number, (partition, group) in enumerate(
+            groupby(by_partition, key=lambda one: one.file.partition_values)
+        ):
+            names = FileNames(batch.stream.query_id, run_id, batch.batch_id, number, 0)
+            is_current = tuple([name for name, _ in partition]) == content.partition_by
+            writers.append(DataFileWriter(config, names, location, partition if is_current else None))
+            for one in group:
+                for rows in rows_of(one):
+                    writers[-1].write(rows)
+            new += writers[-1].finish()
+    except BaseException:
+        for writer in writers:
+            writer.abort()
+        raise
+    return new
+
+
+def read_rows(
+    config: WriteConfig,
+    location: tuple[FileSystem, str],
+    path: str,
+    select: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows of a file.
+
+    Args:
+        select: takes all its rows, in the columns of the table
+
+    Raises:
         RetryableError: the file cannot be read now.
-        TableNotSupportedError: not all its values are in the file.
         PenstockError: it is damaged.
     """
-    path = masked.file.path
     by_id = has_field_ids(config.row_schema)
     try:
         with open_data_file(config, location, path) as stream:
             batches = pq.ParquetFile(stream).iter_batches(_ROWS_PER_READ)
-            for left in without_rows(batches, masked.masked):
-                rows = renamed_by_id(left, config.row_schema, path) if by_id else _known(left, config)
-                _check_stored(rows, masked)
-                yield rows
+            yield from select(
+                renamed_by_id(rows, config.row_schema, path) if by_id else _known(rows, config)
+                for rows in batches
+            )
     except OSError as error:
         raise RetryableError(
             f"The data file {path} cannot be read: {error}. Nothing was committed. Check that the storage is "
