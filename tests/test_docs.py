@@ -16,6 +16,7 @@ from tests.support.service_places import service_of
 
 from penstock.datasource.fanout import options as fanout
 from penstock.datasource.files import options as files
+from penstock.datasource.kafka import options as kafka
 from penstock.datasource.lake import options as lake
 from penstock.datasource.options.declaring import options_of, prefixes_of
 from penstock.datasource.options.delivery import DeliveryOptions
@@ -48,6 +49,7 @@ OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
         kind: (_own(of, RequestOptions), tuple(set(prefixes_of(of)) - set(prefixes_of(RequestOptions))))
         for kind, of in REQUESTS.items()
     },
+    "kafka": (_own(kafka.KafkaOptions, DeliveryOptions), prefixes_of(kafka.KafkaOptions)),
     "requests": (_own(RequestOptions, DeliveryOptions), prefixes_of(RequestOptions)),
     "folders": (files.OPTIONS, files.PREFIXES),
     "fanout": (_own(fanout.FanoutOptions, DeliveryOptions), fanout.PREFIXES),

@@ -139,7 +139,7 @@ class KafkaOptions(DeliveryOptions):
         "kafka.",
         str.lower,
         "Properties of librdkafka, such as `kafka.security.protocol`, `kafka.sasl.username` and "
-        "`kafka.compression.type`. Never shown or stored. Those that the promise depends on are refused.",
+        "`kafka.compression.type`. Those that the promise depends on are refused.",
     )
     row_log: str | None = optional(
         "rowLog",

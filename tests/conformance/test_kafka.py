@@ -9,12 +9,25 @@ from servers.kafka import KafkaServer
 from tests.support.kafka_topic import KafkaHarness
 
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
+from penstock.testing.conformance.changes import ChangeClaims
+from penstock.testing.conformance.commits import CommitClaims
+from penstock.testing.conformance.deliveries import DeliveryClaims
+from penstock.testing.conformance.responses import ResponseClaims
 
 
-@pytest.mark.slow
-class TestKafka(DestinationConformance):
+class _InATopic:
     @pytest.fixture
     def harness(self, tmp_path: Path, kafka_process: KafkaServer) -> DestinationHarness:
         harness = KafkaHarness(tmp_path, kafka_process)
         harness.create()
         return harness
+
+
+@pytest.mark.slow
+class TestKafkaTransactions(_InATopic, CommitClaims, ResponseClaims, DeliveryClaims, ChangeClaims):
+    """The claims on which transactions and markers bear most."""
+
+
+@pytest.mark.campaign
+class TestKafka(_InATopic, DestinationConformance):
+    """All claims."""

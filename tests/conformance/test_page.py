@@ -9,6 +9,7 @@ from pathlib import Path
 from servers.aws import AwsServer
 from servers.http_rows import HttpRows
 from servers.influxdb import InfluxServer
+from servers.kafka import KafkaServer
 from servers.nats import NatsServer
 from servers.opensearch import OpenSearchServer
 from servers.redis import RedisServer
@@ -31,6 +32,7 @@ from tests.conformance.harnesses import (
 )
 from tests.support.files import FilesHarness
 from tests.support.files_remote import AzureFilesHarness, S3FilesHarness
+from tests.support.kafka_topic import KafkaHarness
 from tests.support.lance_table import LanceHarness
 from tests.support.paimon_table import PaimonHarness
 
@@ -138,6 +140,7 @@ def _page(folder: Path) -> str:
         *(of(folder, AwsServer("http://localhost")) for of in AWS),
         *(of(folder, RedisServer(1, 0)) for of in (RedisHarness, RedisStreamHarness, RedisFenceHarness)),
         *(of(folder, NatsServer(1, 0)) for of in (NatsHarness, NatsIdHarness)),
+        KafkaHarness(folder, KafkaServer(1)),
         OpenSearchHarness(folder, OpenSearchServer("http://localhost")),
         ElasticsearchHarness(folder, OpenSearchServer("http://localhost")),
         JsonLinesHarness(folder),
