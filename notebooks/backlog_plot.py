@@ -15,36 +15,37 @@ from notebooks.batch_plot import ALARM, DEEP, GREY, clean
 if TYPE_CHECKING:
     from notebooks.store import Batch
 
-COLORS = ("#1f618d", "#b9770e", "#7d3c98")
+COLORS = ("#1f618d", "#b9770e", "#7d3c98", "#117a65", "#a04000")
 
 
 def plot_backlogs(
     streams: Mapping[str, Sequence[Batch]],
-    outage: tuple[str, datetime, datetime],
+    outage: tuple[str, datetime, datetime] | None,
     kills: Mapping[str, datetime],
+    title: str,
 ) -> Figure:
     """Plot the backlog of each stream, an outage and the moments of kills.
 
     Args:
         streams: COMMITTED batches by the name of the destination
-        outage: what was down, from when to when
+        outage: what was down, from when to when; None: nothing was
     """
     layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1, hspace=0.08)
-    figure = Figure(figsize=(11, 6.5), dpi=130, layout=layout, facecolor="white")
+    figure = Figure(figsize=(11, 2 + 1.5 * len(streams)), dpi=130, layout=layout, facecolor="white")
     rows = figure.subplots(len(streams), 1, sharex=True)
     start = min(batch.prepared_at for batches in streams.values() for batch in batches)
 
     def second(moment: datetime) -> float:
         return (moment - start) / timedelta(seconds=1)
 
-    down, from_, to = outage
     for axes, color, (name, batches) in zip(rows, COLORS, streams.items(), strict=False):
         times, waiting = _backlog(batches)
         axes.fill_between(
             [second(one) for one in times], waiting, step="post", color=color, alpha=0.85, linewidth=0
         )
         axes.set_title(f"{name}: rows that wait for their delivery", loc="left", fontsize=10.5, color=GREY)
-        axes.axvspan(second(from_), second(to), color=ALARM, alpha=0.1, linewidth=0)
+        if outage is not None:
+            axes.axvspan(second(outage[1]), second(outage[2]), color=ALARM, alpha=0.1, linewidth=0)
         for moment in kills.values():
             axes.axvline(second(moment), color=ALARM, linewidth=1.2, linestyle="--")
         axes.set_ylim(0)
@@ -53,7 +54,9 @@ def plot_backlogs(
         axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
         clean(axes)
     marks = [(rows[0], what, moment) for what, moment in kills.items()]
-    for axes, what, moment in (*marks, (rows[list(streams).index(down)], f"{down} is down", from_)):
+    if outage is not None:
+        marks.append((rows[list(streams).index(outage[0])], f"{outage[0]} is down", outage[1]))
+    for axes, what, moment in marks:
         axes.set_ylim(0, axes.dataLim.ymax * 1.3)
         axes.annotate(
             what,
@@ -67,8 +70,7 @@ def plot_backlogs(
         )
     rows[-1].set_xlabel("seconds", color=GREY)
     figure.suptitle(
-        f"{sum(batch.rows for batch in next(iter(streams.values()))):,} flights into {', '.join(streams)}: "
-        "who is down holds up nobody else",
+        title,
         x=0.01,
         ha="left",
         fontsize=14,

@@ -9,13 +9,11 @@ The servers are real ones on the loopback: OpenSearch from Maven, and moto in th
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated
 
@@ -27,15 +25,14 @@ from notebooks.backlog_plot import plot_backlogs
 from notebooks.demo import REPOSITORY, DemoFailedError
 from notebooks.flights import write_flights
 from notebooks.lake import Lake
+from notebooks.processes import Processes, now
 from notebooks.proof import compare, connect
 from notebooks.screen import console, heading, print_path, print_text, shown
-from notebooks.store import PENSTOCK, batches, streams
+from notebooks.store import PENSTOCK, batches
 from servers.aws import KEY, SECRET, AwsServer, aws_server
 from servers.maven import MavenUnreachableError
 from servers.opensearch import OpenSearchServer, opensearch_server
 from servers.ports import free_port
-
-from penstock.testing import RunningJob
 
 PROGRAM = Path(__file__).with_name("fanout_stream.py")
 FILES_OF_YEAR = 365
@@ -43,8 +40,6 @@ TARGETS = {"lake": "Delta", "search": "OpenSearch", "events": "Kinesis"}
 OUTAGE_S = 30
 WINDOW = 4 * 250 + 500
 """What a kill may repeat: maxInFlightRequests * maxBatchSize + maxBufferedRequests of the program."""
-TIMEOUT_S = 600
-POLL_S = 1.0
 
 
 def main(
@@ -78,8 +73,7 @@ class FanoutDemo:
         self._lake = lake
         self._files = files
         self._stack = stack
-        self._checkpoint = lake.root / "checkpoint"
-        self._kills: dict[str, datetime] = {}
+        self._processes = Processes(lake, PROGRAM, TARGETS, _CREDENTIALS, stack)
 
     def run(self) -> None:
         self._lake.empty()
@@ -97,113 +91,45 @@ class FanoutDemo:
         print_text(f"{server.url} and {aws.url}")
 
         heading("Stream: each file is a batch, read once and written to three destinations")
-        delivery, driver = self._start_delivery(), self._start_driver(server.url, aws.url)
-        self._wait("All destinations have rows", lambda: min(self._delivered()) > 0, driver)
+        processes = self._processes
+        arguments = (str(self._lake.source), str(self._lake.root), server.url, aws.url)
+        delivery, driver = processes.start_delivery(), processes.start_driver(*arguments)
+        processes.wait("All destinations have rows", lambda: min(processes.delivered()) > 0, driver)
         heading(f"OpenSearch is down for {OUTAGE_S} s", style="bold red")
         search.close()
-        down_at, down_s = _now(), time.monotonic()
+        down_at, down_s = now(), time.monotonic()
         time.sleep(8)
-        self._kill("driver", driver)
-        driver = self._start_driver(server.url, aws.url)
-        self._wait("The restarted driver prepares batches", self._is_ahead(self._prepared()), driver)
-        self._kill("delivery process", delivery)
-        self._start_delivery()
+        processes.kill("driver", driver)
+        driver = processes.start_driver(*arguments)
+        is_ahead = processes.is_ahead(processes.prepared())
+        processes.wait("The restarted driver prepares batches", is_ahead, driver)
+        processes.kill("delivery process", delivery)
+        processes.start_delivery()
         time.sleep(max(OUTAGE_S - (time.monotonic() - down_s), 0))
-        self._print_backlogs()
+        print_text(f"Batches: {processes.words()}. Nobody waits for OpenSearch.")
         search.enter_context(opensearch_server(self._lake.root / "opensearch", port))
-        outage = ("OpenSearch", down_at, _now())
+        outage = ("OpenSearch", down_at, now())
         print_text("OpenSearch is back", style="bold")
-        if driver.wait() != 0:
-            raise DemoFailedError(f"the driver failed. Its log ends:\n{driver.tail()}")
-        self._wait("Everything is delivered", lambda: set(self._pending().values()) == {0})
+        processes.wait_for_end(driver)
+        processes.wait("Everything is delivered", processes.is_delivered)
 
         self._prove(server, aws)
-        found = {name: batches(self._checkpoint, f"flights.{target}") for target, name in TARGETS.items()}
+        found = {name: batches(processes.checkpoint, f"flights.{target}") for target, name in TARGETS.items()}
         plot = self._lake.root / "backlogs.png"
-        plot_backlogs(found, outage, self._kills).savefig(plot)
+        count = sum(batch.rows for batch in found["Delta"])
+        title = f"{count:,} flights into {', '.join(found)}: who is down holds up nobody else"
+        plot_backlogs(found, outage, processes.kills, title).savefig(plot)
         heading("Next steps")
         print_path("The three backlogs", shown(plot))
-        print_path("The streams", f"{shown(PENSTOCK)} status -c {shown(self._checkpoint)}")
+        print_path("The streams", f"{shown(PENSTOCK)} status -c {shown(processes.checkpoint)}")
         print_path("The killed program", shown(PROGRAM))
-        print_path("The logs", f"{shown(self._lake.log)} {shown(self._delivery_log)}")
+        print_path("The logs", f"{shown(self._lake.log)} {shown(processes.delivery_log)}")
 
     def _write_source(self) -> int:
         write_flights(self._lake.source, FILES_OF_YEAR)
         for path in sorted(self._lake.source.iterdir())[self._files :]:
             path.unlink()
         return compare(self._lake.source, f"read_parquet('{self._lake.source}/*.parquet')").source_rows
-
-    # Processes ----------------------------------------------------------------------------------------
-
-    @property
-    def _delivery_log(self) -> Path:
-        return self._lake.root / "delivery.log"
-
-    def _start_driver(self, search: str, aws: str) -> RunningJob:
-        environment = {
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_SUBMIT_ARGS": "--conf spark.ui.enabled=false --conf spark.ui.showConsoleProgress=false "
-            "pyspark-shell",
-            "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
-            **_CREDENTIALS,
-        }
-        program: list[str | Path] = [
-            sys.executable,
-            PROGRAM,
-            str(self._lake.source),
-            str(self._lake.root),
-            search,
-            aws,
-        ]
-        return self._stack.enter_context(RunningJob(program, self._lake.log, environment))
-
-    def _start_delivery(self) -> RunningJob:
-        store = f"sqlite:///{self._checkpoint}/penstock.sqlite"
-        command = [str(PENSTOCK), "deliver", "--wait", "--lease-seconds", "5", "--store", store]
-        return self._stack.enter_context(RunningJob(command, self._delivery_log, _CREDENTIALS))
-
-    def _kill(self, name: str, job: RunningJob) -> None:
-        self._kills[f"{name} killed"] = _now()
-        print_text(f"SIGKILL of the {name}, {job.kill()} processes", style="bold red")
-
-    def _wait(self, what: str, is_so: Callable[[], bool], driver: RunningJob | None = None) -> None:
-        deadline = time.monotonic() + TIMEOUT_S
-        while not is_so():
-            if driver is not None and not driver.is_running():
-                raise DemoFailedError(f"the driver ended before {what}. Its log ends:\n{driver.tail()}")
-            if time.monotonic() > deadline:
-                raise DemoFailedError(f"not after {TIMEOUT_S} s: {what}. See {shown(self._delivery_log)}")
-            time.sleep(POLL_S)
-        print_text(f"{what}: {self._words()}")
-
-    # What the store says ------------------------------------------------------------------------------
-
-    def _streams(self) -> dict[str, dict[str, object]]:
-        """By target."""
-        found = streams(self._checkpoint) if self._checkpoint.exists() else []
-        return {str(stream["query_name"]).rpartition(".")[2]: stream for stream in found}
-
-    def _pending(self) -> dict[str, int]:
-        return {target: int(str(stream["pending"])) for target, stream in self._streams().items()}
-
-    def _delivered(self) -> list[int]:
-        known = self._streams()
-        return [int(str(known[target]["committed_batches"])) if target in known else 0 for target in TARGETS]
-
-    def _prepared(self) -> int:
-        last = self._streams()["lake"]["last_batch"]
-        return int(last["batch_id"]) if isinstance(last, dict) else -1
-
-    def _is_ahead(self, batch_id: int) -> Callable[[], bool]:
-        return lambda: self._prepared() >= batch_id + 2
-
-    def _words(self) -> str:
-        return ", ".join(
-            f"{TARGETS[target]} {waits} waiting" for target, waits in sorted(self._pending().items())
-        )
-
-    def _print_backlogs(self) -> None:
-        print_text(f"Batches: {self._words()}. Nobody waits for OpenSearch.")
 
     # Results ------------------------------------------------------------------------------------------
 
@@ -247,10 +173,6 @@ def _documents(search: OpenSearchServer) -> Iterator[str]:
     while page["hits"]["hits"]:
         yield from (str(hit["_source"]["id"]) for hit in page["hits"]["hits"])
         page = search.ask("POST", "_search/scroll", {"scroll": "1m", "scroll_id": page["_scroll_id"]})
-
-
-def _now() -> datetime:
-    return datetime.now(timezone.utc)
 
 
 if __name__ == "__main__":
