@@ -75,8 +75,9 @@ def test_a_killed_driver_changes_the_schema_once(
 def test_the_files_since_a_change_are_compacted(table: LakeTable, store: SqlManifestStore) -> None:
     query = evolving(table)
     more: list[dict[str, Any]] = [{**NEW, "id": number} for number in (4, 5)]
+    later: list[dict[str, Any]] = [NEW, NULLS, *more]
     query.run(store, query.batch(0), rows(NARROW, OLD))
-    for batch_id, row in enumerate((NEW, NULLS, *more), 1):
+    for batch_id, row in enumerate(later, 1):
         query.run(store, query.batch(batch_id), rows(WIDE, row))
     assert compacted(query) == (4, 1)
     check(table, [*EXPECTED, *more])
