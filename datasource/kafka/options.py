@@ -11,6 +11,7 @@ from ...committers.kafka.cluster import PROGRESS_TOPIC, KafkaAddress, KafkaClust
 from ...committers.texts.secrets import Secrets, names_a_secret
 from ...writers.kafka.records import KafkaRecords, ValueFormat, topic_problem
 from ...writers.requests.template import Template
+from ..options.changes import refused_changes
 from ..options.declaring import declared, option, optional, options_of, passed_on
 from ..options.delivery import MANY_BATCHES, DeliveryOptions, backlog_batches, backlog_seconds
 from ..options.file_tables import refused_file_options
@@ -167,7 +168,10 @@ class KafkaOptions(DeliveryOptions):
             cls.NAME,
             given,
             examples=cls.REQUIRED,
-            refused=refused_file_options(cls.NAME, options_of(cls), "topic"),
+            refused={
+                **refused_file_options(cls.NAME, options_of(cls), "topic"),
+                **refused_changes(cls.NAME, options_of(cls)),
+            },
             problems_of_values=_problems,
         )
         location = row_log_of(parsed.row_log, parsed.checkpoint_location)

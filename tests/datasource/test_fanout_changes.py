@@ -103,10 +103,17 @@ def test_a_row_that_fits_one_mode_only_names_the_target(
         assert not store.streams(is_pending=True)
 
 
-def test_a_target_that_only_appends_refuses_the_mode_by_name(tmp_path: Path) -> None:
-    kinesis = {"": "penstock.kinesis", "stream": "s", "region": "eu-west-1"}
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"": "penstock.kinesis", "stream": "s", "region": "eu-west-1"},
+        {"": "penstock.files", "path": "/all", "fileFormat": "json"},
+        {"": "penstock.kafka", "bootstrapServers": "h:9092", "topic": "t"},
+    ],
+)
+def test_a_target_that_only_appends_refuses_the_mode_by_name(tmp_path: Path, target: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match=r"(?s)Target events: .*leave writeMode out"):
-        fanout(tmp_path, events={**kinesis, **BY_KEY}).with_targets()
+        fanout(tmp_path, events={**target, **BY_KEY}).with_targets()
 
 
 @pytest.mark.slow
