@@ -13,6 +13,7 @@ for a row of the next one, and that row alone does not have the values of both.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -39,9 +40,11 @@ def changes_to_send(
     """
     first = 0
     for window in _windows(log, batches, requests):
+        folded = sorted(window.earlier)
         for placed in rows_of(log, window.batches, max(start - first, 0)):
             number, end = placed.position, placed.position + placed.logged.rows.num_rows
-            earlier = {first + later: some for later, some in window.earlier.items() if number <= later < end}
+            here = folded[bisect_left(folded, number) : bisect_left(folded, end)]
+            earlier = {first + place: window.earlier[place] for place in here}
             sent = window.sent[number:end]
             yield replace(placed, position=first + number, kept=sent, earlier=earlier)
         first += window.rows

@@ -125,7 +125,9 @@ class ChangingRequests:
             tuple(map(pa.concat_arrays, zip(split.rows.upsert_order, split.rows.delete_order, strict=True))),
             pa.concat_arrays([_flags(upserts, False), _flags(deletes, True)]),
         )
-        partial = pa.array([bool(some) for some in split.kept], pa.bool_())
+        partial = _flags(upserts, False)
+        if any(split.kept):
+            partial = pa.array([bool(some) for some in split.kept], pa.bool_())
         return RowChanges(
             numbers.take(pa.concat_arrays([split.upserts, split.deletes])),
             keys,
@@ -163,6 +165,8 @@ class ChangingRequests:
 
     def _folded(self, planned: PlannedChanges, split: _Split, place: RowPlace) -> Upserts:
         upserts = Upserts(split.rows.upserts, split.kept)
+        if not self.earlier:
+            return upserts
         for row, number in enumerate(split.upserts.to_pylist()):
             if (before := self.earlier.get(place.position + number)) is not None:
                 first = _split(planned, before)

@@ -86,7 +86,7 @@ class RequestTarget(RequestCommitter):
             writers = cast("TaskWriterFactory[RequestPayload]", DirectWriters(self._rows_to_requests))
             return PlannedBatch(writers, "direct", "", is_lasting=False)
         if self._location is None:
-            raise missing_row_log()
+            raise missing_row_log("delivery=decoupled" if self._options.is_decoupled else "writeMode=upsert")
         create_row_log(self._location)
         open_log = partial(RowLogWriters, self._location, self._options.storage_options)
         log: TaskWriterFactory[DataFiles] = (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.support.keyed_service import ChangedQuery
 
-from penstock.committers.errors import PenstockError, SchemaMismatchError
+from penstock.committers.errors import ConfigurationError, PenstockError, SchemaMismatchError
 from penstock.committers.requests import changed_rows
 from penstock.committers.store.sql import SqlManifestStore, open_store_in_memory
 
@@ -101,6 +101,13 @@ def test_rows_that_differ_only_in_columns_that_are_dropped_are_equal(query: Chan
 
     assert query.texts == {1: "a"}
     assert len(query.service.sent) == 2
+
+
+def test_a_query_without_a_place_for_the_row_log_is_told_why_it_needs_one(query: ChangedQuery) -> None:
+    """Such as a batch write, which has no checkpoint."""
+    query.options = replace(query.options, row_log=None)
+    with pytest.raises(ConfigurationError, match=r"rowLog is missing: with writeMode=upsert"):
+        query.manifest(0, [(1, 1, "a")])
 
 
 # Partial rows -----------------------------------------------------------------------------------------
