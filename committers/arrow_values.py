@@ -56,3 +56,19 @@ def validity(values: Sequence[object | None]) -> pa.Buffer | None:
         return None
     bits = "".join("0" if value is None else "1" for value in reversed(values))
     return pa.py_buffer(int(bits, 2).to_bytes((len(values) + 7) // 8, "little"))
+
+
+VARIANT = pa.struct(
+    [
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
+    ]
+)
+"""Spark's VARIANT as Spark hands it over."""
+
+
+def is_variant(data_type: pa.DataType) -> bool:
+    """Return True for the type of `VARIANT`, with its fields in any order."""
+    if not pa.types.is_struct(data_type) or {field.name for field in data_type} != {"value", "metadata"}:
+        return False
+    return (data_type.field("metadata").metadata or {}).get(b"variant") == b"true"

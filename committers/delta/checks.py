@@ -36,6 +36,9 @@ ALLOWED_FEATURES = frozenset(
 )
 """Features that may be listed without being used. Their use is checked in columns and properties."""
 
+BEYOND_LIBRARY = frozenset({"typeWidening", "variantType"})
+"""Features of tables to which the Delta library does not commit. Penstock does, with its own log entries."""
+
 _LIBRARY = "the Delta library cannot commit to it"
 
 _REFUSED_FEATURES: Mapping[str, tuple[str, str]] = {
@@ -183,10 +186,13 @@ _COLUMN_KEYS: Mapping[str, tuple[str, str, str]] = {
 
 
 def _of_schema(table: DeltaTableState) -> Iterator[UnsupportedFeature]:
+    has_variants = "variantType" in (table.protocol().writer_features or ())
     for path, is_variant, metadata in _columns(json.loads(table.schema().to_json())):
-        if is_variant:
+        if is_variant and (not has_variants or "." in path):
             yield UnsupportedFeature(
-                f"variant column {path!r}", "variants cannot be written", "store the value as a string column"
+                f"variant column {path!r}",
+                "variants are only written at the top level, with the table feature variantType",
+                "store the value as a string column",
             )
         for key, (what, why, remedy) in _COLUMN_KEYS.items():
             if key in metadata:
@@ -212,11 +218,11 @@ _IDENTITY_WRITER_VERSION = 6
 def _of_protocol(table: DeltaTableState, mode: Mode) -> Iterator[UnsupportedFeature]:
     protocol = table.protocol()
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
-    if mode == "overwrite" and "typeWidening" in features:
+    for feature in sorted(features & BEYOND_LIBRARY if mode == "overwrite" else ()):
         yield UnsupportedFeature(
-            "table feature 'typeWidening'",
+            f"table feature {feature!r}",
             "the Delta library, which overwrites tables, cannot commit to it",
-            "append, or ALTER TABLE ... DROP FEATURE typeWidening",
+            f"append, or ALTER TABLE ... DROP FEATURE {feature}",
         )
     if protocol.min_writer_version == _IDENTITY_WRITER_VERSION:
         features.add("identityColumns")

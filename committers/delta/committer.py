@@ -66,9 +66,9 @@ from .library import in_short, needs_other_features
 from .log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
 from .log_files import is_local
 from .plan import NewDeltaTable, check_partitioning, create_table
-from .schema import DeltaTableLayout, delta_fields, plan_target, target_of_files
+from .schema import DeltaTableLayout, check_variants, delta_fields, plan_target, target_of_files
 from .schema_match import SchemaChanges, check_files_fit
-from .schema_update import change_schema, check_log_reachable, has_type_widening
+from .schema_update import change_schema, check_log_reachable, is_beyond_library
 from .snapshot_cache import SNAPSHOT_CACHE, SnapshotCache, TableSnapshot
 from .table import (
     KIND,
@@ -156,6 +156,7 @@ class DeltaTableCommitter(SearchesFiles):
         """
         fields = delta_fields(source, self._uri)
         table, created = self._load_table(), False
+        check_variants(fields, table, self._uri)
         if table is None:
             given = {**new_table_properties(mode), **(properties or {})}
             new = NewDeltaTable(create, partition_by or (), given)
@@ -186,10 +187,10 @@ class DeltaTableCommitter(SearchesFiles):
         if has_vectors(table.metadata().configuration):
             return table
         check_supported(table, mode)
-        if has_type_widening(table):
+        if is_beyond_library(table):
             raise TableNotSupportedError(
                 f"The Delta table {self._uri} cannot get deletion vectors (merge=on-read), because the Delta "
-                "library cannot commit to a table with typeWidening. Nothing was written. Set "
+                "library cannot commit to a table with these features. Nothing was written. Set "
                 "delta.enableDeletionVectors with Delta's own engine, or use merge=on-write."
             )
         allow_vectors(table.handle())

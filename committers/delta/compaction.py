@@ -46,7 +46,7 @@ from .library import in_short
 from .library_commit import add_actions, post_commit
 from .log_entry import ActiveFile, add_action, logged_path, remove_action, rewrite_entry
 from .log_files import is_local
-from .schema_update import has_type_widening
+from .schema_update import is_beyond_library
 from .snapshot_cache import SnapshotCache, TableSnapshot
 from .table import KIND, load, load_if_there, token_of
 
@@ -138,7 +138,7 @@ class DeltaCompactableTable:
         )
         if not kept:
             return Outdated("other writers have removed or changed the same files")
-        if any(group.deleted for group in kept) or has_type_widening(table):
+        if any(group.deleted for group in kept) or is_beyond_library(table):
             snapshot = SnapshotCache().load(self._uri, self._options)
             if snapshot is None or snapshot.version() != table.version() or snapshot.tail is None:
                 return Conflict(f"another writer has just changed {self._uri}")

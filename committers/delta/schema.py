@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import Schema
 
+from ..arrow_values import VARIANT, is_variant
 from ..contract import DataFile, Mode
 from ..errors import SchemaMismatchError
 from ..file_tables.evolution import NO_EVOLUTION, Evolution, Narrowing
@@ -121,7 +122,7 @@ def _target(
     return DeltaTableLayout(
         table_id=str(table.metadata().id),
         table_version=table.version(),
-        schema=pa.schema(Schema.from_json(schema_json).to_arrow()),
+        schema=arrow_columns(schema_json),
         schema_json=schema_json,
         new_columns=new_columns,
         altered=altered,
@@ -132,6 +133,38 @@ def _target(
         ),
         created=created,
     )
+
+
+def arrow_columns(schema_json: str) -> pa.Schema:
+    """Convert the columns of a schema in Delta's JSON; those of VARIANT are marked as Spark marks them."""
+    columns = pa.schema(Schema.from_json(schema_json).to_arrow())
+    variants = {field["name"] for field in fields_of(schema_json) if field["type"] == "variant"}
+    return pa.schema([c.with_type(VARIANT) if c.name in variants else c for c in columns])
+
+
+VARIANT_FEATURE = "variantType"
+
+
+def check_variants(
+    fields: Sequence[Mapping[str, Any]], table: DeltaTableState | None, table_uri: str
+) -> None:
+    """
+    Args:
+        table: None: it is to be created
+
+    Raises:
+        SchemaMismatchError: the table cannot have the VARIANT columns of the query.
+    """
+    names = [str(field["name"]) for field in fields if field["type"] == "variant"]
+    features = () if table is None else table.protocol().writer_features or ()
+    if names and VARIANT_FEATURE not in features:
+        why = "it does not exist" if table is None else "it does not have the table feature variantType"
+        raise SchemaMismatchError(
+            f"The Delta table {table_uri} cannot have the VARIANT column(s) {', '.join(map(repr, names))}: "
+            f"{why}, and the Delta library cannot set the feature. Nothing was written. Create the table "
+            "with Delta for Spark: CREATE TABLE ... (... VARIANT) USING delta; or write to_json(column) to a "
+            "string column."
+        )
 
 
 def _split_names(names: str) -> tuple[str, ...]:
@@ -148,6 +181,9 @@ def delta_fields(source: pa.Schema, table_uri: str) -> list[dict[str, Any]]:
     """
     fields, bad = [], []
     for column in source:
+        if is_variant(column.type):
+            fields.append({"name": column.name, "type": "variant", "nullable": True, "metadata": {}})
+            continue
         try:
             schema = Schema.from_arrow(pa.schema([_normal_field(column)]))
         except Exception as error:  # noqa: BLE001  the library raises bare Exception for an unknown type

@@ -13,6 +13,7 @@ from .. import crash_points
 from ..contract import Batch
 from ..errors import NEXT_TRY, ConfigurationError, RetryableError
 from ..file_tables.manifest import LakeManifest
+from .checks import BEYOND_LIBRARY
 from .library import in_short
 from .log_entry import schema_entry
 from .log_files import open_log_files
@@ -45,7 +46,7 @@ def change_schema(
         RetryableError: they could not be made; the batch was not committed.
     """
     try:
-        if changes.altered or has_type_widening(table):
+        if changes.altered or is_beyond_library(table):
             _write_entry(table, content, changes, now_ms())
         else:
             _add_columns(table, content, changes.new_columns)
@@ -61,9 +62,9 @@ def change_schema(
     return True
 
 
-def has_type_widening(table: DeltaTableState) -> bool:
-    """Return True if the Delta library cannot commit to the table."""
-    return TYPE_WIDENING_FEATURE in (table.protocol().writer_features or ())
+def is_beyond_library(table: DeltaTableState) -> bool:
+    """Return True if the table has a feature for which the Delta library does not commit to it."""
+    return not BEYOND_LIBRARY.isdisjoint(table.protocol().writer_features or ())
 
 
 def check_log_reachable(
@@ -76,9 +77,9 @@ def check_log_reachable(
     Raises:
         ConfigurationError: only the Delta library can write the log, which cannot make these changes.
     """
-    is_needed = bool(changes) or has_type_widening(table)
+    is_needed = bool(changes) or is_beyond_library(table)
     if is_needed and open_log_files(table.table_uri, storage_options) is None:
-        what = f"change the columns {join_names(list(changes))}" if changes else "commit to typeWidening"
+        what = f"change the columns {join_names(list(changes))}" if changes else "commit"
         raise ConfigurationError(
             f"Penstock cannot {what} in the Delta table {table.table_uri}, because it cannot write its log: "
             "it can on a local disk, and on S3 and Azure with a key, a role of the machine or a service "

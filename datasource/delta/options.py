@@ -42,6 +42,7 @@ class DeltaOptions(FileChangeOptions, FileTableOptions):
     """Options of `penstock.delta`."""
 
     schema_evolutions: ClassVar[frozenset[SchemaEvolution]] = frozenset(SchemaEvolution)
+    takes_variants: ClassVar[bool] = True
     not_renamed: ClassVar[str] = (
         "it needs column mapping, whose physical names Penstock does not write into files. Add a column with "
         "the new name, or write another table"

@@ -136,6 +136,8 @@ class StreamOptions(DeadLetterOptions):
         {SchemaEvolution.FAIL, SchemaEvolution.ADD_COLUMNS}
     )
     """Those that the destination can do."""
+    takes_variants: ClassVar[bool] = False
+    """True: the destination can store Spark's VARIANT."""
     not_renamed: ClassVar[str] = ""
     """Why the destination does not rename columns, if it can do the rest of `evolve`."""
 

@@ -52,7 +52,8 @@ def plan_stream_batch(query: Query, schema: StructType, overwrite: bool) -> Batc
     Raises:
         PenstockError: see its subclasses; no data has moved.
     """
-    rows = arrow_schema(schema)
+    takes_variants = [sink.options.takes_variants for sink in query.targets.values()]
+    rows = arrow_schema(schema, variants=query.routes is None and all(takes_variants))
     checkpoint = open_checkpoint(query)
     running = checkpoint.running_batch()
     if query.called_in is not None:
@@ -199,7 +200,7 @@ def plan_batch_write(
             "badRows=deadLetter is only for streams: a batch write has no store that could keep the rows. "
             "Remove the option, or set badRows=drop."
         )
-    rows = arrow_schema(schema)
+    rows = arrow_schema(schema, variants=sink.options.takes_variants)
     event_time = event_time_column(rows, sink.options.event_time)
     began_at, write = now(), uuid.uuid4()
     planned = sink.open_table().plan_batch(rows, mode_of(sink.options, overwrite), batch_id=0)

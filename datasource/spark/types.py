@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from ...committers.arrow_values import VARIANT
 from ...committers.errors import SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -54,13 +55,16 @@ CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
 """Key in the metadata of a string column with the declared type, char(n) or varchar(n)."""
 
 
-def arrow_schema(spark_schema: StructType) -> pa.Schema:
+def arrow_schema(spark_schema: StructType, *, variants: bool = False) -> pa.Schema:
     """Return the schema of data files for rows of `spark_schema`. Runs on the driver.
+
+    Args:
+        variants: columns at the top level may be VARIANT
 
     Raises:
         SchemaMismatchError: names every column that no table can store unchanged, with a remedy for each.
     """
-    problems = list(_schema_problems(spark_schema))
+    problems = list(_schema_problems(spark_schema, variants=variants))
     if problems:
         raise SchemaMismatchError(
             "These columns cannot be written without changing them:\n- " + "\n- ".join(problems)
@@ -84,7 +88,7 @@ def _arrow_type(kind: DataType) -> pa.DataType:
         return pa.map_(pa.field("key", _arrow_type(kind.keyType), nullable=False), value)  # type: ignore[attr-defined]
     if name == "DecimalType":
         return pa.decimal128(kind.precision, kind.scale)  # type: ignore[attr-defined]
-    return ARROW_TYPES[name]
+    return VARIANT if name == "VariantType" else ARROW_TYPES[name]
 
 
 def _class_name(kind: DataType) -> str:
@@ -121,15 +125,17 @@ class _Place:
         return f"{self.path} ({what}). Write this instead: {expression}"
 
 
-def _schema_problems(schema: StructType) -> Iterator[str]:
+def _schema_problems(schema: StructType, *, variants: bool) -> Iterator[str]:
     if not schema.fields:
         yield "the query has no columns. Select at least one column."
-    yield from _fields_problems(schema, _Place("", "", lambda inner: inner))
+    yield from _fields_problems(schema, _Place("", "", lambda inner: inner), variants=variants)
 
 
-def _fields_problems(schema: StructType, place: _Place) -> Iterator[str]:
+def _fields_problems(schema: StructType, place: _Place, *, variants: bool = False) -> Iterator[str]:
     yield from _name_problems(schema, place)
     for field in schema.fields:
+        if variants and _class_name(field.dataType) == "VariantType":
+            continue
         at = place.field(field.name)
         declared = field.metadata.get(CHAR_VARCHAR_KEY) if field.metadata else None
         if declared:

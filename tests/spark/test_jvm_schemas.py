@@ -13,6 +13,7 @@ from tests.support.jvm_tables import JvmTables, catalog_settings, jvm_tables
 from tests.support.lakes import DeltaLake, IcebergLake
 from tests.support.unreachable import skipped_if_unreachable
 
+from penstock.committers.arrow_values import VARIANT
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance.query import Query
 
@@ -103,3 +104,17 @@ def test_iceberg_s_connector_reads_and_writes_a_table_that_was_evolved(
     ]
     jvm.sql(f"DELETE FROM {name} WHERE number = 1")
     assert lake.ids() == [2, 3, 4, 5, 6]
+
+
+def test_delta_spark_reads_variants(jvm: JvmTables, tmp_path: Path, store: SqlManifestStore) -> None:
+    lake, name = DeltaLake(tmp_path / "table"), f"delta.`{tmp_path}/table`"
+    jvm.sql(f"CREATE TABLE {name} (id BIGINT, v VARIANT) USING delta")
+    jvm.sql(f"INSERT INTO {name} SELECT 1, parse_json('{{\"a\": 5}}')")
+    query, schema = Query(lake), pa.schema([("id", pa.int64()), ("v", VARIANT)])
+    one = {"value": b"\x02\x01\x00\x00\x02\x0c\x01", "metadata": b"\x01\x01\x00\x01a"}
+    for batch_id in range(2):
+        table = pa.Table.from_pylist([{"id": 2 + batch_id, "v": one}, {"id": 10 + batch_id}], schema)
+        query.run(store, query.batch(batch_id), table)
+    found = jvm.sql(f"SELECT id, variant_get(v, '$.a', 'int') FROM {name} ORDER BY id")
+    assert found == [(1, 5), (2, 1), (3, 1), (10, None), (11, None)]
+    assert jvm.sql(f"SELECT id FROM {name} WHERE v IS NULL ORDER BY id") == [(10,), (11,)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from tests.support.id_stream import IdStream
@@ -11,6 +13,7 @@ from tests.support.id_stream import IdStream
 pytestmark = pytest.mark.spark
 
 UTC = timezone.utc
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "delta"
 VALUES = {
     "cast(id AS BYTE)": 7,
     "cast(-32768 AS SHORT)": -32768,
@@ -70,3 +73,12 @@ def test_types_that_would_change_are_refused_by_name(
     assert "SchemaMismatchError" in message
     assert remedy.lower() in message.lower()
     assert not delta_ids.table.folder.exists()
+
+
+def test_a_variant_arrives_in_a_delta_table_that_has_one(delta_ids: IdStream) -> None:
+    """Others refuse it by name, with `to_json` as the remedy."""
+    shutil.copytree(FIXTURES / "variant", delta_ids.table.folder)
+    delta_ids.add_files(1)
+    column = "parse_json(concat('{\"b\": [', id, ']}')) AS v"
+    delta_ids.run(delta_ids.rows().where("id < 2").selectExpr("id + 7 AS id", column))
+    assert sorted(delta_ids.read("id, v")) == [(1, {"a": 1}), (7, {"b": [0]}), (8, {"b": [1]})]

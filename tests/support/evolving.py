@@ -39,8 +39,8 @@ WIDE = pa.schema(
         ("extra", pa.string()),
     ]
 )
-OLD = {"id": 1, "n": 1, "f": 0.5, "d": Decimal("1.50"), "s": {"a": 1}, "l": [{"a": 1}]}
-NEW = {
+OLD: dict[str, Any] = {"id": 1, "n": 1, "f": 0.5, "d": Decimal("1.50"), "s": {"a": 1}, "l": [{"a": 1}]}
+NEW: dict[str, Any] = {
     "id": 2,
     "n": 2**40,
     "f": 1e300,
@@ -49,7 +49,7 @@ NEW = {
     "l": [{"a": 2**40, "b": "y"}],
     "extra": "z",
 }
-NULLS = {"id": 3}
+NULLS: dict[str, Any] = {"id": 3}
 EVOLVE = {
     "delta": {"schemaEvolution": "evolve", "typeWidening": "true"},
     "iceberg": {"schemaEvolution": "evolve"},

@@ -8,7 +8,7 @@ it cannot be represented exactly, it is widened or left out:
     decimal                     exact up to 15 digits, else widened in the 15th: readers go through double
     timestamps                  widened to whole milliseconds, the precision of readers
     string                      the first 32 characters, the upper bound rounded up
-    binary                      none; nor for lists and maps, which only count NULLs
+    binary                      none; nor for lists, maps and variants, which only count NULLs
 
 If a column has values but no bounds, and other columns have bounds, the Delta library's `to_pyarrow_dataset`
 reads it as a column without values. Such a file gets no bounds at all. Without this column in the table
@@ -28,6 +28,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ...committers.arrow_values import is_variant
 from ..parquet.bounds import Extremes, FloatExtremes, text_upper_bound
 from ..parquet.columns import Path, parquet_width, reach
 
@@ -146,7 +147,7 @@ def _leaves(schema: pa.Schema) -> Iterator[Leaf]:
 def _walk(fields: Sequence[pa.Field], prefix: Path) -> Iterator[tuple[Path, pa.DataType]]:
     for field in fields:
         path = (*prefix, field.name)
-        if pa.types.is_struct(field.type):
+        if pa.types.is_struct(field.type) and not is_variant(field.type):
             yield from _walk(list(field.type), path)
         else:
             yield path, field.type
