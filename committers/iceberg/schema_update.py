@@ -36,8 +36,10 @@ def change_schema(transaction: Transaction, content: LakeManifest, missing_colum
         change.rename(update, content.renames)
         change.add(update, missing_columns)
     schema = transaction.table_metadata.schema()
+    columns = {field_id: schema.find_field(field_id) for field_id in paths_of(schema)}
     for name in missing_columns:
-        if schema.find_field(planned.find_field(name).field_id) != planned.find_field(name):
+        column = planned.find_field(name)
+        if columns.get(column.field_id) != column:
             raise SchemaMismatchError(
                 f"The column {name!r} would get a field id other than the one in the files. The batch was "
                 "not committed. Start the query again, which writes the batch again."

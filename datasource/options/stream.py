@@ -263,6 +263,12 @@ def problems_of_evolution(cls: type[StreamOptions], name: str, values: Mapping[s
         problems.append(f"renameColumns is not supported by {name}: {why}.")
     elif wanted is not SchemaEvolution.EVOLVE:
         problems.append("renameColumns: only a query with schemaEvolution=evolve has it.")
+    compared = {name.lower() for name in (*values.get("keys", ()), *values.get("order_by", ()))}
+    if named := [new for _, new in values["renames"] if new.lower() in compared]:
+        problems.append(
+            f"renameColumns contains {', '.join(named)} of keys or orderBy: rename them in the table before "
+            "the query starts."
+        )
     return problems
 
 

@@ -23,6 +23,7 @@ from tests.support.evolving import (
 )
 from tests.support.lakes import LAKES, LakeTable
 
+from penstock.committers.errors import ConfigurationError, SchemaMismatchError
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance.deliveries import deliver
 from penstock.testing.conformance.query import Query
@@ -101,3 +102,72 @@ def test_changes_by_key_evolve_the_other_columns(table: LakeTable, store: SqlMan
         query.run(store, query.batch(0), rows(NARROW, OLD, {**OLD, "id": 2}))
         query.run(store, query.batch(1), rows(WIDE, NEW, NULLS))
         check(table)
+
+
+def test_fields_of_structs_are_added_for_every_reader(table: LakeTable, store: SqlManifestStore) -> None:
+    """Without wider types, the Delta library and Polars read the table."""
+    query = Query(table, options={"schemaEvolution": "addColumns"})
+    query.run(store, query.batch(0), rows(NARROW, OLD))
+    inner = pa.struct([("a", pa.int32()), ("b", pa.string())])
+    schema = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("s", inner)])
+    with crash_at("commit.start"):
+        query.run(store, query.batch(1), rows(schema, {"id": 2, "n": 2, "s": {"a": 2, "b": "x"}}))
+    query.run(store, query.batch(1), rows(schema, {"id": 2, "n": 2, "s": {"a": 2, "b": "x"}}), run_id="r2")
+    expected = [(1, {"a": 1, "b": None}), (2, {"a": 2, "b": "x"})]
+    assert sorted(table.rows("id, s")) == expected
+    assert sorted(table.scan().select("id", "s").collect().rows()) == expected
+    query.run(store, query.batch(2), rows(NARROW, {**OLD, "id": 3}), run_id="r2")
+    assert table.ids() == [1, 2, 3]
+
+
+def test_a_key_and_a_column_of_a_primary_key_stay_as_they_are(
+    table: LakeTable, store: SqlManifestStore
+) -> None:
+    nullable = pa.schema([("id", pa.int64()), ("n", pa.int32())])
+    query = evolving(table, writeMode="upsert", keys="ID")
+    query.run(store, query.batch(0), rows(nullable, {"id": 1, "n": 1}))
+    assert not table.schema().field("id").nullable
+    with pytest.raises(SchemaMismatchError, match="NULL in id"):
+        query.run(store, query.batch(1), rows(nullable, {"n": 1}))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"renameColumns": "a"}, "must be pairs of names such as old:new"),
+        ({"renameColumns": "a:b.c"}, "must have a new name without dots"),
+        ({"renameColumns": "a:b, a:c"}, "names a column twice"),
+        (
+            {"renameColumns": "a:b", "schemaEvolution": "addColumns"},
+            "only a query with schemaEvolution=evolve",
+        ),
+        ({"renameColumns": "a:b", "writeMode": "upsert", "keys": "B"}, "contains b of keys or orderBy"),
+        ({"schemaEvolution": "widen"}, "must be one of fail, addColumns, evolve, quarantine, none"),
+        ({"schemaEvolution": "quarantine", "badRows": "drop"}, "quarantine needs badRows=deadLetter"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    tmp_path: Path, options: dict[str, str], problem: str
+) -> None:
+    given = {"schemaEvolution": "evolve", **options}
+    with pytest.raises(ConfigurationError, match=problem):
+        Query(LAKES["iceberg"](tmp_path), options=given).sink()
+
+
+@pytest.mark.parametrize(
+    ("renames", "problem"),
+    [
+        ("n:f", "has both columns"),
+        ("x:y", "has neither"),
+        ("s.a:b, s.b:c", "has neither"),
+        ("s.x:y", "has neither"),
+    ],
+)
+def test_a_rename_of_what_is_not_there_is_refused(
+    tmp_path: Path, store: SqlManifestStore, renames: str, problem: str
+) -> None:
+    table = LAKES["iceberg"](tmp_path)
+    table.create(NARROW)
+    query = evolving(table, renameColumns=renames)
+    with pytest.raises(SchemaMismatchError, match=problem):
+        query.plan(store, query.batch(0), NARROW)
