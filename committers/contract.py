@@ -110,6 +110,24 @@ ContentT_contra = TypeVar("ContentT_contra", contravariant=True)
 LateRows: TypeAlias = Literal["apply", "ignore"]
 
 
+EVERY_COLUMN = "*"
+"""See `Changes.partial_columns`."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Columns of a table that keeps all versions of a row: a slowly changing dimension of type 2.
+
+    A version is valid from its change, inclusive, until the next change of its key, exclusive.
+    """
+
+    valid_from: str
+    """The value of the first column of `Changes.order_by`."""
+    valid_to: str
+    """NULL: no later change is known."""
+    is_current: str
+
+
 @dataclass(frozen=True, slots=True)
 class Changes:
     """The mode of batches whose rows replace or delete the rows with the same key.
@@ -132,11 +150,29 @@ class Changes:
     tombstones_s: float = 0.0
     """With `ignore`: how long deletions are remembered, in seconds."""
     partial_columns: tuple[str, ...] = ()
-    """Columns whose NULL keeps the value of the row in the table."""
+    """Columns whose NULL keeps the value of the row in the table; `EVERY_COLUMN`: all but keys and order."""
+    history: History | None = None
+    """None: the table has one row of each key. Otherwise it has all its versions."""
     merge: Literal["on-read", "on-write"] | None = None
     """How deleted rows leave a file of a file table: they are masked, or the file is rewritten. None: as the
     table allows.
     """
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """Columns of which the table has each value once."""
+        return self.keys if self.history is None else (*self.keys, self.history.valid_from)
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Columns that tell when a version ends."""
+        return () if self.history is None else (self.history.valid_to, self.history.is_current)
+
+    def is_partial(self, name: str) -> bool:
+        """Return True if NULL in this column keeps the value of the row in the table."""
+        if EVERY_COLUMN in self.partial_columns:
+            return name not in self.keys and name not in self.order_by
+        return name in self.partial_columns
 
 
 Mode: TypeAlias = Literal["append", "overwrite"] | Changes

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -58,12 +59,18 @@ class FoundRows:
     """Their numbers (int64), ascending."""
     key: pa.Array
     """The number of the key that each row has (int64)."""
-    order: tuple[pa.Array, ...]
+    values: tuple[pa.Array, ...]
     """Further columns of the rows."""
 
     def filter(self, mask: pa.Array) -> FoundRows:
-        order = tuple([column.filter(mask) for column in self.order])
-        return FoundRows(self.rows.filter(mask), self.key.filter(mask), order)
+        values = tuple([column.filter(mask) for column in self.values])
+        return FoundRows(self.rows.filter(mask), self.key.filter(mask), values)
+
+    def without(self, masked: pa.Array | None) -> FoundRows:
+        """Leave out rows with these numbers."""
+        if masked is None or not len(self.rows):
+            return self
+        return self.filter(pc.invert(pc.is_in(self.rows, value_set=masked)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +182,8 @@ class FileSearch:
             return FoundRows(NONE, NONE, tuple([pa.nulls(0, kind) for kind in self._others]))
         columns = list(map(pa.concat_arrays, zip(*parts, strict=True)))
         rows, key = self._keys_in(file).find(columns[:count_of_keys])
-        order = tuple([column.take(rows) for column in columns[count_of_keys:]])
-        return FoundRows(pa.concat_arrays(numbers).take(rows), key, order)
+        values = tuple([column.take(rows) for column in columns[count_of_keys:]])
+        return FoundRows(pa.concat_arrays(numbers).take(rows), key, values)
 
     def _keys_in(self, file: SearchedFile) -> KeySet:
         """The keys that are in the bounds of a file, as far as they are known."""
@@ -254,6 +261,59 @@ def search_here(
         return [search(file, open_file) for file in files]
     with ThreadPoolExecutor(_THREADS) as threads:
         return list(threads.map(lambda file: search(file, open_file), files))
+
+
+Search: TypeAlias = Callable[[FileSearch, Sequence[SearchedFile], OpenFile], Sequence[FoundRows]]
+"""A `SearchFiles` for one manifest."""
+
+
+class TableSearch:
+    """Finds the rows of a table that have one of the keys. Keeps what it has found, as files do not change:
+    after a conflict it only reads those that are new in the table.
+
+    Args:
+        names: of the key columns
+        keys: their values, without NULL and without a key that comes twice
+        wanted: other columns, and their types
+        open_file: opens a data file in this process
+        search: searches the files of the table
+        field_ids, other_names: see `FileSearch`
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        keys: Sequence[pa.Array],
+        wanted: Mapping[str, pa.DataType],
+        open_file: OpenFile,
+        search: Search,
+        field_ids: Mapping[str, int] | None = None,
+        other_names: Mapping[str, Collection[str]] | None = None,
+    ) -> None:
+        self._open_file = open_file
+        self._search_files = search
+        self._search_for = partial(FileSearch, field_ids=field_ids, other_names=other_names)
+        self._search = self._search_for([*names, *wanted], keys, list(wanted.values()))
+        self._found: dict[str, FoundRows] = {}
+
+    def find(self, files: Sequence[SearchedFile]) -> Mapping[str, FoundRows]:
+        """Return the rows with one of the keys by path, for the files that may have some.
+
+        Raises: as `FileSearch`.
+        """
+        files = [file for file in files if self._search.may_have_key(file)]
+        unknown = [file for file in files if file.path not in self._found]
+        rows = self._search_files(self._search, unknown, self._open_file)
+        self._found.update((file.path, one) for file, one in zip(unknown, rows, strict=True))
+        return {file.path: self._found[file.path] for file in files}
+
+    def find_in(self, file: SearchedFile, names: Sequence[str], keys: Sequence[pa.Array]) -> FoundRows:
+        """Return the rows of one file that have one of other keys.
+
+        Args:
+            names: the key columns
+        """
+        return self._search_for(names, keys)(file, self._open_file)
 
 
 class SearchesFiles:

@@ -4,30 +4,37 @@ A task that writes changes returns them with its data files. They are Parquet fi
 columns `key.0`, `order.0` and so on and `is_deleted`; no key comes twice. Their metadata name the data files
 that have the rows of their keys, so all rows of a batch can be compared by key without reading them. Readers
 of the table never see them, and they are deleted after the commit.
+
+If rows leave columns of the table as they are, boolean columns `kept.<name>` say for which rows. A value may
+then come from an older row of the key. These rows are in no data file: they follow in the key file, with
+`is_older`, and their columns in `row`.
 """
 
 from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ..arrow_values import numeric_scalar
 from ..contract import Batch, DataFile
 from ..errors import PenstockError
-from .keys import one_array
+from .keys import FALSE, one_array, row_numbers
 
 FOLDER = "_penstock"
 """Below the location of the data files. Readers and vacuums of tables leave out names with an underscore."""
 SUFFIX = "keys"
 
 _METADATA = b"penstock"
+_KEPT = "kept."
 _READ_THREADS = 8
 
 OpenFile: TypeAlias = Callable[[str], "AbstractContextManager[pa.NativeFile]"]
@@ -59,13 +66,20 @@ class Keys:
     order: tuple[pa.Array, ...]
     """The columns of `Changes.order_by`, without NULL."""
     is_deleted: pa.Array
+    kept: Mapping[str, pa.Array] = field(default_factory=dict)
+    """For each column that keeps its value in the table for some of the rows: for which (boolean)."""
 
     def __len__(self) -> int:
         return len(self.is_deleted)
 
     def take(self, rows: pa.Array) -> Keys:
         columns, order = ([one.take(rows) for one in some] for some in (self.columns, self.order))
-        return Keys(tuple(columns), tuple(order), self.is_deleted.take(rows))
+        kept = {name: is_kept.take(rows) for name, is_kept in self.kept.items()}
+        return Keys(tuple(columns), tuple(order), self.is_deleted.take(rows), kept)
+
+    def keeping(self, name: str) -> pa.Array:
+        """Return for each row whether it keeps the value of the column in the table."""
+        return self.kept[name] if name in self.kept else pa.repeat(FALSE, len(self))
 
     @classmethod
     def concat(cls, some: Sequence[Keys]) -> Keys:
@@ -75,6 +89,10 @@ class Keys:
             tuple(map(pa.concat_arrays, columns)),
             tuple(map(_concat, order)),
             pa.concat_arrays([one.is_deleted for one in some]),
+            {
+                name: pa.concat_arrays([one.keeping(name) for one in some])
+                for name in sorted({name for one in some for name in one.kept})
+            },
         )
 
 
@@ -94,19 +112,31 @@ class WrittenKeys:
     batch_id: int
     files: tuple[str, ...]
     """Paths of the data files that have the rows of the keys, as far as they are not deleted."""
+    older: Keys | None = None
+    """Older rows of keys whose row keeps columns; several of one key."""
+    older_rows: pa.Table | None = None
+    """Their columns; NULL in deletions."""
 
 
 def key_table(written: WrittenKeys) -> pa.Table:
     """Return the content of a key file."""
-    keys = written.keys
-    names = [
-        *(f"key.{number}" for number in range(len(keys.columns))),
-        *(f"order.{number}" for number in range(len(keys.order))),
-        "is_deleted",
-    ]
+    keys = written.keys if written.older is None else Keys.concat([written.keys, written.older])
+    columns = {
+        **{f"key.{number}": column for number, column in enumerate(keys.columns)},
+        **{f"order.{number}": column for number, column in enumerate(keys.order)},
+        **{f"{_KEPT}{name}": is_kept for name, is_kept in keys.kept.items()},
+    }
+    if written.older is not None and written.older_rows is not None:
+        first, rows = len(written.keys), written.older_rows
+        columns["is_older"] = pc.greater_equal(row_numbers(len(keys)), numeric_scalar(first))
+        row = pa.StructArray.from_arrays(list(map(one_array, rows.columns)), fields=list(rows.schema))
+        columns["row"] = pa.concat_arrays([pa.nulls(first, row.type), row])
+    columns["is_deleted"] = keys.is_deleted
     about = {"batch_id": written.batch_id, "files": written.files}
-    table = pa.Table.from_arrays([*keys.columns, *keys.order, keys.is_deleted], names=names)
-    return table.replace_schema_metadata({_METADATA: json.dumps(about)})
+    fields = [pa.field(name, column.type) for name, column in columns.items()]
+    return pa.Table.from_arrays(
+        list(columns.values()), schema=pa.schema(fields, metadata={_METADATA: json.dumps(about)})
+    )
 
 
 def read_keys(batch: Batch, files: Sequence[DataFile], open_file: OpenFile) -> list[WrittenKeys]:
@@ -135,11 +165,22 @@ def _read(batch: Batch, file: DataFile, open_file: OpenFile) -> WrittenKeys:
                 "Nothing was committed. Restore it from a backup of the storage, or abort the batch: "
                 "`penstock skip`."
             ) from error
-    columns = [one_array(column) for column in table.columns]
-    names = table.column_names
+    columns = {name: one_array(table.column(name)) for name in table.column_names}
+
+    def starting(prefix: str) -> dict[str, pa.Array]:
+        return {name.removeprefix(prefix): one for name, one in columns.items() if name.startswith(prefix)}
+
     keys = Keys(
-        tuple([column for name, column in zip(names, columns, strict=True) if name.startswith("key.")]),
-        tuple([column for name, column in zip(names, columns, strict=True) if name.startswith("order.")]),
-        columns[-1],
+        tuple(starting("key.").values()),
+        tuple(starting("order.").values()),
+        columns["is_deleted"],
+        starting(_KEPT),
     )
-    return WrittenKeys(keys, batch_id, paths)
+    if "is_older" not in columns:
+        return WrittenKeys(keys, batch_id, paths)
+    newest, older = (
+        pc.indices_nonzero(is_it) for is_it in (pc.invert(columns["is_older"]), columns["is_older"])
+    )
+    row = columns["row"].take(older)
+    rows = pa.Table.from_arrays(row.flatten(), schema=pa.schema(list(row.type)))
+    return WrittenKeys(keys.take(newest), batch_id, paths, keys.take(older), rows)

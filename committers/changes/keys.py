@@ -14,6 +14,9 @@ import pyarrow.compute as pc
 
 from ..arrow_values import numeric_scalar
 
+TRUE = pc.equal(numeric_scalar(0), numeric_scalar(0))
+FALSE = pc.equal(numeric_scalar(0), numeric_scalar(1))
+
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Return the column in one piece."""
@@ -69,7 +72,7 @@ def last_rows(keys: Sequence[pa.Array], order: Sequence[pa.Array]) -> LastRows:
     in_order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names])
     sorted_codes = codes.take(in_order)
     is_last = pc.not_equal(sorted_codes.slice(0, len(codes) - 1), sorted_codes.slice(1))
-    is_last = pa.concat_arrays([is_last, pa.repeat(_TRUE, 1)])
+    is_last = pa.concat_arrays([is_last, pa.repeat(TRUE, 1)])
     last = in_order.cast(pa.int64()).filter(is_last)
     last = last.take(pc.array_sort_indices(last))
     ranks = key_codes([codes, *order])
@@ -81,10 +84,7 @@ def last_rows(keys: Sequence[pa.Array], order: Sequence[pa.Array]) -> LastRows:
 def row_numbers(count: int) -> pa.Array:
     """Return the numbers from 0, as int64."""
     # as fast as memory; from a range of Python it would take a second for ten million rows
-    return pc.indices_nonzero(pa.repeat(_TRUE, count)).cast(pa.int64())
-
-
-_TRUE = pc.equal(numeric_scalar(0), numeric_scalar(0))
+    return pc.indices_nonzero(pa.repeat(TRUE, count)).cast(pa.int64())
 
 
 class KeySet:

@@ -68,6 +68,8 @@ def check_one_row(written: Sequence[WrittenKeys], where: str, are_equal: Callabl
     if not len(last.tied):
         return
     differ = pc.xor(keys.is_deleted.take(last.tied), keys.is_deleted.take(last.tied_with))
+    for is_kept in keys.kept.values():
+        differ = pc.or_(differ, pc.xor(is_kept.take(last.tied), is_kept.take(last.tied_with)))
     if pc.any(differ).as_py() or not are_equal(last):
         raise ambiguous(where, has_order=bool(keys.order))
 

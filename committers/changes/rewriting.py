@@ -2,21 +2,23 @@
 
 - Copy-on-write: files that a commit replaces by new ones without the rows that it deletes.
 - A change data feed: files with the rows that it deletes, updates and inserts.
+- Computed rows: see `computed_rows`.
 
 The writers of data files are not known here: whoever opens a committer passes what writes files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
 from ..contract import DataFile, Manifest
 from ..errors import ConfigurationError, TableNotSupportedError
 from ..file_tables.manifest import LakeManifest
+from .computed_rows import RowReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,48 @@ class WriteChangeData(Protocol):
     ) -> Sequence[DataFile]:
         """Return new files, durable and invisible. Raises as `RewriteFiles`."""
         ...
+
+
+ValuesOf: TypeAlias = Callable[[str], Mapping[str, "pa.Scalar | None"]]
+"""Returns the values of columns that a file may not store, by its path; None: they cannot be converted."""
+
+
+class TableRows(RowReader, Protocol):
+    """Reads and writes rows of a table."""
+
+    def write(self, rows: pa.Table) -> Sequence[DataFile]:
+        """Write rows with all columns of the table into new files, durable and invisible.
+
+        Raises:
+            RetryableError: the storage cannot be reached now.
+        """
+        ...
+
+
+class OpenTableRows(Protocol):
+    """Opens the rows of a table in the columns that it has after a commit."""
+
+    def __call__(
+        self, manifest: Manifest, content: LakeManifest, values_of: ValuesOf, names: Mapping[str, str]
+    ) -> TableRows:
+        """
+        Args:
+            names: see `RowReader.name_of`, of all columns of the plan that the table still has
+        """
+        ...
+
+
+class Lazy:
+    """Opens the rows of the table once, if they are needed."""
+
+    def __init__(self, open_rows: Callable[[], TableRows]) -> None:
+        self._open = open_rows
+        self._opened: TableRows | None = None
+
+    def __call__(self) -> TableRows:
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
 
 
 def only_on_read(manifest: Manifest) -> TableNotSupportedError:

@@ -7,7 +7,7 @@ another writer commits first, it fails, and the next attempt searches that write
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
@@ -22,12 +22,14 @@ from deltalake import DeltaTable, Schema, TableFeatures
 from ..arrow_values import string_array
 from ..changes.file_search import SearchedFile, SearchFiles, has_bounds
 from ..changes.key_files import WrittenKeys, data_files, key_files, read_keys
-from ..changes.last_changes import last_changes
 from ..changes.masked_rows import KeySearch, MaskedRows, ReadMasked
 from ..changes.rewriting import (
     ChangedRows,
+    Lazy,
     MaskedFile,
+    OpenTableRows,
     RewriteFiles,
+    TableRows,
     WriteChangeData,
     cannot_rewrite,
     only_on_read,
@@ -83,6 +85,7 @@ class DeltaChanges:
         rewrite: see `RewriteFiles`
         search: see `SearchFiles`
         write_change_data: see `WriteChangeData`
+        open_rows: see `OpenTableRows`
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class DeltaChanges:
         rewrite: RewriteFiles | None,
         search: SearchFiles,
         write_change_data: WriteChangeData | None = None,
+        open_rows: OpenTableRows | None = None,
     ) -> None:
         assert isinstance(content.mode, Changes)
         self.manifest = manifest
@@ -103,6 +107,7 @@ class DeltaChanges:
         self._options = storage_options
         self._rewrite = rewrite
         self._write_change_data = write_change_data
+        self._open_rows = open_rows
         self._search_files = partial(search, content)
         self._new = {file.path: file for file in data_files(content.files)}
         self._written: list[WrittenKeys] = []
@@ -133,15 +138,34 @@ class DeltaChanges:
                     vectors[path] = read_vector(vector, self._files.read, table.table_uri)
             return vectors
 
-        masked = self._masked_rows(schema, active, read_masked)
-        feed = FileActions(())
-        if has_change_data(table.metadata().configuration) and (masked.in_table or masked.in_new):
-            feed = self._change_data(schema, active, masked)
+        rows = Lazy(lambda: self._opened_rows(schema, active))
+        masked = self._masked_rows(schema, active, read_masked, rows)
+        more = FileActions(())
+        if masked.computed is not None:
+            more = self._computed(table, masked.computed, rows(), now_ms)
+        elif has_change_data(table.metadata().configuration) and (masked.in_table or masked.in_new):
+            more = self._change_data(schema, active, masked)
         try:
-            return feed.and_then(self._replaced(table, active, vectors, masked, now_ms))
+            return more.and_then(self._replaced(table, active, vectors, masked, now_ms))
         except BaseException:
-            self.discard(feed)
+            self.discard(more)
             raise
+
+    def _computed(
+        self, table: TableSnapshot, computed: pa.Table, rows: TableRows, now_ms: int
+    ) -> FileActions:
+        """Write rows that only the commit knows."""
+        if shared_with(table.metadata().configuration) is not None:
+            raise only_on_read(self.manifest)
+        if has_change_data(table.metadata().configuration):
+            raise TableNotSupportedError(
+                f"The Delta table {table.table_uri} has a change data feed, for which rows that keep values "
+                f"of older ones are not supported. Batch {self.manifest.batch.batch_id} was not committed. "
+                "Send whole rows, without updateColumns, or set delta.enableChangeDataFeed=false."
+            )
+        files = rows.write(computed)
+        added = [add_action(file, now_ms) for file in files]
+        return FileActions(tuple(added), tuple([file.path for file in files]))
 
     def _replaced(
         self,
@@ -186,17 +210,38 @@ class DeltaChanges:
         if self._tombstones is not None:
             self._tombstones.prune()
 
+    def _opened_rows(self, schema: pa.Schema, active: Mapping[str, ActiveFile]) -> TableRows:
+        if self._open_rows is None:
+            raise cannot_rewrite(self.manifest)
+
+        def values_of(path: str) -> Mapping[str, pa.Scalar]:
+            new = self._new.get(path)
+            values = active[path].partition_values if new is None else dict(new.partition_values)
+            return _values(schema.names, values, schema)
+
+        names = {name: name for name in schema.names}
+        return self._open_rows(self.manifest, self._content, values_of, names)
+
     def _masked_rows(
-        self, schema: pa.Schema, active: Mapping[str, ActiveFile], read_masked: ReadMasked
+        self,
+        schema: pa.Schema,
+        active: Mapping[str, ActiveFile],
+        read_masked: ReadMasked,
+        open_rows: Callable[[], TableRows],
     ) -> MaskedRows:
         if self._search is None:
             batch = self.manifest.batch
             self._written = read_keys(batch, key_files(self._content.files), self._files.opened)
-            last = last_changes(self._written, self._changes)
+            planned = pa.schema(Schema.from_json(self._content.schema_json).to_arrow()).names
             self._search = KeySearch(
-                self._changes, last, self._files.opened, self._search_files, tombstones=self._tombstones
+                self._changes,
+                self._written,
+                planned,
+                self._files.opened,
+                self._search_files,
+                tombstones=self._tombstones,
             )
-        names = (*self._changes.keys, *self._changes.order_by)
+        names = self._searched_columns
         searched = [
             SearchedFile(
                 path,
@@ -208,10 +253,14 @@ class DeltaChanges:
         ]
         new = {file.path: file for file in self._new_files(schema)}
         parts = [[new[path] for path in one.files] for one in self._written]
-        return self._search.masked_rows(searched, parts, read_masked)
+        return self._search.masked_rows(searched, parts, read_masked, open_rows)
+
+    @property
+    def _searched_columns(self) -> tuple[str, ...]:
+        return (*self._changes.identity, *self._changes.order_by, *self._changes.ends)
 
     def _new_files(self, schema: pa.Schema) -> list[SearchedFile]:
-        names = (*self._changes.keys, *self._changes.order_by)
+        names = self._searched_columns
         return [
             SearchedFile(path, _values(names, dict(file.partition_values), schema))
             for path, file in self._new.items()
@@ -384,10 +433,9 @@ def _union(some: pa.Array | None, others: pa.Array) -> pa.Array:
 
 
 def partition_values_in(content: LakeManifest, file: DataFile) -> Mapping[str, pa.Scalar]:
-    """Return the values of the key columns that a new file does not store."""
-    assert isinstance(content.mode, Changes)
+    """Return the values of the columns that a new file does not store."""
     schema = pa.schema(Schema.from_json(content.schema_json).to_arrow())
-    return _values(content.mode.keys, dict(file.partition_values), schema)
+    return _values(schema.names, dict(file.partition_values), schema)
 
 
 def _values(

@@ -27,7 +27,8 @@ from deltalake.exceptions import CommitFailedError
 
 from .. import crash_points
 from ..changes.file_search import SearchesFiles
-from ..changes.rewriting import RewriteFiles, WriteChangeData
+from ..changes.history import check_history
+from ..changes.rewriting import OpenTableRows, RewriteFiles, WriteChangeData
 from ..changes.ties import check_ties
 from ..contract import (
     AlreadyCommitted,
@@ -97,6 +98,7 @@ class DeltaTableCommitter(SearchesFiles):
         log_checkpoints, now_ms: see `CommitWriter`
         rewrite: writes files without masked rows, which some changes need
         write_change_data: writes files of the change data feed, for tables that have one
+        open_rows: reads and writes rows that the commit computes
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class DeltaTableCommitter(SearchesFiles):
         now_ms: Callable[[], int] = now_ms,
         rewrite: RewriteFiles | None = None,
         write_change_data: WriteChangeData | None = None,
+        open_rows: OpenTableRows | None = None,
     ) -> None:
         self._uri = table_uri
         self._options = dict(storage_options or {})
@@ -118,6 +121,7 @@ class DeltaTableCommitter(SearchesFiles):
         self._now_ms = now_ms
         self._rewrite = rewrite
         self._write_change_data = write_change_data
+        self._open_rows = open_rows
         self._changes: DeltaChanges | None = None
         self._cached_table: TableSnapshot | None = None
 
@@ -168,6 +172,8 @@ class DeltaTableCommitter(SearchesFiles):
             check_reachable(self._uri, self._options)
         table = self._made_ready(table, mode)
         check_supported(table, mode)
+        if isinstance(mode, Changes) and mode.history is not None:
+            check_history(mode.history, [field.name for field in table.schema().fields])
         check_partitioning(table, partition_by)
         layout = plan_target(
             table,
@@ -377,6 +383,7 @@ class DeltaTableCommitter(SearchesFiles):
                 self._rewrite,
                 self._search_files,
                 self._write_change_data,
+                self._open_rows,
             )
         return self._changes
 

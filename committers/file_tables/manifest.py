@@ -22,7 +22,7 @@ from ..arrow_ipc.reader import read_stream
 from ..arrow_values import numeric_array, string_array
 from ..changes.key_files import data_files, is_key_file, key_files
 from ..cleaning.deletion import is_relative
-from ..contract import Batch, Changes, DataFile, DataFiles, Manifest, Mode, PlannedBatch
+from ..contract import Batch, Changes, DataFile, DataFiles, History, Manifest, Mode, PlannedBatch
 from ..errors import ConfigurationError, ManifestCorruptError, PenstockError
 
 VERSION = 1
@@ -274,9 +274,10 @@ def _decode_body(kind: str, body: bytes) -> LakeManifest:
 def _mode(header: Mapping[str, Any]) -> Mode:
     mode = header["mode"]
     if mode == _CHANGES:
-        given = header["changes"]
-        names = ("keys", "order_by", "drop_columns")
-        return Changes(**{**given, **{name: _strings(given, name) for name in names}})
+        given = {"partial_columns": [], "history": None, **header["changes"]}
+        names = ("keys", "order_by", "drop_columns", "partial_columns")
+        history = None if given["history"] is None else History(**given["history"])
+        return Changes(**{**given, **{name: _strings(given, name) for name in names}, "history": history})
     if mode not in ("append", "overwrite"):
         raise ValueError(f"unknown mode {mode!r}")
     return mode  # type: ignore[no-any-return]

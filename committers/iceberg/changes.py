@@ -10,47 +10,36 @@ data files again, without the rows.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import date, timedelta
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
-from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile as IcebergDataFile
-from pyiceberg.manifest import FileFormat, ManifestEntry
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.types import (
-    DateType,
-    DecimalType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    NestedField,
-    PrimitiveType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-)
 
-from ..arrow_values import null_scalar, numeric_array, string_array
-from ..changes.file_search import SearchedFile, SearchFiles, has_bounds
-from ..changes.key_files import FOLDER, WrittenKeys, data_files, key_files, read_keys
-from ..changes.last_changes import last_changes
-from ..changes.masked_rows import KeySearch, MaskedRows
-from ..changes.rewriting import MaskedFile, RewriteFiles, cannot_rewrite, only_on_read
+from ..changes.file_search import SearchFiles
+from ..changes.key_files import FOLDER, data_files, key_files
+from ..changes.masked_rows import MaskedRows
+from ..changes.rewriting import (
+    Lazy,
+    MaskedFile,
+    OpenTableRows,
+    RewriteFiles,
+    TableRows,
+    cannot_rewrite,
+    only_on_read,
+)
 from ..changes.tombstones import Tombstones
 from ..contract import Batch, Changes, DataFile, Manifest, Mode
-from ..errors import PenstockError, SchemaMismatchError, TableNotSupportedError
+from ..errors import PenstockError
 from ..file_tables.manifest import LakeManifest
 from ..file_tables.shared_files import shared_with
-from .arrow import arrow_type
 from .catalog import io_properties
 from .checks import DELETES_FORMAT_VERSION
 from .data_files import iceberg_data_files, partition_strings
@@ -58,7 +47,8 @@ from .deletion_guard import table_deletion_guard
 from .files import iceberg_files, open_location
 from .live_files import LiveFiles
 from .new_table import NewIcebergTable
-from .position_deletes import DeletedRows, DeleteFiles, deletes_content, deletes_entry, union
+from .position_deletes import DeleteFiles, deletes_content, deletes_entry, union
+from .row_search import IcebergSearch, partition_values
 
 ON_READ_PROPERTIES: Mapping[str, str] = {
     "write.delete.mode": "merge-on-read",
@@ -98,6 +88,7 @@ class IcebergChanges:
         name_deletes: see `NameDeletes`
         rewrite: see `RewriteFiles`
         search: see `SearchFiles`
+        open_rows: see `OpenTableRows`
     """
 
     def __init__(
@@ -109,6 +100,7 @@ class IcebergChanges:
         name_deletes: NameDeletes | None,
         rewrite: RewriteFiles | None,
         search: SearchFiles,
+        open_rows: OpenTableRows | None = None,
     ) -> None:
         assert isinstance(content.mode, Changes)
         self.manifest = manifest
@@ -117,18 +109,21 @@ class IcebergChanges:
         self._table_name = table_name
         self._name_deletes = name_deletes
         self._rewrite = rewrite
-        self._search_files = partial(search, content)
+        self._open_rows = open_rows
         properties = io_properties(table)
         self._files = iceberg_files(content.location, properties, table_deletion_guard(table))
-        self._open = open_location(properties)
         self._new = {file.path: file for file in data_files(content.files)}
-        self._columns = _planned_columns(content)
-        self._written: list[WrittenKeys] | None = None
-        self._types: dict[str, pa.DataType] = {}
-        self._search: KeySearch | None = None
         self._is_shared = False
         self._tombstones = Tombstones.of(self._files, manifest.batch, content.mode)
-        self._deleted_rows = DeletedRows(self._open)
+        self._search = IcebergSearch(
+            manifest,
+            content,
+            table_name,
+            self._files,
+            open_location(properties),
+            partial(search, content),
+            self._tombstones,
+        )
 
     def file_changes(self, table: Table, schema: Schema, live: LiveFiles) -> FileChanges:
         """Find the rows to mask in a version of the table, and write what the commit needs.
@@ -145,14 +140,27 @@ class IcebergChanges:
         """
         self._is_shared = shared_with(table.properties) is not None
         deletes = DeleteFiles(live.deletes, self._table_name)
-        _check_parquet(live, self._table_name)
-        masked = self._masked_rows(table, live, deletes)
-        if is_on_read(self._changes, table.metadata, has_deletes=bool(live.deletes)):
-            found = self._with_deletes(table, live, deletes, masked)
-        else:
-            found = self._rewritten(table, schema, live, deletes, masked)
+        rows = Lazy(lambda: self._opened_rows(table, schema, live))
+        masked = self._search.masked_rows(table, live, deletes, rows)
+        if masked.computed is not None and self._is_shared:
+            raise only_on_read(self.manifest)
+        computed = () if masked.computed is None else tuple(rows().write(masked.computed))
+        written = tuple([file.path for file in computed])
+        try:
+            if is_on_read(self._changes, table.metadata, has_deletes=bool(live.deletes)):
+                found = self._with_deletes(table, live, deletes, masked)
+            else:
+                found = self._rewritten(table, schema, live, deletes, masked)
+        except BaseException:
+            self._delete(written)
+            raise
         unneeded = [one.data_file.file_path for one in deletes.unneeded(live.data)]
-        return replace(found, removed=found.removed.union(unneeded))
+        return FileChanges(
+            (*found.added, *computed),
+            found.deletes,
+            found.removed.union(unneeded),
+            (*found.written, *written),
+        )
 
     def discard(self, attempt: FileChanges) -> None:
         """Delete what an attempt has written that was certainly not committed. Clean-up finds the rest."""
@@ -167,94 +175,23 @@ class IcebergChanges:
         if self._tombstones is not None:
             self._tombstones.prune()
 
-    # Finding rows ---------------------------------------------------------------------------------
+    def _opened_rows(self, table: Table, schema: Schema, live: LiveFiles) -> TableRows:
+        if self._open_rows is None:
+            raise cannot_rewrite(self.manifest)
+        ids = {column.field_id: column.name for column in schema.fields}
 
-    def _masked_rows(self, table: Table, live: LiveFiles, deletes: DeleteFiles) -> MaskedRows:
-        search, written = self._search_in(table)
-        schema = table.schema()
-        searched = [
-            SearchedFile(
-                path,
-                self._values(table, entry),
-                self._bounds(schema, entry.data_file),
-                size_bytes=entry.data_file.file_size_in_bytes,
-            )
-            for path, entry in live.data.items()
-        ]
-        new = {path: SearchedFile(self._located(path)) for path in self._new}
+        def values_of(path: str) -> Mapping[str, pa.Scalar | None]:
+            return partition_values(table, live.data[path].data_file, ids) if path in live.data else {}
 
-        def read_masked(paths: Sequence[str]) -> Mapping[str, pa.Array]:
-            applying = {path: deletes.applying_to(live.data[path]) for path in paths}
-            self._deleted_rows.load(one for some in applying.values() for one in some)
-            return {
-                path: self._deleted_rows.of(live.data[path].data_file, some)
-                for path, some in applying.items()
-                if some
-            }
+        planned = Schema.model_validate_json(self._content.schema_json).fields
+        names = {column.name: ids[column.field_id] for column in planned if column.field_id in ids}
+        return self._open_rows(self.manifest, self._content_of(table, schema), values_of, names)
 
-        return search.masked_rows(
-            searched, [[new[path] for path in one.files] for one in written], read_masked
-        )
-
-    def _search_in(self, table: Table) -> tuple[KeySearch, list[WrittenKeys]]:
-        """Return the search, a new one if the table's columns were widened since the last attempt."""
-        types = {
-            name: arrow_type(_current(table.schema(), column, self._table_name).field_type)
-            for name, column in self._columns.items()
-        }
-        if self._search is None or self._written is None or types != self._types:
-            batch = self.manifest.batch
-            read = read_keys(batch, key_files(self._content.files), self._files.opened)
-            self._types, self._written = types, [self._widened(one, types) for one in read]
-            self._search = KeySearch(
-                self._changes,
-                last_changes(self._written, self._changes),
-                self._open,
-                self._search_files,
-                {name: column.field_id for name, column in self._columns.items()},
-                _mapped_names(table, self._columns),
-                self._tombstones,
-            )
-        return self._search, self._written
-
-    def _widened(self, written: WrittenKeys, types: Mapping[str, pa.DataType]) -> WrittenKeys:
-        """Return the keys with the types of the table, in which later files of others have them."""
-        keys = written.keys
-        columns = [
-            column.cast(types[name]) for name, column in zip(self._changes.keys, keys.columns, strict=True)
-        ]
-        order = [
-            column.cast(types[name]) if name in types else column
-            for name, column in zip(self._changes.order_by, keys.order, strict=True)
-        ]
-        return replace(written, keys=replace(keys, columns=tuple(columns), order=tuple(order)))
-
-    def _values(self, table: Table, entry: ManifestEntry) -> dict[str, pa.Scalar]:
-        """Values of columns that are the same in all rows: of files that others have added to the table, the
-        columns of the partition may be missing.
-        """
-        file, found = entry.data_file, {}
-        spec = table.specs()[file.spec_id]
-        for number, part in enumerate(spec.fields):
-            for name, column in self._columns.items():
-                if part.source_id == column.field_id and str(part.transform) == "identity":
-                    kind = table.schema().find_field(column.field_id).field_type
-                    value = _scalar(file.partition[number], kind, self._types[name])
-                    if value is not None:
-                        found[name] = value
-        return found
-
-    def _bounds(self, schema: Schema, file: IcebergDataFile) -> dict[str, tuple[Any, Any]]:
-        found, lower, upper = {}, file.lower_bounds or {}, file.upper_bounds or {}
-        for name in self._changes.keys:
-            number = self._columns[name].field_id
-            kind = schema.find_field(number).field_type
-            if not isinstance(kind, PrimitiveType) or not has_bounds(self._types[name]):
-                continue
-            if number in lower and number in upper:
-                with suppress(ValueError):
-                    found[name] = (_bound(kind, lower[number]), _bound(kind, upper[number]))
-        return found
+    def _content_of(self, table: Table, schema: Schema) -> LakeManifest:
+        """Return the manifest with all columns of the table: others may have added some since the plan."""
+        known = {column.field_id for column in table.schema().fields}
+        new = tuple([column.name for column in schema.fields if column.field_id not in known])
+        return replace(self._content, schema_json=schema.model_dump_json(), new_columns=new)
 
     def _located(self, path: str) -> str:
         return f"{self._content.location}/{path}"
@@ -271,8 +208,8 @@ class IcebergChanges:
             file, applying = entry.data_file, deletes.applying_to(entry)
             own = deletes.of_file(entry)
             removed.update(one.data_file.file_path for one in own)
-            if len(self._deleted_rows.of(file, applying)) + len(rows) < file.record_count:
-                deleted.append((file, union([rows, self._deleted_rows.of(file, own)])))
+            if len(self._search.deleted_rows.of(file, applying)) + len(rows) < file.record_count:
+                deleted.append((file, union([rows, self._search.deleted_rows.of(file, own)])))
             else:
                 removed.add(path)
         for path, new in self._new.items():
@@ -326,7 +263,7 @@ class IcebergChanges:
         touched, removed = [], set[str]()
         for path, rows in masked.in_table.items():
             entry = live.data[path]
-            before = self._deleted_rows.of(entry.data_file, deletes.applying_to(entry))
+            before = self._search.deleted_rows.of(entry.data_file, deletes.applying_to(entry))
             removed.add(path)
             removed.update(one.data_file.file_path for one in deletes.of_file(entry))
             file, stored = self._own_file(table, entry.data_file), _identities(table, entry.data_file)
@@ -350,13 +287,9 @@ class IcebergChanges:
         return DataFile(path, file.file_size_in_bytes, file.record_count, values)
 
     def _written_again(self, table: Table, schema: Schema, files: Sequence[MaskedFile]) -> Sequence[DataFile]:
-        """Write files again with all columns of the table: others may have added some since the plan."""
         if self._rewrite is None:
             raise cannot_rewrite(self.manifest)
-        known = {column.field_id for column in table.schema().fields}
-        new = tuple([column.name for column in schema.fields if column.field_id not in known])
-        content = replace(self._content, schema_json=schema.model_dump_json(), new_columns=new)
-        return self._rewrite(self.manifest, content, files)
+        return self._rewrite(self.manifest, self._content_of(table, schema), files)
 
     def _delete(self, paths: Sequence[str]) -> None:
         with suppress(PenstockError):
@@ -387,31 +320,6 @@ def for_changes(new: NewIcebergTable, mode: Mode) -> NewIcebergTable:
     return replace(new, properties={**ON_READ_PROPERTIES, **new.properties})
 
 
-# Columns --------------------------------------------------------------------------------------------
-
-
-def _planned_columns(content: LakeManifest) -> dict[str, NestedField]:
-    """The columns that find rows, by the names that they had when the batch was planned."""
-    assert isinstance(content.mode, Changes)
-    changes, schema = content.mode, Schema.model_validate_json(content.schema_json)
-    names = [*changes.keys, *(changes.order_by if changes.late_rows == "ignore" else ())]
-    return {name: schema.find_field(name) for name in names}
-
-
-def _current(schema: Schema, column: NestedField, table_name: str) -> NestedField:
-    """
-    Raises:
-        SchemaMismatchError: the table does not have the column any more.
-    """
-    try:
-        return schema.find_field(column.field_id)
-    except ValueError:
-        raise SchemaMismatchError(
-            f"{table_name} has lost the column {column.name!r}, which keys or orderBy of the query name. The "
-            "batch was not committed. Undo the change of the table."
-        ) from None
-
-
 def _identities(table: Table, file: IcebergDataFile) -> tuple[str, ...]:
     """The columns by whose values the rows of a file are partitioned: files of others may leave them out."""
     names = []
@@ -419,50 +327,3 @@ def _identities(table: Table, file: IcebergDataFile) -> tuple[str, ...]:
         if str(part.transform) == "identity" and file.partition[number] is not None:
             names.append(table.schema().find_column_name(part.source_id))
     return tuple([name for name in names if name is not None and "." not in name])
-
-
-def _mapped_names(table: Table, columns: Mapping[str, NestedField]) -> dict[str, Collection[str]]:
-    """Names of columns in files without field ids, from the table's name mapping."""
-    mapping = table.name_mapping()
-    by_id = {} if mapping is None else {one.field_id: one.names for one in mapping.root}
-    return {name: by_id[column.field_id] for name, column in columns.items() if column.field_id in by_id}
-
-
-def _scalar(value: Any, kind: IcebergType, data_type: pa.DataType) -> pa.Scalar | None:
-    """Return a partition value as a scalar; None if that is not possible."""
-    if value is None:
-        return null_scalar(data_type)
-    if isinstance(kind, StringType) and isinstance(value, str):
-        return string_array([value])[0]
-    if isinstance(kind, DecimalType):
-        return string_array([format(value, "f")])[0].cast(data_type)
-    if isinstance(kind, DateType) and isinstance(value, int):
-        return numeric_array([value], pa.int32())[0].cast(data_type)
-    is_number = isinstance(kind, IntegerType | LongType | TimestampType | TimestamptzType)
-    return numeric_array([value])[0].cast(data_type) if is_number and isinstance(value, int) else None
-
-
-def _bound(kind: PrimitiveType, value: bytes) -> Any:
-    """
-    Raises:
-        ValueError: the value has another type.
-    """
-    try:
-        bound = from_bytes(kind, value)
-        return date(1970, 1, 1) + timedelta(int(bound)) if isinstance(kind, DateType) else bound
-    except (struct.error, OverflowError, TypeError) as error:
-        raise ValueError(str(error)) from None
-
-
-def _check_parquet(live: LiveFiles, table_name: str) -> None:
-    """
-    Raises:
-        TableNotSupportedError: rows cannot be found in the files of the table.
-    """
-    for path, entry in live.data.items():
-        if entry.data_file.file_format is not FileFormat.PARQUET:
-            raise TableNotSupportedError(
-                f"{table_name} has data files that are not Parquet, for example {path}, in which rows cannot "
-                "be found by key. Nothing was committed. Rewrite them: CALL ... rewrite_data_files(table => "
-                "'...', options => map('rewrite-all', 'true'))."
-            )

@@ -17,7 +17,8 @@ from pyiceberg.table.metadata import TableMetadata
 
 from .. import crash_points
 from ..changes.file_search import SearchesFiles
-from ..changes.rewriting import RewriteFiles
+from ..changes.history import check_history
+from ..changes.rewriting import OpenTableRows, RewriteFiles
 from ..changes.ties import check_ties
 from ..contract import (
     AlreadyCommitted,
@@ -83,6 +84,7 @@ class IcebergTableCommitter(SearchesFiles):
         address: the table in it, and the branch
         name_deletes: names the delete files of changes
         rewrite: writes files without masked rows, which some changes need
+        open_rows: reads and writes rows that the commit computes
     """
 
     def __init__(
@@ -91,11 +93,13 @@ class IcebergTableCommitter(SearchesFiles):
         address: IcebergAddress,
         name_deletes: NameDeletes | None = None,
         rewrite: RewriteFiles | None = None,
+        open_rows: OpenTableRows | None = None,
     ) -> None:
         self._catalog = catalog
         self._address = address
         self._name_deletes = name_deletes
         self._rewrite = rewrite
+        self._open_rows = open_rows
         self._changes: IcebergChanges | None = None
         self._name = f"Iceberg table {address.uri}"
         self._cached_table: Table | None = None
@@ -137,6 +141,8 @@ class IcebergTableCommitter(SearchesFiles):
         check_supported(table, mode)
         if isinstance(mode, Changes):
             check_no_equality_deletes(table, self._address.branch)
+            if mode.history is not None:
+                check_history(mode.history, [column.name for column in table.schema().fields])
         check_layout(table, self._address, new)
         self._cached_table = ensure_branch(table, self._address)
         return plan_target(
@@ -300,6 +306,7 @@ class IcebergTableCommitter(SearchesFiles):
                 self._name_deletes,
                 self._rewrite,
                 self._search_files,
+                self._open_rows,
             )
         return self._changes
 

@@ -15,9 +15,10 @@ from ..changes.last_changes import ambiguous
 from ..contract import Batch, Changes, DeadLetters
 from .address import quoted
 from .content import PostgresContent
+from .kept_values import KeptValues
 from .moving import RowMover, RowSource, parsed_name
 from .staged_rows import tid_literal
-from .staging import DELETES, StagingName, StagingTables
+from .staging import DELETES, KEPT, NUMBER, StagingName, StagingTables
 from .tombstones import Tombstones, at_least
 from .types import compared
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from .connection import Cursor
 
 _BATCH, _SOURCE, _ROW = "penstock_batch", "penstock_source", "penstock_row"
-_LAST_ROWS = "penstock_last_rows"
+_LAST_ROWS, _ROWS = "penstock_last_rows", "penstock_batch_rows"
 
 
 class RowChanger(RowMover):
@@ -40,7 +41,10 @@ class RowChanger(RowMover):
     """Tombstones that were added."""
 
     def _sources(self) -> Iterator[RowSource]:
-        if self._content.staged:
+        if self._kept is not None:  # what a row keeps depends on the batches before
+            for group in self._groups():
+                yield from group
+        elif self._content.staged:
             yield self._last_rows(self._content.staged)
 
     def _groups(self) -> Iterator[Sequence[RowSource]]:
@@ -93,24 +97,45 @@ class RowChanger(RowMover):
         content = self._content
         return Tombstones(self._address, content.table_id, self._changes, dict(content.staged_columns))
 
+    @cached_property
+    def _kept(self) -> KeptValues | None:
+        return KeptValues.of(self._content)
+
     # The last rows ----------------------------------------------------------------------------------
 
     def _last_rows(self, staged: StagingTables) -> RowSource:
         """Collect the last row of each key. Drops what was collected before."""
         self._check_counts(staged)
         changes, types = self._changes, dict(self._content.staged_columns)
-        keys = ", ".join(compared(f"r.{quoted(name)}", types[name]) for name in changes.keys)
+        keys = ", ".join(compared(f"r.{quoted(name)}", types[name]) for name in changes.identity)
         order = [f"{compared(f'r.{quoted(name)}', types[name])} DESC" for name in changes.order_by]
         latest = f"r.{_BATCH} DESC"
         order = [*order, latest] if self._ignores_late_rows else [latest, *order]
-        relation = f"pg_temp.{_LAST_ROWS}"
-        self._cursor.execute(f"DROP TABLE IF EXISTS {relation}")
-        self._cursor.execute(
-            f"CREATE TEMPORARY TABLE {_LAST_ROWS} ON COMMIT DROP AS SELECT DISTINCT ON ({keys}) r.* "
-            f"FROM ({self._staged_rows(staged)}) AS r ORDER BY {keys}, {', '.join(order)}"
-        )
+        if self._kept is None:
+            count = self._collect(
+                _LAST_ROWS,
+                f"SELECT DISTINCT ON ({keys}) r.* FROM ({self._staged_rows(staged)}) AS r "
+                f"ORDER BY {keys}, {', '.join(order)}",
+            )
+        else:
+            ascending = ", ".join(one.removesuffix(" DESC") for one in order)
+            number = f"row_number() OVER (PARTITION BY {keys} ORDER BY {ascending}) AS {NUMBER}"
+            self._collect(_ROWS, f"SELECT r.*, {number} FROM ({self._staged_rows(staged)}) AS r")
+            by_key = ", ".join(map(quoted, changes.keys))
+            self._cursor.execute(f"CREATE INDEX ON {temporary(_ROWS)} ({by_key}, {NUMBER})")
+            self._cursor.execute(f"ANALYZE {temporary(_ROWS)}")
+            others = (_BATCH, _SOURCE, _ROW)
+            completed = self._kept.completed(list(types), temporary(_ROWS), others)
+            count = self._collect(_LAST_ROWS, completed)
+            self._cursor.execute(f"CREATE UNIQUE INDEX ON {temporary(_LAST_ROWS)} ({by_key})")
         names = ", ".join(one.path for one in staged[:3])
-        return RowSource(relation, names, self._cursor.rowcount)
+        return RowSource(temporary(_LAST_ROWS), names, count)
+
+    def _collect(self, name: str, query: str) -> int:
+        """Collect rows in a temporary table; return their number."""
+        self._cursor.execute(f"DROP TABLE IF EXISTS {temporary(name)}")
+        self._cursor.execute(f"CREATE TEMPORARY TABLE {name} ON COMMIT DROP AS {query}")
+        return self._cursor.rowcount
 
     def _staged_rows(self, staged: StagingTables) -> str:
         names = ", ".join(quoted(name) for name, _ in self._content.staged_columns)
@@ -142,7 +167,7 @@ class RowChanger(RowMover):
         and would often read all rows of the table.
         """
         where = f"n.{DELETES} AND {where}"
-        is_row = " AND ".join(f"t.{quoted(name)} = n.{quoted(name)}" for name in self._changes.keys)
+        is_row = " AND ".join(f"t.{quoted(name)} = n.{quoted(name)}" for name in self._changes.identity)
         if self._tombstones is not None:
             is_row = f"{is_row} AND {self._is_not_older('n')} AND {self._tombstones.is_not_older()}"
         self._cursor.execute("SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off")
@@ -158,6 +183,9 @@ class RowChanger(RowMover):
         keys = [quoted(name) for name in self._changes.keys]
         others = [column for column in columns if column not in keys]
         values = ", ".join(f"{column} = excluded.{column}" for column in others or keys)
+        if self._kept is not None and others:
+            names = [name for name, _ in self._content.columns if name not in self._changes.keys]
+            values = self._kept.assigned(names, source.relation)
         where, condition = f"NOT n.{DELETES} AND {where}", ""
         if self._tombstones is not None:
             where = f"{where} AND {self._tombstones.is_not_older()}"
@@ -180,6 +208,10 @@ class RowChanger(RowMover):
         return at_least(given, stored, [types[name] for name in names])
 
 
+def temporary(name: str) -> str:
+    return f"pg_temp.{name}"
+
+
 def check_one_row(cursor: Cursor, batch: Batch, content: PostgresContent) -> None:
     """Check that each key of a batch has one last row, before the batch is prepared.
 
@@ -191,16 +223,20 @@ def check_one_row(cursor: Cursor, batch: Batch, content: PostgresContent) -> Non
         return
     types = dict(content.staged_columns)
     names = ", ".join(map(quoted, types))
-    by_key = ", ".join(map(quoted, changes.keys))
+    by_key = ", ".join(map(quoted, changes.identity))
     order = ", ".join(f"{compared(f'r.{quoted(name)}', types[name])} DESC" for name in changes.order_by)
     window = f"PARTITION BY {by_key}{f' ORDER BY {order}' if order else ''}"
     rows = " UNION ALL ".join(f"SELECT {names} FROM {one.sql}" for one in content.staged)
     text = f'ROW({names})::text COLLATE "C"'
+    counts = f"{_ROW} = 1"
+    if KEPT in types:  # older rows may give a value to the last one
+        keeping = f"SELECT {by_key} FROM ranked WHERE {_ROW} = 1 AND {KEPT} <> ''"
+        counts = f"({counts} OR ({by_key}) IN ({keeping}))"
     ((is_ambiguous,),) = cursor.execute(
         f"WITH r AS NOT MATERIALIZED ({rows}), "
         f"repeated AS (SELECT {by_key} FROM r GROUP BY {by_key} HAVING count(*) > 1), "
         f"ranked AS (SELECT r.*, rank() OVER ({window}) AS {_ROW} FROM r JOIN repeated USING ({by_key})) "
-        f"SELECT EXISTS (SELECT FROM ranked WHERE {_ROW} = 1 GROUP BY {by_key} "
+        f"SELECT EXISTS (SELECT FROM ranked WHERE {counts} GROUP BY {by_key}, {_ROW} "
         f"HAVING min({text}) <> max({text}))"
     ).fetchall()
     if is_ambiguous:

@@ -23,6 +23,7 @@ from ..contract import (
     Conflict,
     DeadLetters,
     Manifest,
+    Mode,
     Outcome,
     Token,
 )
@@ -54,7 +55,8 @@ from .connection import (
 )
 from .content import PostgresContent, decode
 from .fence import FenceRow
-from .moving import RowAppender
+from .history import HistoryChanger
+from .moving import RowAppender, RowMover
 from .staging import StagingTables, drop, missing_tables
 from .table import PostgresTableState, check_same_table, check_supported, load_if_there
 from .unique_keys import check_unique
@@ -76,6 +78,12 @@ class _TableAndFence:
 
     table: PostgresTableState | None
     row: FenceRow | None
+
+
+def _mover_of(mode: Mode) -> type[RowMover]:
+    if not isinstance(mode, Changes):
+        return RowAppender
+    return RowChanger if mode.history is None else HistoryChanger
 
 
 class PostgresCommitter:
@@ -229,7 +237,7 @@ class PostgresCommitter:
         if content.mode == "overwrite":
             cursor.execute(f"DELETE FROM {address.sql}")
         limits = self._on_bad_rows, self._dead_letter_max
-        mover = RowChanger if isinstance(content.mode, Changes) else RowAppender
+        mover = _mover_of(content.mode)
         dropped, letters = mover(cursor, address, manifest, content, *limits).move()
         refused_rows.put(cursor, address, manifest, content, letters)
         fence.update(cursor, address, batch, table.oid, content.origins)
@@ -273,7 +281,7 @@ class PostgresCommitter:
         assert table is not None
         check_supported(table, self._address, content.mode)
         if isinstance(content.mode, Changes):
-            check_unique(cursor, table, self._address, content.mode.keys)
+            check_unique(cursor, table, self._address, content.mode.identity)
         return table
 
     def _already_committed(self, row: FenceRow, manifest: Manifest) -> AlreadyCommitted | None:

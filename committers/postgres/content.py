@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..contract import Batch, Changes, Manifest, Mode
+from ..contract import Batch, Changes, History, Manifest, Mode
 from ..errors import ConfigurationError, ManifestCorruptError
 from .address import PostgresAddress
 from .columns import NO_CHANGES, ColumnChanges
@@ -149,10 +149,15 @@ def _mode(fields: Mapping[str, Any], staged: Set[str]) -> Mode:
         if mode not in ("append", "overwrite"):
             raise ValueError(f"invalid mode {mode!r:.50}")
         return mode  # type: ignore[no-any-return]
-    given = fields["changes"]
-    names = {name: tuple(map(_text, given[name])) for name in ("keys", "order_by", "drop_columns")}
+    given = {"partial_columns": (), "history": None, **fields["changes"]}
+    names = {
+        name: tuple(map(_text, given[name]))
+        for name in ("keys", "order_by", "drop_columns", "partial_columns")
+    }
+    if given["history"] is not None:
+        given["history"] = History(**{name: _text(one) for name, one in given["history"].items()})
     changes = Changes(**{**given, **names})
-    if not changes.keys or not staged >= {*changes.keys, *changes.order_by}:
+    if not changes.keys or not staged >= {*changes.identity, *changes.ends, *changes.order_by}:
         raise ValueError("its keys or their order are no columns of its staging tables")
     if changes.late_rows not in ("apply", "ignore") or not isinstance(changes.tombstones_s, int | float):
         raise ValueError("invalid changes")

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ..contract import Changes, Mode
+from ..changes.history import check_history
+from ..changes.kept_values import check_partial
+from ..contract import Changes, History, Mode
 from ..errors import AccessRefusedError, ConfigurationError, SchemaMismatchError
 from ..file_tables.evolution import NO_EVOLUTION, Evolution, Narrowing
 from . import fence
@@ -86,6 +88,8 @@ def plan(
     if table is None or not fence.is_there(cursor, address):
         table = _create(cursor, address, rows, options)
     check_supported(table, address, options.mode)
+    if isinstance(options.mode, Changes) and options.mode.history is not None:
+        check_history(options.mode.history, [column.name for column in table.columns])
     fit = match(
         rows,
         table,
@@ -96,7 +100,10 @@ def plan(
     tombstones = None
     if isinstance(options.mode, Changes):
         changes = _in_table(options.mode, fit)
-        check_unique(cursor, table, address, changes.keys)
+        check_partial(changes, [*rows.names, *(column.name for column in table.columns)])
+        if changes.history is not None:
+            _check_ends(changes.history, fit)
+        check_unique(cursor, table, address, changes.identity)
         if changes.late_rows == "ignore":
             types = {column.name: column.sql_type for column in fit.columns}
             tombstones = Tombstones(address, table.oid, changes, types)
@@ -117,7 +124,21 @@ def _in_table(changes: Changes, fit: PostgresMatch) -> Changes:
     """Return the changes with the names of the table's columns, where it has them."""
     names = dict(zip(fit.rows.names, (column.name for column in fit.columns), strict=True))
     keys = tuple([names[name] for name in changes.keys])
-    return replace(changes, keys=keys, order_by=tuple([names.get(name, name) for name in changes.order_by]))
+    history = changes.history
+    if history is not None:
+        history = History(*(names[name] for name in (history.valid_from, *changes.ends)))
+    order_by = tuple([names.get(name, name) for name in changes.order_by])
+    return replace(changes, keys=keys, order_by=order_by, history=history)
+
+
+def _check_ends(history: History, fit: PostgresMatch) -> None:
+    types = {column.name: column.sql_type for column in fit.columns}
+    begin, end = types[history.valid_from], types[history.valid_to]
+    if begin != end:
+        raise SchemaMismatchError(
+            f"history=true: {history.valid_from!r} is {begin} and {history.valid_to!r} is {end} in the "
+            "table. Both hold values of orderBy, so give them one type. Nothing was written."
+        )
 
 
 def _create(
@@ -132,7 +153,7 @@ def _create(
             )
         columns = columns_sql(new_columns_of(rows, address))
         if isinstance(options.mode, Changes):
-            columns += f", PRIMARY KEY ({', '.join(map(quoted, options.mode.keys))})"
+            columns += f", PRIMARY KEY ({', '.join(map(quoted, options.mode.identity))})"
         cursor.execute(f"CREATE TABLE {address.sql} ({columns})")
     fence.create(cursor, address)
     table = load_if_there(cursor, address)

@@ -25,7 +25,11 @@ DELETES = "penstock_deletes"
 """Column of the staging tables of changes: whether the row deletes its key."""
 ORDER = "penstock_order_"
 """Beginning of the names of columns with the order of changes, as far as the table does not get it."""
-RESERVED = (DELETES, ORDER, "penstock_batch", "penstock_source", "penstock_row")
+KEPT = "penstock_kept"
+"""Column of the staging tables of changes whose rows may keep columns: see `kept_values`."""
+NUMBER = "penstock_number"
+"""Column with the place of a row among those of its key in its batch, from 1."""
+RESERVED = (DELETES, ORDER, KEPT, NUMBER, "penstock_batch", "penstock_source", "penstock_row")
 """Names that commits use beside those of the table's columns."""
 
 _COMMENT = re.compile(r"penstock, staged at (\S+) by (.+)", re.DOTALL)

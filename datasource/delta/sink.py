@@ -20,6 +20,7 @@ from ...committers.file_tables.shared_files import check_written_together, share
 from ...committers.maintenance import MaintenancePolicy, Step
 from ...writers.changes.change_files import ChangeFilesConfig
 from ...writers.changes.rewriting import FileRewriter
+from ...writers.changes.table_rows import TableRowsOpener
 from ...writers.delta.change_data import ChangeDataWriter
 from ...writers.delta.partitions import check_partition_columns, serialize
 from ...writers.delta.table_format import DeltaFormat
@@ -148,6 +149,7 @@ class DeltaTarget(CompactableFileTable, DeltaTableCommitter):
             now_ms=now_ms,
             rewrite=FileRewriter(self.rewrite_config),
             write_change_data=ChangeDataWriter(self.rewrite_config),
+            open_rows=TableRowsOpener(self.rewrite_config),
         )
         self._table_uri = table_uri
         self._query: DeltaOptions = options
@@ -174,7 +176,7 @@ class DeltaTarget(CompactableFileTable, DeltaTableCommitter):
         check_partition_columns(layout.schema, layout.partition_by)
         check_written_together(self._properties(), self._table_uri, self._partner)
         if changes is not None:
-            mode = changes.in_table(layout.schema)
+            mode = changes.in_table(layout.schema, layout.new_columns)
         content = replace(layout.content((), mode), origins=origins_of(options))
         config = self._write_config(layout, options.sort_within)
         writers = config if changes is None else ChangeFilesConfig(config, changes.kinds)

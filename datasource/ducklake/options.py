@@ -12,7 +12,12 @@ from typing import Any, ClassVar
 from ...committers.ducklake.address import DuckLakeCatalog
 from ...committers.errors import check_installed
 from ...committers.file_tables.evolution import SchemaEvolution
-from ..options.changes import ChangeOptions, problems_of_changes, problems_of_late_rows
+from ..options.changes import (
+    ChangeOptions,
+    problems_of_changes,
+    problems_of_computed_rows,
+    problems_of_late_rows,
+)
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions, partition_columns, problems_of_sorting
 from ..options.parsing import text
@@ -105,6 +110,7 @@ class DuckLakeOptions(ChangeOptions, FileTableOptions):
                 *problems_of_sorting(values),
                 *problems_of_changes(values),
                 *problems_of_late_rows(values, NAME),
+                *problems_of_computed_rows(values, NAME),
                 *_problems_of_one_file(values),
             ],
         )

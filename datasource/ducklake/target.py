@@ -57,7 +57,9 @@ class DuckLakeTarget(CompactableFileTable, DuckLakeCommitter):
         if changes is None:
             return PlannedBatch(config, content, content.table_id)
         content = replace(content, mode=changes.in_table(planned.schema))
-        return PlannedBatch(ChangeFilesConfig(config, changes.kinds), content, content.table_id)
+        return PlannedBatch(
+            ChangeFilesConfig(config, changes.kinds, may_keep=False), content, content.table_id
+        )
 
     def rewrite_config(self, content: LakeManifest) -> WriteConfig | None:
         """See `DeliveryFiles`."""

@@ -25,6 +25,7 @@ from ...committers.iceberg.target import KIND, IcebergTableLayout
 from ...committers.maintenance import MaintenancePolicy, Step
 from ...writers.changes.change_files import ChangeFilesConfig
 from ...writers.changes.rewriting import FileRewriter
+from ...writers.changes.table_rows import TableRowsOpener
 from ...writers.iceberg.deletes import name_deletes
 from ...writers.iceberg.filesystem import open_iceberg_filesystem
 from ...writers.iceberg.table_format import IcebergFormat
@@ -166,7 +167,8 @@ class IcebergTarget(CompactableFileTable, IcebergTableCommitter):
         options: IcebergOptions,
         partner: str | None = None,
     ) -> None:
-        super().__init__(catalog, address, name_deletes, FileRewriter(self.rewrite_config))
+        config_of = self.rewrite_config
+        super().__init__(catalog, address, name_deletes, FileRewriter(config_of), TableRowsOpener(config_of))
         self._new = new
         self._query = options
         self._partner = partner
@@ -185,7 +187,7 @@ class IcebergTarget(CompactableFileTable, IcebergTableCommitter):
         )
         check_written_together(self._properties(), self._address.uri, self._partner)
         if changes is not None:
-            mode = changes.in_table(layout.schema)
+            mode = changes.in_table(layout.schema, layout.new_columns)
         content = replace(layout.content((), mode), origins=origins_of(options))
         config = self._write_config(layout, options.sort_within)
         writers = config if changes is None else ChangeFilesConfig(config, changes.kinds)

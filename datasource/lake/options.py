@@ -151,7 +151,18 @@ def _problems(values: Mapping[str, Any]) -> list[str]:
         *_missing(values),
         *problems_of_changes(values),
         *_problems_of_merge(values),
+        *_problems_of_computed_rows(values),
         *_problems_of_targets(values.get("target_options", {})),
+    ]
+
+
+def _problems_of_computed_rows(values: Mapping[str, Any]) -> list[str]:
+    given = {"updateColumns": values.get("update_columns"), "history": values.get("has_history")}
+    return [
+        f"{name} is not supported by {NAME}: each table would write its rows of a commit into files of its "
+        "own, which the other one does not have. Write both tables with penstock.fanout."
+        for name, value in given.items()
+        if value
     ]
 
 

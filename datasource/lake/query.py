@@ -94,7 +94,7 @@ class SharedFiles:
         files = self.pair.write_config(of_delta, of_iceberg)
         joined: TaskWriterFactory[Any] = files
         if isinstance(delta, ChangeFilesConfig):
-            joined = replace(delta, data=files)
+            joined = replace(delta, data=files, may_keep=False)
         bad_rows = targets["delta"].options.bad_rows  # a bad row of one table is one of both
         part = PartWriters(", ".join(planned), with_bad_rows(joined, bad_rows))
         return (part,), dict.fromkeys(planned, 0)

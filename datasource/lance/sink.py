@@ -112,7 +112,9 @@ class LanceTarget(FileTableTarget, LanceTableCommitter):
         if changes is None:
             return PlannedBatch(writers, layout.content(mode, origins_of(options)), layout.table_id)
         content = layout.content(changes.in_table(layout.schema), origins_of(options))
-        return PlannedBatch(ChangeFilesConfig(writers, changes.kinds), content, layout.table_id)
+        return PlannedBatch(
+            ChangeFilesConfig(writers, changes.kinds, may_keep=False), content, layout.table_id
+        )
 
     def _writers(self, schema: pa.Schema, file_version: str) -> LanceWriters:
         options = self._query

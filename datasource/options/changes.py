@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from ...committers.contract import Changes, LateRows
+from ...committers.contract import EVERY_COLUMN, Changes, History, LateRows
 from ..changes.modes import FEEDS, FORMATS, VALUE_FORMATS, Envelope, EnvelopeChanges
 from .declaring import declared, option, optional
-from .parsing import Option, columns, duration_s, one_of, text
+from .parsing import Option, columns, duration_s, flag, one_of, text
 
 _ONLY_UPSERTS = {
     "keys": "keys",
@@ -23,6 +23,11 @@ _ONLY_UPSERTS = {
     "value_format": "valueFormat",
     "value_columns": "valueColumns",
     "avro_schema": "avroSchema",
+    "update_columns": "updateColumns",
+    "has_history": "history",
+    "valid_from": "validFrom",
+    "valid_to": "validTo",
+    "is_current": "isCurrent",
 }
 """Names of the options that need `writeMode=upsert`, by field."""
 
@@ -33,12 +38,33 @@ def _columns_option(name: str, meaning: str) -> tuple[str, ...]:
     return field(default=(), metadata=declared(name, columns, f"{meaning}: `a, b`, or a JSON array."))
 
 
+def _updated_columns(text: str) -> tuple[str, ...]:
+    """
+    Raises:
+        ValueError: no column is given.
+    """
+    named = {"all": (), "given": (EVERY_COLUMN,)}.get(text.strip().lower())
+    return columns(text) if named is None else named
+
+
+def _column_name(given: str) -> str:
+    """
+    Raises:
+        ValueError: it is empty.
+    """
+    return text(given).strip()
+
+
 @dataclass(frozen=True, kw_only=True)  # no slots: a second base of options classes that have some
 class ChangeOptions:
     """A layer of options: rows replace and delete rows by key."""
 
     merge: ClassVar[Literal["on-read", "on-write"] | None] = None
     """See `FileChangeOptions`."""
+    update_columns: ClassVar[tuple[str, ...]] = ()
+    """See `TableChangeOptions`."""
+    history: ClassVar[History | None] = None
+    """See `TableChangeOptions`."""
 
     is_upsert: bool = option(
         "writeMode",
@@ -134,6 +160,8 @@ class ChangeOptions:
             late_rows=self.late_rows,
             tombstones_s=self.tombstones_s if self.late_rows == "ignore" else 0.0,
             merge=self.merge,
+            partial_columns=self.update_columns,
+            history=self.history,
         )
         if self.envelope is None:
             return changes
@@ -142,7 +170,52 @@ class ChangeOptions:
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: a second base of options classes that have some
-class FileChangeOptions(ChangeOptions):
+class TableChangeOptions(ChangeOptions):
+    """The layer of tables, whose rows a commit can read: a change may need the row that it replaces."""
+
+    update_columns: tuple[str, ...] = option(  # type: ignore[misc]
+        "updateColumns",
+        _updated_columns,
+        "With `writeMode=upsert`: which columns of the table a row leaves as they are. `all`: none, the row "
+        "replaces the whole row. `given`: those that are NULL in the row, or that the query does not have. "
+        "Names of columns, `a, b` or a JSON array: as `given`, but only these columns.",
+        default="all",
+    )
+    has_history: bool = option(
+        "history",
+        flag,
+        "With `writeMode=upsert`: `true` keeps all versions of a row, with the columns `validFrom`, "
+        "`validTo` and `isCurrent` (slowly changing dimension, type 2).",
+        default="false",
+    )
+    valid_from: str = option(
+        "validFrom",
+        _column_name,
+        "With `history=true`: the column with the first value of `orderBy` of a version.",
+        default="valid_from",
+    )
+    valid_to: str = option(
+        "validTo",
+        _column_name,
+        "With `history=true`: the column with the beginning of the next version or the deletion; NULL if "
+        "there is none.",
+        default="valid_to",
+    )
+    is_current: str = option(
+        "isCurrent",
+        _column_name,
+        "With `history=true`: the boolean column that is true for the newest version of a key that is not "
+        "deleted.",
+        default="is_current",
+    )
+
+    @property
+    def history(self) -> History | None:  # type: ignore[override]
+        return History(self.valid_from, self.valid_to, self.is_current) if self.has_history else None
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: a second base of options classes that have some
+class FileChangeOptions(TableChangeOptions):
     """The layer of file tables."""
 
     merge: Literal["on-read", "on-write"] | None = optional(  # type: ignore[misc]
@@ -203,7 +276,40 @@ def problems_of_changes(values: Mapping[str, Any], of_all: Collection[str] = ())
             )
     elif "tombstones_s" in values:
         problems.append("tombstonesFor: only a query with lateRows=ignore has it.")
-    return problems
+    if lost := [
+        name for name in values.get("update_columns", ()) if name.lower() in _lower(*keys, *order_by)
+    ]:
+        problems.append(
+            f"updateColumns contains {', '.join(lost)} of keys or orderBy, which every row must have."
+        )
+    return [*problems, *_problems_of_history(values)]
+
+
+def _problems_of_history(values: Mapping[str, Any]) -> Iterator[str]:
+    names = [values.get(of_field, _ONLY_HISTORY[of_field]) for of_field in _ONLY_HISTORY]
+    if not values.get("has_history"):
+        given = [_ONLY_UPSERTS[of_field] for of_field in _ONLY_HISTORY if of_field in values]
+        yield from (f"{name}: only a query with history=true has it." for name in given)
+        return
+    if not values.get("order_by"):
+        yield "history=true needs orderBy: its first column tells from when a version is valid."
+    if values.get("late_rows") == "ignore":
+        yield "history=true with lateRows=ignore is not supported: a late row is a version of its time."
+    if values.get("update_columns"):
+        yield (
+            "history=true with updateColumns is not supported: which value a column keeps could change with "
+            "each late row. Give whole rows."
+        )
+    if len(_lower(*names)) < len(names) or _lower(*names) & _lower(*values.get("keys", ())):
+        yield "validFrom, validTo and isCurrent must differ from each other and from keys."
+
+
+_ONLY_HISTORY = {"valid_from": "valid_from", "valid_to": "valid_to", "is_current": "is_current"}
+"""Names of the columns by default, by field of the options that need `history=true`."""
+
+
+def _lower(*names: str) -> set[str]:
+    return {name.lower() for name in names}
 
 
 def problems_of_late_rows(values: Mapping[str, Any], name: str) -> list[str]:
@@ -213,6 +319,17 @@ def problems_of_late_rows(values: Mapping[str, Any], name: str) -> list[str]:
     return [
         f"lateRows=ignore is not supported by {name}, which does not remember which keys were deleted. Leave "
         "it out, and the batches are applied in their order."
+    ]
+
+
+def problems_of_computed_rows(values: Mapping[str, Any], name: str) -> list[str]:
+    """Return problems of a destination whose commits do not read the rows that they replace."""
+    given = {"updateColumns": values.get("update_columns"), "history": values.get("has_history")}
+    return [
+        f"{option} is not supported by {name}: its commits do not read the rows that they replace. Leave the "
+        "option out, or write a Delta, Iceberg or Postgres table."
+        for option, value in given.items()
+        if value
     ]
 
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from ...committers.contract import History
 from ...committers.errors import SchemaMismatchError
 from ...committers.postgres.content import PostgresContent
 from ...committers.postgres.staged_rows import encoded_schema
-from ...committers.postgres.staging import DELETES, ORDER, RESERVED
+from ...committers.postgres.staging import DELETES, KEPT, ORDER, RESERVED
 from ...committers.postgres.types import sql_type, text_type
 from ...writers.postgres.changed_rows import StagedChanges
 from ..changes.planning import PlannedChanges
@@ -48,12 +49,29 @@ def stage_changes(
         if name not in in_table:
             extra.append((staged, kind))
             fields.append(rows.field(name))
+    keeps = bool(changes.partial_columns) or planned.kinds.decode is not None
     staged_changes = StagedChanges(
-        planned.kinds, tuple([in_table[name] for name in changes.keys]), pa.schema(order), DELETES
+        planned.kinds,
+        tuple([in_table[name] for name in changes.identity]),
+        pa.schema(order),
+        DELETES,
+        KEPT if keeps else "",
     )
-    mode = replace(changes, keys=staged_changes.keys, order_by=tuple([field.name for field in order]))
+    history = changes.history
+    if history is not None:
+        history = History(*(in_table[name] for name in (history.valid_from, *changes.ends)))
+    mode = replace(
+        changes,
+        keys=tuple([in_table[name] for name in changes.keys]),
+        history=history,
+        order_by=tuple([field.name for field in order]),
+        partial_columns=tuple([in_table.get(name, name) for name in changes.partial_columns]),
+    )
     schema = pa.schema([*planned.columns, *fields, pa.field(DELETES, pa.bool_())])
     extra.append((DELETES, "boolean"))
+    if keeps:
+        schema = schema.append(pa.field(KEPT, pa.string()))
+        extra.append((KEPT, "text"))
     return staged_changes, replace(content, mode=mode, extra=tuple(extra), schema=encoded_schema(schema))
 
 

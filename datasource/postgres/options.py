@@ -9,7 +9,7 @@ from typing import ClassVar
 from ...committers.errors import check_installed
 from ...committers.file_tables.evolution import SchemaEvolution
 from ...committers.postgres.address import parse_schema_name, parse_table_name
-from ..options.changes import ChangeOptions, problems_of_changes
+from ..options.changes import TableChangeOptions, problems_of_changes
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import DeliveryOptions
 from ..options.file_tables import refused_file_options
@@ -27,7 +27,7 @@ def _url(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresOptions(ChangeOptions, DeliveryOptions):
+class PostgresOptions(TableChangeOptions, DeliveryOptions):
     """Options of `penstock.postgres`."""
 
     schema_evolutions: ClassVar[frozenset[SchemaEvolution]] = frozenset(SchemaEvolution)

@@ -81,6 +81,11 @@ class RequestChangeOptions(ChangeOptions):
         problems = problems_of_changes(values, of_all=("keys", "order_by"))
         if not values.get("is_upsert"):
             return problems
+        if values.get("has_history"):
+            problems.append(
+                f"history: {cls.NAME} has one value for each key, and no versions. Leave the option out, or "
+                "write a Delta, Iceberg or Postgres table."
+            )
         if values.get("late_rows") == "ignore" and not cls.compares_versions:
             problems.append(
                 f"lateRows=ignore: {cls.NAME} has no version of a row to compare with. Batches are applied "

@@ -22,7 +22,6 @@ from ...writers.requests.changing import (
     check_whole,
     deleted_rows,
     kept_columns,
-    without_kept,
 )
 from ...writers.requests.decoding import DecodingWriters
 from ...writers.requests.entry import Entry
@@ -197,17 +196,15 @@ def _split(planned: PlannedChanges, rows: pa.RecordBatch) -> _Split:
         SchemaMismatchError: see `RowKinds.split`.
     """
     changes = planned.kinds.changes
-    rows, kept = without_kept(rows)
     numbered = replace(planned.kinds, changes=replace(changes, keys=(*changes.keys, _NUMBER)))
     split = numbered.split(rows.append_column(_NUMBER, row_numbers(rows.num_rows)))
     upserts, deletes = split.upserts.drop_columns([_NUMBER]), split.deletes.drop_columns([_NUMBER])
     numbers = split.upserts.column(_NUMBER)
-    said = split.kept if kept is None else kept.take(numbers)
     return _Split(
         replace(split, upserts=upserts, deletes=deletes),
         numbers,
         split.deletes.column(_NUMBER),
-        kept_columns(upserts, said, changes.partial_columns),
+        kept_columns(split),
         [(name, upserts.column(name)) for name in changes.keys],
     )
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 ChangedRow: TypeAlias = "tuple[int, int | None, str | None]"
 """id, n and text of a row."""
 
+VersionRow: TypeAlias = "tuple[int, int, int | None, bool, str | None]"
+"""id, valid_from, valid_to, is_current and text of a row."""
+
 SECRET = "geheim-4711"  # noqa: S105  must not be shown anywhere
 """The secret in `DestinationHarness.secret_options`."""
 
@@ -53,6 +56,10 @@ class Promises:
     """
     ignores_late_rows: bool = True
     """With `changes`. False: `lateRows=ignore` is refused."""
+    computes_rows: bool = False
+    """True: a commit reads the rows that it replaces: `updateColumns` and `history`."""
+    updates_fields: bool = False
+    """Without `computes_rows`. True: it takes `updateColumns`: the service leaves fields as they are."""
     adds_columns: bool = True
     """True: `schemaEvolution=addColumns` adds missing columns."""
     checks_schema: bool = True
@@ -130,6 +137,10 @@ class DestinationHarness(ABC):
         """Return the visible rows with the columns id, n and text, in any order. Required for
         `takes_changes`.
         """
+        raise NotImplementedError
+
+    def version_rows(self) -> Sequence[VersionRow]:
+        """Return the visible rows of a table with history, in any order. Required for `computes_rows`."""
         raise NotImplementedError
 
     def problems(self) -> list[str]:

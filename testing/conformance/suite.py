@@ -10,7 +10,9 @@ from .crashes import CrashClaims
 from .data import DataClaims
 from .deliveries import DeliveryClaims
 from .echoes import EchoClaims
+from .histories import HistoryClaims
 from .manifests import ManifestClaims
+from .partial_rows import PartialRowClaims
 from .responses import ResponseClaims
 from .routes import RouteClaims
 from .schemas import SchemaClaims
@@ -34,6 +36,8 @@ class DestinationConformance(
     DeliveryClaims,
     RouteClaims,
     UpsertClaims,
+    PartialRowClaims,
+    HistoryClaims,
     CleaningClaims,
 ):
     """The promises of every destination. Subclass it as `Test…`, with a fixture `harness`."""

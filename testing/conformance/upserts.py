@@ -38,7 +38,7 @@ OPTIONS = {
     "dropColumns": "op",
 }
 
-Row = tuple[int, int, str]
+Row = tuple[int, int, "str | None"]
 
 
 def changes(*rows: Row | tuple[int, int]) -> pa.Table:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -18,10 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from obstore.exceptions import GenericError
+from tests.support.histories import Histories
 from tests.support.lakes import DeltaLake
 
 from penstock.committers.cleaning.cleanup import FileStatus, classify
-from penstock.committers.contract import AlreadyCommitted, Conflict, DataFile, Manifest, Token
+from penstock.committers.contract import AlreadyCommitted, Committed, Conflict, DataFile, Manifest, Token
 from penstock.committers.delta import changes, deletion_vectors
 from penstock.committers.delta.active_files import active_files
 from penstock.committers.delta.compaction import DeltaCompactableTable
@@ -54,12 +55,12 @@ from penstock.writers.delta.partitions import serialize
 ROWS = pa.schema(
     [("k", pa.int64()), ("s", pa.string()), ("v", pa.int64()), ("p", pa.string()), ("op", pa.string())]
 )
-Row = tuple[int, str, int, str, str]
+Row = tuple[int, str | None, int, str | None, str]
 UPSERT = {"writeMode": "upsert", "orderBy": "v", "deleteWhen": "op = 'd'", "dropColumns": "op"}
 
 
-def row(k: int, v: int, op: str = "u", p: str = "a") -> Row:
-    return k, f"s{k % 7}", v, p, op
+def row(k: int, v: int, op: str = "u", p: str | None = "a", s: str | None = "") -> Row:
+    return k, f"s{k % 7}" if s == "" else s, v, p, op
 
 
 def table_of(rows: Sequence[Row]) -> pa.Table:
@@ -113,25 +114,44 @@ class Changed:
         """Apply a batch to the expected rows."""
         self.batches += 1
         ignores = self.options.get("lateRows") == "ignore"
-        last = {
-            self.key(one): one
-            for one in sorted((one for part in parts for one in part), key=lambda one: one[2])
-        }
-        for key, one in last.items():
+        of_keys: dict[object, list[Row]] = {}
+        for one in sorted((one for part in parts for one in part), key=lambda one: one[2]):
+            of_keys.setdefault(self.key(one), []).append(one)
+        for key, rows in of_keys.items():
             newest = max(self.rows[key][2] if key in self.rows else -1, self.deleted.get(key, -1))
-            if ignores and newest > one[2]:
+            if ignores and newest > rows[-1][2]:
                 continue
-            self.rows.pop(key, None)
-            if one[4] == "d":
-                self.deleted[key] = one[2]
-            else:
-                self.rows[key] = one
+            for one in rows:
+                before = self.rows.pop(key, None)
+                if one[4] == "d":
+                    self.deleted[key] = one[2]
+                else:
+                    self.rows[key] = self.completed(one, before)
+
+    def completed(self, one: Row, before: Row | None) -> Row:
+        """Keep the values of columns that the row leaves as they are."""
+        kept = {"given": ["s", "p"], "all": []}.get(partial := self.options.get("updateColumns", "all"))
+        names = partial.split(",") if kept is None else kept
+        pairs = zip(ROWS.names, one, before or one, strict=True)
+        whole = [old if value is None and name in names else value for name, value, old in pairs]
+        return cast("Row", tuple(whole))
 
     def check(self) -> None:
         """Compare with DuckDB, and the number of rows with the other readers."""
-        expected = sorted(one[:4] for one in self.rows.values())
-        assert sorted(self.lake.rows("k, s, v, p")) == expected
+        expected = sorted((one[:4] for one in self.rows.values()), key=str)
+        assert sorted(self.lake.rows("k, s, v, p"), key=str) == expected
         assert self.lake.scan().collect().height == len(expected)
+
+    def stored(self, rows: Sequence[Row]) -> pa.Table:
+        """Return rows as another writer adds them."""
+        return table_of(rows).drop_columns(["op"])
+
+    def added(self, rows: Sequence[Row]) -> None:
+        """Another writer has added rows."""
+        self.rows.update({self.key(one): one for one in rows})
+
+    def removed(self, k: int) -> None:
+        self.rows = {key: one for key, one in self.rows.items() if one[0] != k}
 
     def compact(self, **policy: Any) -> str:
         """Compact as the delivery process does."""
@@ -151,6 +171,42 @@ class Changed:
         return [file.vector for file in active_files(snapshot, {}) if file.vector is not None]
 
 
+@dataclass
+class Versioned(Changed):
+    """The table has all versions of the rows."""
+
+    versions: Histories = field(default_factory=Histories)
+
+    def __post_init__(self) -> None:
+        self.options = {"history": "true", **self.options}
+
+    def expect(self, *parts: Sequence[Row]) -> None:
+        self.batches += 1
+        rows = [one for part in parts for one in part]
+        self.versions.apply((self.key(one), one[2], None if one[4] == "d" else one[:4]) for one in rows)
+
+    def stored(self, rows: Sequence[Row]) -> pa.Table:
+        table = super().stored(rows)
+        ends = (pa.nulls(len(rows), pa.int64()), pa.array([True] * len(rows)))
+        columns = zip(("valid_from", "valid_to", "is_current"), (table["v"], *ends), strict=True)
+        for name, column in columns:
+            table = table.append_column(name, column)
+        return table
+
+    def added(self, rows: Sequence[Row]) -> None:
+        self.versions.apply((self.key(one), one[2], one[:4]) for one in rows)
+
+    def removed(self, k: int) -> None:
+        versions = self.versions.versions.items()
+        self.versions.versions = {key: some for key, some in versions if some and some[0][2][0] != k}
+
+    def check(self) -> None:
+        expected = [(*one, begin, end, end is None) for begin, end, one in self.versions.rows()]
+        found = self.lake.rows("k, s, v, p, valid_from, valid_to, is_current")
+        assert sorted(found, key=str) == sorted(expected, key=str)
+        assert self.lake.scan().collect().height == len(expected)
+
+
 @pytest.fixture
 def store() -> Iterator[SqlManifestStore]:
     with open_store_in_memory() as store:
@@ -167,31 +223,43 @@ def changed(tmp_path: Path, store: SqlManifestStore, monkeypatch: pytest.MonkeyP
 # Histories ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(4), *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 14)]]
-)
+def seeds(fast: Mapping[type[Changed], int], count: int) -> list[Any]:
+    """Return a kind of table and a seed for each test, of which some are fast enough for every run."""
+    return [
+        pytest.param(kind, seed, marks=[pytest.mark.slow] if seed >= few else [])
+        for kind, few in fast.items()
+        for seed in range(count)
+    ]
+
+
+@pytest.mark.parametrize(("kind", "seed"), seeds({Changed: 4, Versioned: 1}, 14))
 def test_any_history_makes_the_rows_of_the_changes(
-    seed: int, changed: Changed, monkeypatch: pytest.MonkeyPatch
+    kind: type[Changed], seed: int, tmp_path: Path, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batches, crashes, conflicts, replays, and other writers that append, delete, compact and vacuum."""
-    rng = random.Random(seed)
+    rng, changed = random.Random(seed), kind(tmp_path, store)
     monkeypatch.setattr(changes, "SMALL_FILES_MAX", rng.choice([0, 1, 3, 16]))
     monkeypatch.setattr(changes, "SMALL_BYTES", rng.choice([1_000, 2_000, 1024**2]))
     changed.keys = rng.choice(["k", "k", "k,p", "s,k"])
-    changed.options = {
-        **({"lateRows": "ignore"} if rng.random() < 0.5 else {}),
+    changed.options |= {
+        **({"lateRows": "ignore"} if rng.random() < 0.5 and kind is Changed else {}),
         **rng.choice([{}, {}, {"merge": "on-read"}, {"merge": "on-write"}]),
         **({"partitionBy": "p"} if rng.random() < 0.4 else {}),
         "tableProperties": json.dumps({"delta.checkpointInterval": rng.choice(["3", "100"])}),
     }
-    size = rng.choice([5, 60, 900])
+    if changed.keys == "k" and rng.random() < 0.6 and kind is Changed:
+        changed.options["updateColumns"] = rng.choice(["given", "s", "p,s"])
+    empty = 0.4 if "updateColumns" in changed.options else 0
+    size = rng.choice([5, 60, 900 if kind is Changed else 200])
     order = 0
     for number in range(14):
         rows: dict[object, Row] = {}
         for _ in range(rng.randrange(1, size)):
             order += 1
             place = order if rng.random() < 0.8 else order // 2
-            one = row(rng.randrange(size), place, rng.choice("uuud"), rng.choice("ab"))
+            p = None if rng.random() < empty else rng.choice("ab")
+            s = None if rng.random() < empty else rng.choice("xyz") if empty else ""
+            one = row(rng.randrange(size), place, rng.choice("uuud"), p, s)
             rows[changed.key(one), place] = one
         shuffled = rng.sample(list(rows.values()), len(rows))
         parts = [shuffled[i::3] for i in range(3)]
@@ -202,6 +270,7 @@ def test_any_history_makes_the_rows_of_the_changes(
             changed.run_id = f"r{number + 2}"
             changed.change(*parts[::-1])
         elif event == 1:
+            parts[1].append(row(10_000 + number, order + 1, p="b", s=None if empty else ""))
             manifest = changed.prepare(*parts)
             foreign_append(changed, row(10_000 + number, order, p="b"))
             with suppress(PenstockError):
@@ -231,14 +300,49 @@ def test_any_history_makes_the_rows_of_the_changes(
 
 
 def foreign_append(changed: Changed, *rows: Row) -> None:
-    changed.lake.append_rows(table_of(rows).drop_columns(["op"]))
-    changed.rows.update({changed.key(one): one for one in rows})
+    changed.lake.append_rows(changed.stored(rows))
+    changed.added(rows)
 
 
 def foreign_delete(changed: Changed, k: int) -> None:
     """Without a vector: the library rewrites the file."""
     changed.lake.load().delete(f"k = {k}")
-    changed.rows = {key: one for key, one in changed.rows.items() if one[0] != k}
+    changed.removed(k)
+
+
+@pytest.mark.parametrize(("kind", "seed"), seeds({Changed: 2, Versioned: 2}, 20))
+def test_a_delivery_makes_the_rows_of_its_batches(
+    kind: type[Changed], seed: int, tmp_path: Path, store: SqlManifestStore
+) -> None:
+    """One after the other, also if rows leave columns as they are: then older rows of the batches count."""
+    rng, changed = random.Random(seed), kind(tmp_path, store)
+    changed.options |= {
+        **({"lateRows": "ignore"} if seed % 2 and kind is Changed else {}),
+        **({"merge": "on-write"} if rng.random() < 0.3 else {}),
+        **({"updateColumns": rng.choice(["given", "s"])} if kind is Changed else {}),
+    }
+    changed.change([row(0, 0)])
+    for _ in range(3):
+        manifests, orders = [], rng.sample(range(1000), 60)
+        for _ in range(rng.randrange(1, 4)):
+            rows = [
+                row(
+                    rng.randrange(4),
+                    orders.pop() if rng.random() < 0.5 else changed.batches * 1000 + orders.pop(),
+                    rng.choice("uuuuud"),
+                    rng.choice(["a", "b", None]),
+                    rng.choice(["x", "y", None, None]),
+                )
+                for _ in range(rng.randrange(1, 9))
+            ]
+            parts = [rows[number::2] for number in range(2)]
+            batch = changed.query.batch(changed.batches)
+            manifests.append(changed.query.build(changed.store, batch, *map(table_of, parts)))
+            changed.expect(*parts)
+        target: Any = changed.query.target()
+        merged = target.merge(manifests, None).merging(manifests)
+        assert isinstance(target.commit(merged), Committed)
+        changed.check()
 
 
 # Small files ----------------------------------------------------------------------------------------
@@ -484,6 +588,49 @@ def test_clean_up_keeps_vectors_that_a_version_names_and_deletes_others(
     found = {file.path: classify(file, parse(file.path), {"q1": 3}, later) for file in table.files()}
     assert found[orphan.name] is FileStatus.UNNEEDED
     assert parse("deletion_vector_0b1e7a3c-9f55-4b44-8f22-3c9b8f6f2a11.bin") is None
+
+
+@pytest.mark.parametrize("kind", [Changed, Versioned])
+def test_rows_that_a_lost_attempt_has_computed_are_orphans(
+    kind: type[Changed], tmp_path: Path, store: SqlManifestStore
+) -> None:
+    """A conflict deletes them, a crash leaves them to clean-up."""
+    changed = kind(tmp_path, store)
+    if kind is Changed:
+        changed.options["updateColumns"] = "given"
+    changed.change([row(1, 1), row(2, 1)])
+    manifest = changed.prepare([row(1, 2, s=None)])
+    folder, snapshots = changed.lake.folder, SnapshotCache()
+
+    def stored() -> set[str]:
+        return {path.name for path in folder.glob("*.parquet")}
+
+    def named() -> set[str]:
+        table = snapshots.load(str(changed.lake.path), {})
+        assert table is not None
+        return {file.path for file in active_files(table, {})}
+
+    before = stored()
+    with at_point("commit.start", lambda: foreign_append(changed, row(9, 1))):
+        assert isinstance(changed.query.target().commit(manifest), Conflict)
+    (appended,) = stored() - before
+    assert appended in named()
+    with crash_at("commit.start"):
+        changed.query.recover(changed.store)
+    orphans = stored() - before - {appended}
+    assert len(orphans) == 2, "the computed row, and the small files without the row that it replaces"
+    changed.query.recover(changed.store)
+    changed.expect([row(1, 2, s=None)])
+    changed.check()
+    assert not orphans & named()
+    stored_table = StoredDelta(str(changed.lake.path), {})
+    parse, later = stored_table.name_parser([changed.query.stream]), datetime.now(timezone.utc)
+    table = stored_table.cleanable(changed.store)
+    files = {file.path: file for file in table.files()}
+    for orphan in orphans:
+        status = classify(files[orphan], parse(orphan), {"q1": 1}, later + timedelta(days=1))
+        assert status is FileStatus.UNNEEDED
+    assert not orphans & set().union(*table.names())
 
 
 def _place_of(query_id: str, batch_id: int) -> str:

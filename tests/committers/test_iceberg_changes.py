@@ -23,6 +23,7 @@ from tests.support.iceberg_changes import (
     Changed,
     Place,
     Row,
+    Versioned,
     engine,
     foreign_deletes,
     remove,
@@ -37,6 +38,7 @@ from penstock.committers.errors import SchemaMismatchError, TableNotSupportedErr
 from penstock.committers.iceberg.expiry import ExpiryPolicy, SnapshotExpiry
 from penstock.committers.iceberg.position_deletes import PATH_ID
 from penstock.committers.store.sql import SqlManifestStore, open_store_in_memory
+from penstock.datasource.destinations import paths_of
 from penstock.testing.conformance.query import Query
 from penstock.testing.faults import at_point, crash_at, lossy
 
@@ -76,35 +78,54 @@ SPECS = ("", "bucket(3, k)", "day(ts)", "s, day(ts)", "truncate(1, d)")
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(3), *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12)]]
+    ("kind", "seed"),
+    [
+        pytest.param(kind, seed, marks=[pytest.mark.slow] if seed >= few else [])
+        for kind, few in ((Changed, 3), (Versioned, 1))
+        for seed in range(12)
+    ],
 )
-def test_the_table_equals_the_model(tmp_path: Path, store: SqlManifestStore, seed: int) -> None:
+def test_the_table_equals_the_model(
+    kind: type[Changed], tmp_path: Path, store: SqlManifestStore, seed: int
+) -> None:
     """Duplicates, late rows, deletes of unknown keys, keys that move between partitions, other writers,
     conflicts, lost responses, crashes and several batches in one delivery.
     """
     rng = random.Random(seed)
-    options = {"lateRows": rng.choice(["apply", "ignore"]), "partitionSpec": SPECS[seed % len(SPECS)]}
+    late = rng.choice(["apply", "ignore"]) if kind is Changed else "apply"
+    options = {"lateRows": late, "partitionSpec": SPECS[seed % len(SPECS)]}
     if merge := rng.choice(["", "on-read", "on-write"]):
         options["merge"] = merge
-    changed = Changed(tmp_path, store, KEYS[rng.randrange(len(KEYS))], options)
+    changed = kind(tmp_path, store, KEYS[rng.randrange(len(KEYS))], options)
     clock, crashed = 0, set[str]()
+    free = [name for name in ("s", "d", "ts") if name not in changed.keys.split(",")]
+    is_partial = rng.random() < 0.6 and kind is Changed
+    if is_partial:  # "ts" is kept by some of the rows, too
+        options["updateColumns"] = "given"
+
+    def partly(one: Row) -> Row:
+        return {**one, **{name: None for name in free if is_partial and rng.random() < 0.4}}
+
     changed.change([row(number, 0) for number in range(12)])
     for _ in range(8):
         parts: list[list[Row]] = [[], [], []]
         for _ in range(rng.randrange(1, 25)):
             clock += 1
             v = clock if rng.random() < 0.8 else -clock
-            parts[rng.randrange(3)].append(
-                row(rng.randrange(16), v, op=rng.choice("uuud"), day=rng.randrange(3))
-            )
+            one = row(rng.randrange(16), v, op=rng.choice("uuud"), day=rng.randrange(3))
+            parts[rng.randrange(3)].append(partly(one))
         event = rng.randrange(8)
+        known = (
+            30 + clock if is_partial or kind is Versioned else rng.randrange(16)
+        )  # two rows of a key have no one value
         if event == 0:
-            changed.append(row(rng.randrange(16), -1000 - clock), row(50 + clock, 0))
+            changed.append(row(known, -1000 - clock), row(50 + clock, 0))
         elif event == 1:
             changed.delete(*rng.sample(range(16), 3))
         if event == 2:
+            appended = row(known, 0)
+            parts[0].append(partly(row(known, clock + 1)))
             conflict = changed.prepare(*parts)
-            appended = row(rng.randrange(16), 0)
             with at_point("commit.start", lambda: changed.append(appended)):  # noqa: B023  called here
                 assert isinstance(changed.query.target().commit(conflict), Conflict)
             changed.query.recover(store)
@@ -628,6 +649,30 @@ def test_clean_up_keeps_delete_files_and_finds_orphans(changed: Changed) -> None
     assert changed.stored("keys")
     assert changed.clean_up() == 2, "the delete file of the crashed attempt, and the key file"
     assert not changed.stored("keys")
+    changed.check()
+
+
+@pytest.mark.parametrize("kind", [Changed, Versioned])
+def test_rows_that_a_lost_attempt_has_computed_are_orphans(
+    kind: type[Changed], tmp_path: Path, store: SqlManifestStore
+) -> None:
+    """A conflict deletes them, a crash leaves them to clean-up."""
+    changed = kind(tmp_path, store, options={} if kind is Versioned else {"updateColumns": "given"})
+    changed.change([row(1, 1), row(2, 1)])
+    partial = {**row(1, 2), "s": None}
+    manifest, before = changed.prepare([partial]), changed.stored(".zstd.")
+    with at_point("commit.start", lambda: changed.append(row(9, 1))):
+        assert isinstance(changed.query.target().commit(manifest), Conflict)
+    assert len(changed.stored(".zstd.") - before) == 1, "the file that was appended"
+    with crash_at("commit.start"):
+        changed.query.recover(store)
+    changed.query.recover(store)
+    changed.expect([partial])
+    assert len(changed.stored(".zstd.") - before) == 3
+    orphans = changed.stored() - {Path(file.file_path).name for file in [*changed.data(), *changed.deletes()]}
+    orphans -= {Path(path).name for path in paths_of(manifest)}  # as long as the store has the batch
+    assert changed.clean_up() == len(orphans) >= 2
+    assert not orphans & changed.stored()
     changed.check()
 
 

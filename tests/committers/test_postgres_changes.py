@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+from tests.support.histories import Histories
 from tests.support.postgres import PostgresQuery, commit_answers, query_into, url_of
 
 from penstock.committers.contract import AlreadyCommitted, Changes, Committed, Manifest
@@ -121,6 +122,22 @@ class Kind:
     def ignores_late_rows(self) -> bool:
         return self.options.get("lateRows") == "ignore"
 
+    @property
+    def has_history(self) -> bool:
+        return "history" in self.options
+
+    @property
+    def selected(self) -> list[str]:
+        names = [name for name in self.schema.names if name not in self.dropped]
+        ends = ["valid_from", self.options.get("validTo", "valid_to"), "is_current"]
+        return [*names, *(ends if self.has_history else [])]
+
+    def kept(self, row: Mapping[str, Any]) -> set[str]:
+        """The columns that a row leaves as they are."""
+        named = self.options.get("updateColumns", "all").lower()
+        names = set(self.schema.names) if named == "given" else set(named.split(", "))
+        return {name for name in names.difference(self.dropped) if name in row and row[name] is None}
+
     def key(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
         return tuple(row[name] for name in self.keys)
 
@@ -147,6 +164,75 @@ KINDS = {
         ["lsn"],
         {"id": up_to(12), "lsn": up_to(40), "name": one_of("a", "b", None, ""), "op": one_of("u", "u", "d")},
         ["lsn", "op"],
+        lambda row: row["op"] == "d",
+    ),
+    "partial": Kind(
+        pa.schema([*ROWS, ("tags", pa.list_(pa.string())), ("x", pa.float64())]),
+        {**UPSERT, "updateColumns": "given"},
+        ["id"],
+        ["lsn"],
+        {
+            "id": up_to(5),
+            "lsn": up_to(400),
+            "name": one_of("a", "b", None, None, ""),
+            "op": one_of("u", "u", "u", "d"),
+            "tags": one_of([], ["a"], ["b", "c"], None, None),
+            "x": one_of(0.5, -0.0, None, None),
+        },
+        ["lsn", "op"],
+        lambda row: row["op"] == "d",
+    ),
+    "partial, late": Kind(
+        pa.schema([*ROWS, ("x", pa.float64()), ("y", pa.int32())]),
+        {**UPSERT, **LATE, "updateColumns": "name, X"},
+        ["id"],
+        ["lsn"],
+        {
+            "id": up_to(4),
+            "lsn": up_to(400),
+            "name": one_of("a", "b", None, None),
+            "op": one_of("u", "u", "u", "d"),
+            "x": one_of(0.5, 1.5, None, None),
+            "y": one_of(1, None),
+        },
+        ["op"],
+        lambda row: row["op"] == "d",
+    ),
+    "history": Kind(
+        ROWS,
+        {**UPSERT, "history": "true"},
+        ["id"],
+        ["lsn"],
+        {
+            "id": up_to(4),
+            "lsn": up_to(200),
+            "name": one_of("a", "b", None, ""),
+            "op": one_of("u", "u", "u", "d"),
+        },
+        ["lsn", "op"],
+        lambda row: row["op"] == "d",
+    ),
+    "history, texts": Kind(
+        pa.schema([*ROWS, ("seq", pa.int32())]).set(1, pa.field("at", pa.string())),
+        {
+            "writeMode": "upsert",
+            "keys": "id, name",
+            "orderBy": "at, seq",
+            "deleteWhen": "op = 'd'",
+            "dropColumns": "op",
+            "history": "true",
+            "validTo": "until",
+        },
+        ["id", "name"],
+        ["at", "seq"],
+        {
+            "id": up_to(1),
+            "at": one_of("a", "B", "b", "ä", "", "z", "aa", "Z", "y", "x"),
+            "name": one_of("é", "e\u0301"),
+            "op": one_of("u", "u", "d"),
+            "seq": up_to(50),
+        },
+        ["op"],
         lambda row: row["op"] == "d",
     ),
     "no order": Kind(
@@ -215,23 +301,43 @@ class Model:
     rows: dict[tuple[Any, ...], Mapping[str, Any]] = field(default_factory=dict)
     deleted: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
 
+    histories: Histories = field(default_factory=Histories)
+
     def is_ambiguous(self, batch: Sequence[Mapping[str, Any]]) -> bool:
         last = self._last(batch)
+        partial = {key for key, row in last.items() if self.kind.kept(row) and not self.kind.delete(row)}
+        seen: dict[object, str] = {}
+        for row in batch:  # any of these rows may give a value to the last one
+            place = self.kind.key(row), self.kind.rank(row)
+            if place[0] in partial and seen.setdefault(place, self._seen(row)) != self._seen(row):
+                return True
         return any(
-            self._seen(row) != self._seen(last[self.kind.key(row)])
+            self._seen(row) != self._seen(last[self._identity(row)])
             for row in batch
-            if self.kind.rank(row) == self.kind.rank(last[self.kind.key(row)])
+            if self.kind.rank(row) == self.kind.rank(last[self._identity(row)])
         )
 
     def apply(self, batch: Sequence[Mapping[str, Any]]) -> None:
-        for key, row in self._last(batch).items():
-            rank = self.kind.rank(row)
+        if self.kind.has_history:
+            changes = [
+                (key, rank[0], None if self.kind.delete(row) else row)
+                for (key, *_), row in self._last(batch).items()
+                for rank in (self.kind.rank(row),)
+            ]
+            self.histories.apply(changes)
+            return
+        in_order = sorted(batch, key=self.kind.rank)
+        for key, last in self._last(batch).items():
+            rank, row = self.kind.rank(last), self.rows.get(key, {})
             if self.kind.ignores_late_rows:
                 before = [self.kind.rank(self.rows[key])] if key in self.rows else []
                 before += [self.deleted[key]] if key in self.deleted else []
                 if any(rank < one for one in before):
                     continue
-            if self.kind.delete(row):
+            for one in [one for one in in_order if self.kind.key(one) == key]:
+                kept = {name: row.get(name) for name in self.kind.kept(one)}
+                row = {} if self.kind.delete(one) else {**one, **kept}
+            if self.kind.delete(last):
                 self.rows.pop(key, None)
                 self.deleted[key] = rank
             else:
@@ -240,12 +346,21 @@ class Model:
 
     def table(self) -> set[str]:
         columns = [name for name in self.kind.schema.names if name not in self.kind.dropped]
+        if self.kind.has_history:
+            return {
+                text_of([*(row[name] for name in columns), *map(_text, (begin, end)), end is None])
+                for begin, end, row in self.histories.rows()
+            }
         return {text_of([row[name] for name in columns]) for row in self.rows.values()}
+
+    def _identity(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+        key = self.kind.key(row)
+        return (key, self.kind.rank(row)[0]) if self.kind.has_history else key
 
     def _last(self, batch: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], Mapping[str, Any]]:
         last: dict[tuple[Any, ...], Mapping[str, Any]] = {}
         for row in batch:
-            key = self.kind.key(row)
+            key = self._identity(row)
             if key not in last or self.kind.rank(row) > self.kind.rank(last[key]):
                 last[key] = row
         return last
@@ -254,6 +369,10 @@ class Model:
         if self.kind.delete(row):
             return "deleted"
         return text_of([row[name] for name in self.kind.schema.names if name not in self.kind.dropped])
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def text_of(row: Iterable[Any]) -> str:
@@ -284,7 +403,7 @@ def test_a_table_has_what_a_dict_has(new_postgres_url: Callable[[], str], name: 
     """Batches of one or several tasks, of which a delivery commits some at once, and one process again."""
     kind, rng = KINDS[name], random.Random(f"{name} {seed}")
     query, model = query_into(new_postgres_url(), **kind.options), Model(kind)
-    selected = ", ".join(one for one in kind.schema.names if one not in kind.dropped)
+    selected = ", ".join(kind.selected)
     batch_id = refused = 0
     while batch_id < 8:
         manifests: list[Manifest] = []

@@ -39,7 +39,7 @@ from penstock.datasource.nats import sink as nats_sink
 from penstock.datasource.redis import sink as redis_sink
 from penstock.datasource.search import elasticsearch, opensearch
 from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promises, RequestHarness
-from penstock.testing.conformance.harness import ChangedRow
+from penstock.testing.conformance.harness import ChangedRow, VersionRow
 from penstock.testing.conformance.request_harness import quoted
 from penstock.testing.faults import lossy
 
@@ -52,6 +52,9 @@ class LakeHarness(Lake, FileTableHarness):
 
     def changed_rows(self) -> Sequence[ChangedRow]:
         return cast("Sequence[ChangedRow]", self.rows("id, n, text"))
+
+    def version_rows(self) -> Sequence[VersionRow]:
+        return cast("Sequence[VersionRow]", self.rows("id, valid_from, valid_to, is_current, text"))
 
     def uncommitted(self) -> Collection[str]:
         """Data files only: metadata files belong to commits."""
@@ -78,6 +81,7 @@ class DeltaHarness(DeltaLake, LakeHarness):
         token="transaction identifiers (`txn`) in the same log entry",
         shows_secrets_to_tasks=True,
         changes="masks them with deletion vectors, or writes their files again",
+        computes_rows=True,
         narrows=True,
         evolves=True,
         quarantines=True,
@@ -116,6 +120,7 @@ class IcebergHarness(IcebergLake, LakeHarness):
         commit="the next metadata file, swapped in by the catalog",
         token="a table property in the same metadata file, which names the snapshot",
         changes="masks them with position deletes, or writes their files again",
+        computes_rows=True,
         narrows=True,
         evolves=True,
         quarantines=True,
@@ -191,6 +196,7 @@ class PostgresHarness(PostgresTable, DestinationHarness):
         token="a row of the table `penstock_fence`, changed in the same transaction",
         shows_secrets_to_tasks=True,
         changes="`ON CONFLICT DO UPDATE` and `DELETE` in its transaction",
+        computes_rows=True,
         narrows=True,
         evolves=True,
         quarantines=True,
@@ -215,6 +221,10 @@ class PostgresHarness(PostgresTable, DestinationHarness):
 
     def changed_rows(self) -> Sequence[ChangedRow]:
         return cast("Sequence[ChangedRow]", self.sql("SELECT id, n, text FROM events"))
+
+    def version_rows(self) -> Sequence[VersionRow]:
+        columns = "id, valid_from, valid_to, is_current, text"
+        return cast("Sequence[VersionRow]", self.sql(f"SELECT {columns} FROM events"))
 
     def uncommitted(self) -> Collection[str]:
         return self.staged()
@@ -498,6 +508,7 @@ class DynamoDbHarness(AwsHarness):
         is_exactly_once=True,
         changes="`PutRequest`, `DeleteRequest` and `UpdateItem`",
         ignores_late_rows=False,
+        updates_fields=True,
     )
     destination = dynamodb.DESTINATION
     kind, named_by = "dynamodb", "table"
@@ -546,6 +557,7 @@ class OpenSearchHarness(ServiceHarness):
         name="OpenSearch indexes",
         is_exactly_once=True,
         changes="`index`, `update` and `delete`",
+        updates_fields=True,
     )
     destination = opensearch.DESTINATION
     secrets: ClassVar = {"username": "me", "password": SECRET}
@@ -655,6 +667,7 @@ class RedisHarness(ServiceHarness):
 class RedisRowHarness(RedisHarness):
     """A hash for each row."""
 
+    promises = replace(RedisHarness.promises, updates_fields=True)
     place: ClassVar[Mapping[str, str]] = {"structure": "row", "key": "rows:{id}"}
     rows_in = b"\r\nid\r\n"
 

@@ -28,11 +28,12 @@ from tests.conformance.harnesses import (
 from tests.plug_in.harness import JsonLinesHarness
 from tests.support.files import FilesHarness
 
-from penstock.committers.changes import ties
+from penstock.committers.changes import completed_rows, ties, versions
+from penstock.committers.changes.keys import row_numbers
 from penstock.committers.changes.masked_rows import KeySearch
 from penstock.committers.changes.tombstones import Tombstones
 from penstock.committers.cleaning import cleanup
-from penstock.committers.contract import Committed, DataFile, Manifest, Token
+from penstock.committers.contract import Changes, Committed, DataFile, Manifest, Token
 from penstock.committers.delta import changes as delta_changes
 from penstock.committers.delta import committer as delta_committer
 from penstock.committers.delta import schema_match
@@ -64,6 +65,7 @@ from penstock.testing.conformance import query
 from penstock.testing.conformance.data import NESTED
 from penstock.testing.conformance.harness import DestinationHarness
 from penstock.writers.changes import change_files
+from penstock.writers.changes.change_files import ChangeFileWriter
 from penstock.writers.changes.envelopes.decoder import RowDecoder
 from penstock.writers.changes.row_kinds import RowKinds
 from penstock.writers.parquet import partition_check, schema_projection
@@ -122,6 +124,11 @@ def _both(one: Patch, other: Patch) -> Patch:
 
 
 # What destinations do wrong ---------------------------------------------------------------------------
+
+
+def _as_written(real: Any, *args: Any) -> Any:
+    lines, _ = real(*args)
+    return lines, {number: end for line in lines for number, end in line.added.items()}
 
 
 def _keep_batches(write: Any, writer: PartWriter, batch: pa.RecordBatch) -> None:
@@ -586,6 +593,7 @@ MUTATIONS = {
     "a batch may have two last rows of a key": DeltaMutation(
         returning(ties, "check_one_row", None),
         two_different_rows_of_a_key_without_an_order_are_refused={"tasks": 2, "second": (1, 2, "y")},
+        two_versions_of_one_time_are_refused={"tasks": 2},
     ),
     "late rows are always ignored": DeltaMutation(
         method(planning, "mode_of", lambda real, *args: replace(real(*args), late_rows="ignore")),
@@ -624,6 +632,48 @@ MUTATIONS = {
     "changes that look for rows only in the first version": DeltaMutation(
         returning(delta_changes, "active_files", []),
         "rows_that_others_add_before_the_commit_are_replaced_too",
+    ),
+    "rows that keep nothing": DeltaMutation(
+        method(RowKinds, "_keeping", lambda _, self, rows, upserts: (upserts, {})),
+        "null_keeps_the_value_that_the_destination_has",
+        "a_value_that_a_message_does_not_have_is_kept",
+        a_crash_completes_a_row_once={"point": "commit.start"},
+    ),
+    "columns that the query does not have become NULL": DeltaMutation(
+        method(ChangeFileWriter, "_kept_in_table", lambda _, self, changed: changed.kept),
+        "a_column_that_the_query_does_not_have_keeps_its_value",
+    ),
+    "rows keep every column": DeltaMutation(
+        returning(Changes, "is_partial", value=True), "other_columns_than_the_named_ones_become_null"
+    ),
+    "tasks that forget older rows": DeltaMutation(
+        returning(ChangeFileWriter, "_older", ()),
+        rows_of_a_batch_complete_each_other_in_their_order={"tasks": 1},
+    ),
+    "older rows that differ are not refused": DeltaMutation(
+        _both(returning(ties, "_check_older", None), returning(change_files, "are_equal", value=True)),
+        two_rows_of_one_place_that_give_different_values_are_refused={"tasks": 2},
+    ),
+    "late rows that give values": DeltaMutation(
+        method(completed_rows, "not_late", lambda _, entries, late: row_numbers(len(entries))),
+        "a_delivery_completes_the_rows_of_its_batches_one_after_the_other",
+    ),
+    "a history that forgets the versions of the table": DeltaMutation(
+        method(versions, "timeline", lambda real, _, batches: real((), batches)),
+        "a_change_ends_the_version_before",
+        "changes_that_come_again_change_no_version",
+        late_changes_split_versions={"tasks": 2},
+        a_crash_ends_a_version_once={"point": "commit.start"},
+    ),
+    "a history with the versions as their tasks have ended them": DeltaMutation(
+        method(versions, "_timelines", _as_written), "a_delivery_makes_the_versions_of_its_batches"
+    ),
+    "a history in a table that has none": DeltaMutation(
+        _both(
+            returning(delta_committer, "check_history", None),
+            returning(changes_planning, "check_history", None),
+        ),
+        "a_table_that_has_no_versions_is_refused",
     ),
     "an abort that leaves the files of changes": DeltaMutation(
         returning(DeltaTableCommitter, "delete_files", 0), "changes_that_are_aborted_leave_nothing_behind"

@@ -14,6 +14,8 @@ from tests.support.lossy_requests import quiet_proxy
 from penstock.committers.errors import PenstockError
 from penstock.committers.store.sql import open_store
 from penstock.testing.conformance import DestinationConformance, Query
+from penstock.testing.conformance.histories import history_of
+from penstock.testing.conformance.partial_rows import partial_of
 from penstock.testing.conformance.routes import routed_query
 from penstock.testing.conformance.upserts import upserts_of
 
@@ -54,6 +56,10 @@ def test_a_claim_fails_without_its_guard(
         parameters = inspect.signature(test).parameters
         if "upserts" in parameters:
             fixtures["upserts"] = upserts_of(harness, store)
+        if "partial" in parameters:
+            fixtures["partial"] = partial_of(harness, store)
+        if "history" in parameters:
+            fixtures["history"] = history_of(harness, store)
         if "routed" in parameters:
             fixtures["routed"] = routed_query(harness, store, tmp_path)
         given = {name: fixtures[name] for name in parameters}

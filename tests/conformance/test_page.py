@@ -86,6 +86,7 @@ ROWS: dict[str, Callable[[DestinationHarness], str]] = {
     "The token is": lambda one: one.promises.token,
     "Replaces all rows (`complete` mode, batch overwrite)": lambda one: _yes(one.promises.overwrites),
     "Changes and deletes rows by key ([changes](changes.md))": lambda one: one.promises.changes or "no",
+    "Rows may leave columns as they are; history": lambda one: _yes(one.promises.computes_rows),
     "Adds columns": lambda one: _yes(one.promises.adds_columns),
     "Refuses rows of another type": lambda one: _yes(one.promises.checks_schema),
     "Numbers that overflow a column can be bad rows": lambda one: _yes(one.promises.narrows),

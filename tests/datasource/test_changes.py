@@ -17,7 +17,7 @@ from penstock.committers.changes.key_files import Keys
 from penstock.committers.changes.tombstones import Tombstones
 from penstock.committers.contract import Batch, Changes, StreamKey
 from penstock.committers.delta.files import delta_files
-from penstock.committers.errors import ConfigurationError, PenstockError
+from penstock.committers.errors import ConfigurationError, PenstockError, SchemaMismatchError
 from penstock.committers.file_tables.manifest import decode
 from penstock.committers.store.sql import open_store, open_store_in_memory
 from penstock.datasource.changes.condition import condition
@@ -26,6 +26,7 @@ from penstock.datasource.delta.sink import DESTINATION, StoredDelta
 from penstock.testing.conformance.deliveries import deliver
 from penstock.testing.conformance.query import Query
 from penstock.testing.conformance.upserts import COLUMNS, OPTIONS, changes
+from penstock.writers.changes.row_kinds import KEPT
 
 
 @dataclass
@@ -55,6 +56,15 @@ def lake_and_query(folder: Path, **options: str) -> tuple[DeltaLake, Query]:
         ({**OPTIONS, "lateRows": "ignore", "dropColumns": "n"}, "dropColumns contains n of orderBy"),
         ({**OPTIONS, "tombstonesFor": "7d"}, "only a query with lateRows=ignore"),
         ({**OPTIONS, "routeBy": "op", "path": "/t/{op}"}, "with routeBy is not supported"),
+        ({"updateColumns": "given"}, "updateColumns: only a query with writeMode=upsert has it"),
+        ({**OPTIONS, "updateColumns": "text, ID"}, "updateColumns contains ID of keys or orderBy"),
+        ({**OPTIONS, "updateColumns": ","}, "must name at least one column"),
+        ({"writeMode": "upsert", "keys": "id", "history": "true"}, "history=true needs orderBy"),
+        ({**OPTIONS, "history": "true", "lateRows": "ignore"}, "with lateRows=ignore is not supported"),
+        ({**OPTIONS, "history": "true", "updateColumns": "given"}, "with updateColumns is not supported"),
+        ({**OPTIONS, "history": "true", "validTo": "valid_from"}, "must differ from each other"),
+        ({**OPTIONS, "history": "true", "isCurrent": "ID"}, "must differ from each other and from keys"),
+        ({**OPTIONS, "validTo": "until"}, "validTo: only a query with history=true has it"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(options: dict[str, str], problem: str) -> None:
@@ -124,6 +134,33 @@ def test_a_task_with_more_rows_than_its_buffer_writes_several_parts(tmp_path: Pa
         assert len([file for file in decode(manifest).files if ".keys." in file.path]) > 1
         query.target().commit(manifest)
     assert sorted(lake.rows("id, n")) == [(number, 6000 + number) for number in range(3000)]
+
+
+def test_rows_may_say_which_columns_they_keep(tmp_path: Path) -> None:
+    """In a column beside those of the query, in addition to what the option says."""
+    lake, query = lake_and_query(tmp_path)
+    kept = pa.array([["text"], None, []], pa.list_(pa.string()))
+    with open_store_in_memory() as store:
+        query.run(store, query.batch(0), changes((1, 1, "a"), (2, 1, "b"), (3, 1, "c")))
+        rows = changes((1, 2, "unknown"), (2, 2, "B"), (3, 2, None))
+        query.run(store, query.batch(1), rows.append_column(KEPT, kept))
+    assert lake.rows("id, n, text") == [(1, 2, "a"), (2, 2, "B"), (3, 2, None)]
+
+
+@pytest.mark.parametrize(
+    ("options", "names", "problem"),
+    [
+        ({}, ["n"], "does not have the value of n, which the option keys or orderBy"),
+        ({"history": "true"}, ["text"], "in a history the value of the version before is not known"),
+    ],
+)
+def test_a_row_without_a_value_that_it_needs_is_refused(
+    options: dict[str, str], names: list[str], problem: str, tmp_path: Path
+) -> None:
+    _, query = lake_and_query(tmp_path, **options)
+    rows = changes((1, 1, "a")).append_column(KEPT, pa.array([names], pa.list_(pa.string())))
+    with open_store_in_memory() as store, pytest.raises(SchemaMismatchError, match=problem):
+        query.run(store, query.batch(0), rows)
 
 
 def test_columns_are_found_whatever_their_case_is(tmp_path: Path) -> None:

@@ -734,13 +734,6 @@ def test_a_random_history_ends_as_the_rows_of_the_source(seed: int, tmp_path: Pa
     assert set(lake.schema().names) == {*ROW.names, "_change_position", "_change_sequence"}
 
 
-def test_a_kept_value_is_refused(tmp_path: Path) -> None:
-    _, query = lake_and_query(tmp_path)
-    rows = from_kafka(texts([postgres("u", 1, after=row(1, PLACEHOLDER))]))
-    with open_store_in_memory() as store, pytest.raises(SchemaMismatchError, match="REPLICA IDENTITY FULL"):
-        query.run(store, query.batch(0), rows)
-
-
 def test_messages_that_cannot_be_decoded_become_dead_letters(tmp_path: Path) -> None:
     lake, query = lake_and_query(tmp_path, badRows="deadLetter", deadLetter=str(tmp_path / "refused"))
     values = texts([postgres("c", n, after=row(n)) for n in range(50)])

@@ -29,6 +29,10 @@ GIVEN = {"path": "/lake/ids", "warehouse": "/lake/warehouse", "table": "lake.ids
         ({"target.delta.path": "/x"}, "target.delta.path: an option of both"),
         ({"catalog.penstock.data-path": "/x"}, "Iceberg must not delete them"),
         ({"path": "s3://bucket/table"}, "which the embedded catalog in warehouse cannot open"),
+        (
+            {"writeMode": "upsert", "keys": "id", "updateColumns": "given"},
+            "updateColumns is not supported by penstock.lake: each table would write its rows",
+        ),
         ({"path": "/a%b"}, "readers of Iceberg tables interpret"),
     ],
 )

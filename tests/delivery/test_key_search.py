@@ -98,7 +98,7 @@ def append(changed: Changed, row: Any) -> None:
 
 
 def as_lists(found: Sequence[FoundRows]) -> list[object]:
-    return [(one.rows.to_pylist(), one.key.to_pylist(), [o.to_pylist() for o in one.order]) for one in found]
+    return [(one.rows.to_pylist(), one.key.to_pylist(), [o.to_pylist() for o in one.values]) for one in found]
 
 
 @pytest.mark.usefixtures("large")

@@ -18,6 +18,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestCo
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
+from tests.support.histories import Histories
 from tests.support.lakes import IcebergLake
 from tests.support.readers import duckdb_with_iceberg
 
@@ -121,25 +122,33 @@ class Changed:
     def expect(self, changes: Sequence[Row]) -> None:
         """Apply a batch to the expected rows, one key after the other."""
         self.batches += 1
-        last: dict[object, Row] = {}
+        of_keys: dict[object, list[Row]] = {}
         for one in sorted(changes, key=lambda one: one["v"]):
-            last[self.key(one)] = one
+            of_keys.setdefault(self.key(one), []).append(one)
         there: dict[object, list[Row]] = {}
         for known in self.rows:
             there.setdefault(self.key(known), []).append(known)
         is_late = self.options.get("lateRows") == "ignore"
-        for key, one in last.items():
+        for key, of_key in of_keys.items():
+            one = of_key[-1]
             newest = [known["v"] for known in there.get(key, ())]
             if key in self.deleted:
                 newest.append(self.deleted[key])
             if one["op"] == "d":
                 self.deleted[key] = max(one["v"], self.deleted.get(key, one["v"]))
             if not (is_late and any(v > one["v"] for v in newest)):
-                there[key] = [] if one["op"] == "d" else [one]
+                for each in of_key:
+                    there[key] = [] if each["op"] == "d" else [self.completed(each, there.get(key, ()))]
         self.rows = [known for some in there.values() for known in some]
 
     def key(self, one: Row) -> object:
         return tuple(one[name] for name in self.keys.split(","))
+
+    def completed(self, one: Row, before: Sequence[Row]) -> Row:
+        """Keep the values of columns that the row leaves as they are."""
+        if not before or "updateColumns" not in self.options:
+            return one
+        return {name: before[-1][name] if value is None else value for name, value in one.items()}
 
     def append(self, *rows: Row) -> None:
         """Another query appends, also rows whose keys are there already."""
@@ -174,17 +183,24 @@ class Changed:
 
     # What it has --------------------------------------------------------------------------------------
 
+    @property
+    def names(self) -> list[str]:
+        return TABLE.names
+
+    @property
+    def expected(self) -> list[tuple[Any, ...]]:
+        return [tuple(one[name] for name in TABLE.names) for one in self.rows]
+
     def check(self) -> None:
         """All readers see the expected rows."""
-        expected = sorted(tuple(one[name] for name in TABLE.names) for one in self.rows)
-        names, location = ", ".join(TABLE.names), self.lake.metadata_location
+        expected = sorted(self.expected, key=str)
+        names, location = ", ".join(self.names), self.lake.metadata_location
         assert (
-            sorted(engine().execute(f"SELECT {names} FROM iceberg_scan('{location}')").fetchall()) == expected
+            sorted(engine().execute(f"SELECT {names} FROM iceberg_scan('{location}')").fetchall(), key=str)
+            == expected
         )
-        found = (
-            self.table().scan(selected_fields=tuple(TABLE.names)).to_arrow().select(TABLE.names).to_pylist()
-        )
-        assert sorted(tuple(one.values()) for one in found) == expected
+        found = self.table().scan(selected_fields=tuple(self.names)).to_arrow().select(self.names).to_pylist()
+        assert sorted((tuple(one.values()) for one in found), key=str) == expected
 
     def entries(self, content: ManifestContent) -> list[ManifestEntry]:
         live = live_files(self.table(), "main", ManifestCache())
@@ -208,6 +224,47 @@ class Changed:
 
 def lower_path(file: DataFile) -> bytes | str:
     return (file.lower_bounds or {}).get(PATH_ID, b"").decode()
+
+
+@dataclass
+class Versioned(Changed):
+    """The table has all versions of the rows."""
+
+    versions: Histories = field(default_factory=Histories)
+
+    def __post_init__(self) -> None:
+        self.options["history"] = "true"
+
+    @property
+    def names(self) -> list[str]:
+        return [*TABLE.names, "valid_from", "valid_to", "is_current"]
+
+    @property
+    def expected(self) -> list[tuple[Any, ...]]:
+        return [
+            (*(one[name] for name in TABLE.names), begin, end, end is None)
+            for begin, end, one in self.versions.rows()
+        ]
+
+    def expect(self, changes: Sequence[Row]) -> None:
+        self.batches += 1
+        self.versions.apply((self.key(one), one["v"], None if one["op"] == "d" else one) for one in changes)
+
+    def append(self, *rows: Row) -> None:
+        """Another query appends versions, as if they were the only ones of their keys."""
+        table = table_of(rows, TABLE).append_column("valid_from", pa.array([one["v"] for one in rows]))
+        table = table.append_column("valid_to", pa.nulls(len(rows), pa.int64()))
+        table = table.append_column("is_current", pa.array([True] * len(rows)))
+        self.others.run(self.store, self.others.batch(self.appended), table)
+        self.appended += 1
+        self.versions.apply((self.key(one), one["v"], one) for one in rows)
+
+    def delete(self, *numbers: int) -> None:
+        foreign_deletes(self.table(), numbers)
+        self.versions.versions = {
+            key: [version for version in versions if version[2]["k"] not in numbers]
+            for key, versions in self.versions.versions.items()
+        }
 
 
 def foreign_deletes(table: Table, numbers: Sequence[int], *, content: int = 1) -> None:

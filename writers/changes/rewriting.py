@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -136,14 +137,20 @@ def read_rows(
         RetryableError: the file cannot be read now.
         PenstockError: it is damaged.
     """
-    by_id = has_field_ids(config.row_schema)
+    with read_errors(path), open_data_file(config, location, path) as stream:
+        batches = pq.ParquetFile(stream).iter_batches(_ROWS_PER_READ)
+        yield from select(in_columns(rows, config.row_schema, config.file_schema, path) for rows in batches)
+
+
+@contextmanager
+def read_errors(path: str) -> Iterator[None]:
+    """
+    Raises:
+        RetryableError: the data file cannot be read now.
+        PenstockError: it is damaged.
+    """
     try:
-        with open_data_file(config, location, path) as stream:
-            batches = pq.ParquetFile(stream).iter_batches(_ROWS_PER_READ)
-            yield from select(
-                renamed_by_id(rows, config.row_schema, path) if by_id else _known(rows, config)
-                for rows in batches
-            )
+        yield
     except OSError as error:
         raise RetryableError(
             f"The data file {path} cannot be read: {error}. Nothing was committed. Check that the storage is "
@@ -157,16 +164,32 @@ def read_rows(
 
 def _check_stored(rows: pa.RecordBatch, masked: MaskedFile) -> None:
     if missing := [name for name in masked.stored if name not in rows.schema.names]:
-        raise TableNotSupportedError(
-            f"The data file {masked.file.path} does not have the columns {', '.join(missing)}, whose values "
-            "are only in the metadata of the table, as in files from Hive. Nothing was committed. Use "
-            "merge=on-read, or rewrite the file with another engine."
-        )
+        raise only_in_metadata(masked.file.path, missing)
 
 
-def _known(rows: pa.RecordBatch, config: WriteConfig) -> pa.RecordBatch:
-    """Return the columns that files of the table have: files of two tables have those of both."""
-    return rows.select([name for name in rows.schema.names if name in config.file_schema.names])
+def only_in_metadata(path: str, missing: Sequence[str]) -> TableNotSupportedError:
+    """Return the error for a file whose rows cannot be written again without the table's metadata."""
+    return TableNotSupportedError(
+        f"The data file {path} does not have the columns {', '.join(missing)}, whose values are only in the "
+        "metadata of the table, as in files from Hive. Nothing was committed. Use merge=on-read, or rewrite "
+        "the file with another engine."
+    )
+
+
+def in_columns(rows: pa.RecordBatch, wanted: pa.Schema, columns: pa.Schema, path: str) -> pa.RecordBatch:
+    """Return the columns of a file that the table has, with their names in the table: files of two tables
+    have the columns of both.
+
+    Args:
+        wanted: the columns of the table, with field ids if names may change
+        columns: those that are returned if there are no field ids
+
+    Raises:
+        TableNotSupportedError: it is not known which column is which.
+    """
+    if has_field_ids(wanted):
+        return renamed_by_id(rows, wanted, path)
+    return rows.select([name for name in rows.schema.names if name in columns.names])
 
 
 def open_data_file(config: WriteConfig, location: tuple[FileSystem, str], path: str) -> pa.NativeFile:

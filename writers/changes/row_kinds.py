@@ -5,13 +5,14 @@ Planned on the driver, pickled, and used by tasks for each Arrow batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...committers.changes.keys import row_numbers
+from ...committers.arrow_values import null_scalar, string_array
+from ...committers.changes.keys import TRUE, row_numbers
 from ...committers.contract import Changes
 from ...committers.errors import SchemaMismatchError
 from ..parquet.columns import with_offsets
@@ -22,20 +23,24 @@ class ChangedRows:
     """The rows of an Arrow batch, by what they do."""
 
     upserts: pa.RecordBatch
-    """Without the columns that the table does not get."""
+    """Without the columns that the table does not get; with those of its history, as if each row was the
+    current version of its key.
+    """
     upsert_order: tuple[pa.Array, ...]
     """Their columns of `Changes.order_by`."""
     deletes: pa.RecordBatch
-    """The key columns."""
+    """The columns of `Changes.identity`."""
     delete_order: tuple[pa.Array, ...]
-    kept: pa.Array | None = None
-    """For each upsert the names of the columns that keep their value in the table (`list<string>`); None: no
-    column of any row does.
+    kept: Mapping[str, pa.Array] = field(default_factory=dict)
+    """For each column that keeps its value in the table for some of the upserts: for which (boolean). It is
+    NULL in these rows.
     """
 
 
 KEPT = "\0kept"
-"""A column that rows may have beside those of the query: see `ChangedRows.kept`. NULL: none."""
+"""A column that rows may have beside those of the query: the names of the columns that keep their value in
+the table (`list<string>`). NULL: none.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +68,29 @@ class RowKinds:
     def split(self, rows: pa.RecordBatch) -> ChangedRows:
         """
         Raises:
-            SchemaMismatchError: see `check_rows`.
+            SchemaMismatchError: see `check_rows`; or a version of a history does not have all values.
         """
         if self.decode is not None:
-            rows = _without_kept(self.decode(rows))
+            rows = self.decode(rows)
         self.check_rows(rows)
-        order = [with_offsets(rows.column(name)) for name in self.changes.order_by]
-        table_rows = rows.drop_columns(list(self.changes.drop_columns))
+        order = tuple([with_offsets(rows.column(name)) for name in self.changes.order_by])
         keys = rows.select(list(self.changes.keys))
-        if self.deletes is None:
-            return ChangedRows(table_rows, tuple(order), keys.slice(0, 0), _none_of(order))
-        deleting = self._deleting(rows)
+        left_out = [*self.changes.drop_columns, *([KEPT] if KEPT in rows.schema.names else [])]
+        table_rows = rows.drop_columns(left_out)
+        if self.changes.history is not None:
+            keys, table_rows = self._with_history(keys, table_rows, order[0])
+        deleting = _NO_ROWS if self.deletes is None else self._deleting(rows)
         if not len(deleting):
-            return ChangedRows(table_rows, tuple(order), keys.slice(0, 0), _none_of(order))
+            upserts, kept = self._keeping(rows, table_rows)
+            return ChangedRows(upserts, order, keys.slice(0, 0), tuple([c.slice(0, 0) for c in order]), kept)
         staying = pc.invert(pc.is_in(row_numbers(rows.num_rows), value_set=deleting))
+        upserts, kept = self._keeping(rows.filter(staying), table_rows.filter(staying))
         return ChangedRows(
-            table_rows.filter(staying),
+            upserts,
             tuple([column.filter(staying) for column in order]),
             keys.take(deleting),
             tuple([column.take(deleting) for column in order]),
+            kept,
         )
 
     def _deleting(self, rows: pa.RecordBatch) -> pa.Array:
@@ -90,23 +99,54 @@ class RowKinds:
         found = numbered.filter(self.deletes).column(_ROW)
         return found.combine_chunks()
 
+    def _with_history(
+        self, keys: pa.RecordBatch, rows: pa.RecordBatch, valid_from: pa.Array
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        history = self.changes.history
+        assert history is not None
+        keys = keys.append_column(history.valid_from, valid_from)
+        rows = rows.append_column(history.valid_from, valid_from)
+        rows = rows.append_column(history.valid_to, pa.nulls(rows.num_rows, valid_from.type))
+        return keys, rows.append_column(history.is_current, pa.repeat(TRUE, rows.num_rows))
+
+    def _keeping(
+        self, rows: pa.RecordBatch, upserts: pa.RecordBatch
+    ) -> tuple[pa.RecordBatch, Mapping[str, pa.Array]]:
+        """Find the columns that keep their value. They become NULL."""
+        kept = {
+            name: column.is_null()
+            for name, column in zip(upserts.schema.names, upserts.columns, strict=True)
+            if column.null_count and self.changes.is_partial(name)
+        }
+        if KEPT in rows.schema.names:
+            for name, is_kept in self._named(rows.column(KEPT), upserts.schema.names).items():
+                kept[name] = pc.or_(kept[name], is_kept) if name in kept else is_kept
+                column = upserts.column(name)
+                nulled = pc.if_else(is_kept, null_scalar(column.type), column)
+                upserts = upserts.set_column(upserts.schema.names.index(name), name, nulled)
+        return upserts, kept
+
+    def _named(self, kept: pa.ListArray, names: Sequence[str]) -> Mapping[str, pa.Array]:
+        """Return the rows that name a column in `KEPT` (boolean), for each column that one of them names."""
+        named, rows = kept.flatten(), pc.list_parent_indices(kept)
+        found = {}
+        for name in set(pc.unique(named).to_pylist()).intersection(names):
+            naming = rows.filter(pc.equal(named, string_array([name], named.type)[0]))
+            found[name] = pc.is_in(row_numbers(len(kept)), value_set=naming.cast(pa.int64()))
+        if found and self.changes.history is not None:
+            raise SchemaMismatchError(
+                f"A row does not have the value of {', '.join(sorted(found))}, and in a history the value of "
+                "the version before is not known. Nothing of the batch was written. Let the source send "
+                "whole rows, for example with REPLICA IDENTITY FULL in Postgres; or use history=false."
+            )
+        unkept = [name for name in found if name in (*self.changes.keys, *self.changes.order_by)]
+        if unkept:
+            raise SchemaMismatchError(
+                f"A row does not have the value of {', '.join(unkept)}, which the option keys or orderBy "
+                "names. Filter these rows in the query, or see badRows."
+            )
+        return found
+
 
 _ROW = "\0row"
-
-
-def _without_kept(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """
-    Raises:
-        SchemaMismatchError: a row keeps values of the table's row.
-    """
-    if KEPT not in rows.schema.names:
-        return rows
-    raise SchemaMismatchError(
-        "A message does not have the values of some columns, which must keep those of the table "
-        "(__debezium_unavailable_value). This is not supported: give the table in Postgres REPLICA IDENTITY "
-        "FULL."
-    )
-
-
-def _none_of(columns: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
-    return tuple([column.slice(0, 0) for column in columns])
+_NO_ROWS = row_numbers(0)

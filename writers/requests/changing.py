@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from ...committers.contract import Changes
 from ...committers.errors import SchemaMismatchError
 from ...committers.requests.contract import RowPlace
-from ..changes.row_kinds import KEPT, RowKinds
+from ..changes.row_kinds import ChangedRows, RowKinds
 from .entry import Entry
 
 Check = Callable[[pa.RecordBatch], object]
@@ -67,30 +67,12 @@ def deleted_rows(keys: pa.RecordBatch, order: Sequence[pa.Array], order_by: Sequ
     return keys
 
 
-def without_kept(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None]:
-    """Return the columns of the query, and those that keep their value of each row, if the rows say it."""
-    if KEPT not in rows.schema.names:
-        return rows, None
-    return rows.drop_columns([KEPT]), rows.column(KEPT)
-
-
-def kept_columns(
-    upserts: pa.RecordBatch, said: pa.Array | None, partial_columns: Sequence[str]
-) -> Sequence[Collection[str]]:
-    """Return, for each upsert, the columns that keep their value.
-
-    Args:
-        said: by the row itself, see `ChangedRows.kept`
-        partial_columns: columns whose NULL keeps the value
-    """
-    kept: list[set[str]] = [set() for _ in range(upserts.num_rows)]
-    for name in partial_columns:
-        if name in upserts.schema.names and upserts.column(name).null_count:
-            for row in pc.indices_nonzero(pc.is_null(upserts.column(name))).to_pylist():
-                kept[row].add(name)
-    if said is not None and said.null_count < len(said):
-        for row, names in enumerate(said.to_pylist()):
-            kept[row].update(names or ())
+def kept_columns(changed: ChangedRows) -> Sequence[Collection[str]]:
+    """Return, for each upsert, the columns that keep their value."""
+    kept: list[set[str]] = [set() for _ in range(changed.upserts.num_rows)]
+    for name, is_kept in changed.kept.items():
+        for row in pc.indices_nonzero(is_kept).to_pylist():
+            kept[row].add(name)
     return kept
 
 
@@ -125,10 +107,9 @@ class CheckChanges:
         Raises:
             SchemaMismatchError: the service would not accept a row, or it has no key.
         """
-        rows, kept = without_kept(rows)
-        if kept is not None and kept.null_count < len(kept):
-            check_whole([names or () for names in kept.to_pylist()], self.why_whole)
         changed = self.kinds.split(rows)
+        if self.why_whole:
+            check_whole(kept_columns(changed), self.why_whole)
         self.of_upserts(changed.upserts)
         if changed.deletes.num_rows:
             order_by = self.kinds.changes.order_by
