@@ -88,6 +88,9 @@ def test_of_several_rows_of_a_key_one_is_updated(changed: Changed) -> None:
     changed.change([row(1, 4)])
     kinds = [kind for kind, *_ in of_version(changed, 3)]
     assert kinds == ["delete", "delete", "update_postimage", "update_preimage"]
+    foreign_append(changed, row(7, 1), row(7, 2))
+    changed.change([row(7, 3)])
+    assert [kind for kind, *_ in of_version(changed, 5)] == ["delete", "update_postimage", "update_preimage"]
     changed.check()
 
 
