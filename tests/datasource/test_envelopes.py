@@ -220,6 +220,38 @@ def test_both_parsers_return_the_same_rows(column: str, monkeypatch: pytest.Monk
         assert by_arrow is None or by_python is None or by_arrow.equals(by_python), values
 
 
+def hidden_among(value: Any) -> pa.Table:
+    """A message among others, where the sample for Arrow's parser does not find it."""
+    values = texts([postgres("c", n, after={"id": n, "v": 1.5}) for n in range(40)])
+    values[33] = value if isinstance(value, bytes) else texts([value])[0]
+    return from_kafka(values)
+
+
+def test_messages_unlike_the_first_ones_are_read() -> None:
+    """A number with more digits than a double has, and a message of another form."""
+    columns = "id BIGINT, v DECIMAL(22,2)"
+    large = hidden_among(postgres("c", 33, after={"id": 33, "v": 12345678901234567}))
+    values = dict(rows_of(decoded(large, valueColumns=columns), "id", "v"))
+    assert (values[33], values[0], len(values)) == (Decimal("12345678901234567.00"), Decimal("1.50"), 40)
+    flat = hidden_among(flattened(postgres("c", 33, after={"id": 33, "v": 2.5})))
+    values = dict(rows_of(decoded(flat, valueColumns=columns), "id", "v"))
+    assert (values[33], values[0], len(values)) == (Decimal("2.50"), Decimal("1.50"), 40)
+
+
+def test_a_value_is_one_message() -> None:
+    two = b"".join(one or b"" for one in texts([postgres("c", n, after={"id": n}) for n in (50, 51)]))
+    with pytest.raises(SchemaMismatchError, match=r"no JSON.* offset 133"):
+        decoded(hidden_among(two), valueColumns="id BIGINT, v DOUBLE")
+    (whole,) = in_avro(MESSAGES[:1])
+    assert whole is not None
+    options = {"valueColumns": COLUMNS, "valueFormat": "avro", "avroSchema": AVRO_SCHEMA}
+    for content, problem in ((whole + b"\0", "bytes are left"), (whole[:-9], "not written with")):
+        with pytest.raises(SchemaMismatchError, match=f"{problem}.* offset 101"):
+            decoded(from_kafka([whole, content]), **options)
+    with pytest.raises(SchemaMismatchError, match="For messages without them, use valueFormat=avro"):
+        decoded(from_kafka([b"\1" + whole]), **{**options, "valueFormat": "avro-confluent"})
+
+
 def test_messages_that_are_no_changes_are_left_out() -> None:
     """Tombstones, boundaries of transactions, changes of schemas, heartbeats, logical messages."""
     others = [
