@@ -242,6 +242,10 @@ def test_a_value_is_one_message() -> None:
     two = b"".join(one or b"" for one in texts([postgres("c", n, after={"id": n}) for n in (50, 51)]))
     with pytest.raises(SchemaMismatchError, match=r"no JSON.* offset 133"):
         decoded(hidden_among(two), valueColumns="id BIGINT, v DOUBLE")
+    documents = [mongodb("c", n, 1, {"_id": n}) for n in range(40)]
+    documents[33] = {**documents[33], "after": '{"_id":33}{"_id":99}'}
+    with pytest.raises(SchemaMismatchError, match=r"no JSON.* offset 133"):
+        decoded(from_kafka(texts(documents)), valueColumns="_id BIGINT", keys="_id")
     (whole,) = in_avro(MESSAGES[:1])
     assert whole is not None
     options = {"valueColumns": COLUMNS, "valueFormat": "avro", "avroSchema": AVRO_SCHEMA}
