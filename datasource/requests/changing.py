@@ -204,7 +204,7 @@ def _split(planned: PlannedChanges, rows: pa.RecordBatch) -> _Split:
         replace(split, upserts=upserts, deletes=deletes),
         numbers,
         split.deletes.column(_NUMBER),
-        kept_columns(split),
+        kept_columns(split, changes),
         [(name, upserts.column(name)) for name in changes.keys],
     )
 

@@ -164,6 +164,7 @@ WRONG_UPSERTS: Table = [
     ({**UPSERT, "dropColumns": "ID"}, "dropColumns contains id of keys"),
     ({**UPSERT, "lateRows": "ignore"}, "lateRows=ignore needs orderBy"),
     ({**UPSERT, "tombstonesFor": "1h"}, "tombstonesFor"),
+    ({"updateColumns": "given"}, "updateColumns: only a query with writeMode=upsert has it"),
 ]
 NO_VERSIONS: Table = [
     ({**UPSERT, "orderBy": "n", "lateRows": "ignore"}, "has no version of a row to compare")

@@ -67,9 +67,10 @@ def deleted_rows(keys: pa.RecordBatch, order: Sequence[pa.Array], order_by: Sequ
     return keys
 
 
-def kept_columns(changed: ChangedRows) -> Sequence[Collection[str]]:
-    """Return, for each upsert, the columns that keep their value."""
-    kept: list[set[str]] = [set() for _ in range(changed.upserts.num_rows)]
+def kept_columns(changed: ChangedRows, changes: Changes) -> Sequence[Collection[str]]:
+    """Return, for each upsert, the columns that keep their value, also those that the rows do not have."""
+    missing = set(changes.partial_columns).difference(changed.upserts.schema.names)
+    kept: list[set[str]] = [set(missing) for _ in range(changed.upserts.num_rows)]
     for name, is_kept in changed.kept.items():
         for row in pc.indices_nonzero(is_kept).to_pylist():
             kept[row].add(name)
@@ -109,7 +110,7 @@ class CheckChanges:
         """
         changed = self.kinds.split(rows)
         if self.why_whole:
-            check_whole(kept_columns(changed), self.why_whole)
+            check_whole(kept_columns(changed, self.kinds.changes), self.why_whole)
         self.of_upserts(changed.upserts)
         if changed.deletes.num_rows:
             order_by = self.kinds.changes.order_by

@@ -234,6 +234,16 @@ def test_a_row_says_itself_which_values_it_keeps() -> None:
         check(requests_of("redis"), rows)
 
 
+def test_with_all_columns_partial_no_row_replaces_what_the_service_has() -> None:
+    """Columns that the query does not have keep their values, too. Named ones do so alone."""
+    rows = ROWS.slice(0, 1)
+    for columns, operation in (("given", "update"), ("other", "update"), ("text", "index"), ("all", "index")):
+        (payload,) = sent("opensearch", rows, updateColumns=columns)
+        assert payload.startswith(b'{"%s"' % operation.encode())
+    (update,) = sent("dynamodb", rows, updateColumns="given")
+    assert update.attributes == {"n": {"N": "5"}, "text": {"S": "a"}}
+
+
 def test_an_update_of_a_map_is_refused() -> None:
     rows = ROWS.append_column("m", pa.array([None] * 3, pa.map_(pa.string(), pa.int64())))
     with pytest.raises(ConfigurationError, match="MAP column m"):

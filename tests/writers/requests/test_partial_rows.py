@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +14,13 @@ from tests.support.aws import AwsPlace
 from tests.support.search import SearchPlace
 from tests.support.service_places import send_rows, service_of
 
-CHANGES = {"writeMode": "upsert", "keys": "id", "deleteWhen": "op = 'd'", "dropColumns": "op"}
+CHANGES = {
+    "writeMode": "upsert",
+    "keys": "id",
+    "deleteWhen": "op = 'd'",
+    "dropColumns": "op",
+    "retryFor": "5s",
+}
 FIRST = [(1, "a", 1, "u"), (2, "b", 2, "u"), (3, "c", 3, "u"), (5, "e", 5, "u")]
 SECOND = [(1, None, 10, "u"), (2, "B", None, "u"), (3, None, None, "d"), (4, None, 4, "u"), (5, "E", 50, "u")]
 EXPECTED: list[dict[str, Any]] = [
@@ -33,15 +38,18 @@ def rows_of(*rows: tuple[Any, ...]) -> pa.RecordBatch:
 
 
 def send(kind: str, options: dict[str, str]) -> None:
-    """Send whole rows, then rows whose NULL keeps the value; the last batch twice, as after a crash."""
+    """Send whole rows, then some whose NULL keeps the value, twice as after a crash, and some without a
+    column.
+    """
     service = service_of(kind)
     parsed = service.options.parse({**options, **CHANGES})
     requests: Any = parsed.with_keys(service.requests(parsed))
     send_rows(requests, rows_of(*FIRST))
-    partial = replace(requests, changes=replace(requests.changes, partial_columns=("text", "n")))
-    for _ in range(2):
-        counters = send_rows(partial, rows_of(*SECOND))
-        assert (counters.delivered, counters.retried) == (len(SECOND), 0)
+    given = service.options.parse({**options, **CHANGES, "updateColumns": "given"})
+    partial: Any = given.with_keys(service.requests(given))
+    for rows in (rows_of(*SECOND), rows_of(*SECOND), rows_of(SECOND[0], SECOND[4]).drop_columns(["text"])):
+        counters = send_rows(partial, rows)
+        assert (counters.delivered, counters.retried) == (rows.num_rows, 0)
 
 
 @pytest.mark.slow
