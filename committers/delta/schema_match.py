@@ -133,8 +133,10 @@ def _wording(found: Difference[str, str], evolution: Evolution) -> Mapping[Diffe
 
 
 def _may_change(found: Difference[str, str], evolution: Evolution, *, widens: bool) -> bool:
+    if found.is_in_key:  # that would change which keys are equal
+        return False
     if found.kind is DifferenceKind.NEW:
-        return evolution.adds and not found.is_in_key
+        return evolution.adds
     if found.kind is DifferenceKind.TYPE:
         return widens and _is_widened(found, evolution)
     return evolution.relaxes(found.parent, found.table[0].name)

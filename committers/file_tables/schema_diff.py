@@ -132,6 +132,7 @@ def compare(
                 parent,
                 (),
                 (target,),
+                is_in_key,
             )
         if len(found) > 1:
             yield Difference(DifferenceKind.MERGED, parent, tuple(found), (target,))
@@ -160,14 +161,14 @@ def _compare_pair(
 ) -> Iterator[Difference[GivenT, TableT]]:
     path, is_map = (*parent, table.name), len(table.children) == 2
     if given.name != table.name:
-        yield Difference(DifferenceKind.SPELLING, parent, (given,), (table,))
+        yield Difference(DifferenceKind.SPELLING, parent, (given,), (table,), is_in_key)
     if key is not None and key(given) != key(table):
-        yield Difference(DifferenceKind.FIELD_ID, parent, (given,), (table,))
+        yield Difference(DifferenceKind.FIELD_ID, parent, (given,), (table,), is_in_key)
     if table.is_required and not given.is_required:
-        yield Difference(DifferenceKind.NULLS, parent, (given,), (table,))
+        yield Difference(DifferenceKind.NULLS, parent, (given,), (table,), is_in_key)
     if not table.nesting or given.nesting != table.nesting:
         if given.type != table.type and not holds(given.type, table.type):
-            yield Difference(DifferenceKind.TYPE, parent, (given,), (table,))
+            yield Difference(DifferenceKind.TYPE, parent, (given,), (table,), is_in_key)
     elif table.nesting == "struct":
         yield from compare(given.children, table.children, holds, key=key, parent=path, is_in_key=is_in_key)
     else:

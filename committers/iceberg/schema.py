@@ -180,8 +180,10 @@ def _renamed(
     paths = {path: field_id for field_id, path in paths_of(table).items()}
     named: dict[int, str] = {}
     for old, new in renames:
-        path = tuple(old.split("."))
-        before, after = paths.get(path), paths.get((*path[:-1], new))
+        given = tuple(old.split("."))
+        both = {given, _through_renamed(given, dict(renames))}
+        before = next((paths[path] for path in both if path in paths), None)
+        after = next((paths[path] for *rest, _ in both if (path := (*rest, new)) in paths), None)
         if before is None and after is not None:
             continue  # an earlier batch has renamed it
         if before is None or after is not None:
@@ -193,6 +195,12 @@ def _renamed(
         named[before] = new
     names = {field_id: table.find_field(field_id).name for field_id in named}
     return _rebuilt(table.as_struct(), {}, {}, named), names
+
+
+def _through_renamed(path: tuple[str, ...], renames: Mapping[str, str]) -> tuple[str, ...]:
+    """The path after the structs above the column have their new names."""
+    above = [renames.get(".".join(path[: number + 1]), path[number]) for number in range(len(path) - 1)]
+    return (*above, path[-1])
 
 
 RESERVED = ReservedNames(
