@@ -17,7 +17,7 @@ from tests.support.lake_pairs import TARGETS, LakePair, by_all_readers, run
 from tests.support.lakes import DeltaLake
 
 from penstock.committers.contract import ManifestState
-from penstock.committers.errors import CheckpointMismatchError, RetryableError
+from penstock.committers.errors import CheckpointMismatchError, ConfigurationError, RetryableError
 from penstock.testing.conformance.query import ids
 from penstock.testing.faults import crash_at
 
@@ -154,6 +154,17 @@ def test_a_new_column_is_added_to_both(pair: LakePair) -> None:
     assert pair.deliver().code == 0
     expected = sorted([("(0, None)"), ("(1, None)"), ("(7, 'new')"), ("(7, 'new')")])
     assert [sorted(map(repr, table.rows("id, note"))) for table in pair.tables] == [expected] * 2
+
+
+def test_a_new_field_of_a_struct_is_added_to_both(pair: LakePair) -> None:
+    run(pair, pair.query(), 0, pa.table({"id": [0], "s": [{"a": 0}]}))
+    wider = pa.table({"id": [7], "s": [{"a": 7, "b": "new"}]})
+    run(pair, pair.query(schemaEvolution="addColumns"), 1, wider, run_id="r2")
+    assert pair.deliver().code == 0
+    expected = [(0, {"a": 0, "b": None}), (7, {"a": 7, "b": "new"})]
+    assert [sorted(table.rows("id, s")) for table in pair.tables] == [expected] * 2
+    with pytest.raises(ConfigurationError, match="schemaEvolution=evolve is not supported"):
+        pair.query(schemaEvolution="evolve").with_targets()
 
 
 def test_a_sort_order_of_iceberg_sorts_the_files_of_both(pair: LakePair) -> None:
