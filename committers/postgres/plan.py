@@ -10,7 +10,7 @@ import pyarrow as pa
 from ..changes.history import check_history
 from ..changes.kept_values import check_partial
 from ..contract import Changes, History, Mode
-from ..errors import AccessRefusedError, ConfigurationError, SchemaMismatchError
+from ..errors import AccessRefusedError, ConfigurationError, SchemaMismatchError, TableNotSupportedError
 from ..file_tables.evolution import NO_EVOLUTION, Evolution, Narrowing
 from . import fence
 from .address import PostgresAddress, quoted
@@ -97,6 +97,7 @@ def plan(
         evolution=options.evolution.of_batch(rows, options.mode),
         narrows=options.narrows,
     )
+    _check_alterable(cursor, address, table, fit.changes)
     tombstones = None
     if isinstance(options.mode, Changes):
         changes = _in_table(options.mode, fit)
@@ -118,6 +119,47 @@ def plan(
         created,
         encoding,
     )
+
+
+_USES = """
+SELECT a.attname, pg_describe_object(d.classid, d.objid, d.objsubid)
+FROM pg_depend d JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+WHERE d.refobjid = %(table)s::oid AND a.attname = ANY (%(columns)s)
+    AND d.classid IN ('pg_rewrite'::regclass, 'pg_trigger'::regclass, 'pg_policy'::regclass)
+UNION ALL
+SELECT a.attname, 'the partition key'
+FROM pg_partitioned_table p JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = ANY (p.partattrs)
+WHERE p.partrelid = %(table)s::oid AND a.attname = ANY (%(columns)s)
+UNION ALL
+SELECT a.attname, 'the generated column ' || g.attname
+FROM pg_attrdef f
+    JOIN pg_attribute g ON g.attrelid = f.adrelid AND g.attnum = f.adnum AND g.attgenerated <> ''
+    JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = f.oid
+        OR d.classid = 'pg_class'::regclass AND d.objid = g.attrelid AND d.objsubid = g.attnum
+    JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid AND a.attnum <> g.attnum
+WHERE g.attrelid = %(table)s::oid AND d.refobjid = g.attrelid AND a.attname = ANY (%(columns)s)
+"""
+
+
+def _check_alterable(
+    cursor: Cursor, address: PostgresAddress, table: PostgresTableState, changes: ColumnChanges
+) -> None:
+    """
+    Raises:
+        TableNotSupportedError: Postgres would refuse to give a column another type.
+    """
+    old_names = {new: old for old, new in changes.renames}
+    columns = [old_names.get(name, name) for name, _ in changes.types]
+    if not columns:
+        return
+    uses = cursor.execute(_USES, {"table": table.oid, "columns": columns}).fetchall()
+    if uses:
+        names = ", ".join(sorted({f"{what} uses {name!r}" for name, what in uses}))
+        raise TableNotSupportedError(
+            f"The columns of the Postgres table {address.uri} cannot get wider types: {names}. Nothing was "
+            "written. Drop what uses them, widen the columns, and create it again; or cast the columns in "
+            "the query."
+        )
 
 
 def _in_table(changes: Changes, fit: PostgresMatch) -> Changes:

@@ -15,7 +15,6 @@ from ...committers.file_tables.evolution import SchemaEvolution
 from ..options.changes import (
     ChangeOptions,
     problems_of_changes,
-    problems_of_computed_rows,
     problems_of_late_rows,
 )
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
@@ -110,7 +109,6 @@ class DuckLakeOptions(ChangeOptions, FileTableOptions):
                 *problems_of_sorting(values),
                 *problems_of_changes(values),
                 *problems_of_late_rows(values, NAME),
-                *problems_of_computed_rows(values, NAME),
                 *_problems_of_one_file(values),
             ],
         )

@@ -13,7 +13,6 @@ from ..delta.options import parse_location
 from ..options.changes import (
     ChangeOptions,
     problems_of_changes,
-    problems_of_computed_rows,
     problems_of_late_rows,
 )
 from ..options.declaring import declared, option, option_of, optional, options_of, passed_on, prefixes_of
@@ -120,7 +119,6 @@ def _problems(values: Mapping[str, Any]) -> list[str]:
     return [
         *problems_of_changes(values),
         *problems_of_late_rows(values, NAME),
-        *problems_of_computed_rows(values, NAME),
         *(f"tableProperties: {name} is set by Penstock. Remove it." for name in own),
         *problems_of_plain_http(values, ("path",)),
     ]

@@ -38,8 +38,9 @@ def _columns_option(name: str, meaning: str) -> tuple[str, ...]:
     return field(default=(), metadata=declared(name, columns, f"{meaning}: `a, b`, or a JSON array."))
 
 
-def _updated_columns(text: str) -> tuple[str, ...]:
-    """
+def updated_columns(text: str) -> tuple[str, ...]:
+    """Parse the option `updateColumns`.
+
     Raises:
         ValueError: no column is given.
     """
@@ -175,7 +176,7 @@ class TableChangeOptions(ChangeOptions):
 
     update_columns: tuple[str, ...] = option(  # type: ignore[misc]
         "updateColumns",
-        _updated_columns,
+        updated_columns,
         "With `writeMode=upsert`: which columns of the table a row leaves as they are. `all`: none, the row "
         "replaces the whole row. `given`: those that are NULL in the row, or that the query does not have. "
         "Names of columns, `a, b` or a JSON array: as `given`, but only these columns.",
@@ -319,17 +320,6 @@ def problems_of_late_rows(values: Mapping[str, Any], name: str) -> list[str]:
     return [
         f"lateRows=ignore is not supported by {name}, which does not remember which keys were deleted. Leave "
         "it out, and the batches are applied in their order."
-    ]
-
-
-def problems_of_computed_rows(values: Mapping[str, Any], name: str) -> list[str]:
-    """Return problems of a destination whose commits do not read the rows that they replace."""
-    given = {"updateColumns": values.get("update_columns"), "history": values.get("has_history")}
-    return [
-        f"{option} is not supported by {name}: its commits do not read the rows that they replace. Leave the "
-        "option out, or write a Delta, Iceberg or Postgres table."
-        for option, value in given.items()
-        if value
     ]
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..changes.modes import EnvelopeChanges
-from ..options.changes import ChangeOptions, problems_of_changes
-from ..options.declaring import declared
+from ..options.changes import ChangeOptions, problems_of_changes, updated_columns
+from ..options.declaring import declared, option
 from ..options.parsing import columns
 from .changing import ChangingRequests
 
@@ -49,6 +49,15 @@ class RequestChangeOptions(ChangeOptions):
         ),
     )
 
+    update_columns: tuple[str, ...] = option(  # type: ignore[misc]
+        "updateColumns",
+        updated_columns,
+        "With `writeMode=upsert`: which columns a row leaves as they are in the destination. `all`: none, "
+        "the row replaces the whole row. `given`: those that are NULL in the row, or that the query does not "
+        "have. Names of columns, `a, b` or a JSON array: as `given`, but only these columns.",
+        default="all",
+    )
+
     @property
     def row_log_location(self) -> str | None:
         """See `RequestOptions`. Messages of a source of changes are stored as the rows that they become, in a
@@ -81,11 +90,6 @@ class RequestChangeOptions(ChangeOptions):
         problems = problems_of_changes(values, of_all=("keys", "order_by"))
         if not values.get("is_upsert"):
             return problems
-        if values.get("has_history"):
-            problems.append(
-                f"history: {cls.NAME} has one value for each key, and no versions. Leave the option out, or "
-                "write a Delta, Iceberg or Postgres table."
-            )
         if values.get("late_rows") == "ignore" and not cls.compares_versions:
             problems.append(
                 f"lateRows=ignore: {cls.NAME} has no version of a row to compare with. Batches are applied "

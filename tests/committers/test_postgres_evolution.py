@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 from tests.support.postgres import PostgresQuery, query_into
 
+from penstock.committers.errors import SchemaMismatchError, TableNotSupportedError
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.faults import crash_at
 
@@ -37,7 +39,7 @@ TYPES = {
 
 
 @pytest.fixture
-def query(new_postgres_url, monkeypatch) -> PostgresQuery:  # type: ignore[no-untyped-def]
+def query(new_postgres_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> PostgresQuery:
     monkeypatch.setenv("PGUSER", "postgres")
     made = query_into(new_postgres_url(), schemaEvolution="evolve")
     made.sql(f"CREATE TABLE events ({COLUMNS})")
@@ -70,3 +72,44 @@ def test_a_batch_changes_columns_once(query: PostgresQuery, store: SqlManifestSt
         (1, 1, 0.5, Decimal("1.50"), "abc", None),
         *NEW,
     ]
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        ("CREATE VIEW v AS SELECT n FROM events", "rule _RETURN on view v uses 'n'"),
+        ("ALTER TABLE events ADD twice integer GENERATED ALWAYS AS (n * 2) STORED", "column twice uses 'n'"),
+        (
+            "ALTER TABLE events RENAME TO other; "
+            "CREATE TABLE events (id bigint, n integer) PARTITION BY LIST (n);"
+            "CREATE TABLE part PARTITION OF events DEFAULT",
+            "the partition key uses 'n'",
+        ),
+    ],
+)
+def test_a_column_that_postgres_would_not_widen_is_refused_at_first(
+    query: PostgresQuery, store: SqlManifestStore, statement: str, problem: str
+) -> None:
+    for one in statement.split(";"):
+        query.sql(one)
+    with pytest.raises(TableNotSupportedError, match=problem):
+        query.plan(store, query.batch(0), pa.schema([("id", pa.int64()), ("n", pa.int64())]))
+    query.run(store, query.batch(0), pa.table({"id": [5], "n": pa.array([5], pa.int32())}))
+    assert 5 in query.ids()
+
+
+def test_a_column_is_renamed_in_the_transaction_of_the_batch(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    renaming = query.with_options(renameColumns="n:number, must:may")
+    rows = pa.table({"id": [2], "number": [2**40], "may": pa.array([None], pa.string())})
+    with crash_at("commit.start"):
+        renaming.run(store, renaming.batch(0), rows)
+    assert "n" in types(query)
+    for batch_id in range(2):
+        more = rows.set_column(0, "id", pa.array([2 + batch_id]))
+        renaming.run(store, renaming.batch(batch_id), more, run_id="r2")
+    found = query.sql("SELECT id, number, may FROM events ORDER BY id")
+    assert found == [(1, 1, "must"), (2, 2**40, None), (3, 2**40, None)]
+    with pytest.raises(SchemaMismatchError, match="has neither of the columns"):
+        query.with_options(renameColumns="x:y").plan(store, query.batch(2), rows.schema)
