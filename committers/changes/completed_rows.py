@@ -29,14 +29,14 @@ def with_kept_values(
     names = _kept_names(inputs, reader)
     last = inputs.last.keys
     partial = pa.repeat(FALSE, len(last))
-    for planned in names:
-        partial = pc.or_(partial, _keeps(inputs, planned, last))
+    for planned in names.values():
+        partial = pc.or_(partial, _keeps(planned, last))
     partial = pc.and_(partial, pc.invert(last.is_deleted))
     of_keys = pc.indices_nonzero(partial).cast(pa.int64())
     of_keys = of_keys.filter(pc.invert(pc.is_in(of_keys, value_set=late)))
     if not len(of_keys):
         return Computed()
-    entries = _Entries.of(inputs, of_keys, list(names))
+    entries = _Entries.of(inputs, of_keys, names)
     if inputs.changes.late_rows == "ignore" and len({one.batch_id for one in inputs.written}) > 1:
         entries = entries.take(not_late(entries.entries, entries.late(tombstones)))
     from_rows = sources(entries.entries, [*names, ""])
@@ -45,9 +45,9 @@ def with_kept_values(
     values = rows.table()
     columns = {}
     is_changed = pa.repeat(FALSE, len(winners))
-    for planned, name in names.items():
-        kept = one_array(values.column(name)).take(rows.places(from_rows[planned]))
-        is_from_older = pc.fill_null(pc.not_equal(from_rows[planned], winners), FALSE)
+    for name in names:
+        kept = one_array(values.column(name)).take(rows.places(from_rows[name]))
+        is_from_older = pc.fill_null(pc.not_equal(from_rows[name], winners), FALSE)
         is_changed = pc.or_(is_changed, pc.and_(kept.is_valid(), is_from_older))
         columns[name] = kept
     completed = pc.indices_nonzero(is_changed).cast(pa.int64())
@@ -67,21 +67,24 @@ def with_kept_values(
     return Computed(whole.take(completed), in_new=masks.by_path())
 
 
-def _kept_names(inputs: CommitInputs, reader: RowReader) -> Mapping[str, str]:
-    """Return the columns that some rows keep, by the name that they had when the batch was planned."""
-    changes = inputs.changes
-    planned = {name for one in inputs.written for keys in (one.keys, one.older) if keys for name in keys.kept}
-    names = {name: reader.name_of(name) for name in sorted(planned)}
-    if EVERY_COLUMN in changes.partial_columns:
+def _kept_names(inputs: CommitInputs, reader: RowReader) -> Mapping[str, str | None]:
+    """Return the columns that some rows keep, with the name that each had when the batch was planned; None if
+    others have added it since.
+    """
+    written = [keys for one in inputs.written for keys in (one.keys, one.older) if keys is not None]
+    planned = sorted({name for keys in written for name in keys.kept})
+    names: dict[str, str | None] = {
+        current: name for name in planned if (current := reader.name_of(name)) is not None
+    }
+    if EVERY_COLUMN in inputs.changes.partial_columns:
         known = {reader.name_of(name) for name in inputs.planned}
-        names.update({name: name for name in reader.schema.names if name not in known})
-    return {name: current for name, current in names.items() if current is not None}
+        names.update({name: None for name in reader.schema.names if name not in known})
+    return names
 
 
-def _keeps(inputs: CommitInputs, planned: str, keys: Keys) -> pa.Array:
-    """Return which rows keep a column: all, if others have added it to the table since the plan."""
-    is_new = planned not in keys.kept and planned not in inputs.planned
-    return pa.repeat(TRUE, len(keys)) if is_new else keys.keeping(planned)
+def _keeps(planned: str | None, keys: Keys) -> pa.Array:
+    """Return which rows keep a column: all, if others have added it to the table."""
+    return pa.repeat(TRUE, len(keys)) if planned is None else keys.keeping(planned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +100,12 @@ class _Entries:
     """Path and number of the rows of the table, which come first."""
 
     @classmethod
-    def of(cls, inputs: CommitInputs, of_keys: pa.Array, names: Sequence[str]) -> _Entries:
-        """Collect the rows of these keys."""
+    def of(cls, inputs: CommitInputs, of_keys: pa.Array, names: Mapping[str, str | None]) -> _Entries:
+        """Collect the rows of these keys.
+
+        Args:
+            names: see `_kept_names`
+        """
         wanted = KeySet([column.take(of_keys) for column in inputs.last.keys.columns])
         place, key, order = _table_rows(inputs, of_keys)
         count = len(key)
@@ -113,7 +120,7 @@ class _Entries:
                     continue
                 rows, found = wanted.find(some.columns)
                 mine = some.take(rows)
-                kept = {name: _keeps(inputs, name, mine) for name in names}
+                kept = {name: _keeps(planned, mine) for name, planned in names.items()}
                 keys.append(Keys(mine.columns, mine.order, mine.is_deleted, kept))
                 numbers.append(found)
                 batches.append(_all(one.batch_id, len(rows)))

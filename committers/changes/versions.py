@@ -153,8 +153,7 @@ def _timelines(
     winning, before = inputs.last.written_in.to_pylist(), dict[tuple[int, int], Event]()
     for part, batch, key, event in _events(inputs, keys, times):
         batches.setdefault(key, {}).setdefault(batch, []).append(event)
-        if winning[event.number] == part:
-            ends[event.number] = None
+        ends.setdefault(event.number, None)
         last = before.get((part, key))
         if last is not None and winning[last.number] == part:
             ends[last.number] = event.at

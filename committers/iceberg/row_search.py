@@ -30,7 +30,7 @@ from pyiceberg.types import (
 
 from ..arrow_values import null_scalar, numeric_array, string_array
 from ..changes.file_search import Search, SearchedFile, has_bounds
-from ..changes.key_files import OpenFile, WrittenKeys, data_files, key_files, read_keys
+from ..changes.key_files import Keys, OpenFile, WrittenKeys, data_files, key_files, read_keys
 from ..changes.masked_rows import KeySearch, MaskedRows
 from ..changes.rewriting import TableRows
 from ..changes.tombstones import Tombstones
@@ -151,16 +151,18 @@ class IcebergSearch:
 
     def _widened(self, written: WrittenKeys, types: Mapping[str, pa.DataType]) -> WrittenKeys:
         """Return the keys with the types of the table, in which later files of others have them."""
-        keys = written.keys
-        columns = [
-            column.cast(types[name])
-            for name, column in zip(self._changes.identity, keys.columns, strict=True)
-        ]
-        order = [
-            column.cast(types[name]) if name in types else column
-            for name, column in zip(self._changes.order_by, keys.order, strict=True)
-        ]
-        return replace(written, keys=replace(keys, columns=tuple(columns), order=tuple(order)))
+        names = [*self._changes.identity, *self._changes.order_by]
+
+        def widened(keys: Keys) -> Keys:
+            columns = [
+                column.cast(types[name]) if name in types else column
+                for name, column in zip(names, (*keys.columns, *keys.order), strict=True)
+            ]
+            count = len(keys.columns)
+            return replace(keys, columns=tuple(columns[:count]), order=tuple(columns[count:]))
+
+        older = None if written.older is None else widened(written.older)
+        return replace(written, keys=widened(written.keys), older=older)
 
     def _values(self, table: Table, entry: ManifestEntry) -> dict[str, pa.Scalar]:
         columns = {column.field_id: name for name, column in self._columns.items()}

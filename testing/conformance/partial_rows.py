@@ -85,6 +85,9 @@ class PartialRowClaims(Claims):
         late.run(2, changes((2, 7, None), (3, 6, None), (1, 5, "late")))
         deliver(late.store)
         late.check((1, 6, "a"), (2, 7, "b"), (3, 6, None))
+        late.run(3, changes((2, 6, None), (3, 7, None)))
+        deliver(late.store)
+        late.check((1, 6, "a"), (2, 7, "b"), (3, 7, None))
 
     def test_a_value_that_a_message_does_not_have_is_kept(self, partial: Upserts) -> None:
         """As Debezium sends an update of Postgres that leaves a large value as it is. Or the row is bad."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -86,6 +86,7 @@ class Changed:
     deleted: dict[object, int] = field(default_factory=dict)
     batches: int = 0
     run_id: str = "r1"
+    partition_by: ClassVar[str] = "p"
 
     @property
     def lake(self) -> DeltaLake:
@@ -176,6 +177,7 @@ class Versioned(Changed):
     """The table has all versions of the rows."""
 
     versions: Histories = field(default_factory=Histories)
+    partition_by: ClassVar[str] = "is_current"
 
     def __post_init__(self) -> None:
         self.options = {"history": "true", **self.options}
@@ -244,7 +246,7 @@ def test_any_history_makes_the_rows_of_the_changes(
     changed.options |= {
         **({"lateRows": "ignore"} if rng.random() < 0.5 and kind is Changed else {}),
         **rng.choice([{}, {}, {"merge": "on-read"}, {"merge": "on-write"}]),
-        **({"partitionBy": "p"} if rng.random() < 0.4 else {}),
+        **({"partitionBy": kind.partition_by} if rng.random() < 0.4 else {}),
         "tableProperties": json.dumps({"delta.checkpointInterval": rng.choice(["3", "100"])}),
     }
     if changed.keys == "k" and rng.random() < 0.6 and kind is Changed:
@@ -343,6 +345,15 @@ def test_a_delivery_makes_the_rows_of_its_batches(
         merged = target.merge(manifests, None).merging(manifests)
         assert isinstance(target.commit(merged), Committed)
         changed.check()
+
+
+def test_equal_versions_of_two_tasks_are_one(tmp_path: Path, store: SqlManifestStore) -> None:
+    """Though one task knows the end of its version, which is in another partition then."""
+    changed = Versioned(tmp_path, store, {"partitionBy": "is_current"})
+    changed.change([row(1, 1), row(1, 2)], [row(1, 1)], [row(1, 2), row(1, 3, "d")])
+    changed.check()
+    changed.change([row(1, 2)], [row(1, 2)])
+    changed.check()
 
 
 # Small files ----------------------------------------------------------------------------------------

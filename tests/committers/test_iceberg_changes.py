@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -321,6 +322,38 @@ def test_keys_are_compared_with_wider_columns(tmp_path: Path, store: SqlManifest
     assert found == [(1, 1), (2, 1), (2**40, 6)]
 
 
+@pytest.mark.parametrize("option", ["updateColumns", "history"])
+def test_rows_are_computed_with_wider_columns(tmp_path: Path, store: SqlManifestStore, option: str) -> None:
+    """As above, for the older rows of a key and for the times of its versions."""
+    options = {"writeMode": "upsert", "keys": "k", "orderBy": "v"}
+    options |= {option: "given" if option == "updateColumns" else "true"}
+    lake = IcebergLake(tmp_path)
+    query = Query(Place({"warehouse": str(tmp_path), "table": "lake.ids", **options}))
+    schema = pa.schema([("k", pa.int32()), ("v", pa.int32()), ("s", pa.string())])
+
+    def rows(*some: tuple[int, int, str | None]) -> pa.Table:
+        columns = zip(zip(*some, strict=True), schema, strict=True)
+        return pa.table([pa.array(values, column.type) for values, column in columns], schema=schema)
+
+    query.run(store, query.batch(0), rows((1, 1, "a"), (2, 1, "b")))
+    manifest = query.prepare(store, query.batch(1), rows((1, 2, "c"), (1, 3, None)), rows((2, 4, None)))
+    widened = ["k", "v", *(["valid_from", "valid_to"] if option == "history" else [])]
+    with lake.load().update_schema() as update:
+        for name in widened:
+            update.update_column(name, LongType())
+    if option == "history":
+        later = pa.table({"k": [1], "v": [2**40], "s": ["d"], "valid_from": [2**40], "is_current": [True]})
+        others = Query(Place(lake.options), "others")
+        others.run(store, others.batch(0), later)
+    assert isinstance(query.target().commit(manifest), Committed)
+    names = "k, valid_from, valid_to, s" if option == "history" else "k, v, s"
+    scan = f"SELECT {names} FROM iceberg_scan('{lake.metadata_location}') ORDER BY ALL"
+    versions = [(1, 1, 2, "a"), (1, 2, 3, "c"), (1, 3, 2**40, None), (1, 2**40, None, "d")]
+    versions += [(2, 1, 4, "b"), (2, 4, None, None)]
+    expected = versions if option == "history" else [(1, 3, "c"), (2, 4, "b")]
+    assert engine().execute(scan).fetchall() == expected
+
+
 @pytest.mark.parametrize("merge", ["on-read", "on-write"])
 def test_values_that_are_only_in_the_metadata_are_keys(
     tmp_path: Path, store: SqlManifestStore, merge: str
@@ -470,6 +503,33 @@ def test_files_are_written_again_with_the_columns_of_the_table(changed: Changed)
         (2, "s2", 0, None),
         (2, "s2", 5, "kept"),
         *((n, f"s{n}", 0, None) for n in range(3, 10)),
+    ]
+
+
+@pytest.mark.parametrize("merge", ["on-read", "on-write"])
+def test_kept_values_are_those_of_the_columns_at_the_commit(changed: Changed, merge: str) -> None:
+    """Others rename a column that rows keep, and add one, after the batch was planned."""
+    changed.options |= {"updateColumns": "given", "merge": merge}
+    changed.change([row(1, 1), row(2, 1), row(3, 1)])
+    rows = [{**row(1, 2), "s": None}, {**row(1, 3), "d": None}, row(30, 3)]
+    manifest = changed.prepare(rows, [{**row(7, 2), "s": None}, {**row(7, 3), "s": None}])
+    with changed.table().update_schema() as update:
+        update.rename_column("s", "text")
+    with changed.table().update_schema() as update:
+        update.add_column("s", StringType())
+    wider = table_of([row(20, 1), row(7, 1)], TABLE).append_column("text", pa.array(["s20", "s7"]))
+    wider = wider.set_column(1, "s", pa.array(["new", "own"])).set_column(0, "k", pa.array([30, 70]))
+    others = Query(Place(changed.lake.options), "others")
+    others.run(changed.store, others.batch(0), wider)
+    assert isinstance(changed.query.target().commit(manifest), Committed)
+    location = changed.lake.metadata_location
+    where = "WHERE k IN (1, 7, 30, 70) ORDER BY k"
+    scan = f"SELECT k, text, s, d, v FROM iceberg_scan('{location}') {where}"
+    assert engine().execute(scan).fetchall() == [
+        (1, "s1", None, Decimal("0.25"), 3),
+        (7, "s7", None, Decimal("1.75"), 3),
+        (30, "s30", "new", Decimal("7.5"), 3),
+        (70, "s7", "own", Decimal("1.75"), 1),
     ]
 
 
