@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.support.lakes import DeltaLake
 from tests.support.postgres import PostgresQuery, query_into
 
 from penstock.committers.errors import SchemaMismatchError, TableNotSupportedError
@@ -113,3 +115,23 @@ def test_a_column_is_renamed_in_the_transaction_of_the_batch(
     assert found == [(1, 1, "must"), (2, 2**40, None), (3, 2**40, None)]
     with pytest.raises(SchemaMismatchError, match="has neither of the columns"):
         query.with_options(renameColumns="x:y").plan(store, query.batch(2), rows.schema)
+
+
+def test_changes_by_key_of_a_new_shape_are_quarantined(
+    query: PostgresQuery, store: SqlManifestStore, tmp_path: Path
+) -> None:
+    options = {"badRows": "deadLetter", "deadLetter": str(tmp_path / "refused"), "writeMode": "upsert"}
+    careful = query.with_options(schemaEvolution="quarantine", keys="id", **options)
+    schema = pa.schema([*WIDE, ("must", pa.string())])
+    values = [
+        {"id": 1, "n": 7, "f": 0.5, "d": Decimal("2.25"), "t": "abc", "must": "x"},
+        {"id": 2, "n": 2**40, "must": "x"},
+        {"id": 3, "n": 3, "f": 0.1, "must": "x"},
+        {"id": 4, "n": 4, "extra": "y", "must": "x"},
+        {"id": 5, "n": 5, "t": "long text", "must": "x"},
+    ]
+    before = types(query)
+    careful.run(store, careful.batch(0), pa.Table.from_pylist(values, schema))
+    assert types(query) == before
+    assert query.sql("SELECT id, n, f, d FROM events") == [(1, 7, 0.5, Decimal("2.25"))]
+    assert len(DeltaLake(tmp_path / "refused").rows("batch_id")) == 4

@@ -21,7 +21,7 @@ from tests.support.evolving import (
     compacted,
     rows,
 )
-from tests.support.lakes import LAKES, LakeTable
+from tests.support.lakes import LAKES, DeltaLake, LakeTable
 
 from penstock.committers.errors import ConfigurationError, SchemaMismatchError
 from penstock.committers.store.sql import SqlManifestStore
@@ -129,6 +129,29 @@ def test_a_key_and_a_column_of_a_primary_key_stay_as_they_are(
     assert not table.schema().field("id").nullable
     with pytest.raises(SchemaMismatchError, match="NULL in id"):
         query.run(store, query.batch(1), rows(nullable, {"n": 1}))
+
+
+def test_changes_by_key_of_a_new_shape_are_quarantined(
+    table: LakeTable, store: SqlManifestStore, tmp_path: Path
+) -> None:
+    """The row of the key stays. A deletion needs its key only."""
+    options = {
+        "badRows": "deadLetter",
+        "deadLetter": str(tmp_path / "refused"),
+        "schemaEvolution": "quarantine",
+    }
+    upserts = {"writeMode": "upsert", "keys": "id", "deleteWhen": "op = 'd'", "dropColumns": "op"}
+    query = Query(table, options={**options, **upserts})
+    schema = WIDE.append(pa.field("op", pa.string()))
+    fits = {**OLD, "s": {"a": 5}, "l": [{"a": 5}]}
+    query.run(store, query.batch(0), rows(schema, *({**fits, "id": number} for number in (1, 2, 3))))
+    query.run(
+        store,
+        query.batch(1),
+        rows(schema, {**fits, "n": 9, "op": "u"}, NEW, {**NEW, "id": 3, "op": "d"}, {**NEW, "id": 4}),
+    )
+    assert sorted(table.rows("id, n")) == [(1, 9), (2, 1)]
+    assert len(DeltaLake(tmp_path / "refused").rows("batch_id")) == 2
 
 
 @pytest.mark.parametrize(
