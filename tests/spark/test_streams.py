@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -190,6 +191,33 @@ def test_schema_evolution_adds_columns_that_older_rows_have_as_null(ids: IdStrea
     halves = [half for _, half in ids.read("id, half")]
     assert halves == [None] * 100 + [i / 2 for i in range(100, 200)]
     assert ids.findings().problems == []
+
+
+@pytest.mark.slow
+def test_a_column_that_becomes_wider_in_spark_is_widened_or_quarantined(
+    ids: IdStream, tmp_path: Path
+) -> None:
+    """A stream goes on from its checkpoint with a wider column and a new one."""
+    ids.add_files(1)
+    ids.run(ids.rows().selectExpr("id", "cast(id AS INT) AS n"))
+    ids.add_files(1)
+    wider = ids.rows().selectExpr(
+        "id", "id + if(id = 150, 1L << 40, 0) AS n", "if(id = 160, 'x', NULL) AS new"
+    )
+    assert "'n' is int" in ids.fails_with(wider, schemaEvolution="addColumns")
+    letters = {"badRows": "deadLetter", "deadLetter": str(tmp_path / "refused")}
+    ids.run(wider, schemaEvolution="quarantine", **letters)
+    assert [row[0] for row in ids.read("id")] == [n for n in range(200) if n not in (150, 160)]
+    found = DeltaLake(tmp_path / "refused").rows("row, code")
+    assert sorted((json.loads(str(row))["id"], code) for row, code in found) == [
+        (150, "does_not_fit"),
+        (160, "new_shape"),
+    ]
+
+    ids.add_files(1)
+    widening = {"typeWidening": "true"} if isinstance(ids.table, DeltaLake) else {}
+    ids.run(wider.selectExpr("id", "n + (1L << 40) AS n", "new"), schemaEvolution="evolve", **widening)
+    assert ids.read("max(n), count(*), count(new)") == [(2**40 + 299, 298, 0)]
 
 
 def test_options_are_refused_together_before_any_file_is_written(delta_ids: IdStream) -> None:
