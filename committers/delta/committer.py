@@ -69,7 +69,7 @@ from .log_files import is_local
 from .plan import NewDeltaTable, check_partitioning, create_table
 from .schema import DeltaTableLayout, check_variants, delta_fields, plan_target, target_of_files
 from .schema_match import SchemaChanges, check_files_fit
-from .schema_update import change_schema, check_log_reachable, is_beyond_library
+from .schema_update import change_schema, check_library_commits, check_log_reachable
 from .snapshot_cache import SNAPSHOT_CACHE, SnapshotCache, TableSnapshot
 from .table import (
     KIND,
@@ -193,12 +193,7 @@ class DeltaTableCommitter(SearchesFiles):
         if has_vectors(table.metadata().configuration):
             return table
         check_supported(table, mode)
-        if is_beyond_library(table):
-            raise TableNotSupportedError(
-                f"The Delta table {self._uri} cannot get deletion vectors (merge=on-read), because the Delta "
-                "library cannot commit to a table with these features. Nothing was written. Set "
-                "delta.enableDeletionVectors with Delta's own engine, or use merge=on-write."
-            )
+        check_library_commits(table)
         allow_vectors(table.handle())
         self._cached_table = None
         changed = self._load_table()

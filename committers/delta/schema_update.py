@@ -11,7 +11,7 @@ from deltalake.exceptions import CommitFailedError
 
 from .. import crash_points
 from ..contract import Batch
-from ..errors import NEXT_TRY, ConfigurationError, RetryableError
+from ..errors import NEXT_TRY, ConfigurationError, RetryableError, TableNotSupportedError
 from ..file_tables.manifest import LakeManifest
 from .checks import BEYOND_LIBRARY
 from .library import in_short
@@ -65,6 +65,19 @@ def change_schema(
 def is_beyond_library(table: DeltaTableState) -> bool:
     """Return True if the table has a feature for which the Delta library does not commit to it."""
     return not BEYOND_LIBRARY.isdisjoint(table.protocol().writer_features or ())
+
+
+def check_library_commits(table: DeltaTableState) -> None:
+    """
+    Raises:
+        TableNotSupportedError: the Delta library cannot give the table deletion vectors.
+    """
+    if is_beyond_library(table):
+        raise TableNotSupportedError(
+            f"The Delta table {table.table_uri} cannot get deletion vectors (merge=on-read), because the "
+            "Delta library does not commit to a table with its features. Nothing was written. Set "
+            "delta.enableDeletionVectors with Delta's own engine, or use merge=on-write."
+        )
 
 
 def check_log_reachable(

@@ -91,3 +91,12 @@ def test_only_delta_s_own_rules_widen(lake: DeltaLake, query: Query, store: SqlM
 def test_a_rename_is_refused_with_the_reason(lake: DeltaLake) -> None:
     with pytest.raises(ConfigurationError, match=r"not supported by penstock.delta: it needs column mapping"):
         Query(lake, options={"schemaEvolution": "evolve", "renameColumns": "n:m"}).sink()
+
+
+def test_a_widened_table_gets_no_deletion_vectors(
+    lake: DeltaLake, query: Query, store: SqlManifestStore
+) -> None:
+    query.run(store, query.batch(0), rows(WIDE, NEW))
+    masking = query.with_options(writeMode="upsert", keys="id", merge="on-read")
+    with pytest.raises(TableNotSupportedError, match=r"cannot get deletion vectors .*merge=on-write"):
+        masking.plan(store, masking.batch(1), WIDE)

@@ -426,7 +426,7 @@ MUTATIONS = {
         columns_are_widened_with_their_batch={"point": "commit.start"},
     ),
     "values in columns that the table does not have are left out": DeltaMutation(
-        returning(schema_projection, "_check_absent", value=None),
+        returning(schema_projection, "check_absent", value=None),
         "rows_of_another_shape_are_quarantined",
     ),
     "doubles fit into floats": DeltaMutation(

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ...committers.arrow_values import fixed_size_bytes
-from ...committers.dead_letters import NewShapeError
 from ...committers.errors import SchemaMismatchError
 from ...committers.file_tables.evolution import Narrowing
 from ...committers.file_tables.schema_diff import (
@@ -25,6 +22,7 @@ from ...committers.file_tables.schema_diff import (
     without_case,
 )
 from .columns import is_binary, is_list, is_string, is_uuid, over_elements, with_offsets
+from .new_shapes import check_absent, exact_values
 from .utf8 import check_utf8, has_strings
 
 
@@ -63,7 +61,7 @@ class SchemaProjector:
             self._sources = _sources(batch.schema.names, self._fields)
             self._unknown = _unknown(self._sources, len(batch.schema))
         for number in self._unknown:
-            _check_absent(batch.column(number), batch.schema.names[number])
+            check_absent(batch.column(number), batch.schema.names[number])
         arrays = [with_offsets(array) for array in batch.columns]
         columns = _pick(self._sources, arrays, self._fields, batch.num_rows)
         fields = [self._fields[number] for number in self._string_columns]
@@ -213,15 +211,6 @@ def _unknown(sources: Sequence[int | None], count: int) -> list[int]:
     return [number for number in range(count) if number not in known]
 
 
-def _check_absent(array: pa.Array, path: str) -> None:
-    """
-    Raises:
-        NewShapeError: a column that the table does not have is not NULL in all rows.
-    """
-    if len(array) > array.null_count and not pa.types.is_null(array.type):
-        raise NewShapeError(f"Column {path}: the table does not have it, and the row has a value there.")
-
-
 def _pick(
     sources: Sequence[int | None],
     arrays: Sequence[pa.Array],
@@ -252,7 +241,7 @@ def _convert(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), target)
     if not _is_same_nesting(array.type, target) and not _may_fit(array.type, target):
-        return _exact_values(array, target, path)
+        return exact_values(array, target, path)
     if pa.types.is_struct(target):
         fields, names = list(target), [field.name for field in array.type]
         sources = _sources(names, fields)
@@ -261,7 +250,7 @@ def _convert(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
             array.flatten() if array.null_count else [array.field(i) for i in range(array.type.num_fields)]
         )
         for number in _unknown(sources, len(names)):
-            _check_absent(parts[number], f"{path}.{names[number]}")
+            check_absent(parts[number], f"{path}.{names[number]}")
         children = _pick(sources, parts, fields, len(array), f"{path}.")
         return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
     if pa.types.is_map(target):
@@ -283,34 +272,6 @@ def _convert(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
 def _is_same_nesting(source: pa.DataType, target: pa.DataType) -> bool:
     kinds = pa.types.is_struct, pa.types.is_map, is_list
     return any(is_kind(source) and is_kind(target) for is_kind in kinds)
-
-
-def _exact_values(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
-    """Convert values of a type of which only some fit: numbers that stay the same, and NULL.
-
-    Raises:
-        NewShapeError: another value.
-    """
-    if array.null_count == len(array):
-        return pa.nulls(len(array), target)
-    if any(is_number(array.type) and is_number(target) for is_number in (_is_exact_number, _is_number)):
-        with suppress(pa.ArrowInvalid):
-            numbers = array.cast(target)
-            back = numbers.cast(array.type)
-            is_same = pc.equal(back, array)
-            if pa.types.is_floating(array.type):
-                is_same = pc.or_(is_same, pc.and_(pc.is_nan(back), pc.is_nan(array)))
-            if pc.all(is_same).as_py() is not False:
-                return numbers
-    raise NewShapeError(f"Column {path}: a value of type {array.type} cannot be written as {target}.")
-
-
-def _is_exact_number(data_type: pa.DataType) -> bool:
-    return bool(pa.types.is_signed_integer(data_type) or pa.types.is_decimal(data_type))
-
-
-def _is_number(data_type: pa.DataType) -> bool:
-    return bool(pa.types.is_signed_integer(data_type) or pa.types.is_floating(data_type))
 
 
 def _uuids(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
