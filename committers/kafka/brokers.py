@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from .errors import REFUSED, UNKNOWN_TOPIC, error_of, failed
 
 logger = get_logger(__name__)
 library_logger = logging.getLogger("penstock.librdkafka")
-"""Of the library, which writes to stderr otherwise. It says nothing unless somebody sets its level."""
+"""Of the library, which writes to stderr otherwise. What it says is in the errors."""
 library_logger.setLevel(logging.CRITICAL + 1)
 T = TypeVar("T")
 
@@ -31,6 +32,9 @@ PROGRESS_SETTINGS = {
     "segment.ms": "86400000",
 }
 """Settings of the progress topic. Small segments, as the one that is written to is never compacted."""
+
+
+NEW_TOPIC_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,10 @@ class LastError:
         is_more = self._error is None or self._error.code() not in REFUSED
         if is_more and error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._error = error
+
+    def clear(self) -> None:
+        """Forget the errors of earlier requests."""
+        self._error = None
 
     @property
     def refused(self) -> KafkaError | None:
@@ -99,6 +107,15 @@ class Brokers:
                     found[name] = Topic(name, str(topic.topic_id), len(topic.partitions))
         return found
 
+    def known(self, names: Collection[str]) -> dict[str, Topic]:
+        """`topics`, which waits a moment for topics that were just created: not every broker knows them."""
+        deadline = time.monotonic() + NEW_TOPIC_S
+        while True:
+            found = self.topics(names)
+            if len(found) == len(set(names)) or time.monotonic() > deadline:
+                return found
+            time.sleep(NEW_TOPIC_S / 5)
+
     def existing(self, names: Collection[str]) -> dict[str, Topic]:
         """Return the topics.
 
@@ -106,7 +123,7 @@ class Brokers:
             AccessRefusedError: one does not exist.
             RetryableError: as `topics`.
         """
-        found = self.topics(names)
+        found = self.known(names)
         missing = sorted(set(names) - set(found))
         if missing:
             raise AccessRefusedError(
@@ -136,6 +153,7 @@ class Brokers:
         Raises:
             KafkaException: the brokers do not answer, deny access, or have no such topic.
         """
+        self._forget()
         asked = self._admin.list_offsets(
             {TopicPartition(topic, partition): OffsetSpec.latest()},  # type: ignore[no-untyped-call]
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
@@ -262,8 +280,14 @@ class Brokers:
             except KafkaException as error:
                 raise KafkaException(self._last.instead_of(error_of(error))) from None
 
+    def _forget(self) -> None:
+        """Forget why earlier requests failed: the client reports that when it is polled."""
+        self._admin.poll(0)
+        self._last.clear()
+
     @contextmanager
     def _asking(self, what: str) -> Iterator[None]:
+        self._forget()
         try:
             yield
         except KafkaException as error:
@@ -285,7 +309,7 @@ def opened(cluster: KafkaCluster, new: Callable[[dict[str, Any]], T], own: Mappi
         ConfigurationError: the library does not know a property, or its value is wrong.
     """
     try:
-        return new(cluster.config(own))
+        return new(cluster.config({"log_level": 0, **own}))  # messages would wait for somebody who polls
     except (KafkaException, TypeError, ValueError) as error:
         why = error_of(error).str() if isinstance(error, KafkaException) else str(error)
         raise ConfigurationError(

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaException
 
 from .. import crash_points
 from ..contract import (
+    BATCH_WRITE_PREFIX,
     NO_LETTERS,
     AlreadyCommitted,
     Batch,
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
     from ..progress import SharedLogs
 
 logger = get_logger(__name__)
+
+_OF_COMMANDS = TransactionSettings(timeout_s=60.0)
+"""They write a marker and no rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,7 @@ class KafkaCommitter:
         brokers = self._kafka.brokers
         if self._topic is None:
             return brokers.target_id(None)
-        topic = brokers.topics([self._topic]).get(self._topic)
+        topic = brokers.known([self._topic]).get(self._topic)
         return None if topic is None else brokers.target_id(topic)
 
     def check_unchanged(self, query_id: str, table_id: str | None, last_version: int | None) -> None:
@@ -134,8 +138,10 @@ class KafkaCommitter:
         try:
             with self._session(query_id) as session:
                 session.send((), self._check)
-                session.mark(self._next(session.marker, query_id, session.marker, now))
+                marker = self._next(session.marker, query_id, session.marker, now)
+                session.mark(marker)
                 session.commit()
+                session.marker = marker
         except (FencedSessionError, KafkaException) as error:
             why = self._cluster.secrets.message(str(error))
             raise ConfigurationError(f"{self._uri} was not accepted: {why}. Try again.") from None
@@ -153,8 +159,9 @@ class KafkaCommitter:
         return self._cluster.address.transactional_id(query_id)
 
     def _session(self, query_id: str) -> AbstractContextManager[Session]:
-        settings = TransactionSettings() if self._writing is None else self._writing.transactions
-        return self._kafka.session(self._key(query_id), settings)
+        settings = _OF_COMMANDS if self._writing is None else self._writing.transactions
+        stays_open = not query_id.startswith(BATCH_WRITE_PREFIX)
+        return self._kafka.session(self._key(query_id), settings, stays_open=stays_open)
 
     def _changed(self, now: str | None) -> TableChangedError:
         what = "does not exist any more" if now is None else "was created again, or is one of another cluster"

@@ -104,6 +104,8 @@ class Session:
         """
         deadline = time.monotonic() + self._settings.timeout_s
         with self._failing("Records were not sent"):
+            self._producer.poll(0)
+            self._last.clear()
             self._producer.begin_transaction()
             for some in records:
                 check()
@@ -132,7 +134,7 @@ class Session:
         try:
             self._producer.commit_transaction(self._cluster.timeout_s)
         except SystemError as error:
-            raise _raised_in_callback(error) from None
+            raise KafkaException(self._reason(error)) from None
 
     def abort(self) -> None:
         """End the transaction without its records, so that readers need not wait for its time-out."""
@@ -193,24 +195,29 @@ class Session:
         try:
             yield
         except (KafkaException, SystemError) as error:
-            found = self._reason(error_of(_raised_in_callback(error)))
+            found = self._reason(error)
             if found.code() in FENCED:
                 raise FencedSessionError(self._cluster.secrets.message(found.str())) from None
             where = f"Kafka at {self._cluster.address.servers}, transactional id {self._key}"
             raise failed(self._cluster, found, f"{where}: {what[0].lower()}{what[1:]}") from None
 
-    def _reason(self, error: KafkaError) -> KafkaError:
-        """Return the error of the transaction, or of its first record, which say more than other errors."""
+    def _reason(self, error: KafkaException | SystemError) -> KafkaError:
+        """Return the error of the transaction, or of its first record, which say more than other errors.
+
+        The client reports a fatal error in a callback, which can end in a SystemError of Python.
+        """
         with suppress(KafkaException, SystemError):
             self._producer.poll(0)
-        if error.code() in FENCED:
-            return error
+        if isinstance(error, KafkaException) and error_of(error).code() in FENCED:
+            return error_of(error)
         try:
             self._producer.begin_transaction()  # within a transaction, it fails with the reason
         except KafkaException as of_transaction:
             if error_of(of_transaction).code() != KafkaError._STATE:
                 return error_of(of_transaction)
-        return error if self._failed is None else self._failed
+        if isinstance(error, SystemError):
+            raise error
+        return error_of(error) if self._failed is None else self._failed
 
     def _too_slow(self) -> RetryableError:
         return RetryableError(
@@ -218,17 +225,6 @@ class Session:
             f"({self._settings.timeout_s:g} s). Nothing was committed. Raise it, or deliver less at a time "
             f"(deliverAfterBytes, or smaller batches). {NEXT_TRY}"
         )
-
-
-def _raised_in_callback(error: Exception) -> KafkaException:
-    """Return the error of the client. It raises a fatal one, and then calls a callback, which Python
-    reports.
-    """
-    if isinstance(error, KafkaException):
-        return error
-    if isinstance(error.__cause__, KafkaException):
-        return error.__cause__
-    raise error
 
 
 def _new_producer(config: dict[str, Any]) -> Producer:
@@ -247,10 +243,15 @@ class Kafka:
         self._in_use: dict[str, threading.Lock] = {}
 
     @contextmanager
-    def session(self, key: str, settings: TransactionSettings) -> Iterator[Session]:
+    def session(
+        self, key: str, settings: TransactionSettings, *, stays_open: bool = True
+    ) -> Iterator[Session]:
         """Open a session, or use the one that is open. One thread at a time has it.
 
         An error within the block closes it: whatever the producer has left open is ended by the next one.
+
+        Args:
+            stays_open: for the next batch of the stream
 
         Raises:
             FencedSessionError, PenstockError: the session cannot be opened.
@@ -265,6 +266,8 @@ class Kafka:
                 session = Session(self.cluster, key, settings)
                 session.begin(lambda: self.markers.read(key))
             yield session
+            if not stays_open:
+                return
             with self._lock:
                 self._sessions[key, settings] = session
                 while len(self._sessions) > SESSIONS_MAX:

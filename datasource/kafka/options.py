@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...committers.kafka.cluster import PROGRESS_TOPIC, KafkaAddress, KafkaCluster
 from ...committers.texts.secrets import Secrets, names_a_secret
@@ -18,6 +18,10 @@ from ..options.file_tables import refused_file_options
 from ..options.parsing import MIB, columns, duration_s, one_of, size, text
 from ..options.row_log import ROW_LOG, row_log_of
 from ..options.stream import parse_as
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
 _SERVERS = "bootstrapServers"
 _NO_SERVERS = (
@@ -113,6 +117,15 @@ class KafkaOptions(DeliveryOptions):
         "With `valueFormat=json`: columns of the key. One column: its text or bytes. Several: a JSON object.",
         default="records without a key",
     )
+    delete_when: str = field(
+        default="",
+        metadata=declared(
+            "deleteWhen",
+            text,
+            "With `valueFormat=json` and `keyColumns`: which rows are tombstones of their key, without a "
+            "value, as an expression over the columns such as `op = 'd'`, or the name of a boolean column.",
+        ),
+    )
     record_bytes_max: int = option(
         "maxRecordBytes",
         size(1024, 1024 * MIB),
@@ -189,7 +202,20 @@ class KafkaOptions(DeliveryOptions):
 
     @property
     def records(self) -> KafkaRecords:
-        return KafkaRecords(self.topic, self.value_format, self.key_columns or (), self.record_bytes_max)
+        return KafkaRecords(
+            self.topic,
+            self.value_format,
+            self.key_columns or (),
+            self.record_bytes_max,
+            self.delete_when,
+            _condition if self.delete_when else None,
+        )
+
+
+def _condition(given: str, rows: pa.Schema) -> pc.Expression:
+    from ..changes.condition import condition  # loads pyiceberg
+
+    return condition(given, rows)
 
 
 def cluster_of(address: KafkaAddress, properties: Mapping[str, str], timeout_s: float) -> KafkaCluster:
@@ -212,6 +238,8 @@ def _problems(values: Mapping[str, Any]) -> list[str]:
     ]
     if "key_columns" in values and values.get("value_format") != "json":
         problems.append("keyColumns is an option of valueFormat=json. Otherwise the column key has the key.")
+    if "delete_when" in values and "key_columns" not in values:
+        problems.append("deleteWhen needs keyColumns: a tombstone deletes what has its key.")
     problems += [
         f"{name} must be at least 1s."
         for name, its in (

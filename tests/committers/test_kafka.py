@@ -249,9 +249,7 @@ def test_a_progress_topic_that_would_lose_markers_is_refused(
     topic = f"progress-{uuid.uuid4().hex}"
     kafka_process.create(topic, partitions, cleanup_policy=policy)
     query = query.with_options(progressTopic=topic)
-    with pytest.raises(
-        ConfigurationError, match=rf"(?s)topic {topic} .*{problem}.* --alter .*--topic|{topic}"
-    ):
+    with pytest.raises(ConfigurationError, match=rf"(?s)topic {topic} .*{problem}.* --alter"):
         query.plan(store, query.batch(0))
 
 
@@ -377,7 +375,6 @@ def test_the_acls_that_a_query_needs(query: Query, store: SqlManifestStore, harn
     _allow(server, ResourceType.TOPIC, harness.topic, *of_rows)
     _allow(server, ResourceType.TRANSACTIONAL_ID, "penstock-", AclOperation.WRITE, AclOperation.DESCRIBE)
     _allow(server, ResourceType.TOPIC, topic, *of_rows, AclOperation.READ)
-    _allow(server, ResourceType.GROUP, "penstock", AclOperation.READ)
     with pytest.raises(
         AccessRefusedError, match=rf"kafka-topics.sh --create --topic {topic} --partitions 16"
     ):

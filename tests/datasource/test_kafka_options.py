@@ -29,6 +29,7 @@ def refused(options: Mapping[str, str]) -> str:
         ({"progressTopic": "a/b"}, "must be the name of a topic"),
         ({"valueFormat": "csv"}, "must be one of columns, json"),
         ({"keyColumns": "id"}, "keyColumns is an option of valueFormat=json"),
+        ({"valueFormat": "json", "deleteWhen": "x"}, "deleteWhen needs keyColumns"),
         ({"requestTimeout": "0s"}, "requestTimeout must be at least 1s"),
         ({"transactionTimeout": "0s"}, "transactionTimeout must be at least 1s"),
         ({"kafka.transaction.timeout.ms": "1"}, "is the option transactionTimeout"),

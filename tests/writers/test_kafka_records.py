@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from penstock import SchemaMismatchError
+from penstock import ConfigurationError, SchemaMismatchError
+from penstock.datasource.kafka.options import KafkaOptions
 from penstock.writers.kafka.records import HEADERS, KafkaRecords, ValueFormat
 from penstock.writers.requests.template import Template
 
@@ -60,6 +62,19 @@ def test_whole_rows_are_json_objects_and_keys_have_columns() -> None:
     assert [one[2] for one in of_one] == [b"1", None]
     assert [one[2] for one in of_text] == ["ä".encode(), b"b"]
     assert [json.loads(one[2]) for one in of_both] == [{"id": 1, "name": "ä"}, {"id": None, "name": "b"}]
+
+
+def test_rows_that_delete_are_tombstones() -> None:
+    rows = pa.record_batch({"id": [1, 2, 3], "op": pa.array(["u", "d", None])})
+    given = {"bootstrapServers": "h", "topic": "t", "valueFormat": "json", "keyColumns": "id"}
+    for condition, has_value in (("op = 'd'", [True, False, True]), ("id > 1", [True, False, False])):
+        records = pickle.loads(pickle.dumps(KafkaOptions.parse({**given, "deleteWhen": condition}).records))
+        records.check_schema(rows.schema)
+        found = records.entries(rows)
+        assert [value is not None for _, value, *_ in found] == has_value
+        assert [key for _, _, key, *_ in found] == [b"1", b"2", b"3"]
+    with pytest.raises(ConfigurationError, match="nothing"):
+        KafkaOptions.parse({**given, "deleteWhen": "nothing = 1"}).records.check_schema(rows.schema)
 
 
 def test_the_topic_can_name_columns() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -31,6 +31,7 @@ COLUMNS = ("value", "key", "headers", "topic", "partition", "timestamp")
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 OVERHEAD_BYTES = 100
 """Of a record, besides key, value and headers."""
+_NUMBER = "\0number"
 _PARTITION_MAX = 2**31 - 1
 _TIMESTAMP_MAX = 2**62
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -51,6 +52,10 @@ class KafkaRecords:
     value_format: ValueFormat
     key_columns: tuple[str, ...]
     record_bytes_max: int
+    delete_when: str = ""
+    """With `json`: which rows are tombstones, without a value; empty: none."""
+    condition: Callable[[str, pa.Schema], pc.Expression] | None = None
+    """Parses `delete_when`."""
 
     def check_schema(self, rows: pa.Schema) -> None:
         self.topic.check(rows)
@@ -58,6 +63,7 @@ class KafkaRecords:
             check_json_schema(rows, "Kafka")
             for column in self.key_columns:
                 check_column(rows, "keyColumns", column)
+            self._deletes(rows)
             return
         problems = list(_problems_of_columns(rows))
         if problems:
@@ -85,8 +91,8 @@ class KafkaRecords:
         """See `RowRecords`."""
         topics = self._topics(rows)
         if self.value_format == "json":
-            values: list[Any] = list(json_objects(rows))
             keys = self._keys(rows)
+            values = self._values(rows)
             records = [
                 (topic, value, key, -1, 0, None)
                 for topic, value, key in zip(topics, values, keys, strict=True)
@@ -115,6 +121,23 @@ class KafkaRecords:
             if (problem := topic_problem(topic)) is not None:
                 raise SchemaMismatchError(f"A row has the topic {topic[:300]!r}, which {problem}.")
         return topics
+
+    def _deletes(self, rows: pa.Schema) -> pc.Expression | None:
+        """
+        Raises:
+            ConfigurationError: the expression does not fit the columns.
+        """
+        return self.condition(self.delete_when, rows) if self.condition and self.delete_when else None
+
+    def _values(self, rows: pa.RecordBatch) -> list[bytes | None]:
+        values: list[bytes | None] = list(json_objects(rows))
+        if (deletes := self._deletes(rows.schema)) is None:
+            return values
+        numbers = pa.array(range(rows.num_rows), pa.int64())
+        numbered = pa.table([*rows.columns, numbers], names=[*rows.schema.names, _NUMBER])
+        for number in numbered.filter(deletes)[_NUMBER].to_pylist():
+            values[number] = None
+        return values
 
     def _keys(self, rows: pa.RecordBatch) -> Sequence[bytes | None]:
         if not self.key_columns:
