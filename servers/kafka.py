@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,8 @@ class KafkaServer:
     secure_port: int = 0
     ca_file: str = ""
     """Certificate of the authority of the secure listener."""
+    jars: str = field(default="", repr=False)
+    """Class path of Kafka."""
 
     @property
     def servers(self) -> str:
@@ -146,6 +148,13 @@ class KafkaServer:
         finally:
             consumer.close()
 
+    def rows_in_java(self, topic: str) -> list[dict[str, Any]]:
+        """Return the JSON objects in a topic, as Kafka's own consumer reads them with `read_committed`."""
+        program = ["-cp", self.jars, str(_FIXTURE / "Reader.java"), self.servers, topic]
+        ended = subprocess.run([java(), *program], capture_output=True, text=True, timeout=120, check=False)
+        assert ended.returncode == 0, ended.stderr
+        return [json.loads(line) for line in ended.stdout.splitlines()]
+
     def rows(self, topic: str) -> list[dict[str, Any]]:
         return [json.loads(one.value()) for one in self.records(topic) if one.value() is not None]
 
@@ -195,7 +204,7 @@ def kafka_server(folder: Path, *, is_secure: bool = False) -> Iterator[KafkaServ
 
     arguments = ["-cp", jars, "kafka.Kafka", str(folder / "server.properties")]
     with java_server(arguments, folder, probe, heap="384m"):
-        yield KafkaServer(port, secure, str(folder / "ca.pem") if is_secure else "")
+        yield KafkaServer(port, secure, str(folder / "ca.pem") if is_secure else "", jars)
 
 
 def _scram(user: str) -> str:

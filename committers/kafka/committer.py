@@ -30,7 +30,13 @@ from ..contract import (
     Token,
 )
 from ..dead_letters import BadRows, DeadLetterMax
-from ..errors import ConfigurationError, PenstockError, SchemaMismatchError, TableChangedError
+from ..errors import (
+    ConfigurationError,
+    PenstockError,
+    RetryableError,
+    SchemaMismatchError,
+    TableChangedError,
+)
 from ..protocol.decision import is_in_table
 from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import is_committed
@@ -133,18 +139,38 @@ class KafkaCommitter:
     def accept(self, query_id: str) -> None:
         """See `SupportsTableIdentity`."""
         now = self.target_id()
-        if now is None:
-            return
+        if now is not None:
+            self._mark(query_id, lambda last: self._next(last, query_id, last, now))
+
+    def _mark(self, query_id: str, marker_after: Callable[[Marker | None], Marker | None]) -> None:
+        """Replace the marker of a query.
+
+        Raises:
+            RetryableError: it was not replaced, or it is not known whether it was.
+        """
         try:
             with self._session(query_id) as session:
+                marker = marker_after(session.marker)
                 session.send((), self._check)
-                marker = self._next(session.marker, query_id, session.marker, now)
                 session.mark(marker)
                 session.commit()
                 session.marker = marker
         except (FencedSessionError, KafkaException) as error:
             why = self._cluster.secrets.message(str(error))
-            raise ConfigurationError(f"{self._uri} was not accepted: {why}. Try again.") from None
+            raise RetryableError(f"The marker of {self._uri} was not changed: {why}. Try again.") from None
+
+    # What is kept of a query: see `QueryRecords` ------------------------------------------------------
+
+    def found(self, query_id: str) -> Sequence[str]:
+        """Return where the marker of the query is; nothing if there is none."""
+        if self.marker(query_id) is None:
+            return []
+        return [f"the record {self._key(query_id)} of the topic {self._cluster.address.progress_topic}"]
+
+    def remove(self, query_id: str) -> None:
+        """Delete the marker of the query."""
+        if self.marker(query_id) is not None:
+            self._mark(query_id, lambda _: None)
 
     def _next(self, last: Marker | None, query_id: str, token: Marker | Token | None, target: str) -> Marker:
         batch_id, digest = -1, ""

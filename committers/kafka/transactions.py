@@ -116,13 +116,17 @@ class Session:
                     raise self._too_slow()
             self._flush(deadline, check)
 
-    def mark(self, marker: Marker) -> None:
+    def mark(self, marker: Marker | None) -> None:
         """Send the marker. Its partition belongs to the transaction for a short time only, because an open
         transaction hides the markers of others. Raises as `send`.
+
+        Args:
+            marker: None: it is deleted
         """
+        value = None if marker is None else marker.encoded()
         topic, partition = self._cluster.address.progress_topic, progress_partition(self._key)
         with self._failing("The marker was not sent"):
-            self._producer.produce(topic, marker.encoded(), self._key.encode(), partition)
+            self._producer.produce(topic, value, self._key.encode(), partition)
             self._flush(time.monotonic() + self._cluster.timeout_s, lambda: None)
 
     def commit(self) -> None:

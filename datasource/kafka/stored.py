@@ -70,6 +70,20 @@ class StoredKafka(StoredRequests):
         return self.committer().token(stream.query_id)
 
 
+@dataclass(frozen=True, slots=True)
+class KafkaMarker:
+    """See `QueryRecords`: the marker of a query."""
+
+    sink: KafkaSink
+    query_id: str
+
+    def found(self) -> Sequence[str]:
+        return self.sink.open_table().found(self.query_id)
+
+    def remove(self) -> None:
+        self.sink.open_table().remove(self.query_id)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaService(RequestService):
     """What opens topics, from the options of a query or the address in the store."""
@@ -89,7 +103,7 @@ class KafkaService(RequestService):
             stored_table=self._stored,
             files_of=_files_of,
             has_row_log=True,
-            remains="the last batch of the query, a record of the progress topic",
+            records=lambda stream, sink: KafkaMarker(sink, stream.query_id),
         )
 
     def _stored(self, stream: StreamKey, access: TableAccess) -> StoredKafka:
