@@ -77,6 +77,15 @@ def test_rows_that_delete_are_tombstones() -> None:
         KafkaOptions.parse({**given, "deleteWhen": "nothing = 1"}).records.check_schema(rows.schema)
 
 
+@pytest.mark.parametrize("value_format", ["columns", "json"])
+def test_the_size_of_each_record_counts_by_itself(value_format: ValueFormat) -> None:
+    """A large key in one row, and a large value in another."""
+    texts = {"value": pa.array(["x" * 600, "y"]), "key": pa.array(["k", "l" * 600])}
+    assert len(records_of(texts, value_format)) == 2
+    with pytest.raises(SchemaMismatchError, match="maxRecordBytes"):
+        records_of(texts, value_format, size=650)
+
+
 def test_the_topic_can_name_columns() -> None:
     found = records_of({"id": pa.array([1]), "land": pa.array(["de"])}, "json", "orders-{land}")
     assert [one[0] for one in found] == ["orders-de"]

@@ -17,7 +17,7 @@ from pyarrow import types
 
 from ...committers.errors import SchemaMismatchError
 from ..parquet.columns import is_list
-from ..requests.json_rows import check_json_schema, json_objects, json_values
+from ..requests.json_rows import check_json_schema, check_values, json_objects, json_values
 from ..requests.row_ids import check_column
 from ..requests.template import Template
 
@@ -29,6 +29,8 @@ ValueFormat: TypeAlias = Literal["columns", "json"]
 COLUMNS = ("value", "key", "headers", "topic", "partition", "timestamp")
 """Columns of Spark's own sink, and `timestamp`."""
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+VALUE_BYTES_MAX = 64
+"""Of a number, a time or a decimal as JSON."""
 OVERHEAD_BYTES = 100
 """Of a record, besides key, value and headers."""
 _NUMBER = "\0number"
@@ -71,8 +73,16 @@ class KafkaRecords:
             raise SchemaMismatchError(f"These rows cannot be records of Kafka:{lines}")
 
     def check(self, rows: pa.RecordBatch) -> None:
-        """See `RowRecords`."""
-        if self.value_format == "json" or not self._is_plain(rows):
+        """See `RowRecords`. Converts rows only if one could be too large, or has to be looked at."""
+        if self.value_format == "json":
+            largest = _json_bytes_max(rows)
+            if largest is None or 2 * largest + OVERHEAD_BYTES > self.record_bytes_max:  # with the key
+                self.entries(rows)
+            else:
+                check_values(rows)
+                self._topics(rows)
+            return
+        if {"headers", "partition", "timestamp"} & set(rows.schema.names):
             self.entries(rows)
             return
         self._topics(rows)
@@ -81,11 +91,7 @@ class KafkaRecords:
             for name in ("key", "value")
             if name in rows.schema.names
         ]
-        largest = pc.max(sizes[0] if len(sizes) == 1 else pc.add(*sizes)).as_py() or 0
-        self._check_size(largest)
-
-    def _is_plain(self, rows: pa.RecordBatch) -> bool:
-        return not {"headers", "partition", "timestamp"} & set(rows.schema.names)
+        self._check_size(pc.max(sizes[0] if len(sizes) == 1 else pc.add(*sizes)).as_py() or 0)
 
     def entries(self, rows: pa.RecordBatch, place: RowPlace | None = None) -> Sequence[Record]:
         """See `RowRecords`."""
@@ -171,6 +177,23 @@ def _size(record: Record) -> int:
     if headers:
         size += sum(len(name.encode()) + len(text or b"") + 10 for name, text in headers)
     return size
+
+
+def _json_bytes_max(rows: pa.RecordBatch) -> int | None:
+    """Return a size that no JSON object of the rows exceeds; None if that is not known without conversion."""
+    size = 2
+    for column, field in zip(rows.columns, rows.schema, strict=True):
+        if types.is_nested(field.type):
+            return None
+        size += 6 * len(field.name.encode()) + 4
+        is_long = _is_text(field.type) or _is_binary(field.type)
+        size += 6 * _bytes_max(column) + 6 if is_long else VALUE_BYTES_MAX
+    return size
+
+
+def _bytes_max(column: pa.Array) -> int:
+    """Return the size of the longest text or bytes."""
+    return pc.max(pc.binary_length(column)).as_py() or 0
 
 
 # Columns with the names of Spark's own sink ---------------------------------------------------------
