@@ -120,6 +120,17 @@ def test_fields_of_structs_are_added_for_every_reader(table: LakeTable, store: S
     assert table.ids() == [1, 2, 3]
 
 
+def test_a_column_that_the_query_does_not_have_becomes_nullable(
+    table: LakeTable, store: SqlManifestStore
+) -> None:
+    few = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    query = evolving(table)
+    query.run(store, query.batch(0), rows(NARROW, OLD))
+    query.run(store, query.batch(1), rows(few, {"id": 2}))
+    assert sorted(table.rows("id, n")) == [(1, 1), (2, None)]
+    assert [table.schema().field(name).nullable for name in ("id", "n")] == [False, True]
+
+
 def test_a_key_and_a_column_of_a_primary_key_stay_as_they_are(
     table: LakeTable, store: SqlManifestStore
 ) -> None:
