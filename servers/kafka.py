@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -161,7 +161,7 @@ class KafkaServer:
 
 @contextmanager
 def kafka_server(folder: Path, *, is_secure: bool = False) -> Iterator[KafkaServer]:
-    """Start a broker with its data in this folder.
+    """Start a broker with its data in this folder; the same one as before, if one was killed there.
 
     Args:
         is_secure: with a second listener, with TLS and SASL, for the `USERS` with the password `SECRET`
@@ -169,7 +169,27 @@ def kafka_server(folder: Path, *, is_secure: bool = False) -> Iterator[KafkaServ
     Raises:
         MavenUnreachableError: its jars cannot be downloaded.
     """
-    jars = classpath(_FIXTURE / "pom.xml")
+    ports = folder / "ports"
+    if ports.exists():
+        server = KafkaServer(**json.loads(ports.read_text()))
+    else:
+        server = _formatted(folder, classpath(_FIXTURE / "pom.xml"), is_secure=is_secure)
+        ports.write_text(json.dumps(asdict(server)))
+
+    def probe() -> None:
+        socket.create_connection(("127.0.0.1", server.port)).close()
+        try:
+            AdminClient({"bootstrap.servers": server.servers, **QUIET}).list_topics(timeout=5)
+        except KafkaException as error:
+            raise OSError(str(error)) from error
+
+    arguments = ["-cp", server.jars, "kafka.Kafka", str(folder / "server.properties")]
+    with java_server(arguments, folder, probe, heap="384m"):
+        yield server
+
+
+def _formatted(folder: Path, jars: str, *, is_secure: bool) -> KafkaServer:
+    """Write the settings of a new broker, and format its data."""
     folder.mkdir(parents=True, exist_ok=True)
     port, controller, secure = free_port(), free_port(), free_port() if is_secure else 0
     settings = _SETTINGS.format(
@@ -197,14 +217,7 @@ def kafka_server(folder: Path, *, is_secure: bool = False) -> Iterator[KafkaServ
         check=False,
     )
     assert formatted.returncode == 0, formatted.stdout + formatted.stderr
-
-    def probe() -> None:
-        socket.create_connection(("127.0.0.1", port)).close()
-        AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", **QUIET}).list_topics(timeout=5)
-
-    arguments = ["-cp", jars, "kafka.Kafka", str(folder / "server.properties")]
-    with java_server(arguments, folder, probe, heap="384m"):
-        yield KafkaServer(port, secure, str(folder / "ca.pem") if is_secure else "", jars)
+    return KafkaServer(port, secure, str(folder / "ca.pem") if is_secure else "", jars)
 
 
 def _scram(user: str) -> str:

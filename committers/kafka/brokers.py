@@ -285,6 +285,13 @@ class Brokers:
         self._admin.poll(0)
         self._last.clear()
 
+    def reconnect(self) -> None:
+        """Open another client for the next request. A client goes on with the leaders that it knows, also
+        when a broker that was started again has told it that they are not the current ones.
+        """
+        with self._lock:
+            self._opened = None
+
     @contextmanager
     def _asking(self, what: str) -> Iterator[None]:
         self._forget()

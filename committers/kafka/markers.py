@@ -104,6 +104,7 @@ class MarkerReader:
                     return self._read_up_to_the_end(key, progress_partition(key))
                 except KafkaException as error:
                     self._close()
+                    self._brokers.reconnect()
                     what = f"Markers in the topic {self._topic} were not read"
                     failure = failed(self._cluster, error_of(error), what)
                     is_unknown = error_of(error).code() in (KafkaError._NOENT, *UNKNOWN_TOPIC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,19 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from servers.kafka import QUIET, SECRET, KafkaServer
+from servers.kafka import QUIET, SECRET, KafkaServer, kafka_server
 from tests.support.kafka_topic import PROGRESS, KafkaHarness, secure_options
+from tests.support.unreachable import skipped_if_unreachable
 
 from penstock import CheckpointMismatchError, ConfigurationError, RetryableError, TableChangedError
 from penstock.committers.contract import AlreadyCommitted, Committed, Conflict
-from penstock.committers.errors import AccessRefusedError, SchemaMismatchError
+from penstock.committers.errors import AccessRefusedError, CommitStateUnknownError, SchemaMismatchError
 from penstock.committers.kafka import transactions
 from penstock.committers.kafka.cluster import KafkaAddress, progress_partition
 from penstock.committers.kafka.transactions import Session
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance.query import Query, ids
-from penstock.testing.faults import Crash
+from penstock.testing.faults import Crash, at_point
 
 pytestmark = pytest.mark.slow
 
@@ -142,6 +143,50 @@ def test_a_transaction_longer_than_the_brokers_allow_is_refused_at_the_start(
     query = query.with_options(transactionTimeout="16min")
     with pytest.raises(ConfigurationError, match=r"allow 900 s \(transaction.max.timeout.ms\)"):
         query.plan(store, query.batch(0))
+
+
+@pytest.mark.campaign
+def test_a_broker_that_is_killed_at_any_step_loses_and_doubles_nothing(
+    tmp_path: Path, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGKILL before the rows, the marker and the commit, and behind it. It starts again each time."""
+    with ExitStack() as started, skipped_if_unreachable():
+        broker = started.enter_context(ExitStack())
+        server = broker.enter_context(kafka_server(tmp_path / "broker"))
+        harness = KafkaHarness(tmp_path, server)
+        server.create(harness.topic)
+        query = Query(harness, store=store)
+        query.run(store, query.batch(0), ids(0))
+        kills = 0
+
+        def kill() -> None:
+            nonlocal kills
+            if kills < batch_id:
+                kills += 1
+                broker.close()
+                broker.enter_context(kafka_server(tmp_path / "broker"))
+
+        for batch_id, method in enumerate(("send", "mark", "commit"), 1):
+            with before(method, kill, monkeypatch):
+                _run_until_done(query, store, batch_id)
+        with at_point("commit.landed", kill):
+            batch_id = 4
+            _run_until_done(query, store, batch_id)
+
+        assert kills == 4
+        assert sorted(harness.ids()) == [0, 1, 2, 3, 4]
+
+
+def _run_until_done(query: Query, store: SqlManifestStore, batch_id: int) -> None:
+    """Run a batch as a query that is started again after errors."""
+    for run in range(20):
+        try:
+            query.run(store, query.batch(batch_id), ids(batch_id), run_id=f"r{batch_id}-{run}")
+        except (RetryableError, CommitStateUnknownError):
+            time.sleep(0.5)
+        else:
+            return
+    raise AssertionError(f"batch {batch_id} cannot be written")
 
 
 # Markers ------------------------------------------------------------------------------------------------

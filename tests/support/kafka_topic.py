@@ -87,7 +87,9 @@ class KafkaHarness(DestinationHarness):
 
     def roll_back(self) -> None:
         """Write the marker before the last one again: a mirror of the cluster may lag behind."""
-        markers = [one for one in self._server.records(PROGRESS) if self.topic.encode() in one.value()]
+        markers = [
+            one for one in self._server.records(PROGRESS) if self.topic.encode() in (one.value() or b"")
+        ]
         before = markers[-2]
         self._server.produce(PROGRESS, before.value(), key=before.key(), partition=before.partition())
 
