@@ -44,6 +44,10 @@ demo: .venv/.installed java ## Stream real flights into Delta and Iceberg, kill 
 demo-fanout: .venv/.installed java ## Stream flights into Delta, OpenSearch and Kinesis at once, with an outage and kills
 	@$(BIN)/python notebooks/fanout_demo.py
 
+.PHONY: demo-changes
+demo-changes: .venv/.installed java ## Stream a change feed of Debezium into five destinations at once, with kills; prove every row
+	@$(BIN)/python notebooks/changes_demo.py
+
 .PHONY: test
 test: .venv/spark.jsa java ## The fast tests: units, protocol, real Spark, kills of Delta and Iceberg streams
 	@$(BIN)/pytest $(PARALLEL) -m "not slow" $(PYTEST_ARGS)

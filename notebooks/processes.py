@@ -76,8 +76,8 @@ class Processes:
         """
         deadline = time.monotonic() + TIMEOUT_S
         while not is_so():
-            if driver is not None and not driver.is_running():
-                raise DemoFailedError(f"the driver ended before {what}. Its log ends:\n{driver.tail()}")
+            if driver is not None and not driver.is_running() and driver.wait() != 0:
+                raise DemoFailedError(f"the driver failed before {what}. Its log ends:\n{driver.tail()}")
             if time.monotonic() > deadline:
                 raise DemoFailedError(f"not after {TIMEOUT_S} s: {what}. See {shown(self.delivery_log)}")
             time.sleep(POLL_S)
