@@ -53,7 +53,7 @@ def plot_backlogs(
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
         clean(axes)
-    marks = [(rows[0], what, moment) for what, moment in kills.items()]
+    marks = [(rows[0], what, moment) for moment, what in _together(kills)]
     if outage is not None:
         marks.append((rows[list(streams).index(outage[0])], f"{outage[0]} is down", outage[1]))
     for axes, what, moment in marks:
@@ -78,6 +78,17 @@ def plot_backlogs(
         color=DEEP,
     )
     return figure
+
+
+def _together(kills: Mapping[str, datetime]) -> list[tuple[datetime, str]]:
+    """Return the moments of kills, those within a few seconds as one."""
+    moments: list[tuple[datetime, str]] = []
+    for what, moment in sorted(kills.items(), key=lambda kill: kill[1]):
+        if moments and moment - moments[-1][0] < timedelta(seconds=5):
+            moments[-1] = (moments[-1][0], f"{moments[-1][1]}, {what}")
+        else:
+            moments.append((moment, what))
+    return moments
 
 
 def _backlog(batches: Sequence[Batch]) -> tuple[list[datetime], list[int]]:
