@@ -25,7 +25,7 @@ from .errors import FENCED, error_of, failed
 from .markers import Marker, MarkerReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 Headers: TypeAlias = "list[tuple[str, str | bytes | None]]"
 Record: TypeAlias = "tuple[str, bytes | None, bytes | None, int, int, Headers | None]"
@@ -109,8 +109,7 @@ class Session:
             self._producer.begin_transaction()
             for some in records:
                 check()
-                for record in some:
-                    self._produce(record, deadline)
+                self._produce(some, deadline)
                 self._producer.poll(0)
                 if time.monotonic() > deadline:
                     raise self._too_slow()
@@ -146,23 +145,23 @@ class Session:
             self._producer.purge()
             self._producer.abort_transaction(min(CLOSE_S, self._cluster.timeout_s))
 
-    def _produce(self, record: Record, deadline: float) -> None:
-        topic, value, key, partition, timestamp, headers = record
-        while True:
-            try:
-                if timestamp or headers:
-                    self._producer.produce(
-                        topic, value, key, partition, self._on_delivery, timestamp=timestamp, headers=headers
-                    )
-                else:  # a third faster without names
-                    self._producer.produce(topic, value, key, partition, self._on_delivery)
-            except BufferError:
-                self._producer.poll(0.1)
-                self._raise_failed()
-                if time.monotonic() > deadline:
-                    raise self._too_slow() from None
-            else:
-                return
+    def _produce(self, some: Sequence[Record], deadline: float) -> None:
+        produce, on_delivery = self._producer.produce, self._on_delivery
+        for topic, value, key, partition, timestamp, headers in some:
+            while True:
+                try:
+                    if timestamp or headers:
+                        produce(
+                            topic, value, key, partition, on_delivery, timestamp=timestamp, headers=headers
+                        )
+                    else:  # a third faster without names
+                        produce(topic, value, key, partition, on_delivery)
+                    break
+                except BufferError:  # the queue is full
+                    self._producer.poll(0.1)
+                    self._raise_failed()
+                    if time.monotonic() > deadline:
+                        raise self._too_slow() from None
 
     def _flush(self, deadline: float, check: Callable[[], None]) -> None:
         while self._producer.flush(STEP_S):

@@ -86,12 +86,7 @@ class KafkaRecords:
             self.entries(rows)
             return
         self._topics(rows)
-        sizes = [
-            pc.fill_null(pc.binary_length(rows.column(name)), 0)
-            for name in ("key", "value")
-            if name in rows.schema.names
-        ]
-        self._check_size(pc.max(sizes[0] if len(sizes) == 1 else pc.add(*sizes)).as_py() or 0)
+        self._check_size(_columns_bytes_max(rows))
 
     def entries(self, rows: pa.RecordBatch, place: RowPlace | None = None) -> Sequence[Record]:
         """See `RowRecords`."""
@@ -112,6 +107,9 @@ class KafkaRecords:
                 _headers(rows),
             )
             records = list(zip(topics, *columns, strict=True))
+            if "headers" not in rows.schema.names:
+                self._check_size(_columns_bytes_max(rows))
+                return records
         self._check_size(max(map(_size, records), default=0))
         return records
 
@@ -177,6 +175,16 @@ def _size(record: Record) -> int:
     if headers:
         size += sum(len(name.encode()) + len(text or b"") + 10 for name, text in headers)
     return size
+
+
+def _columns_bytes_max(rows: pa.RecordBatch) -> int:
+    """Return the size of the largest record, without headers."""
+    sizes = [
+        pc.fill_null(pc.binary_length(rows.column(name)), 0)
+        for name in ("key", "value")
+        if name in rows.schema.names
+    ]
+    return pc.max(sizes[0] if len(sizes) == 1 else pc.add(*sizes)).as_py() or 0
 
 
 def _json_bytes_max(rows: pa.RecordBatch) -> int | None:
