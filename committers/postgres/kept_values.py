@@ -52,13 +52,13 @@ class KeptValues:
             others: further columns
         """
         keys = [quoted(name) for name in self._changes.keys]
-        is_before = " AND ".join(f"o.{key} = r.{key}" for key in keys) + f" AND o.{NUMBER} < r.{NUMBER}"
+        is_older = " AND ".join(f"o.{key} = r.{key}" for key in keys)
 
         def given(column: _Column, selected: str) -> str:
-            """The last row before that has the value, or that deletes."""
+            """The last row of the key that has the value, or that deletes."""
             is_given = f"(o.{DELETES} OR {column.is_kept('o')} IS NOT TRUE)"
             return (
-                f"SELECT {selected} FROM {rows} AS o WHERE {is_before} AND {is_given} "
+                f"SELECT {selected} FROM {rows} AS o WHERE {is_older} AND {is_given} "
                 f"ORDER BY o.{NUMBER} DESC LIMIT 1"
             )
 
@@ -80,11 +80,10 @@ class KeptValues:
         parts = [kept[first : first + 50] for first in range(0, len(kept), 50)]
         joined = " || ".join(f"concat({', '.join(part)})" for part in parts) or "''"
         selected.append(f"',' || {joined} AS {KEPT}")
-        last = ", ".join(compared(f"r.{quoted(name)}", self._types[name]) for name in self._changes.keys)
-        return (
-            f"SELECT DISTINCT ON ({last}) {', '.join([*selected, *(f'r.{other}' for other in others)])} "
-            f"FROM {rows} AS r ORDER BY {last}, r.{NUMBER} DESC"
-        )
+        key = ", ".join(compared(f"l.{quoted(name)}", self._types[name]) for name in self._changes.keys)
+        last = f"SELECT DISTINCT ON ({key}) l.* FROM {rows} AS l ORDER BY {key}, l.{NUMBER} DESC"
+        columns = [*selected, *(f"r.{other}" for other in others)]
+        return f"SELECT {', '.join(columns)} FROM ({last}) AS r"
 
     def assigned(self, columns: Sequence[str], rows: str) -> str:
         """The assignments of `ON CONFLICT DO UPDATE`.

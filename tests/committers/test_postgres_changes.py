@@ -36,6 +36,7 @@ from penstock.committers.postgres.tombstones import Tombstones, at_least
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.sink import mode_of
 from penstock.testing.conformance.query import attempt, shipped
+from penstock.writers.changes.row_kinds import KEPT
 
 ROWS = pa.schema([("id", pa.int64()), ("lsn", pa.int64()), ("name", pa.string()), ("op", pa.string())])
 UPSERT = {
@@ -433,6 +434,35 @@ def test_a_table_has_what_a_dict_has(new_postgres_url: Callable[[], str], name: 
     assert refused or kind.order
     if kind.ignores_late_rows:
         assert {row[: len(kind.keys)] for row in query.sql(f"TABLE {tombstone_table(query)}")}
+
+
+def test_rows_may_say_which_columns_they_keep(query: PostgresQuery, store: SqlManifestStore) -> None:
+    """In a column beside those of the query."""
+    run(query, 0, (1, 1, "a", "u"), (2, 1, "b", "u"))
+    rows = rows_of((1, 2, "unknown", "u"), (2, 2, "B", "u"), (3, 2, "unknown", "u"))
+    kept = pa.array([["name"], None, ["name"]], pa.list_(pa.string()))
+    commit(query, build(query, 1, rows.append_column(KEPT, kept)))
+    assert names(query) == {1: "a", 2: "B", 3: None}
+
+
+def test_a_history_that_cannot_be_kept_is_refused(query: PostgresQuery, store: SqlManifestStore) -> None:
+    """No columns for it, ends of another type, no unique index."""
+    query = query.with_options(history="true")
+    query.sql("CREATE TABLE events (id bigint PRIMARY KEY, name text)")
+    with pytest.raises(SchemaMismatchError, match="history=true: the table has no column 'valid_from'"):
+        query.plan(store, query.batch(0), ROWS)
+    query.sql("ALTER TABLE events ADD valid_from bigint, ADD valid_to numeric(38), ADD is_current boolean")
+    with pytest.raises(SchemaMismatchError, match="'valid_from' is bigint and 'valid_to' is numeric"):
+        query.plan(store, query.batch(0), ROWS)
+    query.sql("ALTER TABLE events ALTER valid_to TYPE bigint")
+    with pytest.raises(TableNotSupportedError, match=r'no unique index over .* "id", "valid_from"'):
+        query.plan(store, query.batch(0), ROWS)
+    query.sql("ALTER TABLE events DROP CONSTRAINT events_pkey, ADD PRIMARY KEY (id, valid_from)")
+    query.sql("CREATE UNIQUE INDEX ON events (id) WHERE is_current")
+    commit(query, build(query, 0, rows_of((1, 1, "a", "u"), (1, 3, "c", "u"))))
+    commit(query, build(query, 1, rows_of((1, 4, "d", "u"), (1, 2, "b", "u"))))
+    found = query.sql("SELECT name, valid_from, valid_to FROM events ORDER BY valid_from")
+    assert found == [("a", 1, 2), ("b", 2, 3), ("c", 3, 4), ("d", 4, None)]
 
 
 # Within a batch ---------------------------------------------------------------------------------------
