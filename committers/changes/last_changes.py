@@ -38,8 +38,8 @@ def last_changes(written: Sequence[WrittenKeys], changes: Changes) -> LastChange
     Args:
         written: of one batch, or of consecutive batches, at least one
     """
-    keys, parts = Keys.concat([one.keys for one in written]), _numbered(written)
-    batches = _repeated([one.batch_id for one in written], written)
+    keys, parts = Keys.concat([one.keys for one in written]), repeated(range(len(written)), written)
+    batches = repeated([one.batch_id for one in written], written)
     order = [*keys.order, batches] if changes.late_rows == "ignore" else [batches, *keys.order]
     last = last_rows(keys.columns, order).rows
     lost = pc.invert(pc.is_in(row_numbers(len(keys)), value_set=last))
@@ -87,11 +87,7 @@ def ambiguous(where: str, *, has_order: bool) -> SchemaMismatchError:
     )
 
 
-def _numbered(written: Sequence[WrittenKeys]) -> pa.Array:
-    return _repeated(range(len(written)), written)
-
-
-def _repeated(numbers: Sequence[int], written: Sequence[WrittenKeys]) -> pa.Array:
+def repeated(numbers: Sequence[int], written: Sequence[WrittenKeys]) -> pa.Array:
     """Return for each key the number of its `WrittenKeys`."""
     pairs = zip(numbers, written, strict=True)
     return pa.concat_arrays([pa.repeat(numeric_scalar(number), len(one.keys)) for number, one in pairs])

@@ -18,7 +18,8 @@ from .computed_rows import CommitInputs, Computed, Masks, ReadRows, RowReader
 from .file_search import FoundRows
 from .history import Event, Timeline, Version, timeline
 from .key_files import Keys
-from .keys import KeySet
+from .keys import KeySet, one_array, row_numbers
+from .last_changes import repeated
 from .same_rows import are_equal
 
 
@@ -150,14 +151,14 @@ def _timelines(
             versions.setdefault(key, []).append(Version(number, valid_from, valid_to))
     batches: dict[int, dict[int, list[Event]]] = {}
     ends: dict[int, int | None] = {}
-    winning, before = inputs.last.written_in.to_pylist(), dict[tuple[int, int], Event]()
-    for part, batch, key, event in _events(inputs, keys, times):
+    before: dict[tuple[int, int], tuple[Event, bool]] = {}
+    for part, batch, key, event, is_last in _events(inputs, keys, old, times):
         batches.setdefault(key, {}).setdefault(batch, []).append(event)
         ends.setdefault(event.number, None)
-        last = before.get((part, key))
-        if last is not None and winning[last.number] == part:
-            ends[last.number] = event.at
-        before[part, key] = event
+        earlier = before.get((part, key))
+        if earlier is not None and earlier[1]:
+            ends[earlier[0].number] = event.at
+        before[part, key] = event, is_last
     lines = [
         timeline(versions.get(key, ()), [some for _, some in sorted(of_key.items())])
         for key, of_key in batches.items()
@@ -165,31 +166,41 @@ def _timelines(
     return lines, ends
 
 
-def _events(inputs: CommitInputs, keys: KeySet, times: _Times) -> Iterator[tuple[int, int, int, Event]]:
-    """Yield the changes in their order: part, batch, number of the key, and the change with the number of the
-    last one with its identity.
+def _events(
+    inputs: CommitInputs, keys: KeySet, old: _OldRows, times: _Times
+) -> Iterator[tuple[int, int, int, Event, bool]]:
+    """Yield changes in their order: part, batch, number of the key, the change with the number of the last
+    one with its identity, and whether it is that one.
+
+    Left out are the changes of keys that the table does not have and that are in one part only: the task has
+    ended them.
     """
     identities = KeySet(inputs.last.keys.columns)
     whole = Keys.concat([one.keys for one in inputs.written])
     names = [f"order.{number}" for number in range(len(whole.order))]
-    table = pa.Table.from_arrays(list(whole.order), names=names)
     *of_keys, at = whole.columns
     (_, key), (_, number) = keys.find(of_keys), identities.find(whole.columns)
-    places = [(part, one.batch_id) for part, one in enumerate(inputs.written) for _ in range(len(one.keys))]
-    rows = zip(
-        places,
-        key.to_pylist(),
-        number.to_pylist(),
-        times.numbers(at),
-        whole.is_deleted.to_pylist(),
-        strict=True,
+    part = repeated(range(len(inputs.written)), inputs.written)
+    batch = repeated([one.batch_id for one in inputs.written], inputs.written)
+    pairs = pa.Table.from_arrays([key, part], names=["key", "part"]).group_by(["key", "part"]).aggregate([])
+    counts = pairs.group_by("key").aggregate([("part", "count")])
+    several = counts.filter(pc.greater(counts.column("part_count"), numeric_scalar(1))).column("key")
+    needed = pa.concat_arrays([old.key, one_array(several)])
+    table = pa.Table.from_arrays([*whole.order, row_numbers(len(whole))], names=[*names, "row"])
+    table = table.filter(pc.is_in(key, value_set=needed))
+    in_order = one_array(table.sort_by([(name, "ascending") for name in names]).column("row"))
+    number = number.take(in_order)
+    columns = (
+        part.take(in_order),
+        batch.take(in_order),
+        key.take(in_order),
+        number,
+        whole.is_deleted.take(in_order),
+        pc.equal(inputs.last.written_in.take(number), part.take(in_order)),
     )
-    events = [
-        (part, batch, key, Event(number, at or 0, is_deletion))
-        for (part, batch), key, number, at, is_deletion in rows
-    ]
-    in_order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in names])
-    return (events[row] for row in in_order.to_pylist())
+    rows = zip(*(column.to_pylist() for column in columns), times.numbers(at.take(in_order)), strict=True)
+    for of_part, of_batch, of_key, identity, is_deletion, is_last, time in rows:
+        yield of_part, of_batch, of_key, Event(identity, time or 0, is_deletion), is_last
 
 
 def _are_equal(
