@@ -456,6 +456,25 @@ def test_after_a_conflict_only_new_files_are_searched(
     assert len(opened) == 1
 
 
+@pytest.mark.parametrize("kind", [Changed, Versioned])
+def test_rows_are_computed_again_after_a_compaction_by_others(
+    kind: type[Changed], tmp_path: Path, store: SqlManifestStore
+) -> None:
+    """Between two attempts: the rows that the first one has found are in another file."""
+    changed = kind(tmp_path, store, {"merge": "on-write"})
+    if kind is Changed:
+        changed.options["updateColumns"] = "given"
+    for k in range(3):
+        changed.change([row(k, 1)])
+    parts = [row(1, 2, s=None), row(2, 3, "d")], [row(0, 2, s=None), row(1, 4, s=None)]
+    manifest, target = changed.prepare(*parts), changed.query.target()
+    with at_point("commit.start", lambda: changed.lake.compact()):
+        assert isinstance(target.commit(manifest), Conflict)
+    assert isinstance(target.commit(manifest), Committed)
+    changed.expect(*parts)
+    changed.check()
+
+
 def test_an_outage_of_the_object_store_while_the_log_is_read_is_tried_again(changed: Changed) -> None:
     changed.change([row(1, 1)])
     snapshot = SnapshotCache().load(str(changed.lake.path), {})
