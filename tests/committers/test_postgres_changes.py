@@ -36,7 +36,6 @@ from penstock.committers.postgres.tombstones import Tombstones, at_least
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.sink import mode_of
 from penstock.testing.conformance.query import attempt, shipped
-from penstock.writers.changes.row_kinds import KEPT
 
 ROWS = pa.schema([("id", pa.int64()), ("lsn", pa.int64()), ("name", pa.string()), ("op", pa.string())])
 UPSERT = {
@@ -434,15 +433,6 @@ def test_a_table_has_what_a_dict_has(new_postgres_url: Callable[[], str], name: 
     assert refused or kind.order
     if kind.ignores_late_rows:
         assert {row[: len(kind.keys)] for row in query.sql(f"TABLE {tombstone_table(query)}")}
-
-
-def test_rows_may_say_which_columns_they_keep(query: PostgresQuery, store: SqlManifestStore) -> None:
-    """In a column beside those of the query."""
-    run(query, 0, (1, 1, "a", "u"), (2, 1, "b", "u"))
-    rows = rows_of((1, 2, "unknown", "u"), (2, 2, "B", "u"), (3, 2, "unknown", "u"))
-    kept = pa.array([["name"], None, ["name"]], pa.list_(pa.string()))
-    commit(query, build(query, 1, rows.append_column(KEPT, kept)))
-    assert names(query) == {1: "a", 2: "B", 3: None}
 
 
 def test_a_history_that_cannot_be_kept_is_refused(query: PostgresQuery, store: SqlManifestStore) -> None:
