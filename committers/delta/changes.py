@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema, TableFeatures
 
-from ..arrow_values import string_array
+from ..arrow_values import null_scalar, string_array
 from ..changes.file_search import SearchedFile, SearchFiles, has_bounds
 from ..changes.key_files import WrittenKeys, data_files, key_files, read_keys
 from ..changes.masked_rows import KeySearch, MaskedRows, ReadMasked
@@ -214,10 +214,10 @@ class DeltaChanges:
         if self._open_rows is None:
             raise cannot_rewrite(self.manifest)
 
-        def values_of(path: str) -> Mapping[str, pa.Scalar]:
+        def values_of(path: str) -> Mapping[str, pa.Scalar | None]:
             new = self._new.get(path)
             values = active[path].partition_values if new is None else dict(new.partition_values)
-            return _values(schema.names, values, schema)
+            return {name: _stored(values[name], schema.field(name).type) for name in values}
 
         names = {name: name for name in schema.names}
         return self._open_rows(self.manifest, self._content, values_of, names)
@@ -447,6 +447,16 @@ def _values(
         for name in names
         if name in partition_values
     }
+
+
+def _stored(text: str | None, data_type: pa.DataType) -> pa.Scalar | None:
+    """Return a partition value; None if it cannot be converted, such as a timestamp without its zone."""
+    if not text:  # the Delta protocol has '' for NULL
+        return null_scalar(data_type)
+    try:
+        return string_array([text])[0].cast(data_type)
+    except pa.ArrowInvalid:
+        return None
 
 
 def _bounds(names: Sequence[str], stats: str, schema: pa.Schema) -> dict[str, tuple[Any, Any]]:

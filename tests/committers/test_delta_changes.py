@@ -430,6 +430,26 @@ def test_a_conflict_leaves_no_rewritten_file_behind(
     assert set(changed.lake.folder.rglob("*.parquet")) - foreign == before - foreign
 
 
+def test_partition_values_that_have_no_zone_are_not_guessed(tmp_path: Path, store: SqlManifestStore) -> None:
+    """Of files that others have written. Penstock's own have one."""
+    at = datetime(2026, 1, 1, 2, tzinfo=timezone.utc)
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
+    lake = DeltaLake(tmp_path / "table")
+    options = {**lake.options, "writeMode": "upsert", "keys": "k", "orderBy": "v", "updateColumns": "given"}
+    query = Query(Place({**options, "partitionBy": "t"}))
+
+    def rows(k: int, v: int, value: datetime | None) -> pa.Table:
+        return pa.table([[k], [v], pa.array([value], schema.field("t").type)], schema=schema)
+
+    query.run(store, query.batch(0), rows(1, 1, at))
+    query.run(store, query.batch(1), rows(1, 2, None))
+    assert lake.rows("k, v, t") == [(1, 2, at)]
+    entry = sorted((lake.folder / "_delta_log").glob("*.json"))[-1]
+    entry.write_text(entry.read_text().replace("2026-01-01T02:00:00.000000Z", "2026-01-01 02:00:00"))
+    with pytest.raises(TableNotSupportedError, match="does not have the columns t"):
+        query.run(store, query.batch(2), rows(1, 3, None))
+
+
 # A conflict -----------------------------------------------------------------------------------------
 
 
