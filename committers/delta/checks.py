@@ -138,6 +138,13 @@ def _of_properties(properties: Mapping[str, str], mode: Mode) -> Iterator[Unsupp
             "changes would need change files",
             "ALTER TABLE ... SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'false')",
         )
+    if isinstance(mode, Changes) and has_feed and (mode.partial_columns or mode.history is not None):
+        yield UnsupportedFeature(
+            "change data feed (delta.enableChangeDataFeed = true), with updateColumns or history",
+            "rows that a commit computes would be missing in the feed",
+            "send whole rows without these options, or ALTER TABLE ... SET TBLPROPERTIES "
+            "('delta.enableChangeDataFeed' = 'false')",
+        )
 
 
 def _is_on(properties: Mapping[str, str], name: str) -> bool:

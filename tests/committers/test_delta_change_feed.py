@@ -39,7 +39,7 @@ def store() -> Iterator[SqlManifestStore]:
 
 @pytest.fixture
 def changed(tmp_path: Path, store: SqlManifestStore) -> Changed:
-    return Changed(tmp_path, store, WITH_FEED)
+    return Changed(tmp_path, store, dict(WITH_FEED))
 
 
 def feed(changed: Changed) -> list[tuple[Any, ...]]:
@@ -179,6 +179,16 @@ def test_the_feed_of_a_table_that_shares_its_files_is_refused(changed: Changed) 
     )
     with pytest.raises(TableNotSupportedError, match="change data feed"):
         changed.change([row(1, 1)])
+
+
+@pytest.mark.parametrize("options", [{"updateColumns": "given"}, {"history": "true"}])
+def test_computed_rows_are_refused_before_they_are_written(
+    changed: Changed, store: SqlManifestStore, options: Mapping[str, str]
+) -> None:
+    """They would be missing in the feed."""
+    changed.options |= options
+    with pytest.raises(TableNotSupportedError, match="would be missing in the feed"):
+        changed.query.plan(store, changed.query.batch(0), ROWS)
 
 
 def test_files_of_the_feed_are_no_files_of_the_table(changed: Changed) -> None:
