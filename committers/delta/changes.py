@@ -10,17 +10,15 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable, Schema, TableFeatures
+from deltalake import Schema
 
-from ..arrow_values import null_scalar, string_array
-from ..changes.file_search import SearchedFile, SearchFiles, has_bounds
+from ..changes.file_search import SearchedFile, SearchFiles
 from ..changes.key_files import WrittenKeys, data_files, key_files, read_keys
 from ..changes.masked_rows import KeySearch, MaskedRows, ReadMasked
 from ..changes.rewriting import (
@@ -36,22 +34,18 @@ from ..changes.rewriting import (
 )
 from ..changes.tombstones import Tombstones
 from ..cleaning.deletion import is_relative
-from ..contract import Changes, DataFile, Manifest, Mode
-from ..error_causes import retryable
-from ..errors import NEXT_TRY, ConfigurationError, PenstockError, TableNotSupportedError
+from ..contract import Changes, DataFile, Manifest
+from ..errors import PenstockError, TableNotSupportedError
 from ..file_tables.files import TableFiles
 from ..file_tables.manifest import LakeManifest
 from ..file_tables.shared_files import shared_with
 from ..texts.safe_text import get_logger
 from .active_files import active_files
+from .change_features import has_change_data, has_vectors
 from .deletion_vectors import NewVectors, read_vector
-from .library import in_short
+from .file_values import bounds_of, stored_value, values_of
 from .log_entry import ActiveFile, add_action, add_again_action, cdc_action, remove_action
-from .log_files import open_log_files
 from .snapshot_cache import TableSnapshot
-
-VECTORS_PROPERTY = "delta.enableDeletionVectors"
-FEED_PROPERTY = "delta.enableChangeDataFeed"
 
 SMALL_BYTES = 1024**2
 """Files up to this size are rewritten, those of a table partition together, rather than given a vector. Each
@@ -217,7 +211,7 @@ class DeltaChanges:
         def values_of(path: str) -> Mapping[str, pa.Scalar | None]:
             new = self._new.get(path)
             values = active[path].partition_values if new is None else dict(new.partition_values)
-            return {name: _stored(values[name], schema.field(name).type) for name in values}
+            return {name: stored_value(values[name], schema.field(name).type) for name in values}
 
         names = {name: name for name in schema.names}
         return self._open_rows(self.manifest, self._content, values_of, names)
@@ -245,8 +239,8 @@ class DeltaChanges:
         searched = [
             SearchedFile(
                 path,
-                _values(names, file.partition_values, schema),
-                _bounds(self._changes.keys, file.stats, schema),
+                values_of(names, file.partition_values, schema),
+                bounds_of(self._changes.keys, file.stats, schema),
                 size_bytes=file.size_bytes,
             )
             for path, file in active.items()
@@ -262,7 +256,7 @@ class DeltaChanges:
     def _new_files(self, schema: pa.Schema) -> list[SearchedFile]:
         names = self._searched_columns
         return [
-            SearchedFile(path, _values(names, dict(file.partition_values), schema))
+            SearchedFile(path, values_of(names, dict(file.partition_values), schema))
             for path, file in self._new.items()
         ]
 
@@ -384,99 +378,5 @@ def _small_files(
     )
 
 
-def has_vectors(properties: Mapping[str, str]) -> bool:
-    """Return True if commits may add deletion vectors to a table with these properties."""
-    return properties.get(VECTORS_PROPERTY, "false").strip().lower() == "true"
-
-
-def has_change_data(properties: Mapping[str, str]) -> bool:
-    """Return True if the table has a change data feed."""
-    return properties.get(FEED_PROPERTY, "false").strip().lower() == "true"
-
-
-def check_reachable(table_uri: str, storage_options: Mapping[str, str]) -> None:
-    """
-    Raises:
-        ConfigurationError: only the Delta library can write the log of the table.
-    """
-    if open_log_files(table_uri, storage_options) is None:
-        raise ConfigurationError(
-            f"writeMode=upsert cannot write the log of the Delta table {table_uri}: it can on a local disk, "
-            "and on S3 and Azure with a key, a role of the machine or a service principal in the storage.* "
-            "options. Nothing was written. See docs/storage.md."
-        )
-
-
-def new_table_properties(mode: Mode) -> Mapping[str, str]:
-    """Return properties of a table that a query creates."""
-    return {VECTORS_PROPERTY: "true"} if isinstance(mode, Changes) and mode.merge != "on-write" else {}
-
-
-def allow_vectors(table: DeltaTable) -> None:
-    """Let commits add deletion vectors: readers that do not know them can no longer read the table.
-
-    Raises:
-        RetryableError: another writer was faster, or the storage cannot be reached.
-    """
-    try:
-        table.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
-        table.alter.set_table_properties({VECTORS_PROPERTY: "true"})
-    except Exception as error:
-        raise retryable(error)(
-            f"The Delta table {table.table_uri} could not get deletion vectors (merge=on-read): "
-            f"{in_short(error)}. No row was changed. {NEXT_TRY}"
-        ) from error
-
-
 def _union(some: pa.Array | None, others: pa.Array) -> pa.Array:
     return others if some is None else pc.unique(pa.concat_arrays([some, others]))
-
-
-def partition_values_in(content: LakeManifest, file: DataFile) -> Mapping[str, pa.Scalar]:
-    """Return the values of the columns that a new file does not store."""
-    schema = pa.schema(Schema.from_json(content.schema_json).to_arrow())
-    return _values(schema.names, dict(file.partition_values), schema)
-
-
-def _values(
-    names: Sequence[str], partition_values: Mapping[str, str | None], schema: pa.Schema
-) -> dict[str, pa.Scalar]:
-    """Return the values of partition columns, which files do not store."""
-    return {
-        name: string_array([partition_values[name]])[0].cast(schema.field(name).type)
-        for name in names
-        if name in partition_values
-    }
-
-
-def _stored(text: str | None, data_type: pa.DataType) -> pa.Scalar | None:
-    """Return a partition value; None if it cannot be converted, such as a timestamp without its zone."""
-    if not text:  # the Delta protocol has '' for NULL
-        return null_scalar(data_type)
-    try:
-        return string_array([text])[0].cast(data_type)
-    except pa.ArrowInvalid:
-        return None
-
-
-def _bounds(names: Sequence[str], stats: str, schema: pa.Schema) -> dict[str, tuple[Any, Any]]:
-    """Return the bounds of columns in the statistics of a file, where they can be compared."""
-    try:
-        found = json.loads(stats or "{}")
-        lowest, highest = found.get("minValues") or {}, found.get("maxValues") or {}
-        return {
-            name: (_bound(lowest[name], kind), _bound(highest[name], kind))
-            for name in names
-            for kind in (schema.field(name).type,)
-            if name in lowest and name in highest and has_bounds(kind)
-        }
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return {}
-
-
-def _bound(value: Any, data_type: pa.DataType) -> Any:
-    if pa.types.is_date32(data_type):
-        return date.fromisoformat(value)
-    if isinstance(value, int if pa.types.is_integer(data_type) else str):
-        return value
-    raise TypeError(value)

@@ -51,16 +51,11 @@ from ..file_tables.table_changes import check_not_behind
 from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import is_committed
 from ..target import CheckToken
-from .changes import (
-    DeltaChanges,
-    allow_vectors,
-    check_reachable,
-    has_vectors,
-    new_table_properties,
-    partition_values_in,
-)
+from .change_features import allow_vectors, check_reachable, has_vectors, new_table_properties
+from .changes import DeltaChanges
 from .checks import check_supported
 from .commit_writer import CommitWriter
+from .file_values import partition_values_in
 from .files import delta_files
 from .history import CommitInfo, commits_since
 from .library import in_short, needs_other_features

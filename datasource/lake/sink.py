@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ...committers.contract import Batch, Changes, DataFiles, Manifest, Mode
-from ...committers.delta.changes import has_vectors
+from ...committers.delta.change_features import has_vectors
 from ...committers.errors import TableNotSupportedError
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...committers.file_tables.shared_files import SHARES_PROPERTY

@@ -36,7 +36,7 @@ from penstock.committers.changes.rewriting import MaskedFile
 from penstock.committers.changes.tombstones import Tombstones
 from penstock.committers.contract import AttemptId, Batch, Changes, DataFile, DataFiles, Manifest, Mode
 from penstock.committers.delta import active_files, changes, compaction, deletion_vectors
-from penstock.committers.delta.changes import has_vectors
+from penstock.committers.delta.change_features import has_vectors
 from penstock.committers.delta.compaction import DeltaCompactableTable
 from penstock.committers.delta.deletion_vectors import (
     DeletionVector,

@@ -25,7 +25,7 @@ from tests.simulation.delta_versions import Checkpoint, Entry, Metadata, Segment
 from tests.simulation.object_store import LocationFileSystem, StoredObject
 from tests.simulation.scheduler import as_os_error
 
-from penstock.committers.delta.changes import VECTORS_PROPERTY
+from penstock.committers.delta.change_features import VECTORS_PROPERTY
 from penstock.committers.delta.log_files import LogFile, entry_name
 
 PROTOCOL = ProtocolVersions(1, 2, None, None)
