@@ -567,7 +567,7 @@ def test_a_table_that_no_row_may_leave_is_refused(changed: Changed) -> None:
 def test_a_log_that_only_the_library_reaches_is_refused(
     changed: Changed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.committers.delta.changes.open_log_files", lambda *_: None)
+    monkeypatch.setattr("penstock.committers.delta.change_features.open_log_files", lambda *_: None)
     with pytest.raises(ConfigurationError, match="writeMode=upsert cannot write the log"):
         changed.change([row(1, 1)])
 

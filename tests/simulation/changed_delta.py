@@ -35,7 +35,7 @@ from penstock.committers.changes.key_files import FOLDER, SUFFIX, Keys, WrittenK
 from penstock.committers.changes.rewriting import MaskedFile
 from penstock.committers.changes.tombstones import Tombstones
 from penstock.committers.contract import AttemptId, Batch, Changes, DataFile, DataFiles, Manifest, Mode
-from penstock.committers.delta import active_files, changes, compaction, deletion_vectors
+from penstock.committers.delta import active_files, change_features, changes, compaction, deletion_vectors
 from penstock.committers.delta.change_features import has_vectors
 from penstock.committers.delta.compaction import DeltaCompactableTable
 from penstock.committers.delta.deletion_vectors import (
@@ -151,7 +151,7 @@ class ChangedDeltaSimLake(DeltaSimLake):
                 patch.setattr(module, "ThreadPoolExecutor", OneAfterAnother)
             patch.setattr(changes, "Tombstones", ClockedTombstones)
             patch.setattr(changes, "SMALL_FILES_MAX", self._small_files_max)
-            patch.setattr(changes, "open_log_files", lambda *_given: FakeLogFiles(self.log))
+            patch.setattr(change_features, "open_log_files", lambda *_given: FakeLogFiles(self.log))
             patch.setattr(tombstones, "_indexes", OfEachProcess(scheduler))
             patch.setattr(tombstones, "FILES_MAX", TOMBSTONE_FILES_MAX)
             patch.setattr(active_files, "_kept", OfEachProcess(scheduler))
