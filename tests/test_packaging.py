@@ -28,12 +28,15 @@ DEPENDENCIES = [need for need in requires("penstock") or [] if "extra ==" not in
 LOCKS = ("dev.txt", "spark40.txt", "spark41.txt", "paimon.txt")
 ROWS = 1000
 
-_DUCKLAKE = ("committer", "connection", "fence", "files", "maintenance", "plan", "table", "types")
+_DUCKLAKE = ("changes", "committer", "connection", "fence", "files", "maintenance", "plan", "table", "types")
 _KAFKA = ("brokers", "checking", "committer", "errors", "markers", "transactions")
 NEEDS_EXTRA = {
     *(f"penstock.committers.ducklake.{name}" for name in _DUCKLAKE),
     *(f"penstock.committers.{name}" for name in ("files.container", "files.hive", "iceberg.library.hive")),
-    *(f"penstock.committers.postgres.{name}" for name in ("changes", "committer", "connection", "moving")),
+    *(
+        f"penstock.committers.postgres.{name}"
+        for name in ("changes", "committer", "connection", "history", "moving")
+    ),
     *(f"penstock.committers.kafka.{name}" for name in _KAFKA),
     *(f"penstock.datasource.{name}" for name in ("ducklake.target", "kafka.sink", "postgres.sink")),
     *(f"penstock.writers.{name}" for name in ("aws.connection", "nats.parser")),
