@@ -93,6 +93,8 @@ class ChangedFiles:
     """Of a data file with these rows, as the writers of the format tell them."""
     compactable_table: Callable[[str], CompactableTable]
     """The product's, for a query id."""
+    delete_key: Callable[[], object]
+    """DELETE of the rows with one key, by another engine."""
 
     def __init__(self, scheduler: Scheduler, *, is_remote: bool) -> None:
         super().__init__(scheduler, is_remote=is_remote)  # type: ignore[call-arg]

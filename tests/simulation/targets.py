@@ -142,9 +142,11 @@ def targets_in(seed: int) -> int:
 
 def with_upserts(make_lake: type[SimulatedLake]) -> type[SimulatedLake]:
     """The same, changed by key."""
-    return {DeltaSimLake: ChangedDeltaSimLake, IcebergSimLake: ChangedIcebergSimLake}.get(
-        make_lake, make_lake
-    )
+    of_changes: dict[type[SimulatedLake], type[SimulatedLake]] = {
+        DeltaSimLake: ChangedDeltaSimLake,
+        IcebergSimLake: ChangedIcebergSimLake,
+    }
+    return of_changes.get(make_lake, make_lake)
 
 
 def kinds_of(first: str, count: int) -> tuple[str, ...]:
