@@ -44,8 +44,8 @@ RESULTS = {
         "Spark's JDBC sink, which is not exactly-once, and three times that of a plain COPY."
     ),
     "postgres_upserts": (
-        "Changes by key take about as long as Spark's JDBC sink and MERGE, which are not exactly-once: most of "
-        "it is the server's work."
+        "Changes by key take about as long as Spark's JDBC sink and MERGE, which are not exactly-once: most "
+        "of it is the server's work."
     ),
     "profiles": ("Profiles of a batch, and the changes that reduced its time."),
     "requests": (
