@@ -60,7 +60,9 @@ if TYPE_CHECKING:
     from .datasource.spark.start_settings import START_SETTINGS
     from .delivery.handle import DeliveryHandle, start_delivery
     from .operating.operations import History, history, recover, retry, status
+    from .operating.plotting import plot
     from .operating.records import BatchRecord, DeliveredRecord, Records, StreamRecord, StreamState
+    from .operating.watching import watch
 
 __version__ = "0.1.0"
 
@@ -114,11 +116,13 @@ __all__ = [
     "explain",
     "foreach_batch",
     "history",
+    "plot",
     "recover",
     "register",
     "retry",
     "start_delivery",
     "status",
+    "watch",
 ]
 
 _HOME = {
@@ -161,6 +165,8 @@ _HOME = {
     "status": "operating.operations",
     "Explanation": "datasource.spark.explanation",
     "explain": "datasource.spark.explanation",
+    "plot": "operating.plotting",
+    "watch": "operating.watching",
 }
 
 
