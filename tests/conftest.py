@@ -204,7 +204,7 @@ def kafka_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSer
 
     with skipped_if_unreachable(), kafka_server(tmp_path_factory.mktemp("kafka"), is_secure=True) as server:
         yield server
-        from penstock.committers.kafka.transactions import close_all
+        from penstock.committers.kafka.clients import close_all
 
         close_all()
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...committers.kafka.cluster import PROGRESS_TOPIC, KafkaAddress, KafkaCluster
+from ...committers.kafka.split import PARALLEL_MAX, WHOLE, Split
 from ...committers.texts.secrets import Secrets, names_a_secret
 from ...writers.kafka.records import KafkaRecords, ValueFormat, topic_problem
 from ...writers.requests.template import Template
@@ -15,7 +16,7 @@ from ..options.changes import refused_changes
 from ..options.declaring import declared, option, optional, options_of, passed_on
 from ..options.delivery import MANY_BATCHES, DeliveryOptions, backlog_batches, backlog_seconds
 from ..options.file_tables import refused_file_options
-from ..options.parsing import MIB, columns, duration_s, one_of, size, text
+from ..options.parsing import MIB, columns, count, duration_s, one_of, size, text
 from ..options.row_log import ROW_LOG, row_log_of
 from ..options.stream import parse_as
 
@@ -140,6 +141,13 @@ class KafkaOptions(DeliveryOptions):
         "`transaction.max.timeout.ms` of the brokers.",
         default="5min",
     )
+    parallel_transactions: int = option(
+        "parallelTransactions",
+        count(1, PARALLEL_MAX),
+        "Number of transactions for a batch, each with a part of the rows and a producer of its own. Rows "
+        "with the same key are in one of them. A batch is visible part by part.",
+        default="1",
+    )
     request_timeout_s: float = option(
         "requestTimeout", duration_s, "How long to wait for the brokers.", default="60s"
     )
@@ -199,6 +207,13 @@ class KafkaOptions(DeliveryOptions):
     @property
     def cluster(self) -> KafkaCluster:
         return cluster_of(self.address, self.client_properties, self.request_timeout_s)
+
+    @property
+    def split(self) -> Split:
+        if self.parallel_transactions == 1:
+            return WHOLE
+        key = "key" if self.value_format == "columns" else f"keyColumns={','.join(self.key_columns or ())}"
+        return Split(self.parallel_transactions, key)
 
     @property
     def records(self) -> KafkaRecords:

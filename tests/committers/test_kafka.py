@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,14 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from servers.kafka import QUIET, SECRET, KafkaServer, kafka_server
+from tests.support.kafka_processes import another_process, before
 from tests.support.kafka_topic import PROGRESS, KafkaHarness, secure_options
 from tests.support.unreachable import skipped_if_unreachable
 
 from penstock import CheckpointMismatchError, ConfigurationError, RetryableError, TableChangedError
 from penstock.committers.contract import AlreadyCommitted, Committed, Conflict
 from penstock.committers.errors import AccessRefusedError, CommitStateUnknownError, SchemaMismatchError
-from penstock.committers.kafka import transactions
 from penstock.committers.kafka.cluster import KafkaAddress, progress_partition
-from penstock.committers.kafka.transactions import Session
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance.query import Query, ids
 from penstock.testing.faults import Crash, at_point
@@ -47,32 +46,6 @@ def harness(tmp_path: Path, kafka_process: KafkaServer) -> KafkaHarness:
 @pytest.fixture
 def query(harness: KafkaHarness, store: SqlManifestStore) -> Query:
     return Query(harness, store=store)
-
-
-@contextmanager
-def another_process() -> Iterator[None]:
-    """Within the block, this process has none of the clients that it has opened before."""
-    before = dict(transactions._opened)
-    transactions._opened.clear()
-    try:
-        yield
-    finally:
-        transactions._opened.clear()
-        transactions._opened.update(before)
-
-
-@contextmanager
-def before(method: str, action: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Run `action` before each call of a method of `Session`."""
-    real = getattr(Session, method)
-
-    def call(self: Session, *args: Any) -> Any:
-        action()
-        return real(self, *args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, method, call)
-        yield
 
 
 def key_of(query: Query) -> str:
@@ -166,7 +139,7 @@ def test_a_broker_that_is_killed_at_any_step_loses_and_doubles_nothing(
                 broker.close()
                 broker.enter_context(kafka_server(tmp_path / "broker"))
 
-        for batch_id, method in enumerate(("send", "mark", "commit"), 1):
+        for batch_id, method in enumerate(("start", "mark", "commit"), 1):
             with before(method, kill, monkeypatch):
                 _run_until_done(query, store, batch_id)
         with at_point("commit.landed", kill):

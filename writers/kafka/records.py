@@ -22,7 +22,7 @@ from ..requests.row_ids import check_column
 from ..requests.template import Template
 
 if TYPE_CHECKING:
-    from ...committers.kafka.transactions import Headers, Record
+    from ...committers.kafka.records import Headers, Record
     from ...committers.requests.contract import RowPlace
 
 ValueFormat: TypeAlias = Literal["columns", "json"]
