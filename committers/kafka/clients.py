@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
+from confluent_kafka import KafkaException
+
 from .brokers import Brokers
+from .errors import FENCED, error_of, failed
 from .markers import Marker, MarkerReader
 from .parts import StreamSession
-from .transactions import Session, TransactionSettings
+from .transactions import FencedSessionError, Session, TransactionSettings
 
 if TYPE_CHECKING:
     from .cluster import KafkaCluster
@@ -66,14 +69,7 @@ class Kafka:
                 session = self._sessions.pop((key, settings, split), None)
             if session is None:
                 self.brokers.check_progress_topic()
-                session = StreamSession(
-                    key,
-                    split,
-                    first,
-                    lambda part_key: Session(self.cluster, part_key, settings),
-                    self.markers.read,
-                )
-                session.begin(next_batch)
+                session = self._begun(key, split, first, settings, next_batch)
             yield session
             if not stays_open or session.split != split:  # the next one divides by this split
                 return
@@ -81,6 +77,34 @@ class Kafka:
                 self._sessions[key, settings, split] = session
                 while len(self._sessions) > SESSIONS_MAX:
                     self._sessions.popitem(last=False)
+
+    def _begun(
+        self,
+        key: str,
+        split: Split | None,
+        first: Marker,
+        settings: TransactionSettings,
+        next_batch: int | None,
+    ) -> StreamSession:
+        for is_last in (False, True):
+            session = StreamSession(
+                key,
+                split,
+                first,
+                lambda part_key: Session(self.cluster, part_key, settings),
+                self.markers.read,
+            )
+            try:
+                session.begin(next_batch)
+            except KafkaException as error:  # a marker may be replaced or not: the next one reads it
+                if error_of(error).code() in FENCED:
+                    raise FencedSessionError(self.cluster.secrets.message(str(error))) from None
+                if is_last:
+                    what = f"{self.cluster.address.uri}: the marker was not replaced"
+                    raise failed(self.cluster, error_of(error), what) from None
+            else:
+                return session
+        raise AssertionError
 
     def close(self) -> None:
         with self._lock:

@@ -163,8 +163,9 @@ class KafkaCommitter:
         try:
             with self._kafka.session(query_id, _OF_COMMANDS, stays_open=False) as session:
                 yield session
-        except FencedSessionError as error:
-            raise RetryableError(f"The marker of {self._uri} was not changed: {error}. Try again.") from None
+        except (FencedSessionError, KafkaException) as error:
+            why = self._cluster.secrets.message(str(error))
+            raise RetryableError(f"The marker of {self._uri} was not changed: {why}. Try again.") from None
 
     # What is kept of a query: see `QueryRecords` ------------------------------------------------------
 
@@ -225,7 +226,17 @@ class KafkaCommitter:
             self._delete(manifest, batches, outcome.dead_letters)
         return outcome
 
-    def _commit(self, manifest: Manifest, batches: Sequence[LoggedBatch], check_token: CheckToken) -> Outcome:
+    def _commit(
+        self,
+        manifest: Manifest,
+        batches: Sequence[LoggedBatch],
+        check_token: CheckToken,
+        parts_before: int = 0,
+    ) -> Outcome:
+        """
+        Args:
+            parts_before: parts that had the batch when their transactions began
+        """
         batch, writing = manifest.batch, self._writing
         if writing is None:
             return self._found(manifest)
@@ -247,7 +258,10 @@ class KafkaCommitter:
                 )
                 session.send(self._chunks(logged, batches), following, self._check)
         except KafkaException as error:  # of the end of a transaction: the session is closed
-            if (ended := self._outcome_after(error, manifest, batches, writing)) is not None:
+            ended = self._outcome_after(error, manifest, batches, writing, parts_before)
+            if isinstance(ended, int):  # the response of one part was lost: the others are left
+                return self._commit(manifest, batches, check_token, ended)
+            if ended is not None:
                 return ended
         return Committed(revision, logged.dropped, dead_letters=logged.letters)
 
@@ -304,13 +318,19 @@ class KafkaCommitter:
         manifest: Manifest,
         batches: Sequence[LoggedBatch],
         writing: KafkaWriting,
-    ) -> Outcome | None:
-        """Interpret an error at the end of a transaction. None: it is committed."""
+        parts_before: int,
+    ) -> Outcome | int | None:
+        """Interpret an error at the end of a transaction. None: the batch is committed. A number: so many
+        parts have it, more than before.
+        """
         why = self._cluster.secrets.message(error_of(error).str())
         failed = failed_batch(manifest.batch, f"the Kafka topic {self._uri}", why, can_commit_later=False)
         with failed.reading_table(), self._session(manifest, writing) as session:
             if self._already_committed(manifest, batches, session) is not None:
                 return None
+            parts = sum(part.last_batch >= manifest.batch.batch_id for part in session.parts)
+        if parts > parts_before:
+            return parts
         if error_of(error).code() in FENCED:
             return Conflict(f"another process writes the stream, or the transaction took too long: {why}")
         raise failed.not_found()

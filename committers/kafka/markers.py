@@ -76,7 +76,7 @@ class Marker:
             if not isinstance(given["batch"], int) or not isinstance(given["digest"], str):
                 raise TypeError("batch or digest of another type")
             marker = cls(**given)
-            if not isinstance(marker.split, str) or not isinstance(marker.files, dict):
+            if not isinstance(given.get("split", ""), str) or not isinstance(given.get("files", {}), dict):
                 raise TypeError("split or files of another type")
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise TableChangedError(

@@ -81,8 +81,9 @@ class KafkaTarget(KafkaCommitter):
             (topic,) = opened.brokers.existing([self._topic]).values()
             check_topic(opened.brokers, topic, self._transactions)
             target_id = opened.brokers.target_id(topic)
+        checks = records.planned(rows).check
         create_row_log(self._location)
-        writers = RowLogWriters(self._location, self._options.storage_options, records.check)
+        writers = RowLogWriters(self._location, self._options.storage_options, checks)
         return PlannedBatch(writers, target_id, target_id)
 
     def manifest(self, batch: Batch, planned: str, payloads: Sequence[DataFiles]) -> Manifest:

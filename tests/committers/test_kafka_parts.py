@@ -18,6 +18,7 @@ from penstock.committers.kafka.cluster import KafkaAddress, progress_partition
 from penstock.committers.kafka.records import Chunk
 from penstock.committers.kafka.split import WHOLE, Split
 from penstock.committers.store.sql import SqlManifestStore
+from penstock.datasource.kafka.sink import KafkaTarget
 from penstock.testing.conformance.query import Query
 from penstock.testing.faults import Crash
 
@@ -84,7 +85,8 @@ def test_rows_with_the_same_key_or_partition_are_in_one_part() -> None:
     parts = split.divide(chunk)
 
     assert sum(map(len, parts)) == len(records)
-    by_key, by_partition = {}, {}
+    by_key: dict[bytes, int] = {}
+    by_partition: dict[int, int] = {}
     for number, part in enumerate(parts):
         assert part
         for _, _, key, partition, _, _ in part:
@@ -234,7 +236,9 @@ def test_removing_a_query_deletes_the_markers_of_all_parts(
     for batch_id, parts in enumerate((3, 2)):
         query = divided(query, parts)
         query.run(store, query.batch(batch_id), numbers(batch_id))
-    query.target().remove("q1")
+    target = query.target()
+    assert isinstance(target, KafkaTarget)
+    target.remove("q1")
 
     last = {one.key(): one.value() for one in harness._server.records(PROGRESS)}
     key = KafkaAddress.parse(query.stream.table_uri).transactional_id("q1").encode()
