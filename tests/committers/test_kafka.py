@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from servers.kafka import QUIET, SECRET, KafkaServer, kafka_server
+from servers.oidc import token_endpoint
 from tests.support.kafka_processes import another_process, before
 from tests.support.kafka_topic import PROGRESS, KafkaHarness, secure_options
 from tests.support.unreachable import skipped_if_unreachable
@@ -370,6 +371,33 @@ def test_a_wrong_password_is_an_error_at_once_that_does_not_show_it(
         query.with_options(**wrong).plan(store, query.batch(0))
     assert time.monotonic() - started < 30
     assert SECRET not in str(failure.value)
+
+
+def test_tokens_of_openid_connect(query: Query, store: SqlManifestStore, harness: KafkaHarness) -> None:
+    """SASL OAUTHBEARER: the client gets its tokens with its own credentials. They are not shown."""
+    server = harness._server
+    with token_endpoint(Path(server.ca_file).parent, {"writer": SECRET}) as endpoint:
+        of_client = {
+            **secure_options(server, mechanism="OAUTHBEARER"),
+            "kafka.sasl.oauthbearer.method": "oidc",
+            "kafka.sasl.oauthbearer.client.id": "writer",
+            "kafka.sasl.oauthbearer.client.secret": SECRET,
+            "kafka.sasl.oauthbearer.token.endpoint.url": endpoint.url,
+        }
+        given = {name: value for name, value in of_client.items() if name not in PASSWORD}
+        accepted = query.with_options(**given)
+        for number in range(2):
+            accepted.run(store, accepted.batch(number), ids(number))
+        wrong = {**given, "kafka.sasl.oauthbearer.client.secret": f"x{SECRET}", "requestTimeout": "5s"}
+        with pytest.raises(RetryableError, match="Check the options kafka") as failure:
+            query.with_options(**wrong).plan(store, query.batch(2))
+
+    assert endpoint.issued[:1] == ["writer"]
+    assert sorted(harness.ids()) == [0, 1]
+    assert SECRET not in str(failure.value)
+
+
+PASSWORD = ("kafka.sasl.username", "kafka.sasl.password")
 
 
 def test_a_certificate_of_an_unknown_authority_is_refused(
