@@ -60,7 +60,8 @@ def history(
     Args:
         stream: a query's name, its id or the beginning of its id, or a table; not needed if the store has
             only one query
-        store, checkpoint: see `status`
+        store: see `status`
+        checkpoint: see `status`
         limit: number of batches, and of deliveries, for each of its tables
 
     Raises:
@@ -95,8 +96,11 @@ def recover(
 
     Args:
         stream: see `status`; by default all
-        store, checkpoint: see `status`
-        storage, catalog, streams: see `start_delivery`
+        store: see `status`
+        checkpoint: see `status`
+        storage: see `start_delivery`
+        catalog: see `start_delivery`
+        streams: see `start_delivery`
 
     Returns:
         the batches, with their state now
@@ -134,7 +138,8 @@ def retry(
 
     Args:
         stream: see `status`; by default all
-        store, checkpoint: see `status`
+        store: see `status`
+        checkpoint: see `status`
         reason: kept in the store
         who: likewise; by default the current user
 

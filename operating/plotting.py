@@ -23,7 +23,9 @@ def plot(
     each.
 
     Args:
-        stream, store, checkpoint: see `history`
+        stream: see `history`
+        store: see `history`
+        checkpoint: see `history`
         limit: number of batches for each table
 
     Returns:
