@@ -16,7 +16,8 @@ def paimon_java(warehouse: Path, table: str, *commands: str) -> list[dict[str, s
 
     Args:
         table: `database.table`
-        commands: `read`, `append ID`, `expire`, `remove-orphans`, one word each
+        commands: `read`, `append ID`, `delete ID`, `rewrite`, `compact`, `expire`, `remove-orphans`, one word
+            each
 
     Raises:
         MavenUnreachableError: its jars cannot be downloaded.

@@ -15,22 +15,42 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from .. import crash_points
-from ..contract import AlreadyCommitted, Committed, Conflict, DataFiles, Manifest, Outcome, Token
-from ..errors import TableChangedError
+from ..changes.ties import check_ties
+from ..contract import (
+    AlreadyCommitted,
+    Batch,
+    Changes,
+    Committed,
+    Conflict,
+    DataFile,
+    DataFiles,
+    Manifest,
+    Outcome,
+    Token,
+)
+from ..errors import SchemaMismatchError, TableChangedError
 from ..file_tables.clock import now_ms
+from ..file_tables.files import MissingFileError, TableFiles
 from ..file_tables.manifest import LakeManifest, decode
 from ..file_tables.merged_batches import history_properties
 from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import is_committed
 from ..target import CheckToken
 from ..texts.safe_text import get_logger
+from .changes import PaimonChanges, SequencedFiles, WriteRows, read_rows
 from .features import refuse_unsupported
 from .files import files_of
 from .folder import KIND
+from .merge_tree import DELETE, SEQUENCE, kind_of
+from .merge_tree import KIND as ROW_KIND
 from .messages import messages_of
 from .plan import schema_id_of
 from .publishing import NextSnapshot
+from .sequences import NEWEST, check_buckets, newest_sequence
 from .table import Head, PaimonTable, check_not_behind, check_same_table, dropped
 from .tokens import USER_PREFIX, Note, Tokens
 
@@ -39,13 +59,22 @@ logger = get_logger(__name__)
 
 class PaimonTableCommitter:
     """Commits manifests to one Paimon table. Runs on the driver and in the delivery process, one instance per
-    call. Data files are not opened.
+    call. Data files are opened only for changes by key.
 
     Args:
         now_ms: clock, milliseconds since 1970
+        write: for changes; see `PaimonChanges`
     """
 
-    def __init__(self, table: PaimonTable, *, now_ms: Callable[[], int] = now_ms) -> None:
+    def __init__(
+        self,
+        table: PaimonTable,
+        *,
+        now_ms: Callable[[], int] = now_ms,
+        write: WriteRows | None = None,
+    ) -> None:
+        self._write = write
+        self._changes: PaimonChanges | None = None
         self._uri = table.place
         self._table = table
         self._tokens = Tokens(table)
@@ -89,6 +118,23 @@ class PaimonTableCommitter:
         files = files_of(self._table)
         return 0 if files is None else files.delete([file.path for payload in payloads for file in payload])
 
+    def check_ties(self, batch: Batch, content: LakeManifest) -> None:
+        """Check, before the batch is prepared, that each key has one last row. See `ties`."""
+        if isinstance(content.mode, Changes):
+            files = self._files()
+            check_ties(batch, content.mode, content.files, files.opened, read_rows=self._read_upserts)
+
+    def _files(self) -> TableFiles:
+        files = files_of(self._table)
+        if files is None:
+            raise dropped(self._uri)
+        return files
+
+    def _read_upserts(self, file: DataFile) -> pa.Table:
+        rows = read_rows(self._files().opened, file.path)
+        staying = rows.filter(pc.not_equal(rows.column(ROW_KIND), kind_of(DELETE)))
+        return staying.drop_columns([SEQUENCE, ROW_KIND])
+
     # Commit -------------------------------------------------------------------------------------------
 
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:
@@ -111,19 +157,39 @@ class PaimonTableCommitter:
             return AlreadyCommitted(known.snapshot_id)
         check_token(known.token)
         loaded = self._table.load()
-        refuse_unsupported(loaded, self._uri)
-        if loaded.schema_manager.get_schema(schema_id_of(content)) is None:
+        refuse_unsupported(loaded, self._uri, content.mode)
+        planned = loaded.schema_manager.get_schema(schema_id_of(content))
+        if planned is None:
             raise TableChangedError(
                 f"The Paimon table {self._uri} no longer has the schema {schema_id_of(content)}, with which "
                 f"{_name(manifest)} was written: the table was rolled back. Nothing was committed. A replay "
                 "of the batch writes new files."
             )
+        if isinstance(content.mode, Changes):
+            now = loaded.table_schema.options.get("bucket")
+            if planned.options.get("bucket") != now:
+                raise SchemaMismatchError(
+                    f"The Paimon table {self._uri} has bucket={now}, and {_name(manifest)} was written for "
+                    f"bucket={planned.options.get('bucket')}. Nothing was committed. A replay of the batch "
+                    "writes new files."
+                )
+            check_buckets(self._table, loaded, base.snapshot_id)
         return self._commit_once(loaded, base, known, manifest, content)
 
     def _commit_once(
         self, loaded: Any, base: Head, known: Note, manifest: Manifest, content: LakeManifest
     ) -> Outcome:
-        messages = messages_of(loaded, content, _name(manifest))
+        messages, properties = messages_of(loaded, content, _name(manifest)), history_properties(manifest)
+        changes, sequenced = None, SequencedFiles(())
+        if isinstance(content.mode, Changes) and messages:
+            newest = newest_sequence(self._table, loaded, base.snapshot_id)
+            try:
+                changes = self._changes_of(manifest, content)
+                sequenced = changes.sequenced(loaded, messages, newest)
+            except MissingFileError as error:
+                return Conflict(f"another process has committed the batch, or removed files: {error}")
+            messages = messages_of(loaded, content.with_files(sequenced.files), _name(manifest))
+            properties[NEWEST] = str(sequenced.newest)
         batch = manifest.batch
         next_snapshot = NextSnapshot(self._table, loaded, content.table_id, base)
         crash_points.reach("commit.start", batch.batch_id)
@@ -133,14 +199,25 @@ class PaimonTableCommitter:
                 messages,
                 user=USER_PREFIX + batch.stream.query_id,
                 identifier=batch.batch_id,
-                properties=history_properties(manifest),  # only the digest decides anything
+                properties=properties,  # only the digest and the sequence number decide anything
                 overwrites=content.mode == "overwrite",
             )
         except Exception as error:  # noqa: BLE001  the table shows whether the batch was committed
-            return self._outcome_after(error, next_snapshot, manifest, content)
+            outcome = self._outcome_after(error, next_snapshot, manifest, content)
+            if changes is not None and isinstance(outcome, Conflict):
+                changes.discard(sequenced)
+            return outcome
         crash_points.reach("commit.landed", batch.batch_id)
         self._end(manifest, content, base.snapshot_id + 1)
+        if changes is not None:
+            changes.clean_up(sequenced)
         return Committed(base.snapshot_id + 1)
+
+    def _changes_of(self, manifest: Manifest, content: LakeManifest) -> PaimonChanges:
+        """The changes of a manifest, the same for all attempts to commit it."""
+        if self._changes is None or self._changes.manifest != manifest:
+            self._changes = PaimonChanges(manifest, content, self._files(), self._write)
+        return self._changes
 
     def _outcome_after(
         self, error: Exception, tried: NextSnapshot, manifest: Manifest, content: LakeManifest

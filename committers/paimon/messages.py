@@ -11,12 +11,14 @@ import base64
 import struct
 from typing import Any
 
+from ..changes.key_files import data_files
+from ..contract import Changes
 from ..errors import ManifestCorruptError
 from ..file_tables.manifest import LakeManifest
 
 
 def messages_of(table: Any, content: LakeManifest, what: str) -> list[Any]:
-    """Return the messages that add the files of a manifest.
+    """Return the messages that add the data files of a manifest, in their order.
 
     Args:
         table: of pypaimon
@@ -28,10 +30,13 @@ def messages_of(table: Any, content: LakeManifest, what: str) -> list[Any]:
     from pypaimon.write.commit_message_serializer import deserialize_commit_message
 
     messages = []
-    for file in content.files:
+    files = data_files(content.files) if isinstance(content.mode, Changes) else content.files
+    for file in files:
         try:
             message = deserialize_commit_message(
-                base64.b64decode(file.statistics, validate=True), table.partition_keys_fields
+                base64.b64decode(file.statistics, validate=True),
+                table.partition_keys_fields,
+                table.trimmed_primary_keys_fields,
             )
             (added,) = message.new_files
         except (ValueError, TypeError, IndexError, KeyError, struct.error) as error:

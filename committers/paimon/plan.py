@@ -10,13 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from .. import crash_points
-from ..contract import Mode
-from ..errors import ConfigurationError, ManifestCorruptError, SchemaMismatchError
+from ..contract import Changes, Mode
+from ..errors import ConfigurationError, ManifestCorruptError, SchemaMismatchError, TableNotSupportedError
 from ..file_tables.manifest import LakeManifest
 from .features import refuse_unsupported
 from .folder import KIND
 from .library import in_short, require_library
-from .schema import arrow_schema, check_new, nullable
+from .schema import arrow_schema, check_new, check_new_key, nullable, required_values
+from .sequences import check_buckets, newest_sequence
 from .table import PaimonTable, check_same_table
 
 
@@ -29,6 +30,9 @@ class PlanOptions:
     """None: as the table is."""
     properties: Mapping[str, str] | None = None
     """Of a new table."""
+    mode: Mode = "append"
+    deletes: bool = False
+    """True: rows may delete their key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,8 @@ class PaimonLayout:
     table_id: str
     snapshot_id: int
     """The newest snapshot when the batch was planned; 0 if there was none."""
+    newest_sequence: int = -1
+    """See `newest_sequence`."""
 
     def content(self, mode: Mode, origins: tuple[str, ...]) -> LakeManifest:
         return LakeManifest(
@@ -101,8 +107,13 @@ def plan(
     table_id = check_same_table(table, None)
     snapshot_id = table.head().snapshot_id
     loaded = table.load()
-    refuse_unsupported(loaded, table.place)
     _check_partitions(loaded, table.place, options)
+    if isinstance(options.mode, Changes):
+        _check_key(loaded, table.place, options.mode, deletes=options.deletes)
+    refuse_unsupported(loaded, table.place, options.mode)
+    if isinstance(options.mode, Changes):
+        check_buckets(table, loaded, snapshot_id)
+    newest = newest_sequence(table, loaded, snapshot_id) if loaded.primary_keys else -1
     schema, location = loaded.table_schema, table.location()
     assert location is not None, "it was just loaded"
     return PaimonLayout(
@@ -112,6 +123,7 @@ def plan(
         schema_id=schema.id,
         table_id=table_id,
         snapshot_id=snapshot_id,
+        newest_sequence=newest,
     )
 
 
@@ -121,6 +133,32 @@ def _check_partitions(table: Any, path: str, options: PlanOptions) -> None:
         raise ConfigurationError(
             f"partitionBy asks for {', '.join(asked)}, but the Paimon table {path} has "
             f"{', '.join(has) or 'none'}. Omit the option to use the table as it is, or write another table."
+        )
+
+
+def _check_key(table: Any, path: str, changes: Changes, *, deletes: bool) -> None:
+    """
+    Args:
+        deletes: rows may delete their key
+
+    Raises:
+        ConfigurationError: the table has another primary key.
+        TableNotSupportedError: a column needs a value, also in rows that delete.
+    """
+    keys = [one.lower() for one in table.primary_keys]
+    if keys and sorted(keys) != sorted(one.lower() for one in changes.keys):
+        raise ConfigurationError(
+            f"keys asks for {', '.join(changes.keys)}, but the primary key of the Paimon table {path} is "
+            f"{', '.join(table.primary_keys)}, and by it its readers replace rows. Nothing was written. Give "
+            f"keys={', '.join(table.primary_keys)}, or write another table."
+        )
+    known = {one.lower() for one in changes.order_by} if changes.late_rows == "ignore" else set()
+    names = [name for name in required_values(table) if name.lower() not in known]
+    if deletes and keys and names:
+        raise TableNotSupportedError(
+            f"The Paimon table {path} has NOT NULL in {', '.join(names)}, and a row that deletes its key has "
+            "no value there. Nothing was written. Make the columns nullable, for example with ALTER TABLE "
+            "in Spark or Flink, or leave deleteWhen out."
         )
 
 
@@ -137,12 +175,24 @@ def _create(table: PaimonTable, rows: pa.Schema, options: PlanOptions) -> None:
     by_lower = {name.lower(): name for name in columns.names}
     partition_by = [by_lower.get(name.lower(), name) for name in options.partition_by or ()]
     check_new(columns, partition_by)
-    properties = dict(options.properties or {})
+    properties, keys = dict(options.properties or {}), list[str]()
+    if isinstance(options.mode, Changes):
+        keys = [by_lower.get(name.lower(), name) for name in options.mode.keys]
+        check_new_key(keys, partition_by, table.place)
+        properties = {**_of_new_key(options.mode, by_lower), **properties}
     try:
-        schema = Schema.from_pyarrow_schema(columns, partition_keys=partition_by, options=properties)
+        schema = Schema.from_pyarrow_schema(columns, partition_by, keys, properties)
         table.create(schema)
     except (ValueError, RuntimeError, NotImplementedError) as error:
         raise SchemaMismatchError(
             f"The Paimon table {table.place} cannot be created: {in_short(error)}. Fix the columns of the "
             "query or tableProperties."
         ) from error
+
+
+def _of_new_key(changes: Changes, by_lower: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of a new table with a primary key, as far as the query does not set them."""
+    if changes.late_rows != "ignore":
+        return {"bucket": "1"}
+    order = [by_lower.get(name.lower(), name) for name in changes.order_by]
+    return {"bucket": "1", "sequence.field": ",".join(order)}

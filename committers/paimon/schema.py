@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import SchemaMismatchError, TableNotSupportedError
+from ..errors import ConfigurationError, SchemaMismatchError, TableNotSupportedError
 from ..file_tables.reserved_names import ReservedNames
 
 _RESERVED = ReservedNames(
@@ -85,6 +85,31 @@ def check_new(columns: pa.Schema, partition_by: Sequence[str]) -> None:
             "A Paimon table cannot be created for these rows. Nothing was written.\n- "
             + "\n- ".join(problems)
         )
+
+
+def check_new_key(keys: Sequence[str], partition_by: Sequence[str], place: str) -> None:
+    """Check the primary key of a new table. Partition columns are a part of it.
+
+    Raises:
+        ConfigurationError: a partition column is not, or the key has no other column.
+    """
+    if others := [name for name in partition_by if name not in keys]:
+        raise ConfigurationError(
+            f"partitionBy names {', '.join(others)}, which keys does not. The partition columns of a Paimon "
+            "table are a part of its primary key: readers look for the rows of a key in one partition, so a "
+            f"row cannot move to another one. {place} was not created. Add {', '.join(others)} to keys, or "
+            "leave partitionBy out."
+        )
+    if not set(keys).difference(partition_by):
+        raise ConfigurationError(
+            f"keys and partitionBy name the same columns, {', '.join(keys)}: each partition of the Paimon "
+            f"table would have one row. {place} was not created. Leave partitionBy out."
+        )
+
+
+def required_values(table: Any) -> list[str]:
+    """Return the columns of a table of pypaimon that are NOT NULL and not in its primary key."""
+    return [one.name for one in table.fields if not one.type.nullable and one.name not in table.primary_keys]
 
 
 def _same(names: Iterable[str]) -> Iterator[tuple[str, str]]:

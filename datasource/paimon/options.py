@@ -12,6 +12,7 @@ from ...committers.paimon.address import PaimonAddress, parse_table_name
 from ...committers.paimon.catalog import problems_of_catalog
 from ...writers.local_path import local_path
 from ..delta.options import parse_location
+from ..options.changes import ChangeOptions, problems_of_changes
 from ..options.declaring import option_of, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import TARGET_FILE_BYTES, DeliveryOptions
 from ..options.file_tables import FileTableOptions, partition_columns
@@ -34,7 +35,7 @@ def _table_name(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PaimonOptions(DeliveryOptions):
+class PaimonOptions(ChangeOptions, DeliveryOptions):
     """Options of `penstock.paimon`."""
 
     schema_evolutions: ClassVar[frozenset[SchemaEvolution]] = frozenset(SchemaEvolution) - {
@@ -83,11 +84,30 @@ class PaimonOptions(DeliveryOptions):
     def parse(cls, options: Mapping[str, str]) -> PaimonOptions:
         """Parse the options that Spark passes; see `parse_as`."""
         given = {name.lower() for name, value in options.items() if value}
-        return parse_as(cls, NAME, options, problems_of_values=lambda values: _problems(values, given))
+        return parse_as(
+            cls,
+            NAME,
+            options,
+            refused=_REFUSED,
+            problems_of_values=lambda values: _problems(values, given),
+        )
+
+
+_READS_NOTHING = (
+    "a commit to a Paimon table adds rows, which readers merge by key, and does not read the rows that they "
+    "replace"
+)
+_REFUSED = {
+    "updateColumns": f"updateColumns is not supported by {NAME}: {_READS_NOTHING}. Give whole rows.",
+    "history": f"history is not supported by {NAME}: {_READS_NOTHING}. To keep all versions, append the "
+    "changes to a table without a primary key: leave writeMode out.",
+    "merge": f"merge: readers of a Paimon table always merge its rows by key ({NAME}). Leave the option out.",
+}
+"""Options of other tables, which users may expect here."""
 
 
 def _problems(values: Mapping[str, Any], given: set[str]) -> list[str]:
-    problems = _problems_of_place(values, given)
+    problems = [*_problems_of_place(values, given), *problems_of_changes(values)]
     if values.get("schema_evolution") is SchemaEvolution.ADD_COLUMNS:
         problems.append(
             "schemaEvolution=addColumns is not supported by penstock.paimon: add the columns with Paimon, "

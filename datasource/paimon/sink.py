@@ -1,24 +1,33 @@
-"""The sink for Paimon append tables."""
+"""The sink for Paimon tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Manifest, Mode, PartitionField, PlannedBatch
+import pyarrow.compute as pc
+
+from ...committers.changes.key_files import FOLDER, data_files
+from ...committers.contract import Changes, Manifest, Mode, PartitionField, PlannedBatch
 from ...committers.file_tables.manifest import PlannedFiles
 from ...committers.paimon.address import PaimonAddress
 from ...committers.paimon.catalog import CatalogConfig
 from ...committers.paimon.catalog_table import CatalogTable
 from ...committers.paimon.committer import PaimonTableCommitter
 from ...committers.paimon.folder import KIND, TableFolder
+from ...committers.paimon.merge_tree import DELETE, KEY_PREFIX, SEQUENCE, Sequences, kind_of
+from ...committers.paimon.merge_tree import KIND as ROW_KIND
 from ...committers.paimon.plan import PlanOptions, plan
 from ...committers.paimon.tokens import NOTES
+from ...writers.changes.change_files import ChangeFilesConfig
 from ...writers.paimon.names import parse_paimon_name
+from ...writers.paimon.sorted_files import SortedFiles
 from ...writers.paimon.writer import PaimonWriters
+from ...writers.parquet.file_names import parse_file_name
 from ...writers.parquet.schema_projection import check_fits
+from ..changes.planning import plan_changes
 from ..destinations import DestinationType, with_prefix
 from ..file_table import (
     CleanableFiles,
@@ -33,6 +42,7 @@ from ..plain_sink import BaseSink
 from ..stored.batch_rows import WaitingRows, parquet_rows
 from ..stored.stored_table import TableNow
 from .options import OPTIONS, PaimonOptions
+from .row_writer import PaimonRowWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,8 +54,21 @@ if TYPE_CHECKING:
     from ...committers.store.sql import SqlManifestStore
     from ..stored.table_access import TableAccess
 
-_OF_PAIMON = {NOTES, "snapshot", "schema", "manifest", "index", "statistics", "changelog", "consumer", "tag"}
+_OF_PAIMON = {
+    NOTES,
+    FOLDER,
+    "snapshot",
+    "schema",
+    "manifest",
+    "index",
+    "statistics",
+    "changelog",
+    "consumer",
+    "tag",
+}
 """Folders of a Paimon table. A table that was dropped may have left some."""
+_OF_THE_TREE = (KEY_PREFIX, SEQUENCE, ROW_KIND)
+"""How columns begin that only data files have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +102,21 @@ class PaimonTarget(FileTableTarget, PaimonTableCommitter):
     """The target of a stream into a Paimon table, with the options of its query. See `Target`."""
 
     def __init__(self, options: PaimonOptions) -> None:
-        super().__init__(table_of(options.table_uri, options.catalog_properties))
+        table = table_of(options.table_uri, options.catalog_properties)
+        super().__init__(table, write=_row_writer(table, options))
         self._query = options
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
         options = self._query
-        wanted = PlanOptions(options.create_table, options.partition_by, options.table_properties)
+        changes = plan_changes(rows, mode) if isinstance(mode, Changes) else None
+        rows = rows if changes is None else changes.columns
+        wanted = PlanOptions(
+            options.create_table,
+            options.partition_by,
+            options.table_properties,
+            mode=mode if changes is None else changes.kinds.changes,
+            deletes=changes is not None and changes.kinds.deletes is not None,
+        )
         layout = plan(self._table, rows, wanted, batch_id, self._check_place)
         check_fits(rows, layout.schema, narrows=options.narrows)
         writers = PaimonWriters(
@@ -95,7 +127,21 @@ class PaimonTarget(FileTableTarget, PaimonTableCommitter):
             buffer_bytes_max=options.buffer_bytes_max,
             narrows=options.narrows,
         )
-        return PlannedBatch(writers, layout.content(mode, origins_of(options)), layout.table_id)
+        origins = origins_of(options)
+        if changes is None:
+            return PlannedBatch(writers, layout.content(mode, origins), layout.table_id)
+        in_table = changes.in_table(layout.schema)
+        config = SortedFiles(
+            writers,
+            Sequences.of_plan(layout.newest_sequence, batch_id),
+            in_table.keys,
+            in_table.order_by if in_table.late_rows == "ignore" else (),
+        )
+        return PlannedBatch(
+            ChangeFilesConfig(config, changes.kinds, may_keep=False, stores_deletions=True),
+            layout.content(in_table, origins),
+            layout.table_id,
+        )
 
     def _check_place(self) -> None:
         """See `check_location_is_free`. A catalog chooses it."""
@@ -104,6 +150,10 @@ class PaimonTarget(FileTableTarget, PaimonTableCommitter):
         place = Path(self._uri)
         entries = [entry.name for entry in place.iterdir()] if place.is_dir() else []
         check_location_is_free("Paimon table", self._uri, entries, _OF_PAIMON)
+
+
+def _row_writer(table: PaimonTable, options: PaimonOptions) -> PaimonRowWriter:
+    return PaimonRowWriter(table, options.target_file_bytes or TARGET_FILE_BYTES, options.buffer_bytes_max)
 
 
 def table_of(uri: str, catalog: Mapping[str, str]) -> PaimonTable:
@@ -136,7 +186,8 @@ class StoredPaimon(CleanableFiles):
         return table_of(self.uri, self.catalog)
 
     def committer(self) -> PaimonTableCommitter:
-        return PaimonTableCommitter(self._table())
+        table = self._table()
+        return PaimonTableCommitter(table, write=_row_writer(table, PaimonOptions()))
 
     def now(self) -> TableNow | None:
         table = self._table()
@@ -144,10 +195,16 @@ class StoredPaimon(CleanableFiles):
         return None if table_id is None else TableNow(table_id, table.head().snapshot_id)
 
     def batch_rows(self, manifest: Manifest, store: SqlManifestStore) -> Iterator[WaitingRows]:
-        """See `HoldsRows`."""
+        """See `HoldsRows`. Of changes, those that insert or replace."""
         from ...committers.paimon.files import files_of
 
-        return parquet_rows(files_of(self._table()), data_files_of(manifest))
+        for some in parquet_rows(files_of(self._table()), data_files(data_files_of(manifest))):
+            rows = some.rows
+            if ROW_KIND in rows.schema.names:
+                rows = rows.filter(pc.not_equal(rows.column(ROW_KIND), kind_of(DELETE)))
+                names = [name for name in rows.schema.names if not name.startswith(_OF_THE_TREE)]
+                rows = rows.select(names)
+            yield replace(some, rows=rows)
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         from ...committers.paimon.cleanup import PaimonCleanableTable
@@ -155,7 +212,7 @@ class StoredPaimon(CleanableFiles):
         return PaimonCleanableTable(self._table())
 
     def name_parser(self, streams: Sequence[StreamKey]) -> NameParser:
-        return parse_paimon_name
+        return lambda path: parse_paimon_name(path) or parse_file_name(path)
 
 
 def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> PaimonSink:

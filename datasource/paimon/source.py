@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class PaimonDataSource(PenstockDataSource):
-    """Paimon append tables, by their path, or by their name in a catalog. See `PenstockDataSource`."""
+    """Paimon tables, by their path, or by their name in a catalog. See `PenstockDataSource`."""
 
     format = "penstock.paimon"
     readers = "pypaimon, or Paimon's connector for Spark, Flink or Trino"

@@ -7,6 +7,9 @@ import org.apache.paimon.catalog.Catalog;
 import org.apache.paimon.data.BinaryString;
 import org.apache.paimon.data.GenericRow;
 import org.apache.paimon.data.InternalRow;
+import org.apache.paimon.data.serializer.InternalRowSerializer;
+import org.apache.paimon.disk.IOManager;
+import org.apache.paimon.manifest.BucketEntry;
 import org.apache.paimon.operation.LocalOrphanFilesClean;
 import org.apache.paimon.options.ExpireConfig;
 import org.apache.paimon.options.Options;
@@ -18,6 +21,7 @@ import org.apache.paimon.table.sink.BatchTableWrite;
 import org.apache.paimon.table.sink.BatchWriteBuilder;
 import org.apache.paimon.table.source.ReadBuilder;
 import org.apache.paimon.types.DataField;
+import org.apache.paimon.types.RowKind;
 import org.apache.paimon.types.RowType;
 import org.apache.paimon.utils.InternalRowUtils;
 
@@ -31,7 +35,10 @@ public class Paimon {
     for (int number = 2; number < arguments.length; number++) {
       switch (arguments[number]) {
         case "read" -> read(table);
-        case "append" -> append(table, Long.parseLong(arguments[++number]));
+        case "append" -> write(table, Long.parseLong(arguments[++number]), RowKind.INSERT);
+        case "delete" -> write(table, Long.parseLong(arguments[++number]), RowKind.DELETE);
+        case "rewrite" -> rewrite(table);
+        case "compact" -> compact(table);
         case "expire" -> expire(table);
         case "remove-orphans" -> new LocalOrphanFilesClean(table, Long.MAX_VALUE, false).clean();
         default -> throw new IllegalArgumentException(arguments[number]);
@@ -67,13 +74,47 @@ public class Paimon {
     return cast == null ? value.toString() : String.valueOf(((org.apache.paimon.casting.CastExecutor) cast).cast(value));
   }
 
-  private static void append(FileStoreTable table, long id) throws Exception {
+  private static void write(FileStoreTable table, long id, RowKind kind) throws Exception {
     BatchWriteBuilder builder = table.newBatchWriteBuilder();
     try (BatchTableWrite write = builder.newWrite();
         BatchTableCommit commit = builder.newCommit()) {
+      write.withIOManager(IOManager.create(System.getProperty("java.io.tmpdir")));
       GenericRow row = new GenericRow(table.rowType().getFieldCount());
       row.setField(0, id);
+      row.setRowKind(kind);
       write.write(row);
+      commit.commit(write.prepareCommit());
+    }
+  }
+
+  /** Writes all rows again, into the buckets of their keys. */
+  private static void rewrite(FileStoreTable table) throws Exception {
+    InternalRowSerializer serializer = new InternalRowSerializer(table.rowType());
+    List<InternalRow> rows = new ArrayList<>();
+    ReadBuilder reads = table.newReadBuilder();
+    try (RecordReader<InternalRow> reader = reads.newRead().createReader(reads.newScan().plan())) {
+      reader.forEachRemaining(row -> rows.add(serializer.copy(row)));
+    }
+    BatchWriteBuilder builder = table.newBatchWriteBuilder();
+    try (BatchTableWrite write = builder.newWrite();
+        BatchTableCommit commit = builder.newCommit()) {
+      write.withIOManager(IOManager.create(System.getProperty("java.io.tmpdir")));
+      for (InternalRow row : rows) {
+        write.write(row);
+      }
+      commit.commit(write.prepareCommit());
+    }
+  }
+
+  /** Merges all files of each bucket into one sorted run, without the rows that are deleted. */
+  private static void compact(FileStoreTable table) throws Exception {
+    BatchWriteBuilder builder = table.newBatchWriteBuilder();
+    try (BatchTableWrite write = builder.newWrite();
+        BatchTableCommit commit = builder.newCommit()) {
+      write.withIOManager(IOManager.create(System.getProperty("java.io.tmpdir")));
+      for (BucketEntry bucket : table.newSnapshotReader().bucketEntries()) {
+        write.compact(bucket.partition(), bucket.bucket(), true);
+      }
       commit.commit(write.prepareCommit());
     }
   }

@@ -54,6 +54,8 @@ class Promises:
     """What a commit does with the rows that changes by key (`writeMode=upsert`) replace and delete; empty:
     the destination takes no changes.
     """
+    moves_keys: bool = True
+    """With `changes`. False: what decides the place of a row is its key, or a part of it."""
     ignores_late_rows: bool = True
     """With `changes`. False: `lateRows=ignore` is refused."""
     computes_rows: bool = False

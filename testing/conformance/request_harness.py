@@ -47,6 +47,7 @@ class RequestHarness(DestinationHarness):
         token="the progress in the manifest store, which is lost with it",  # noqa: S106  no secret
         is_exactly_once=False,
         is_atomic=False,
+        moves_keys=False,
         stages_rows=False,
         overwrites=False,
         checks_schema=False,

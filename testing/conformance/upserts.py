@@ -321,7 +321,7 @@ class UpsertClaims(Claims):
         if not upserts.is_taken or not (by_text := upserts.harness.options_by("text")):
             return
         moving = upserts.with_options(**by_text)
-        if not upserts.harness.promises.is_atomic:  # a service: the key is the place
+        if not upserts.harness.promises.moves_keys:
             with pytest.raises(ConfigurationError, match="keys"):
                 moving.query.plan(moving.store, moving.query.batch(0), COLUMNS)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from penstock.testing.conformance.concurrency import ConcurrencyClaims
 from penstock.testing.conformance.query import Query, ids
 from penstock.testing.conformance.responses import ResponseClaims
 from penstock.testing.conformance.secrecy import SecrecyClaims
+from penstock.testing.conformance.upserts import changes, upserts_of
 from penstock.testing.faults import at_point
 
 
@@ -44,6 +46,20 @@ class TestConformance(ResponseClaims, ConcurrencyClaims, ChangeClaims, SecrecyCl
 @pytest.fixture
 def harness(in_catalog: PaimonCatalogHarness) -> PaimonCatalogHarness:
     return in_catalog
+
+
+# Changes ----------------------------------------------------------------------------------------------
+
+
+def test_changes_count_over_those_of_others(store: SqlManifestStore, harness: PaimonCatalogHarness) -> None:
+    """The server has the newest snapshot, with the greatest sequence number."""
+    upserts = upserts_of(harness, store)
+    upserts.run(0, changes((1, 1, "a"), (2, 1, "b"), (3, 1, "c")))
+    manifest = upserts.query.build(store, upserts.query.batch(1), changes((1, 2, "A"), (2, 2)))
+    harness.write([(1, 1, "other"), (2, 1, "other")], after=time.time_ns())
+    assert isinstance(upserts.query.target().commit(manifest), Committed)
+    upserts.check((1, 2, "A"), (3, 1, "c"))
+    assert not harness.uncommitted()
 
 
 # Commits ----------------------------------------------------------------------------------------------

@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark import killed_stream
-from tests.spark.killed_stream import KilledStream
+from tests.spark.killed_stream import KilledDriver, KilledStream, SourceFiles
 from tests.support.backlogs import wait_until
 from tests.support.id_stream import write_ids
 from tests.support.paimon_catalog import COMMIT, PaimonCatalogHarness
 from tests.support.paimon_table import PaimonHarness
+from tests.support.random_changes import RandomChanges
 
 import penstock
 from penstock.committers.store.sql import open_store
+from penstock.testing.conformance.upserts import OPTIONS
 
 pytestmark = pytest.mark.spark
 
@@ -31,6 +33,30 @@ def test_a_driver_that_is_killed_between_the_phases_loses_and_doubles_nothing(tm
 
     assert sorted(harness.ids()) == list(range(killed_stream.ROWS))
     assert harness.problems() == []
+
+
+@pytest.mark.kills
+@pytest.mark.campaign
+@pytest.mark.slow
+def test_a_driver_that_is_killed_between_the_phases_changes_each_key_once(tmp_path: Path) -> None:
+    """With and without late rows, of the same changes; a replay has other partitions."""
+    changes, harnesses = RandomChanges(4, 500, 300), dict[str, PaimonHarness]()
+    streams, kills = (
+        list[KilledStream](),
+        ("write.files_closed", "prepare.done", "commit.start", "commit.landed"),
+    )
+    for late_rows in ("apply", "ignore"):
+        harnesses[late_rows] = PaimonHarness(tmp_path / late_rows)
+        options = {**harnesses[late_rows].options, **OPTIONS, "lateRows": late_rows}
+        options["tableProperties"] = '{"bucket": "3"}'
+        streams.append(KilledStream(tmp_path / late_rows, "penstock.paimon", options, kills))
+        streams[-1].root.mkdir()
+    files = SourceFiles("id LONG, n LONG, text STRING, op STRING", changes.write)
+    KilledDriver(tmp_path, streams, files=files).run()
+
+    for late_rows, harness in harnesses.items():
+        assert sorted(harness.changed_rows()) == changes.expected(ignores_late=late_rows == "ignore")
+        assert harness.problems() == []
 
 
 def test_a_decoupled_stream_is_delivered_in_one_snapshot_and_skips_its_replays(

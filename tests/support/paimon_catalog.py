@@ -25,7 +25,7 @@ COMMIT = "POST /commit"
 class PaimonCatalogHarness(PaimonHarness):
     """A table of a database of its own. The server writes the files of the snapshots."""
 
-    promises = replace(PaimonHarness.promises, name="Paimon append tables in a REST catalog")
+    promises = replace(PaimonHarness.promises, name="Paimon tables in a REST catalog")
 
     def __init__(self, server: PaimonRestCatalog, proxy: LossyProxy) -> None:
         database = f"lake_{uuid.uuid4().hex}"

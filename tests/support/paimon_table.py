@@ -15,6 +15,7 @@ from unittest import mock
 import duckdb
 import fastavro
 import pyarrow as pa
+import pyarrow.parquet as pq
 from tests.support.harness import CRASH_POINTS, FileTableHarness
 
 from penstock.committers.paimon.committer import PaimonTableCommitter
@@ -22,6 +23,7 @@ from penstock.committers.paimon.folder import TableFolder
 from penstock.committers.paimon.table import PaimonTable
 from penstock.datasource.paimon.sink import DESTINATION
 from penstock.testing.conformance import Lost, Promises
+from penstock.testing.conformance.harness import ChangedRow
 from penstock.testing.faults import lossy
 
 IDS = pa.schema([("id", pa.int64())])
@@ -32,10 +34,12 @@ class PaimonHarness(FileTableHarness):
 
     destination = DESTINATION
     promises = Promises(
-        name="Paimon append tables",
+        name="Paimon tables",
         payload="data files in the table's folder, which no snapshot lists",
         commit="the next snapshot: a file created by a hard link, or the request to the REST catalog",
         token="commit user, identifier and properties of the same snapshot",
+        changes="adds the new rows, with greater sequence numbers, and deletions; readers merge them by key",
+        moves_keys=False,
         adds_columns=False,
         narrows=True,
         quarantines=True,
@@ -93,13 +97,41 @@ class PaimonHarness(FileTableHarness):
         return {path.name: path for path in self.path.rglob("bucket-*/*.parquet")}
 
     def rows(self, columns: str = "*") -> list[tuple[Any, ...]]:
-        """The rows of the newest snapshot."""
+        """The rows of the newest snapshot, merged if the table has a primary key."""
         files, names = self.data_files(), self.committed()
         if not names:
             return []
         paths = [str(files[name]) for name in names]
         relation = "read_parquet(?, union_by_name = true, hive_partitioning = false)"
+        schema = self.schema()
+        if schema["primaryKeys"]:
+            fields = [one for one in schema["options"].get("sequence.field", "").split(",") if one]
+            order = ", ".join(f'"{one}" DESC NULLS LAST' for one in [*fields, "_SEQUENCE_NUMBER"])
+            keys = ", ".join(f'"{one}"' for one in schema["primaryKeys"])
+            number = f"row_number() OVER (PARTITION BY {keys} ORDER BY {order}) AS _place"
+            relation = f"(SELECT *, {number} FROM {relation}) WHERE _place = 1 AND _VALUE_KIND <> 3"
         return duckdb.execute(f"SELECT {columns} FROM {relation}", [paths]).fetchall()
+
+    def schema(self) -> dict[str, Any]:
+        """The newest one."""
+        files = sorted(self.path.glob("schema/schema-*"), key=lambda path: int(path.name[7:]))
+        found: dict[str, Any] = json.loads(files[-1].read_text())
+        return found
+
+    def read(self) -> pa.Table:
+        """Read by pypaimon."""
+        builder = self.table().new_read_builder()
+        return builder.new_read().to_arrow(builder.new_scan().plan().splits())
+
+    def changed_rows(self) -> Sequence[ChangedRow]:
+        """Merged here, and by pypaimon."""
+        found = self.rows("id, n, text")
+        if self.exists:
+            rows = self.read().to_pylist()
+            assert sorted(((one["id"], one["n"], one["text"]) for one in rows), key=str) == sorted(
+                found, key=str
+            )
+        return found
 
     def options_by(self, column: str) -> Mapping[str, str]:
         return {"partitionBy": column}
@@ -109,7 +141,7 @@ class PaimonHarness(FileTableHarness):
 
     def uncommitted(self) -> Collection[str]:
         listed = {name for snapshot in self.snapshots().values() for name in self.listed(snapshot)}
-        return set(self.data_files()) - listed
+        return {*self.data_files(), *(path.name for path in self.path.glob("_penstock/*.parquet"))} - listed
 
     def problems(self) -> list[str]:
         """No file referenced twice, none missing, rows as many as the snapshot says, no gap in the ids."""
@@ -118,7 +150,9 @@ class PaimonHarness(FileTableHarness):
             return []
         problems = [f"listed twice: {name}" for name in set(names) if names.count(name) > 1]
         problems += [f"missing: {name}" for name in set(names) - set(self.data_files())]
-        if len(self.ids()) != snapshots[max(snapshots)]["totalRecordCount"]:
+        files = self.data_files()
+        stored = sum(pq.read_metadata(files[name]).num_rows for name in names if name in files)
+        if stored != snapshots[max(snapshots)]["totalRecordCount"]:
             problems.append("the snapshot counts other rows than there are")
         return problems
 
@@ -140,7 +174,7 @@ class PaimonHarness(FileTableHarness):
         return _lossy_snapshot(lost)
 
     def delete_uncommitted(self) -> None:
-        files = self.data_files()
+        files = {**self.data_files(), **{path.name: path for path in self.path.glob("_penstock/*.parquet")}}
         for name in self.uncommitted():
             files[name].unlink()
 
@@ -172,6 +206,32 @@ class PaimonHarness(FileTableHarness):
 
     def append(self, row_id: int) -> None:
         self.append_rows(pa.table({"id": [row_id]}, schema=IDS))
+
+    def write(self, rows: Sequence[tuple[Any, ...]], after: int | None = None) -> None:
+        """Add rows (id, n, text) as another writer.
+
+        Args:
+            after: the sequence number that it believes to be the greatest one; None: it looks
+        """
+        from pypaimon.write.file_store_write import FileStoreWrite
+
+        columns = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("text", pa.string())])
+        table = pa.Table.from_pylist([dict(zip(columns.names, row, strict=True)) for row in rows], columns)
+        if after is None:
+            self.append_rows(table)
+            return
+        greatest = dict.fromkeys(range(100), after)
+        with mock.patch.object(FileStoreWrite, "_load_seq_number_stats", return_value=greatest):
+            self.append_rows(table)
+
+    def forget_deletions(self) -> None:
+        """Write the rows that readers see again in place of all others, without a trace of the others."""
+        rows, builder = self.read(), self.table().new_batch_write_builder().overwrite()
+        write, commit = builder.new_write(), builder.new_commit()
+        write.write_arrow(rows)
+        commit.commit(write.prepare_commit())
+        write.close()
+        commit.close()
 
     def append_rows(self, rows: pa.Table) -> None:
         from pypaimon.schema.data_types import PyarrowFieldParser

@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -62,6 +62,17 @@ class ChecksAndWritesRows(TaskWriter[DataFiles], ChecksRows, Protocol):
     """Writes data files."""
 
 
+class StoresDeletions(ChecksAndWritesRows, Protocol):
+    """Writes data files of a table in which a deletion is a row, too."""
+
+    def delete(self, keys: Keys) -> None:
+        """
+        Args:
+            keys: of rows that are deleted; none is among those that are written
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ChangeFilesConfig:
     """Opens the writer of a task attempt. Pickled on the driver."""
@@ -70,6 +81,8 @@ class ChangeFilesConfig:
     kinds: RowKinds
     may_keep: bool = True
     """False: the commit cannot complete rows that keep values of the table's, and they are bad rows."""
+    stores_deletions: bool = False
+    """True: the writers of data files are `StoresDeletions`."""
 
     def open(self, attempt: AttemptId) -> ChangeFileWriter:
         return ChangeFileWriter(self, FileNames.of(attempt))
@@ -176,11 +189,14 @@ class ChangeFileWriter:
         keys, rows, older = self._last_rows()
         names = replace(self._names, first=len(self._files))
         written: DataFiles = ()
-        if rows.num_rows:
+        deleted = keys.take(pc.indices_nonzero(keys.is_deleted)) if self._config.stores_deletions else ()
+        if rows.num_rows or len(deleted):
             writer = self._config.data.open_files(names, self._location)
             self._writers.append(writer)
             for batch in rows.to_batches(_ROWS_PER_WRITE):
                 writer.write(batch)
+            if isinstance(deleted, Keys) and len(deleted):
+                cast("StoresDeletions", writer).delete(deleted)
             written = writer.finish()
         self._files += written
         paths = tuple([file.path for file in written])

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 
-from ...committers.contract import AttemptId
 from ..parquet.file_names import FileName, FileNames, parse_file_name
 
 _ENDING = ".paimon.parquet"
 _OF_PYPAIMON = re.compile(r"\.[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-\d+\.parquet")
 
 
-def file_prefix(attempt: AttemptId) -> str:
+def file_prefix(names: FileNames) -> str:
     """Return the prefix of the names of the attempt's files. pypaimon appends a UUID."""
-    return str(FileNames.of(attempt).name(0, "paimon")).removesuffix(_ENDING) + "."
+    return str(names.name(0, "paimon")).removesuffix(_ENDING) + "."
 
 
 def parse_paimon_name(path: str) -> FileName | None:
