@@ -46,7 +46,10 @@ OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
         for of in [import_module(f"penstock.datasource.{kind}.options")]
     },
     **{
-        kind: (_own(of, RequestOptions), tuple(set(prefixes_of(of)) - set(prefixes_of(RequestOptions))))
+        kind: (
+            _own(of, RequestOptions),
+            tuple(one for one in prefixes_of(of) if one not in prefixes_of(RequestOptions)),
+        )
         for kind, of in REQUESTS.items()
     },
     "kafka": (_own(kafka.KafkaOptions, DeliveryOptions), prefixes_of(kafka.KafkaOptions)),
