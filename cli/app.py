@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..committers.errors import ConfigurationError, PenstockError, StoreUnreachableError
-from .commands import admin, dead_letters, delivery, forget, history, inspect, repair, retire
+from .commands import admin, dead_letters, delivery, forget, history, inspect, lineage, repair, retire
 from .commands.options_file import with_options_file
 from .exit_codes import FAILED, UNREACHABLE, WRONG_USAGE
 
@@ -99,7 +99,7 @@ def version() -> None:
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Inspect": (inspect.status, inspect.show, history.history),
+    "Inspect": (inspect.status, inspect.show, history.history, lineage.lineage),
     "Deliver": (delivery.deliver, delivery.metrics),
     "Decide about undelivered batches": (admin.park, admin.retry, admin.skip, admin.acknowledge, admin.abort),
     "Repair and clean up": (repair.recover, repair.gc, retire.retire, forget.forget, repair.reset_query_id),

@@ -20,6 +20,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeAlias, TypeVar
 
+from .lineage import SourceRange, merged_ranges
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -323,6 +325,8 @@ class Manifest:
     """
     dead_letters: tuple[DeadLetter, ...] = field(default=(), repr=False, compare=False)
     """Rows that its tasks have refused. They are stored with the manifest, and not read with it."""
+    sources: tuple[SourceRange, ...] = field(default=(), repr=False, compare=False)
+    """What its batches have read of the sources of the query; empty if that is not recorded."""
 
     @property
     def content_sha256(self) -> str:
@@ -333,11 +337,18 @@ class Manifest:
         """All batches that this manifest commits."""
         return self.merged or (self.batch,)
 
+    def in_place_of(self, other: Manifest) -> Manifest:
+        """Return this manifest, which has the same rows in other files, as the one of the same delivery."""
+        return replace(
+            self, merged=other.merged, oldest_event_at=other.oldest_event_at, sources=other.sources
+        )
+
     def merging(self, manifests: Sequence[Manifest]) -> Manifest:
         """Return this manifest, whose content is that of these together, as the one of their delivery."""
         events = [one.oldest_event_at for one in manifests if one.oldest_event_at is not None]
         batches = tuple(manifest.batch for manifest in manifests)
-        return replace(self, merged=batches, oldest_event_at=min(events, default=None))
+        read = merged_ranges(manifest.sources for manifest in manifests)
+        return replace(self, merged=batches, oldest_event_at=min(events, default=None), sources=read)
 
 
 class AbortedBy(str, Enum):

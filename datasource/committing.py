@@ -119,6 +119,7 @@ def _target_batch(
         committables = [message.of_target(planned, batch) for message in messages]
         check_letters(opened.sink.options, committables)
         manifest = manifest_of(opened.table, planned.content, committables)
+        manifest = replace(manifest, sources=next((one.sources for one in messages if one.sources), ()))
     return TargetBatch(
         opened.committer, manifest, committables, planned.digest_before, planned.part, opened.name
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -95,7 +95,7 @@ def _with_files(
             f"The compacted files of {manifest.batch.stream} have {compacted.rows} rows instead of "
             f"{manifest.rows}. Nothing was committed. This is a bug in Penstock: please report it."
         )
-    return replace(compacted, merged=manifest.merged, oldest_event_at=manifest.oldest_event_at)
+    return compacted.in_place_of(manifest)
 
 
 # Files of the table -------------------------------------------------------------------------------

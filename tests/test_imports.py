@@ -117,6 +117,7 @@ def test_the_contract_needs_only_the_standard_library() -> None:
         "penstock",
         "penstock.committers",
         "penstock.committers.contract",
+        "penstock.committers.lineage",
     }
 
 

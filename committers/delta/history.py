@@ -20,7 +20,7 @@ from deltalake.fs import DeltaStorageHandler
 from ..contract import Batch, Manifest
 from ..error_causes import retryable
 from ..errors import NEXT_TRY
-from ..file_tables.merged_batches import merged_note, recorded_digest
+from ..file_tables.merged_batches import note_fields, recorded_digest
 from .library import in_short
 from .log_files import entry_name
 from .table_state import DeltaTableState
@@ -37,6 +37,8 @@ class CommitInfo:
     operation: str
     parameters: Mapping[str, Any]
     note: str
+    at_ms: int | None = None
+    """Milliseconds since 1970; None if the log does not say."""
 
     @property
     def is_restore(self) -> bool:
@@ -96,16 +98,14 @@ def _restored_to(parameters: Mapping[str, Any]) -> datetime | None:
 def commit_note(manifest: Manifest) -> str:
     """User metadata of Penstock's commits: for display, and for `CommitInfo.digest_of`."""
     batch = manifest.batch
-    fields = {
+    fields: dict[str, Any] = {
         "query_id": batch.stream.query_id,
         "batch_id": batch.batch_id,
         "digest": batch.digest,
         "files": manifest.files,
         "rows": manifest.rows,
     }
-    if manifest.merged:
-        fields["merged"] = merged_note(manifest)
-    return json.dumps({"penstock": fields})
+    return json.dumps({"penstock": {**fields, **note_fields(manifest)}})
 
 
 def commits_since(
@@ -135,6 +135,26 @@ def _commits(
                     yield from _infos(version, entry.read())
 
 
+def newest_first(
+    table_uri: str, storage_options: Mapping[str, str], versions: Iterable[int]
+) -> Iterator[CommitInfo]:
+    """Yield the commits of these versions, which are in descending order, until one whose log file is cleaned
+    up. Those that have no commit info are left out.
+
+    Raises:
+        RetryableError: the log cannot be read now.
+    """
+    with _log_errors(table_uri):
+        log = open_log(table_uri, storage_options)
+        for version in versions:
+            try:
+                with log.open_input_file(entry_name(version)) as entry:
+                    content = entry.read()
+            except FileNotFoundError:
+                return
+            yield from _infos(version, content)
+
+
 def open_log(table_uri: str, storage_options: Mapping[str, str]) -> pafs.FileSystem:
     return pafs.PyFileSystem(DeltaStorageHandler(table_uri, dict(storage_options)))
 
@@ -158,6 +178,7 @@ def _infos(version: int, entry: bytes) -> Iterator[CommitInfo]:
                 operation=str(raw.get("operation", "")),
                 parameters=raw.get("operationParameters") or {},
                 note=str(raw.get(NOTE_KEY, "")),
+                at_ms=raw["timestamp"] if isinstance(raw.get("timestamp"), int) else None,
             )
 
 

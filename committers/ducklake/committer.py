@@ -33,7 +33,7 @@ from ..errors import (
     TableChangedError,
 )
 from ..file_tables.manifest import LakeManifest, decode
-from ..file_tables.merged_batches import merged_note
+from ..file_tables.merged_batches import note_fields
 from ..file_tables.table_changes import check_not_behind
 from ..postgres.address import quoted
 from ..protocol.failed_commit import failed_batch
@@ -236,12 +236,10 @@ class DuckLakeCommitter:
             changes.delete_losing()
         fence.update(lake, address, batch, table.table_id, content.origins, is_new=row is None)
         written = {"query": batch.stream.query_id, "batch": batch.batch_id, "digest": batch.digest}
-        if manifest.merged:
-            written["merged"] = merged_note(manifest)
         lake.rows(
             f"CALL {lake.name}.set_commit_message('penstock', ?, extra_info => ?)",
             f"batch {batch.batch_id}",
-            json.dumps({"penstock": written}),
+            json.dumps({"penstock": {**written, **note_fields(manifest)}}),
         )
         return None
 

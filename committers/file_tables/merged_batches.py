@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from ..contract import Manifest
+from ..lineage import history_text
 
 RECORDED_MAX = 1000
 """Maximum number of batches of one delivery stored in the table's history."""
@@ -10,10 +14,13 @@ _DIGEST_CHARS = 16
 
 
 MERGED = "penstock.merged"
+SOURCES = "penstock.sources"
 
 
 def history_properties(manifest: Manifest) -> dict[str, str]:
-    """Properties of the snapshot or the commit of a batch. With `MERGED`, the batches of a delivery."""
+    """Properties of the snapshot or the commit of a batch. With `MERGED`, the batches of a delivery; with
+    `SOURCES`, what they have read.
+    """
     batch = manifest.batch
     properties = {
         "penstock.query-id": batch.stream.query_id,
@@ -22,12 +29,30 @@ def history_properties(manifest: Manifest) -> dict[str, str]:
         "penstock.files": str(manifest.files),
         "penstock.rows": str(manifest.rows),
     }
-    return {**properties, MERGED: merged_note(manifest)} if manifest.merged else properties
+    if manifest.merged:
+        properties[MERGED] = merged_note(manifest)
+    if read := history_text(manifest.sources):
+        properties[SOURCES] = read
+    return properties
+
+
+def note_fields(manifest: Manifest) -> dict[str, Any]:
+    """`MERGED` and `SOURCES` for histories that have JSON."""
+    fields: dict[str, Any] = {"merged": merged_note(manifest)} if manifest.merged else {}
+    if read := history_text(manifest.sources):
+        fields["sources"] = json.loads(read)
+    return fields
 
 
 def merged_note(manifest: Manifest) -> str:
     """Format the batches of a delivery, each with a prefix of its digest, as one line."""
     return " ".join(f"{one.batch_id}:{one.digest[:_DIGEST_CHARS]}" for one in manifest.merged[-RECORDED_MAX:])
+
+
+def merged_ids(note: str) -> tuple[int, ...]:
+    """Return the ids of the batches in the result of `merged_note`."""
+    ids = (one.partition(":")[0] for one in note.split(" "))
+    return tuple(int(batch_id) for batch_id in ids if batch_id.isdecimal())
 
 
 def recorded_digest(note: str, batch_id: int) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..contract import DataFile, Manifest, Token
-from ..file_tables.merged_batches import merged_note
+from ..file_tables.merged_batches import note_fields
 from . import avro
 from .layout import Layout
 from .names import file_id_of, visible_path
@@ -88,9 +88,8 @@ def _write_stat(file: DataFile, path: str) -> Mapping[str, Any]:
 
 def _token_json(manifest: Manifest, origins: Sequence[str]) -> str:
     batch = manifest.batch
-    merged = {"merged": merged_note(manifest)} if len(manifest.merged) > 1 else {}
     start = token_json_start(batch.stream.query_id, Token(batch.batch_id, batch.digest))
-    return f"{start}, {json.dumps({'origins': list(origins), **merged})[1:]}"
+    return f"{start}, {json.dumps({'origins': list(origins), **note_fields(manifest)})[1:]}"
 
 
 def token_json_start(query_id: str, token: Token) -> str:

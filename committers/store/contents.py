@@ -16,16 +16,24 @@ from sqlalchemy.engine import Row
 
 from ..contract import Batch, Manifest, ManifestState, StreamKey
 from ..errors import ManifestCorruptError
+from ..lineage import SourceRange, of_stored
 from . import queries
 from .database import Database
 from .delivery_queries import DeliveryRecord
-from .tables import IS_PREPARED, IS_UNFINISHED, contents, deliveries, manifests
+from .tables import IS_PREPARED, IS_UNFINISHED, contents, deliveries, lineage, manifests
 
-_BATCHES = sa.select(manifests, contents.c.content, deliveries.c.sources_removed_at).select_from(
+_BATCHES = sa.select(
+    manifests, contents.c.content, lineage.c.ranges, deliveries.c.sources_removed_at
+).select_from(
     manifests.outerjoin(
         contents,
         sa.and_(contents.c.stream_id == manifests.c.stream_id, contents.c.batch_id == manifests.c.batch_id),
-    ).outerjoin(deliveries, deliveries.c.id == manifests.c.delivery_id)
+    )
+    .outerjoin(
+        lineage,
+        sa.and_(lineage.c.stream_id == manifests.c.stream_id, lineage.c.batch_id == manifests.c.batch_id),
+    )
+    .outerjoin(deliveries, deliveries.c.id == manifests.c.delivery_id)
 )
 """Manifests joined with their content. The content is NULL if it is lost or was deleted with the source files
 of a delivery.
@@ -104,18 +112,23 @@ def checked(database: Database, stream: StreamKey, row: Row[Any]) -> Manifest:
     """Return a batch's own manifest after verifying its checksum."""
     if not _is_whole(row):
         raise _corrupt(database, stream, f"batch {row.batch_id} ({row.state})", row)
-    return Manifest(batch=Batch(stream, row.batch_id, row.digest), **queries.fields_in(row, Manifest))
+    batch, read = Batch(stream, row.batch_id, row.digest), of_stored(row.ranges)
+    return Manifest(batch=batch, sources=read, **queries.fields_in(row, Manifest))
 
 
 def checked_delivery(
-    database: Database, stream: StreamKey, row: Row[Any], merged: tuple[Batch, ...] = ()
+    database: Database,
+    stream: StreamKey,
+    row: Row[Any],
+    merged: tuple[Batch, ...] = (),
+    sources: tuple[SourceRange, ...] = (),
 ) -> Manifest:
     """Return the manifest of a delivery after verifying its checksum."""
     if not _is_whole(row):
         batches = f"batches {row.first_batch_id} to {row.last_batch_id}"
         raise _corrupt(database, stream, f"delivery {row.id} ({batches}, {row.state})", row)
     batch = Batch(stream, row.last_batch_id, row.digest)
-    return Manifest(batch=batch, merged=merged, **queries.fields_in(row, Manifest))
+    return Manifest(batch=batch, merged=merged, sources=sources, **queries.fields_in(row, Manifest))
 
 
 def sha256_of(content: bytes) -> str:

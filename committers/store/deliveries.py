@@ -136,13 +136,14 @@ class SqlDeliveries(SqlOperatorActions):
             if row is None:
                 return None
             batches = delivery_queries.batches_of(connection, stream, row)
+            read = delivery_queries.read_by(connection, row)
         if len(batches) != row.batches:
             raise ManifestCorruptError(
                 f"Delivery {row.id} of the stream {stream} in the store {self._database.name} is damaged: "
                 f"only {len(batches)} of its {row.batches} batches are recorded. Restore the store from a "
                 "backup."
             )
-        manifest = contents.checked_delivery(self._database, stream, row, batches)
+        manifest = contents.checked_delivery(self._database, stream, row, batches, read)
         return Delivery(row.id, manifest, row.trigger, row.is_compacted, row.prepared_at)
 
     def finish(

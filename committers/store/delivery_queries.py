@@ -16,6 +16,7 @@ from ..contract import AbortedBy, Batch, Manifest, ManifestState, StreamKey
 from ..deliveries.contract import LEASE_S_MAX, Lease
 from ..deliveries.policy import is_ahead
 from ..errors import FencedError, RetryableError
+from ..lineage import SourceRange, merged_ranges, of_stored
 from . import manifest_queries, queries
 from .tables import (
     IS_PREPARED,
@@ -23,6 +24,7 @@ from .tables import (
     contents,
     deliveries,
     leases,
+    lineage,
     manifests,
     operator_actions,
     streams,
@@ -273,6 +275,14 @@ def batches_of(connection: Connection, stream: StreamKey, delivery: Row[Any]) ->
     query = sa.select(manifests.c.batch_id, manifests.c.digest).where(*_in(delivery))
     rows = connection.execute(query.order_by(manifests.c.batch_id))
     return tuple(Batch(stream, row.batch_id, row.digest) for row in rows)
+
+
+def read_by(connection: Connection, delivery: Row[Any]) -> tuple[SourceRange, ...]:
+    """What the batches of a delivery have read."""
+    is_of_batch = (lineage.c.stream_id == manifests.c.stream_id, lineage.c.batch_id == manifests.c.batch_id)
+    query = sa.select(lineage.c.ranges).join(manifests, sa.and_(*is_of_batch)).where(*_in(delivery))
+    found = connection.scalars(query.order_by(manifests.c.batch_id))
+    return merged_ranges(map(of_stored, found))
 
 
 def end_delivery(

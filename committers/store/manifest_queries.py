@@ -12,8 +12,9 @@ from sqlalchemy.engine import Connection, Row
 from ..contract import AbortedBy, Batch, DeadLetter, Manifest, ManifestRecord, ManifestState, StreamKey
 from ..dead_letters import OF_DESTINATION
 from ..deliveries.contract import Backlog
+from ..lineage import stored
 from .queries import columns_of, fields_in, insert_into, storable
-from .tables import IS_PREPARED, contents, dead_letters, manifests, streams
+from .tables import IS_PREPARED, contents, dead_letters, lineage, manifests, streams
 
 # Statements needed for every batch are built once: building them costs as much as running them.
 _BATCH = sa.bindparam("given_batch", type_=sa.BigInteger)
@@ -23,6 +24,7 @@ _GIVEN_BATCH = sa.and_(manifests.c.stream_id == sa.bindparam("given_stream"), ma
 _FIND_MANIFEST = sa.select(manifests).where(_GIVEN_BATCH)
 _PUT_MANIFEST = sa.insert(manifests)
 _PUT_CONTENT = sa.insert(contents)
+_PUT_LINEAGE = sa.insert(lineage)
 _UPDATE_PREPARED = sa.update(manifests).where(
     _GIVEN_BATCH,
     manifests.c.digest == sa.bindparam("given_digest"),
@@ -74,7 +76,7 @@ def is_followed(connection: Connection, stream_id: int, batch_id: int) -> bool:
 
 
 def delete_manifest(connection: Connection, stream_id: int, batch_id: int) -> None:
-    for table in (contents, dead_letters, manifests):
+    for table in (contents, dead_letters, lineage, manifests):
         connection.execute(sa.delete(table).filter_by(stream_id=stream_id, batch_id=batch_id))
 
 
@@ -96,6 +98,8 @@ def put_manifest(
     connection.execute(_PUT_MANIFEST, row)
     connection.execute(_PUT_CONTENT, {**key, "content": manifest.content})
     put_dead_letters(connection, stream_id, manifest.batch.batch_id, manifest.dead_letters)
+    if ranges := stored(manifest.sources):
+        connection.execute(_PUT_LINEAGE, {**key, "ranges": ranges})
     return ManifestRecord(
         batch=manifest.batch,
         state=ManifestState.PREPARED,

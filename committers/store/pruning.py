@@ -23,6 +23,7 @@ from .tables import (
     contents,
     dead_letters,
     deliveries,
+    lineage,
     manifests,
     metadata,
     runs,
@@ -109,7 +110,7 @@ def _prunable() -> sa.Select[int]:
 def _delete_batches(connection: Connection, stream_id: int, batch_ids: list[int]) -> None:
     if not batch_ids:
         return
-    for table in (contents, dead_letters, manifests):
+    for table in (contents, dead_letters, lineage, manifests):
         are_these = (table.c.stream_id == stream_id, table.c.batch_id.in_(batch_ids))
         connection.execute(sa.delete(table).where(*are_these))
     is_less = (streams.c.id == stream_id, streams.c.pruned_up_to < batch_ids[-1])

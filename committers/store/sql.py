@@ -32,6 +32,7 @@ from .database import Clock, Database
 from .dead_letters import SqlDeadLetters
 from .deliveries import SqlDeliveries
 from .expiries import SqlExpiries
+from .lineage import SqlLineage
 from .maintenance import SqlMaintenance
 from .preparation import Preparation, fenced
 from .progress import SqlProgress
@@ -100,6 +101,7 @@ class SqlManifestStore(SqlStreams):
         super().__init__(database, clock)
         self.compactions = SqlCompactions(database, clock)
         self.expiries = SqlExpiries(database)
+        self.lineage = SqlLineage(database)
         self.deliveries = SqlDeliveries(database, clock, lease_clock)
         self.maintenance = SqlMaintenance(database)
         self.progress = SqlProgress(database, clock)

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from ...committers.cleaning.cleanup import CleanableTable, NameParser, ParsedName
     from ...committers.contract import StreamKey
     from ...committers.delta.schema import DeltaTableLayout
+    from ...committers.lineage import TableCommit
     from ...committers.store.sql import SqlManifestStore
     from ..sink import MaintenanceContext
     from ..stored.table_access import TableAccess
@@ -242,6 +243,13 @@ class StoredDelta(CleanableFiles):
         from ...committers.delta.table import read_rows
 
         return read_rows(self.uri, self.storage, column, value)
+
+    def commits(self, version: int | None = None) -> Iterator[TableCommit]:
+        """See `HasLineage`."""
+        from ...committers.delta.lineage import delta_commits
+
+        table = load_if_there(self.uri, self.storage)
+        return iter(()) if table is None else delta_commits(self.uri, self.storage, table.version(), version)
 
     def batch_rows(self, manifest: Manifest, store: SqlManifestStore) -> Iterator[WaitingRows]:
         """See `HoldsRows`."""

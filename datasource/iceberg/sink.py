@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from ...committers.cleaning.cleanup import CleanableTable
     from ...committers.contract import StreamKey
+    from ...committers.lineage import TableCommit
     from ...committers.store.sql import SqlManifestStore
     from ..sink import MaintenanceContext
     from ..stored.table_access import TableAccess
@@ -275,6 +276,13 @@ class StoredIceberg(CleanableFiles):
         from ...committers.iceberg.table import read_rows
 
         return read_rows(self.catalog, self.address, column, value)
+
+    def commits(self, version: int | None = None) -> Iterator[TableCommit]:
+        """See `HasLineage`."""
+        from ...committers.iceberg.lineage import iceberg_commits
+
+        table = load_if_there(self.catalog, self.address)
+        return iter(()) if table is None else iceberg_commits(table.metadata, self.address.branch, version)
 
     def batch_rows(self, manifest: Manifest, store: SqlManifestStore) -> Iterator[WaitingRows]:
         """See `HoldsRows`."""

@@ -111,6 +111,14 @@ class StreamOptions(DeadLetterOptions):
         "query fails.",
         default="100",
     )
+    lineage: bool = option(
+        "lineage",
+        flag,
+        "Record with each batch which offsets of its sources it has read, such as the names of Kafka topics: "
+        "in the store, and in the history of Delta, Iceberg and other tables. `penstock lineage` shows them. "
+        "Streams only.",
+        default="true",
+    )
     event_time: str | None = optional(
         "eventTime",
         text,

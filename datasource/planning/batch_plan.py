@@ -10,6 +10,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from ...committers.contract import AttemptId, Batch, Committable, TaskWriterFactory
 from ...committers.errors import PenstockError
+from ...committers.lineage import SourceRange
 from ...writers.partition import write_partition
 from ...writers.parts import PartPayloads, PartsWriters, PartWriters
 from ..spark.task import TaskAttempt
@@ -44,6 +45,8 @@ class CommittableMessage(WriterCommitMessage):
     """Copied from the plan, which the commit process does not have. Targets that have the batch already are
     left out.
     """
+    sources: tuple[SourceRange, ...] = ()
+    """Copied from the plan by the first task."""
 
     def of_target(self, target: PlannedTarget, batch: Batch) -> Committable[Any]:
         """Return the committable as if the target were the only one.
@@ -78,6 +81,8 @@ class BatchPlan:
     """Not set for the sink of a query: its tasks know their run."""
     event_time: str | None = None
     """The column with the event time of the rows, if the query has the option `eventTime`."""
+    sources: tuple[SourceRange, ...] = ()
+    """What the batch reads of the sources of the query."""
 
     @classmethod
     def of_one_target(
@@ -126,4 +131,4 @@ class BatchPlan:
             payload=payload,
             oldest_event_at=events.at,
         )
-        return CommittableMessage(committable, self.targets)
+        return CommittableMessage(committable, self.targets, self.sources if task.partition == 0 else ())

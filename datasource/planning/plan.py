@@ -62,7 +62,8 @@ def plan_stream_batch(query: Query, schema: StructType, overwrite: bool) -> Batc
     batch = Batch(StreamKey(running.query_id, query.address), running.batch_id, running.digest)
     with borrow_store(store_url(query.options), query.options.store_wait_s) as store:
         plan = plan_batch(query, store, batch, rows, overwrite, checkpoint.digest_of_logged)
-    return plan if query.called_in is None else replace(plan, run_id=query.called_in.run_id)
+    run_id = "" if query.called_in is None else query.called_in.run_id
+    return replace(plan, run_id=run_id, sources=running.sources if query.options.lineage else ())
 
 
 def plan_batch(

@@ -217,7 +217,7 @@ class LoggedTable:
             writer.abort()
             raise
         whole = self._table.manifest(batch, planned.content, [payload])
-        whole = replace(whole, merged=manifest.merged, oldest_event_at=manifest.oldest_event_at)
+        whole = whole.in_place_of(manifest)
         return _Written(whole, payload, letters, dropped)
 
     def _columns(self, batches: Sequence[LoggedBatch]) -> pa.Schema:

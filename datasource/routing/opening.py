@@ -204,4 +204,4 @@ def _split(
             of_tables[address].append(replace(file, partition_values=()))
     own = replace(whole, payload=Sent(), dead_letters=(*whole.dead_letters, *letters))  # rows are of tables
     payload = (own, *(PartPayload(tuple(some)) for some in of_tables.values()))
-    return CommittableMessage(replace(message.committable, payload=payload), targets)
+    return replace(message, committable=replace(message.committable, payload=payload), targets=targets)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ...committers.cleaning.regular_files import check_input
 from ...committers.error_causes import retryable
 from ...committers.errors import CheckpointGoneError, ConfigurationError
+from ...committers.lineage import SourceRange
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -44,6 +45,8 @@ class RunningBatch:
     """SHA-256 over the source offsets, hex."""
     source_files: tuple[str, ...] = ()
     """Locations of the files that it reads; none of sources other than files."""
+    sources: tuple[SourceRange, ...] = ()
+    """What it reads of each source that has offsets."""
 
 
 class Checkpoint:
@@ -75,9 +78,9 @@ class Checkpoint:
                 "Python sinks: use trigger(processingTime=...) or trigger(availableNow=True)."
             )
         batch_id = max(batch_ids)
-        digest, entries = self._digest(batch_id)
+        digest, entries, sources = self._digest(batch_id)
         files = tuple(str(json.loads(entry)["path"]) for entry in entries)
-        return RunningBatch(self.query_id(), batch_id, digest, files)
+        return RunningBatch(self.query_id(), batch_id, digest, files, sources)
 
     def last_commit(self, query_id: str | None = None) -> int:
         """Return the newest batch in Spark's commit log; -1 if there is none yet.
@@ -125,14 +128,14 @@ class Checkpoint:
         Raises:
             ConfigurationError: a log is incomplete, or its format is unknown.
         """
-        digest, _ = self._digest(batch_id)
+        digest, _, _ = self._digest(batch_id)
         return digest
 
-    def _digest(self, batch_id: int) -> tuple[str, list[str]]:
-        """Return the digest, and the entries of the logs of file sources."""
+    def _digest(self, batch_id: int) -> tuple[str, list[str], tuple[SourceRange, ...]]:
+        """Return the digest, the entries of the logs of file sources, and the offsets of the sources."""
         offsets = self._source_offsets(batch_id)
         before = self._source_offsets(batch_id - 1) if batch_id > 0 else {}
-        digest, entries = hashlib.sha256(), []
+        digest, entries, sources = hashlib.sha256(), [], []
         for source, (line, offset) in offsets.items():
             start_line, start = before.get(source, (NO_OFFSET, NO_OFFSET))
             digest.update(f"{start_line}\n{line}\n".encode())
@@ -140,9 +143,14 @@ class Checkpoint:
                 digest.update(entry.encode() + b"\n")
                 entries.append(entry)
             is_first = start == NO_OFFSET and offset != NO_OFFSET
+            initial = b""
             if is_first and _log_position(offset) is None:
-                digest.update(self._initial_position(source))
-        return digest.hexdigest(), entries
+                initial = self._initial_position(source)
+                digest.update(initial)
+            if offset != NO_OFFSET:
+                begin = _initial_offset(initial) if start == NO_OFFSET else start
+                sources.append(SourceRange(source, begin, offset))
+        return digest.hexdigest(), entries, tuple(sources)
 
     def digest_of_logged(self, batch_id: int) -> str | None:
         """Return the `digest` of an earlier batch; None if the checkpoint no longer has its log entries.
@@ -246,6 +254,14 @@ class Checkpoint:
                 f"{self._location}/{name} does not exist. Either checkpointLocation is not the checkpoint "
                 "directory of this query, or the directory was removed while the query was running."
             ) from None
+
+
+def _initial_offset(logged: bytes) -> str:
+    """Return the offset at which the source begins, in a log entry of Spark's Kafka source; empty if there is
+    none. Spark writes a zero byte before the version.
+    """
+    version, _, offset = logged.removeprefix(b"\0").partition(b"\n")
+    return offset.decode(errors="replace").strip() if version == b"v1" else ""
 
 
 def _log_position(offset: str) -> int | None:

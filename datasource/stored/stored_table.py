@@ -6,7 +6,7 @@ kind. `batch_rows.HoldsRows` is one more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ...committers.cleaning.cleanup import CleanableTable, NameParser
     from ...committers.contract import StreamKey
+    from ...committers.lineage import TableCommit
     from ...committers.store.sql import SqlManifestStore
     from ...committers.target import Committer
 
@@ -57,6 +58,19 @@ class Cleanable(Protocol):
 
     def moves_rows(self) -> bool:
         """True if a commit copies the rows out of the manifest's files, which are then no longer needed."""
+        ...
+
+
+@runtime_checkable
+class HasLineage(Protocol):
+    """A stored table whose own history says which offsets its versions have read, for `penstock lineage`."""
+
+    def commits(self, version: int | None = None) -> Iterator[TableCommit]:
+        """Yield the commits that the history still has, newest first, or only that of one version.
+
+        Raises:
+            RetryableError: the table cannot be read now.
+        """
         ...
 
 

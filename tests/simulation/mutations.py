@@ -383,8 +383,8 @@ MUTATIONS: dict[str, Mutation] = {
         "keeps those of a manifest that is replaced",
         instead(
             f"{MANIFEST_QUERIES}::delete_manifest",
-            "(contents, dead_letters, manifests)",
-            "(contents, manifests)",
+            "(contents, dead_letters, lineage, manifests)",
+            "(contents, lineage, manifests)",
         ),
     ),
     "dead letters come with their manifest": Mutation(
