@@ -233,8 +233,7 @@ class IcebergTableCommitter(SearchesFiles):
 
     def check_ties(self, batch: Batch, content: LakeManifest) -> None:
         """Check, before the batch is prepared, that each key has one last row. See `ties`."""
-        table = self._load_table()
-        if isinstance(content.mode, Changes) and table is not None:
+        if isinstance(content.mode, Changes) and (table := self._load_table()) is not None:
             files = iceberg_files(content.location, io_properties(table))
             check_ties(batch, content.mode, content.files, files.opened, lambda _: {})
 

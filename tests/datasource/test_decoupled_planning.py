@@ -14,11 +14,14 @@ from tests.support.stores import HandClock
 
 from penstock.committers.contract import Batch, Committable, ManifestRecord, StreamKey
 from penstock.committers.errors import CheckpointMismatchError, RetryableError, TableChangedError
+from penstock.committers.iceberg import committer
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.committers.store.status import WrittenTable
 from penstock.datasource.committing import commit_batch
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
+from penstock.datasource.iceberg.options import IcebergOptions
+from penstock.datasource.iceberg.sink import IcebergSink
 from penstock.datasource.planning.batch_plan import CommittableMessage
 from penstock.datasource.planning.decoupled_planning import with_retry
 from penstock.datasource.planning.plan import plan_batch
@@ -43,7 +46,9 @@ class Planner:
 
     def restart(self, **options: str) -> None:
         given = {"path": str(self.table), "delivery": "decoupled", "schemaEvolution": "addColumns"}
-        self.sink = DeltaSink(DeltaOptions.parse({**given, "backlogWaitSeconds": "0", **options}))
+        self.sink: DeltaSink | IcebergSink = DeltaSink(
+            DeltaOptions.parse({**given, "backlogWaitSeconds": "0", **options})
+        )
         self.plans = PlanCache(lambda: self.now, lambda body: body())
 
     def run(self, batch_id: int, rows: pa.Schema = ID) -> None:
@@ -73,6 +78,18 @@ def test_a_table_that_is_dropped_meanwhile_stops_the_query_and_is_not_created_ag
     with pytest.raises(TableChangedError):
         planner.run(3)
     assert not planner.table.exists()
+
+
+def test_a_batch_of_an_iceberg_table_is_prepared_while_the_catalog_does_not_answer(
+    planner: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"warehouse": str(tmp_path), "table": "db.t", "delivery": "decoupled"}
+    planner.sink = IcebergSink(IcebergOptions.parse(given))
+    planner.run(0)
+    monkeypatch.setattr(committer, "load_if_there", Mock(side_effect=RetryableError("no catalog")))
+    planner.run(1)
+    waiting = planner.store.pending(StreamKey("q", planner.sink.table_uri))
+    assert [record.batch.batch_id for record in waiting] == [0, 1]
 
 
 def test_a_store_that_was_lost_may_not_know_the_id_of_the_table(planner: Planner) -> None:
