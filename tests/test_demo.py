@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import zipfile
@@ -9,13 +10,17 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import duckdb
+import fastavro
 import numpy as np
 import polars as pl
 import pytest
 from deltalake import write_deltalake
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
+from notebooks import order_events
 from notebooks.batch_plot import ALARM, plot_batches
 from notebooks.flights import write_flights
 from notebooks.lake import Lake
@@ -50,6 +55,21 @@ def test_the_source_is_every_flight_once_in_time_order(tmp_path: Path) -> None:
     assert all(part.height > 40_000 for part in parts)
     assert written["time_hour"].is_sorted()
     assert written.cast(original.schema).sort(keys).equals(original.sort(keys))
+
+
+def test_a_database_computes_the_events_that_the_demo_sends() -> None:
+    """Those of the second schema have a channel; a value has the id of its schema."""
+    with duckdb.connect() as duck:
+        computed = duck.sql(order_events.events_sql(50, 7, 30)).pl().sort("event_id").to_dicts()
+    sent = [order_events.event(number, 7) for number in range(50)]
+    assert computed == [{**one, "channel": one["channel"] if one["event_id"] >= 30 else None} for one in sent]
+
+    value = order_events.encoded(sent[0], 2, order_events.parsed(2))
+    assert value[:5] == b"\0\0\0\0\2"
+    record: Any = fastavro.schemaless_reader(
+        io.BytesIO(value[5:]), order_events.schema(2), order_events.schema(2)
+    )
+    assert {**record, "sent_at": sent[0]["sent_at"]} == sent[0]
 
 
 @pytest.mark.parametrize("files", [0, 366])
