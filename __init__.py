@@ -54,29 +54,38 @@ if TYPE_CHECKING:
     from .datasource.search.sources import ElasticsearchDataSource, OpenSearchDataSource
     from .datasource.spark.distribute import distribute
     from .datasource.spark.error_of import error_of
+    from .datasource.spark.explanation import Explanation, explain
     from .datasource.spark.foreach_batch import foreach_batch
     from .datasource.spark.registration import register
     from .datasource.spark.start_settings import START_SETTINGS
     from .delivery.handle import DeliveryHandle, start_delivery
+    from .operating.operations import History, history, recover, retry, status
+    from .operating.plotting import plot
+    from .operating.records import BatchRecord, DeliveredRecord, Records, StreamRecord, StreamState
+    from .operating.watching import watch
 
 __version__ = "0.1.0"
 
 __all__ = [
     "START_SETTINGS",
     "AccessRefusedError",
+    "BatchRecord",
     "CheckpointGoneError",
     "CheckpointMismatchError",
     "CommitStateUnknownError",
     "ConfigurationError",
+    "DeliveredRecord",
     "DeliveryHandle",
     "DeltaDataSource",
     "DuckLakeDataSource",
     "DynamoDbDataSource",
     "ElasticsearchDataSource",
+    "Explanation",
     "FanoutDataSource",
     "FencedError",
     "FilesDataSource",
     "FirehoseDataSource",
+    "History",
     "HttpDataSource",
     "HudiDataSource",
     "IcebergDataSource",
@@ -90,6 +99,7 @@ __all__ = [
     "PaimonDataSource",
     "PenstockError",
     "PostgresDataSource",
+    "Records",
     "RedisDataSource",
     "RetryableError",
     "SchemaMismatchError",
@@ -97,13 +107,22 @@ __all__ = [
     "StoreFailedError",
     "StoreMissingError",
     "StoreUnreachableError",
+    "StreamRecord",
+    "StreamState",
     "TableChangedError",
     "TableNotSupportedError",
     "distribute",
     "error_of",
+    "explain",
     "foreach_batch",
+    "history",
+    "plot",
+    "recover",
     "register",
+    "retry",
     "start_delivery",
+    "status",
+    "watch",
 ]
 
 _HOME = {
@@ -134,6 +153,20 @@ _HOME = {
     "foreach_batch": "datasource.spark.foreach_batch",
     "register": "datasource.spark.registration",
     "start_delivery": "delivery.handle",
+    "BatchRecord": "operating.records",
+    "DeliveredRecord": "operating.records",
+    "Records": "operating.records",
+    "StreamRecord": "operating.records",
+    "StreamState": "operating.records",
+    "History": "operating.operations",
+    "history": "operating.operations",
+    "recover": "operating.operations",
+    "retry": "operating.operations",
+    "status": "operating.operations",
+    "Explanation": "datasource.spark.explanation",
+    "explain": "datasource.spark.explanation",
+    "plot": "operating.plotting",
+    "watch": "operating.watching",
 }
 
 

@@ -20,6 +20,7 @@ NAMES = (
     "partitions",
     "postgres_sink",
     "postgres_upserts",
+    "kafka_sink",
     "requests",
     "row_log",
     "outage",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..committers.errors import ConfigurationError, PenstockError
 from ..committers.texts.safe_text import get_logger
-from ..datasource.stored.table_access import StreamAccess, TableAccess
+from ..datasource.stored.table_access import TableAccess
 from .attempts import ServiceSettings
 from .context import DeliveryContext
 from .listeners import LOOPBACK
@@ -85,11 +85,7 @@ def start_delivery(
         )
     url = store if store is not None else store_of_checkpoint(checkpoint or "")
     settings = ServiceSettings(parallel=parallel, lease_s=lease_seconds, maintains=maintenance)
-    access = TableAccess(
-        {key.upper(): value for key, value in (storage or {}).items()},
-        {key.lower(): value for key, value in (catalog or {}).items()},
-        streams=StreamAccess.parse_all(streams or {}, "start_delivery"),
-    )
+    access = TableAccess.given(storage, catalog, streams, "start_delivery")
     scope = DeliveryScope(stores=(url,), stream=stream, waits_for_stores=True)
     open_spark = None if spark is None else lambda: spark
     context = DeliveryContext(access=access, settings=settings, spark=open_spark)

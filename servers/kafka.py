@@ -17,9 +17,11 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from servers.certificates import make_certificates
 from servers.jvm import java_server
 from servers.maven import classpath, java
-from servers.ports import free_port
+from servers.oidc import make_signing_key
+from servers.ports import free_ports
 
 _FIXTURE = Path(__file__).parent / "kafka_server"
 TIMEOUT_S = 30
@@ -51,11 +53,16 @@ super.users=User:ANONYMOUS;User:writer
 """
 
 _SECURE = r"""
-sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512
+sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512,OAUTHBEARER
 listener.name.secure.plain.sasl.jaas.config=\
  org.apache.kafka.common.security.plain.PlainLoginModule required {users};
 listener.name.secure.scram-sha-512.sasl.jaas.config=\
  org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.secure.oauthbearer.sasl.jaas.config=\
+ org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;
+listener.name.secure.oauthbearer.sasl.server.callback.handler.class=\
+ org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler
+sasl.oauthbearer.jwks.endpoint.url=file://{folder}/jwks.json
 ssl.keystore.type=PEM
 ssl.keystore.location={folder}/broker.pem
 """
@@ -68,7 +75,7 @@ class KafkaServer:
     port: int
     secure_port: int = 0
     ca_file: str = ""
-    """Certificate of the authority of the secure listener."""
+    """Certificate of the authority of the secure listener. Its folder has the key that signs tokens."""
     jars: str = field(default="", repr=False)
     """Class path of Kafka."""
 
@@ -164,7 +171,8 @@ def kafka_server(folder: Path, *, is_secure: bool = False) -> Iterator[KafkaServ
     """Start a broker with its data in this folder; the same one as before, if one was killed there.
 
     Args:
-        is_secure: with a second listener, with TLS and SASL, for the `USERS` with the password `SECRET`
+        is_secure: with a second listener, with TLS and SASL, for the `USERS` with the password `SECRET`, or
+            with the tokens of `servers.oidc`
 
     Raises:
         MavenUnreachableError: its jars cannot be downloaded.
@@ -183,7 +191,8 @@ def kafka_server(folder: Path, *, is_secure: bool = False) -> Iterator[KafkaServ
         except KafkaException as error:
             raise OSError(str(error)) from error
 
-    arguments = ["-cp", server.jars, "kafka.Kafka", str(folder / "server.properties")]
+    keys = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=file://{folder}/jwks.json"
+    arguments = [keys, "-cp", server.jars, "kafka.Kafka", str(folder / "server.properties")]
     with java_server(arguments, folder, probe, heap="384m"):
         yield server
 
@@ -191,7 +200,8 @@ def kafka_server(folder: Path, *, is_secure: bool = False) -> Iterator[KafkaServ
 def _formatted(folder: Path, jars: str, *, is_secure: bool) -> KafkaServer:
     """Write the settings of a new broker, and format its data."""
     folder.mkdir(parents=True, exist_ok=True)
-    port, controller, secure = free_port(), free_port(), free_port() if is_secure else 0
+    port, controller, secure = free_ports(3)
+    secure = secure if is_secure else 0
     settings = _SETTINGS.format(
         port=port,
         controller=controller,
@@ -201,6 +211,7 @@ def _formatted(folder: Path, jars: str, *, is_secure: bool) -> KafkaServer:
     users: Sequence[str] = ()
     if is_secure:
         _make_certificates(folder)
+        make_signing_key(folder)
         users = [argument for user in USERS for argument in ("--add-scram", _scram(user))]
         plain = " ".join(f'user_{user}="{SECRET}"' for user in USERS)
         settings += _SECURE.format(folder=folder, users=plain)
@@ -225,10 +236,8 @@ def _scram(user: str) -> str:
 
 
 def _make_certificates(folder: Path) -> None:
-    """Make a certificate for the loopback, which is its own authority."""
-    key = "req -x509 -newkey rsa:2048 -nodes -days 2 -keyout key.pem -out ca.pem -subj /CN=localhost"
-    names = ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
-    subprocess.run(["openssl", *key.split(), *names], cwd=folder, check=True, capture_output=True)
+    """Make a certificate, and write it in the form that the broker needs."""
+    make_certificates(folder)
     pkcs8 = "pkcs8 -topk8 -nocrypt -in key.pem -out pkcs8.pem"
     subprocess.run(["openssl", *pkcs8.split()], cwd=folder, check=True, capture_output=True)
     (folder / "broker.pem").write_text((folder / "pkcs8.pem").read_text() + (folder / "ca.pem").read_text())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
+from contextlib import ExitStack
 from typing import Any
 
 START_S_MAX = 60
@@ -33,3 +34,12 @@ def wait_for(port: int, server: subprocess.Popen[Any]) -> None:
             time.sleep(0.1)
         else:
             return
+
+
+def free_ports(count: int) -> list[int]:
+    """Return different ports."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]

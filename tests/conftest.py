@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from servers.opensearch import OpenSearchServer
     from servers.redis import RedisServer
     from servers.rest_catalog import RestCatalogServer
+    from servers.schema_registry import SchemaRegistryServer
     from tests.support.lossy_requests import ProxyOf
 
     from penstock.committers.store.sql import SqlManifestStore
@@ -204,9 +205,19 @@ def kafka_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSer
 
     with skipped_if_unreachable(), kafka_server(tmp_path_factory.mktemp("kafka"), is_secure=True) as server:
         yield server
-        from penstock.committers.kafka.transactions import close_all
+        from penstock.committers.kafka.clients import close_all
 
         close_all()
+
+
+@pytest.fixture(scope="session")
+def schema_registry_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchemaRegistryServer]:
+    """A registry without rules: a subject takes any schema, until a test says otherwise."""
+    from servers.schema_registry import schema_registry
+
+    folder = tmp_path_factory.mktemp("registry")
+    with skipped_if_unreachable(), schema_registry(folder) as server:
+        yield server
 
 
 # Databases for the manifest store -------------------------------------------------------------------

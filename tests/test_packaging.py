@@ -23,13 +23,13 @@ from tests.support.lakes import DeltaLake, IcebergLake, rows
 from penstock.datasource import plug_ins
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("cli", "delivery", "datasource", "writers", "committers", "testing")
+FOLDERS = ("cli", "operating", "delivery", "datasource", "writers", "committers", "testing")
 DEPENDENCIES = [need for need in requires("penstock") or [] if "extra ==" not in need]
 LOCKS = ("dev.txt", "spark40.txt", "spark41.txt", "paimon.txt")
 ROWS = 1000
 
 _DUCKLAKE = ("changes", "committer", "connection", "fence", "files", "maintenance", "plan", "table", "types")
-_KAFKA = ("brokers", "checking", "committer", "errors", "markers", "transactions")
+_KAFKA = ("brokers", "checking", "clients", "committer", "errors", "markers", "parts", "transactions")
 NEEDS_EXTRA = {
     *(f"penstock.committers.ducklake.{name}" for name in _DUCKLAKE),
     *(f"penstock.committers.{name}" for name in ("files.container", "files.hive", "iceberg.library.hive")),

@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from benchmarks.measure import machine
+from benchmarks.spark.kafka_sinks import KAFKA_SINKS
 from benchmarks.spark.postgres_sinks import POSTGRES_SINKS
 from benchmarks.spark.sinks import JVM_EXTENSIONS, PARTITION, Sink
 from benchmarks.spark.sinks import SINKS as FOLDER_SINKS
@@ -26,7 +27,7 @@ from benchmarks.spark.upsert_sinks import UPSERT_SINKS
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
-SINKS = {**FOLDER_SINKS, **POSTGRES_SINKS, **UPSERT_SINKS}
+SINKS = {**FOLDER_SINKS, **POSTGRES_SINKS, **UPSERT_SINKS, **KAFKA_SINKS}
 Progress = dict[str, float]
 """Milliseconds of one batch by step, from Spark's progress, and its `rows`."""
 
@@ -100,6 +101,17 @@ class Streams:
         batches = [progress(one) for one in query.recentProgress if one["numInputRows"]]
         shutil.rmtree(folder)
         return batches
+
+    def rate(self, sink: str, folder: Path, rows_per_second: int, seconds: int) -> None:
+        """Run a batch each second, of rows whose values are their time (microseconds since 1970)."""
+        made, session = self._sink(sink)
+        folder.mkdir()
+        rows = session.readStream.format("rate").option("rowsPerSecond", rows_per_second).load()
+        value = functions.unix_micros("timestamp").cast("string")
+        rows = rows.select(functions.col("value").cast("string").alias("key"), value.alias("value"))
+        query = made.start(made.writer(rows, folder).trigger(processingTime="1 second"), folder)
+        query.awaitTermination(seconds)
+        query.stop()
 
     def open(self, sink: str, files: list[Path], folder: Path, partitions: int = 1) -> list[Progress]:
         """Start a query into a table of this number of partitions; its first batch has these files."""

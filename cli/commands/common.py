@@ -31,7 +31,7 @@ def opened_store(
     Args:
         access: options of the command for tables; those for streams that the store does not have are reported
     """
-    from ..access import open_named_store
+    from ...operating.stores import open_named_store
     from ..output import print_line
 
     if checkpoint is None and store is None:

@@ -190,7 +190,7 @@ def _report(drained: Sequence[Drained], *, as_json: bool) -> NoReturn:
 def _stores(checkpoints: list[str] | None, store: str | None, wait: bool) -> tuple[str, ...]:
     """Return the URL of one store, or of the stores in checkpoints."""
     from ...delivery.running import store_of_checkpoint
-    from ..access import url_of_store
+    from ...operating.stores import url_of_store
 
     if not checkpoints:
         return (url_of_store(None, store or os.environ.get("PENSTOCK_STORE") or None),)

@@ -41,8 +41,9 @@ def recover(
     Example: `penstock recover --checkpoint /checkpoints/flights`
     """
     from ...committers.store.selection import select, select_one
+    from ...operating.recovery import is_decoupled
     from ..output import end_with, print_json
-    from ..recover import is_decoupled, print_recoveries, recover_stream
+    from ..recover import print_recoveries, recover_stream, recovered_json
 
     with opened_store(checkpoint, store, access) as opened:
         chosen = select(opened.streams(), stream)
@@ -52,7 +53,7 @@ def recover(
             chosen = [] if is_decoupled(one) else select(opened.streams(), stream)
         recoveries = [recover_stream(opened, one, access) for one in chosen if one.pending]
     if as_json:
-        print_json({"streams": [recovery.to_json() for recovery in recoveries]})
+        print_json({"streams": list(map(recovered_json, recoveries))})
     elif recoveries or not accept_table:
         print_recoveries(recoveries)
     is_pending = any(recovery.is_pending for recovery in recoveries)
@@ -61,8 +62,8 @@ def recover(
 
 def _accept_table(store: SqlManifestStore, stream: StreamStatus, access: TableAccess, yes: bool) -> None:
     """Ask the operator whether the stream should continue with the table as it is now."""
+    from ...operating.recovery import accept, changed_table, is_decoupled
     from ..output import print_line
-    from ..recover import accept, changed_table, is_decoupled
 
     changed = changed_table(store, stream, access)
     if changed is None:
@@ -140,7 +141,7 @@ def reset_query_id(
 
     Example: `penstock reset-query-id /checkpoints/flights`
     """
-    from ..access import local_checkpoint
+    from ...operating.stores import local_checkpoint
     from ..output import print_json, print_line
     from ..reset_query_id import check_resettable, read_checkpoint, write_query_id
 

@@ -1,14 +1,15 @@
 """The committer of Kafka topics: one transaction has the rows of a batch, and the marker with its token.
 
-The rows wait in the row log. A commit takes over the transactional id of the stream, which ends and fences
-the transactions of earlier processes, reads the marker, and sends what it does not have. If the end of a
-transaction is unknown, because a response was lost, the id is taken over again: then the marker is final.
+With `parallelTransactions` there are several, each with a part of the rows and a marker, see `parts`. The
+rows wait in the row log. A commit takes over the transactional ids of the stream, which ends and fences the
+transactions of earlier processes, reads the markers, and sends what they do not have. If the end of a
+transaction is unknown, because a response was lost, they are taken over again: then the markers are final.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -20,7 +21,6 @@ from ..contract import (
     BATCH_WRITE_PREFIX,
     NO_LETTERS,
     AlreadyCommitted,
-    Batch,
     Committed,
     Conflict,
     DataFiles,
@@ -45,11 +45,15 @@ from ..target import CheckToken
 from ..texts.safe_text import get_logger
 from . import content
 from .brokers import Topic
+from .clients import Kafka, kafka
 from .cluster import KafkaCluster
 from .errors import FENCED, error_of
 from .markers import Marker
+from .parts import StreamSession, files_of, last_whole, part_key, split_of
 from .reading import LoggedRecords, RowRecords
-from .transactions import FencedSessionError, Kafka, Record, Session, TransactionSettings, kafka
+from .records import Chunk
+from .split import WHOLE, Split
+from .transactions import FencedSessionError, TransactionSettings
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -69,6 +73,7 @@ class KafkaWriting:
     records: RowRecords
     log: RowLog
     transactions: TransactionSettings
+    split: Split = WHOLE
     on_bad_rows: BadRows = BadRows.FAIL
     dead_letter_max: DeadLetterMax | None = None
 
@@ -115,10 +120,14 @@ class KafkaCommitter:
 
     def token(self, query_id: str) -> Token | None:
         """See `Committer`."""
-        marker = self.marker(query_id)
-        return None if marker is None else marker.token
+        head = self.marker(query_id)
+        others = range(1, split_of(head).parts)
+        return last_whole(
+            [head, *(self._kafka.markers.read(part_key(self._key(query_id), part)) for part in others)]
+        )
 
     def marker(self, query_id: str) -> Marker | None:
+        """Return the marker of the first part."""
         return self._kafka.markers.read(self._key(query_id))
 
     def target_id(self) -> str | None:
@@ -140,21 +149,20 @@ class KafkaCommitter:
         """See `SupportsTableIdentity`."""
         now = self.target_id()
         if now is not None:
-            self._mark(query_id, lambda last: self._next(last, query_id, last, now))
+            with self._marking(query_id) as session:
+                head = session.head or self._first_marker(query_id)
+                session.parts[0].replace_marker(replace(head, revision=head.revision + 1, target=now))
 
-    def _mark(self, query_id: str, marker_after: Callable[[Marker | None], Marker | None]) -> None:
-        """Replace the marker of a query.
+    @contextmanager
+    def _marking(self, query_id: str) -> Iterator[StreamSession]:
+        """Open a session to replace markers.
 
         Raises:
-            RetryableError: it was not replaced, or it is not known whether it was.
+            RetryableError: they are not replaced, or it is not known whether they are.
         """
         try:
-            with self._session(query_id) as session:
-                marker = marker_after(session.marker)
-                session.send((), self._check)
-                session.mark(marker)
-                session.commit()
-                session.marker = marker
+            with self._kafka.session(query_id, _OF_COMMANDS, stays_open=False) as session:
+                yield session
         except (FencedSessionError, KafkaException) as error:
             why = self._cluster.secrets.message(str(error))
             raise RetryableError(f"The marker of {self._uri} was not changed: {why}. Try again.") from None
@@ -168,26 +176,26 @@ class KafkaCommitter:
         return [f"the record {self._key(query_id)} of the topic {self._cluster.address.progress_topic}"]
 
     def remove(self, query_id: str) -> None:
-        """Delete the marker of the query."""
+        """Delete the marker of the query, and those of its parts."""
         if self.marker(query_id) is not None:
-            self._mark(query_id, lambda _: None)
+            with self._marking(query_id) as session:
+                session.remove()
 
-    def _next(self, last: Marker | None, query_id: str, token: Marker | Token | None, target: str) -> Marker:
-        batch_id, digest = -1, ""
-        if isinstance(token, Token):
-            batch_id, digest = token.batch_id, token.digest
-        elif token is not None:
-            batch_id, digest = token.batch, token.digest
-        revision = 1 if last is None else last.revision + 1
-        return Marker(query_id, self._uri, batch_id, digest, revision, target)
+    def _first_marker(self, query_id: str) -> Marker:
+        return Marker(query_id, self._uri, -1, "", 0, "")
 
     def _key(self, query_id: str) -> str:
         return self._cluster.address.transactional_id(query_id)
 
-    def _session(self, query_id: str) -> AbstractContextManager[Session]:
-        settings = _OF_COMMANDS if self._writing is None else self._writing.transactions
-        stays_open = not query_id.startswith(BATCH_WRITE_PREFIX)
-        return self._kafka.session(self._key(query_id), settings, stays_open=stays_open)
+    def _session(self, manifest: Manifest, writing: KafkaWriting) -> AbstractContextManager[StreamSession]:
+        query_id = manifest.batch.stream.query_id
+        return self._kafka.session(
+            query_id,
+            writing.transactions,
+            writing.split,
+            next_batch=manifest.batches[0].batch_id,
+            stays_open=not query_id.startswith(BATCH_WRITE_PREFIX),
+        )
 
     def _changed(self, now: str | None) -> TableChangedError:
         what = "does not exist any more" if now is None else "was created again, or is one of another cluster"
@@ -218,28 +226,44 @@ class KafkaCommitter:
             self._delete(manifest, batches, outcome.dead_letters)
         return outcome
 
-    def _commit(self, manifest: Manifest, batches: Sequence[LoggedBatch], check_token: CheckToken) -> Outcome:
+    def _commit(
+        self,
+        manifest: Manifest,
+        batches: Sequence[LoggedBatch],
+        check_token: CheckToken,
+        parts_before: int = 0,
+    ) -> Outcome:
+        """
+        Args:
+            parts_before: parts that had the batch when their transactions began
+        """
         batch, writing = manifest.batch, self._writing
         if writing is None:
             return self._found(manifest)
-        following: Marker | None = None
+        revision = 0
         logged = LoggedRecords(writing.records, writing.log, writing.on_bad_rows)
         try:
-            with self._session(batch.stream.query_id) as session:
-                if (done := self._already_committed(manifest, session.marker)) is not None:
+            with self._session(manifest, writing) as session:
+                if (done := self._already_committed(manifest, batches, session)) is not None:
                     letters, dropped = self._refused_in(batches)
                     return replace(done, dead_letters=letters, dropped_rows=dropped)
-                check_token(None if session.marker is None else session.marker.token)
-                now = self._checked_target(manifest)
-                following = self._next(session.marker, batch.stream.query_id, _token_of(batch), now)
-                self._send(session, logged, batches, following)
-                session.commit()
-                session.marker = following
-        except KafkaException as error:  # of the end of the transaction: the session is closed
-            if (ended := self._outcome_after(error, manifest)) is not None:
+                check_token(session.token)
+                last = session.head or self._first_marker(batch.stream.query_id)
+                revision = last.revision + 1
+                following = Marker(
+                    *(batch.stream.query_id, self._uri, batch.batch_id, batch.digest, revision),
+                    target=self._checked_target(manifest),
+                    split=session.split.text,
+                    files=files_of(batches) if session.split.parts > 1 else {},
+                )
+                session.send(self._chunks(logged, batches), following, self._check)
+        except KafkaException as error:  # of the end of a transaction: the session is closed
+            ended = self._outcome_after(error, manifest, batches, writing, parts_before)
+            if isinstance(ended, int):  # the response of one part was lost: the others are left
+                return self._commit(manifest, batches, check_token, ended)
+            if ended is not None:
                 return ended
-        assert following is not None
-        return Committed(following.revision, logged.dropped, dead_letters=logged.letters)
+        return Committed(revision, logged.dropped, dead_letters=logged.letters)
 
     def _found(self, manifest: Manifest) -> AlreadyCommitted:
         batch = manifest.batch
@@ -250,11 +274,16 @@ class KafkaCommitter:
             "penstock deliver --once; or start the query."
         )
 
-    def _already_committed(self, manifest: Manifest, marker: Marker | None) -> AlreadyCommitted | None:
-        token = None if marker is None else marker.token
-        if marker is None or token is None or not is_committed(manifest, token, f"Kafka topic {self._uri}"):
-            return None
-        return AlreadyCommitted(marker.revision if token.batch_id == manifest.batch.batch_id else None)
+    def _already_committed(
+        self, manifest: Manifest, batches: Sequence[LoggedBatch], session: StreamSession
+    ) -> AlreadyCommitted | None:
+        where, token = f"Kafka topic {self._uri}", session.token
+        if is_committed(manifest, token, where):
+            head = session.head
+            is_last = head is not None and head.batch == manifest.batch.batch_id
+            return AlreadyCommitted(head.revision if head is not None and is_last else None)
+        session.check_divided(batches, where)
+        return None
 
     def _checked_target(self, manifest: Manifest) -> str:
         """Return the id of the topic. Raises `TableChangedError`: the batch was planned for another one."""
@@ -263,44 +292,45 @@ class KafkaCommitter:
             raise self._changed(now)
         return now
 
-    def _send(
-        self, session: Session, logged: LoggedRecords, batches: Sequence[LoggedBatch], marker: Marker
-    ) -> None:
-        try:
-            session.send(self._to_existing_topics(logged.records(batches)), self._check)
-            if self._writing is not None:
-                logged.check_letters(batches, self._writing.dead_letter_max)
-            session.mark(marker)
-            self._check()
-        except Exception:
-            session.abort()
-            raise
-
-    def _to_existing_topics(self, records: Iterable[list[Record]]) -> Iterator[list[Record]]:
+    def _chunks(self, logged: LoggedRecords, batches: Sequence[LoggedBatch]) -> Iterator[Chunk]:
         """Yield the records. Raises an error before those of a topic that does not exist: the broker could
         create it.
         """
         known: dict[str, Topic] = {}
-        for some in records:
-            if new := {record[0] for record in some} - known.keys():
+        for chunk in logged.records(batches):
+            records = chunk.convertible
+            if new := {record[0] for record in records} - known.keys():
                 known |= self._kafka.brokers.existing(new)
-            for record in some:
+            for record in records:
                 if record[3] >= known[record[0]].partitions:
                     raise SchemaMismatchError(
                         f"A row names partition {record[3]} of the topic {record[0]}, which has "
                         f"{known[record[0]].partitions}. Nothing was committed. Add partitions to the topic, "
                         "or give the batch up with `penstock skip`."
                     )
-            yield some
+            yield chunk
+        if self._writing is not None:
+            logged.check_letters(batches, self._writing.dead_letter_max)
 
-    def _outcome_after(self, error: KafkaException, manifest: Manifest) -> Outcome | None:
-        """Interpret an error at the end of a transaction. None: it is committed."""
+    def _outcome_after(
+        self,
+        error: KafkaException,
+        manifest: Manifest,
+        batches: Sequence[LoggedBatch],
+        writing: KafkaWriting,
+        parts_before: int,
+    ) -> Outcome | int | None:
+        """Interpret an error at the end of a transaction. None: the batch is committed. A number: so many
+        parts have it, more than before.
+        """
         why = self._cluster.secrets.message(error_of(error).str())
         failed = failed_batch(manifest.batch, f"the Kafka topic {self._uri}", why, can_commit_later=False)
-        with failed.reading_table(), self._session(manifest.batch.stream.query_id) as session:
-            marker = session.marker
-        if self._already_committed(manifest, marker) is not None:
-            return None
+        with failed.reading_table(), self._session(manifest, writing) as session:
+            if self._already_committed(manifest, batches, session) is not None:
+                return None
+            parts = sum(part.last_batch >= manifest.batch.batch_id for part in session.parts)
+        if parts > parts_before:
+            return parts
         if error_of(error).code() in FENCED:
             return Conflict(f"another process writes the stream, or the transaction took too long: {why}")
         raise failed.not_found()
@@ -363,7 +393,3 @@ class KafkaCommitter:
             )
         except PenstockError as error:
             logger.warning("Delivered files of %s are left to penstock gc: %s", log, error)
-
-
-def _token_of(batch: Batch) -> Token:
-    return Token(batch.batch_id, batch.digest)

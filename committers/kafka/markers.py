@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .cluster import KafkaCluster
 
 VERSION = 1
+_OF_PARTS = ("split", "files")
 TAIL = 1000
 """Records of the partition that are read first: the marker of a running query is among the last ones."""
 POLL_S = 0.5
@@ -45,13 +46,19 @@ class Marker:
     target: str
     """Id of cluster and topic, see `Brokers.target_id`."""
     version: int = VERSION
+    split: str = ""
+    """Of a stream with several parts, see `Split`. Only their markers have this and the next field."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Of each batch of the last transaction, see `files_of`."""
 
     @property
     def token(self) -> Token | None:
         return None if self.batch < 0 else Token(self.batch, self.digest)
 
     def encoded(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return json.dumps(
+            {name: value for name, value in asdict(self).items() if value or name not in _OF_PARTS}
+        ).encode()
 
     @classmethod
     def decode(cls, key: str, topic: str, value: bytes | None) -> Marker | None:
@@ -69,6 +76,8 @@ class Marker:
             if not isinstance(given["batch"], int) or not isinstance(given["digest"], str):
                 raise TypeError("batch or digest of another type")
             marker = cls(**given)
+            if not isinstance(given.get("split", ""), str) or not isinstance(given.get("files", {}), dict):
+                raise TypeError("split or files of another type")
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise TableChangedError(
                 f"The record of {key} in the topic {topic} is not a marker of this version of Penstock "

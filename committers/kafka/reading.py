@@ -11,11 +11,12 @@ from ..errors import SchemaMismatchError
 from ..requests.contract import RowPlace
 from ..requests.convertible import check_columns, convertible_entries
 from ..row_log.log import LoggedBatch, LoggedRows, RowLog
+from .records import Chunk
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .transactions import Record
+    from .records import Record
 
 
 class RowRecords(Protocol):
@@ -62,7 +63,7 @@ class LoggedRecords:
     def letters(self) -> DeadLetters:
         return self._letters
 
-    def records(self, batches: Sequence[LoggedBatch]) -> Iterator[list[Record]]:
+    def records(self, batches: Sequence[LoggedBatch]) -> Iterator[Chunk]:
         """Yield the records in the order of the rows, some at a time.
 
         Raises:
@@ -84,7 +85,7 @@ class LoggedRecords:
                 where = f"batch {one.batch.batch_id} of {one.batch.stream}"
                 limit.check(len(found), one.rows, where, found[-1])
 
-    def _converted(self, batch: LoggedBatch, some: LoggedRows) -> list[Record]:
+    def _converted(self, batch: LoggedBatch, some: LoggedRows) -> Chunk:
         converter = cast("Any", self._records)
         if some.rows.schema != self._schema:
             self._schema = some.rows.schema
@@ -94,7 +95,7 @@ class LoggedRecords:
         )
         on_refused = None if self._on_bad_rows is BadRows.FAIL else self._refuse
         found = convertible_entries(converter, some.rows, place, on_refused)
-        return [record for record in found if record is not None]
+        return Chunk(batch.batch.batch_id, some.row, found)
 
     def _refuse(self, row: pa.RecordBatch, place: RowPlace, error: SchemaMismatchError) -> None:
         self.dropped += 1

@@ -1,38 +1,31 @@
-"""Transactions of one stream: its rows and its marker become visible together, or not at all.
+"""Transactions of Kafka: rows and a marker become visible together, or not at all.
 
-A process opens a session for a stream once: `init_transactions` ends what earlier processes have left open,
+A process opens the sessions of a stream once: `init_transactions` ends what earlier processes have left open,
 and fences them. Only then is the marker read, so its batch is final. The session stays open for the next
 batches. Whatever fails, it is closed, and the next one starts from the marker.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from ..errors import NEXT_TRY, RetryableError
-from .brokers import Brokers, LastError, library_logger, opened
+from .brokers import LastError, library_logger, opened
 from .cluster import KafkaCluster, progress_partition
 from .errors import FENCED, error_of, failed
-from .markers import Marker, MarkerReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-Headers: TypeAlias = "list[tuple[str, str | bytes | None]]"
-Record: TypeAlias = "tuple[str, bytes | None, bytes | None, int, int, Headers | None]"
-"""Topic, value, key, partition (-1: by the key), timestamp in milliseconds (0: now) and headers."""
+    from .markers import Marker
+    from .records import Record
 
-SESSIONS_MAX = 100
-"""Sessions that stay open in a process."""
 STEP_S = 1.0
 CLOSE_S = 5.0
 
@@ -65,7 +58,7 @@ class TransactionSettings:
 
 
 class Session:
-    """A producer with a transactional id, and the stream's marker. Use it in `Kafka.session` only."""
+    """A producer with a transactional id, and the marker that it writes. See `StreamSession`."""
 
     def __init__(self, cluster: KafkaCluster, key: str, settings: TransactionSettings) -> None:
         self._cluster = cluster
@@ -75,6 +68,7 @@ class Session:
         self._failed: KafkaError | None = None
         """Of the first record that failed."""
         self.marker: Marker | None = None
+        self._deadline = 0.0
         own = {**settings.config, "transactional.id": key, "error_cb": self._last}
         defaults = {"linger.ms": "20", "queue.buffering.max.kbytes": "131072"}
         given = KafkaCluster(
@@ -92,32 +86,43 @@ class Session:
             self._until_done(self._producer.init_transactions)
         self.marker = read_marker()
 
-    def send(self, records: Iterable[list[Record]], check: Callable[[], None]) -> None:
-        """Begin a transaction, and send records.
+    @property
+    def last_batch(self) -> int:
+        """Id of the last batch of which Kafka has this part; -1 if there is none."""
+        return -1 if self.marker is None else self.marker.batch
 
-        Args:
-            records: some at a time
-            check: called between them; its error ends the transaction
+    def start(self) -> None:
+        """Begin a transaction.
 
         Raises:
-            FencedSessionError, PenstockError: nothing was committed.
+            FencedSessionError, PenstockError: this transaction is not committed.
         """
-        deadline = time.monotonic() + self._settings.timeout_s
+        self._deadline = time.monotonic() + self._settings.timeout_s
         with self._failing("Records were not sent"):
             self._producer.poll(0)
             self._last.clear()
             self._producer.begin_transaction()
-            for some in records:
-                check()
-                self._produce(some, deadline)
-                self._producer.poll(0)
-                if time.monotonic() > deadline:
-                    raise self._too_slow()
-            self._flush(deadline, check)
+
+    def send(self, some: Sequence[Record]) -> None:
+        """Hand records over to the client. Raises as `start`."""
+        with self._failing("Records were not sent"):
+            self._produce(some, self._deadline)
+            self._producer.poll(0)
+            if time.monotonic() > self._deadline:
+                raise self._too_slow()
+
+    def flush(self, check: Callable[[], None]) -> None:
+        """Wait until the brokers have the records. Raises as `start`.
+
+        Args:
+            check: called while it waits; its error ends the transaction
+        """
+        with self._failing("Records were not sent"):
+            self._flush(self._deadline, check)
 
     def mark(self, marker: Marker | None) -> None:
         """Send the marker. Its partition belongs to the transaction for a short time only, because an open
-        transaction hides the markers of others. Raises as `send`.
+        transaction hides the markers of others. Raises as `start`.
 
         Args:
             marker: None: it is deleted
@@ -138,6 +143,18 @@ class Session:
             self._producer.commit_transaction(self._cluster.timeout_s)
         except SystemError as error:
             raise KafkaException(self._reason(error)) from None
+
+    def replace_marker(self, marker: Marker | None) -> None:
+        """Commit a transaction with nothing but the marker.
+
+        Raises:
+            FencedSessionError, PenstockError: it is not replaced.
+            KafkaException: it may be replaced or not.
+        """
+        self.start()
+        self.mark(marker)
+        self.commit()
+        self.marker = marker
 
     def abort(self) -> None:
         """End the transaction without its records, so that readers need not wait for its time-out."""
@@ -232,78 +249,3 @@ class Session:
 
 def _new_producer(config: dict[str, Any]) -> Producer:
     return Producer(config, logger=library_logger)
-
-
-class Kafka:
-    """What a process has open for one cluster."""
-
-    def __init__(self, cluster: KafkaCluster) -> None:
-        self.cluster = cluster
-        self.brokers = Brokers(cluster)
-        self.markers = MarkerReader(cluster, self.brokers)
-        self._lock = threading.Lock()
-        self._sessions: OrderedDict[tuple[str, TransactionSettings], Session] = OrderedDict()
-        self._in_use: dict[str, threading.Lock] = {}
-
-    @contextmanager
-    def session(
-        self, key: str, settings: TransactionSettings, *, stays_open: bool = True
-    ) -> Iterator[Session]:
-        """Open a session, or use the one that is open. One thread at a time has it.
-
-        An error within the block closes it: whatever the producer has left open is ended by the next one.
-
-        Args:
-            stays_open: for the next batch of the stream
-
-        Raises:
-            FencedSessionError, PenstockError: the session cannot be opened.
-        """
-        with self._lock:
-            of_key = self._in_use.setdefault(key, threading.Lock())
-        with of_key:
-            with self._lock:
-                session = self._sessions.pop((key, settings), None)
-            if session is None:
-                self.brokers.check_progress_topic()
-                session = Session(self.cluster, key, settings)
-                session.begin(lambda: self.markers.read(key))
-            yield session
-            if not stays_open:
-                return
-            with self._lock:
-                self._sessions[key, settings] = session
-                while len(self._sessions) > SESSIONS_MAX:
-                    self._sessions.popitem(last=False)
-
-    def close(self) -> None:
-        with self._lock:
-            self._sessions.clear()
-        self.markers.close()
-
-
-_opened: dict[KafkaCluster, Kafka] = {}
-_of_parents: list[dict[KafkaCluster, Kafka]] = []
-_pid = 0
-_lock = threading.Lock()
-
-
-def kafka(cluster: KafkaCluster) -> Kafka:
-    """Return what this process has open for the cluster."""
-    global _pid
-    with _lock:
-        if _pid != os.getpid():  # a fork has no threads of its parent's clients: they cannot even be closed
-            _of_parents.append(dict(_opened))
-            _opened.clear()
-            _pid = os.getpid()
-        if cluster not in _opened:
-            _opened[cluster] = Kafka(cluster)
-        return _opened[cluster]
-
-
-def close_all() -> None:
-    """Close everything, as the end of the process does."""
-    with _lock:
-        for one in _opened.values():
-            one.close()
-        _opened.clear()

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ...committers.errors import ConfigurationError, SchemaMismatchError
-from ...writers.changes.envelopes.avro_values import AvroReader, AvroSchema, OneSchema, SchemaResolver
+from ...writers.changes.envelopes.avro_values import (
+    AvroReader,
+    AvroSchema,
+    OneSchema,
+    RegistrySchemas,
+    SchemaResolver,
+)
 from ...writers.changes.envelopes.conversion import Logical
 from ...writers.changes.envelopes.debezium import DELETED as FLAT_DELETED
 from ...writers.changes.envelopes.debezium import FLAT_PREFIXES, Debezium
@@ -237,25 +243,32 @@ def _plain(declared: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(one.name, one.type) for one in declared])
 
 
+_ANY_SCHEMA = '{"type": "record", "name": "Row", "fields": []}'
+
+
 def _avro_schema(envelope: Envelope) -> SchemaResolver:
     """
     Raises:
         ConfigurationError: there is no schema, or it is none, or fastavro is missing.
     """
-    if not envelope.avro_schema:
+    if not envelope.avro_schema and envelope.registry is None:
+        is_in_registry = envelope.value_format == "avro-confluent"
+        or_registry = ", or registry.url: the Schema Registry that has it" if is_in_registry else ""
         raise ConfigurationError(
             f"valueFormat={envelope.value_format} needs avroSchema: the schema that the messages were "
-            "written with, as JSON. Nothing was written."
+            f"written with, as JSON{or_registry}. Nothing was written."
         )
     try:
-        AvroSchema.parse(envelope.avro_schema)
+        AvroSchema.parse(envelope.avro_schema or _ANY_SCHEMA)
     except SchemaMismatchError as error:
         raise ConfigurationError(f"{error} Nothing was written.") from error
     except ModuleNotFoundError:
         raise ConfigurationError(
             "valueFormat=avro needs fastavro, on the driver and the executors: pip install 'penstock[avro]'."
         ) from None
-    return OneSchema(envelope.avro_schema)
+    return (
+        OneSchema(envelope.avro_schema) if envelope.registry is None else RegistrySchemas(envelope.registry)
+    )
 
 
 POSITIONS: Mapping[str, str] = {

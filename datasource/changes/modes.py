@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ...committers.contract import Changes
+from ...committers.schema_registry import SchemaRegistry
 
 FORMATS = ("debezium", "maxwell", "dms", "delta-cdf", "iceberg-changelog")
 FEEDS = ("delta-cdf", "iceberg-changelog")
@@ -26,6 +27,8 @@ class Envelope:
     """The columns of the table, as in SQL."""
     avro_schema: str = field(default="", repr=False)
     """The writer's schema, as JSON."""
+    registry: SchemaRegistry | None = field(default=None, repr=False)
+    """Has the schemas of messages with a schema id, in the place of `avro_schema`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...committers.kafka.cluster import PROGRESS_TOPIC, KafkaAddress, KafkaCluster
+from ...committers.kafka.split import PARALLEL_MAX, WHOLE, Split
+from ...committers.schema_registry import SchemaRegistry
 from ...committers.texts.secrets import Secrets, names_a_secret
 from ...writers.kafka.records import KafkaRecords, ValueFormat, topic_problem
+from ...writers.kafka.schemas import LATEST, SubjectStrategy, ValueSchemas
 from ...writers.requests.template import Template
 from ..options.changes import refused_changes
 from ..options.declaring import declared, option, optional, options_of, passed_on
 from ..options.delivery import MANY_BATCHES, DeliveryOptions, backlog_batches, backlog_seconds
 from ..options.file_tables import refused_file_options
-from ..options.parsing import MIB, columns, duration_s, one_of, size, text
+from ..options.parsing import MIB, columns, count, duration_s, flag, one_of, size, text
 from ..options.row_log import ROW_LOG, row_log_of
 from ..options.stream import parse_as
 
@@ -27,7 +30,26 @@ _SERVERS = "bootstrapServers"
 _NO_SERVERS = (
     "must be host:port, several with commas, such as kafka1.example.com:9092,kafka2.example.com:9092"
 )
-_FORMATS: Mapping[str, ValueFormat] = {"columns": "columns", "json": "json"}
+_FORMATS: Mapping[str, ValueFormat] = {
+    "columns": "columns",
+    "json": "json",
+    "avro": "avro",
+    "protobuf": "protobuf",
+}
+_WITH_SCHEMA = ("avro", "protobuf")
+_STRATEGIES: Mapping[str, SubjectStrategy] = {
+    "topic": "topic",
+    "record": "record",
+    "topicRecord": "topicRecord",
+}
+_OF_SCHEMAS = {
+    "value_schema": "valueSchema",
+    "registers_schemas": "registerSchemas",
+    "subject_strategy": "subjectNameStrategy",
+    "record_name": "recordName",
+    "registry_properties": "registry.*",
+}
+"""Options of `_WITH_SCHEMA`, by field."""
 _BY_OPTION = {
     "bootstrap.servers": _SERVERS,
     "metadata.broker.list": _SERVERS,
@@ -83,6 +105,13 @@ def _progress_topic(given: str) -> str:
     return given
 
 
+def _record_name(given: str) -> str:
+    name = text(given).strip()
+    if not re.fullmatch(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", name, re.ASCII):
+        raise ValueError("must be a name such as Order or com.example.Order")
+    return name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaOptions(DeliveryOptions):
     """Options of `penstock.kafka`."""
@@ -108,13 +137,15 @@ class KafkaOptions(DeliveryOptions):
         "valueFormat",
         one_of(_FORMATS),
         "`columns`: the columns `value`, `key`, `headers`, `topic`, `partition` and `timestamp`, of which "
-        "only `value` is required, as those of Spark's own sink. `json`: the whole row, as a JSON object.",
+        "only `value` is required, as those of Spark's own sink. `json`: the whole row, as a JSON object. "
+        "`avro`, `protobuf`: the whole row, with the id of its schema in a Schema Registry.",
         default="columns",
     )
     key_columns: tuple[str, ...] | None = optional(
         "keyColumns",
         columns,
-        "With `valueFormat=json`: columns of the key. One column: its text or bytes. Several: a JSON object.",
+        "With whole rows, such as `valueFormat=json`: columns of the key. One column: its text or bytes. "
+        "Several: a JSON object.",
         default="records without a key",
     )
     delete_when: str = field(
@@ -122,9 +153,45 @@ class KafkaOptions(DeliveryOptions):
         metadata=declared(
             "deleteWhen",
             text,
-            "With `valueFormat=json` and `keyColumns`: which rows are tombstones of their key, without a "
+            "With `keyColumns`: which rows are tombstones of their key, without a "
             "value, as an expression over the columns such as `op = 'd'`, or the name of a boolean column.",
         ),
+    )
+    registry_properties: Mapping[str, str] = passed_on(
+        "registry.",
+        str.lower,
+        "The Schema Registry of `valueFormat=avro` and `protobuf`: `registry.url`, "
+        "`registry.basic.auth.user.info` or `registry.bearer.auth.token`, `registry.ssl.ca.location`, "
+        "`registry.ssl.certificate.location` and `registry.ssl.key.location`.",
+    )
+    value_schema: str = field(
+        default="",
+        metadata=declared(
+            "valueSchema",
+            text,
+            "With `avro` and `protobuf`: the schema of the values, as JSON or as the text of a `.proto` "
+            "file; `latest`: the newest one of the subject. Default: derived from the columns of the query.",
+        ),
+    )
+    registers_schemas: bool = option(
+        "registerSchemas",
+        flag,
+        "`false`: the registry must have the schema; it is not added.",
+        default="true",
+    )
+    subject_strategy: SubjectStrategy = option(  # noqa: RUF009  it returns a field
+        "subjectNameStrategy",
+        one_of(_STRATEGIES),
+        "Subject of the schema: `topic` is `<topic>-value`, `record` the name of the record, `topicRecord` "
+        "`<topic>-<name of the record>`.",
+        default="topic",
+    )
+    record_name: str = option(
+        "recordName",
+        _record_name,
+        "Name of the record of a derived schema, with its namespace: `com.example.Order`. Of a schema that "
+        "is given: which of the messages of a `.proto` file.",
+        default="Row",
     )
     record_bytes_max: int = option(
         "maxRecordBytes",
@@ -139,6 +206,13 @@ class KafkaOptions(DeliveryOptions):
         "After this time, the broker ends a transaction that is not committed. At most "
         "`transaction.max.timeout.ms` of the brokers.",
         default="5min",
+    )
+    parallel_transactions: int = option(
+        "parallelTransactions",
+        count(1, PARALLEL_MAX),
+        "Number of transactions for a batch, each with a part of the rows and a producer of its own. Rows "
+        "with the same key are in one of them. A batch is visible part by part.",
+        default="1",
     )
     request_timeout_s: float = option(
         "requestTimeout", duration_s, "How long to wait for the brokers.", default="60s"
@@ -201,6 +275,13 @@ class KafkaOptions(DeliveryOptions):
         return cluster_of(self.address, self.client_properties, self.request_timeout_s)
 
     @property
+    def split(self) -> Split:
+        if self.parallel_transactions == 1:
+            return WHOLE
+        key = "key" if self.value_format == "columns" else f"keyColumns={','.join(self.key_columns or ())}"
+        return Split(self.parallel_transactions, key)
+
+    @property
     def records(self) -> KafkaRecords:
         return KafkaRecords(
             self.topic,
@@ -209,6 +290,21 @@ class KafkaOptions(DeliveryOptions):
             self.record_bytes_max,
             self.delete_when,
             _condition if self.delete_when else None,
+            self.schemas,
+        )
+
+    @property
+    def schemas(self) -> ValueSchemas | None:
+        if self.value_format not in ("avro", "protobuf"):
+            return None
+        given = self.registry_properties
+        return ValueSchemas(
+            self.value_format,
+            SchemaRegistry.of(given) if given else None,
+            self.subject_strategy,
+            self.record_name,
+            self.value_schema,
+            self.registers_schemas,
         )
 
 
@@ -225,6 +321,34 @@ def cluster_of(address: KafkaAddress, properties: Mapping[str, str], timeout_s: 
     return KafkaCluster(address, tuple(sorted(properties.items())), secrets, timeout_s)
 
 
+def _problems_of_schemas(values: Mapping[str, Any], value_format: str) -> Iterator[str]:
+    if value_format not in _WITH_SCHEMA:
+        yield from (
+            f"{name}: only a query with valueFormat=avro or protobuf has it."
+            for of_field, name in _OF_SCHEMAS.items()
+            if of_field in values
+        )
+        return
+    if "registry_properties" in values:
+        try:
+            SchemaRegistry.of(values["registry_properties"])
+        except ValueError as error:
+            yield f"{error}."
+    topic = values.get("topic")
+    is_of_rows = topic is None or topic.columns
+    if values.get("value_schema") == LATEST and is_of_rows and values.get("subject_strategy") != "record":
+        yield (
+            "valueSchema=latest with a topic that rows name: set subjectNameStrategy=record and recordName, "
+            "as the subject must be known before there are rows."
+        )
+    is_numbered = value_format == "protobuf" and "value_schema" not in values
+    if is_numbered and is_of_rows and values.get("subject_strategy") != "record":
+        yield (
+            "valueFormat=protobuf with a topic that rows name needs valueSchema, or "
+            "subjectNameStrategy=record: the numbers of the fields are those of the version before."
+        )
+
+
 def _problems(values: Mapping[str, Any]) -> list[str]:
     problems = [
         f"kafka.{name} is the option {_BY_OPTION[name]}. Give that one."
@@ -236,8 +360,13 @@ def _problems(values: Mapping[str, Any]) -> list[str]:
         for name in values.get("client_properties", {})
         if name in _PROMISED
     ]
-    if "key_columns" in values and values.get("value_format") != "json":
-        problems.append("keyColumns is an option of valueFormat=json. Otherwise the column key has the key.")
+    value_format = values.get("value_format", "columns")
+    if "key_columns" in values and value_format == "columns":
+        problems.append(
+            "keyColumns is an option of valueFormat=json, avro and protobuf. Otherwise the column key has "
+            "the key."
+        )
+    problems += _problems_of_schemas(values, value_format)
     if "delete_when" in values and "key_columns" not in values:
         problems.append("deleteWhen needs keyColumns: a tombstone deletes what has its key.")
     problems += [

@@ -10,9 +10,10 @@ from ...committers.contract import Batch, DataFiles, Manifest, Mode, PlannedBatc
 from ...committers.errors import ConfigurationError
 from ...committers.kafka import content
 from ...committers.kafka.checking import check_brokers, check_topic
+from ...committers.kafka.clients import kafka
 from ...committers.kafka.cluster import KIND
 from ...committers.kafka.committer import KafkaCommitter, KafkaWriting
-from ...committers.kafka.transactions import TransactionSettings, kafka
+from ...committers.kafka.transactions import TransactionSettings
 from ...committers.row_log.log import RowLog
 from ...writers.row_log.writer import RowLogWriters
 from ..options.row_log import create_row_log, missing_row_log, row_log_of
@@ -52,7 +53,12 @@ class KafkaTarget(KafkaCommitter):
         if self._location is not None:
             log = RowLog(self._location, dict(options.storage_options))
             writing = KafkaWriting(
-                options.records, log, self._transactions, options.bad_rows, options.dead_letter_max
+                options.records,
+                log,
+                self._transactions,
+                options.split,
+                options.bad_rows,
+                options.dead_letter_max,
             )
         topic = None if options.topic.columns else options.topic.text
         super().__init__(options.cluster, topic, writing)
@@ -75,8 +81,9 @@ class KafkaTarget(KafkaCommitter):
             (topic,) = opened.brokers.existing([self._topic]).values()
             check_topic(opened.brokers, topic, self._transactions)
             target_id = opened.brokers.target_id(topic)
+        checks = records.planned(rows).check
         create_row_log(self._location)
-        writers = RowLogWriters(self._location, self._options.storage_options, records.check)
+        writers = RowLogWriters(self._location, self._options.storage_options, checks)
         return PlannedBatch(writers, target_id, target_id)
 
     def manifest(self, batch: Batch, planned: str, payloads: Sequence[DataFiles]) -> Manifest:

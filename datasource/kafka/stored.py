@@ -112,6 +112,7 @@ class KafkaService(RequestService):
         properties = {
             name.removeprefix(_PREFIX): value
             for name, value in (given if self._are_for(servers, given, access) else {}).items()
+            if name.startswith(_PREFIX)
         }
         return StoredKafka(KIND, stream.table_uri, storage, stream=stream, properties=properties)
 

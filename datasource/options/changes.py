@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from ...committers.contract import EVERY_COLUMN, Changes, History, LateRows
+from ...committers.schema_registry import SchemaRegistry
 from ..changes.modes import FEEDS, FORMATS, VALUE_FORMATS, Envelope, EnvelopeChanges
-from .declaring import declared, option, optional
+from .declaring import declared, option, optional, passed_on
 from .parsing import Option, columns, duration_s, flag, one_of, text
 
 _ONLY_UPSERTS = {
@@ -23,6 +24,7 @@ _ONLY_UPSERTS = {
     "value_format": "valueFormat",
     "value_columns": "valueColumns",
     "avro_schema": "avroSchema",
+    "registry_properties": "registry.*",
     "update_columns": "updateColumns",
     "has_history": "history",
     "valid_from": "validFrom",
@@ -147,6 +149,14 @@ class ChangeOptions:
             "JSON.",
         ),
     )
+    registry_properties: Mapping[str, str] = passed_on(
+        "registry.",
+        str.lower,
+        "With `valueFormat=avro-confluent`: the Schema Registry that has the schemas of the messages, in "
+        "place of `avroSchema`: `registry.url`, `registry.basic.auth.user.info` or "
+        "`registry.bearer.auth.token`, `registry.ssl.ca.location`, `registry.ssl.certificate.location` and "
+        "`registry.ssl.key.location`. Tasks get them.",
+    )
 
     @property
     def changes(self) -> Changes | None:
@@ -166,7 +176,13 @@ class ChangeOptions:
         )
         if self.envelope is None:
             return changes
-        form = Envelope(self.envelope, self.value_format, self.value_columns, self.avro_schema)
+        form = Envelope(
+            self.envelope,
+            self.value_format,
+            self.value_columns,
+            self.avro_schema,
+            SchemaRegistry.of(self.registry_properties) if self.registry_properties else None,
+        )
         return EnvelopeChanges.of(changes, form)
 
 
@@ -323,9 +339,12 @@ def problems_of_late_rows(values: Mapping[str, Any], name: str) -> list[str]:
     ]
 
 
+_OF_MESSAGES = ("value_format", "value_columns", "avro_schema", "registry_properties")
+
+
 def _problems_of_envelope(values: Mapping[str, Any]) -> list[str]:
     envelope = values.get("envelope")
-    of_values = [name for name in ("value_format", "value_columns", "avro_schema") if name in values]
+    of_values = [name for name in _OF_MESSAGES if name in values]
     if envelope is None:
         return [f"{_ONLY_UPSERTS[name]}: only a query with changes has it." for name in of_values]
     problems = []
@@ -337,4 +356,15 @@ def _problems_of_envelope(values: Mapping[str, Any]) -> list[str]:
         ]
     if "avro_schema" in values and values.get("value_format") not in ("avro", "avro-confluent"):
         problems.append("avroSchema: only a query with valueFormat=avro or avro-confluent has it.")
+    if "registry_properties" in values:
+        if values.get("value_format") != "avro-confluent":
+            problems.append("registry.*: only a query with valueFormat=avro-confluent has it.")
+        if "avro_schema" in values:
+            problems.append(
+                "avroSchema: the messages have the ids of their schemas in the registry. Remove it."
+            )
+        try:
+            SchemaRegistry.of(values["registry_properties"])
+        except ValueError as error:
+            problems.append(f"{error}.")
     return problems

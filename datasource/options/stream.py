@@ -296,7 +296,8 @@ def problems_of_urls(texts: Mapping[str, str], prefixes: Sequence[Prefix]) -> li
     Args:
         texts: by the name of their option
     """
-    own = [prefix for prefix in prefixes if prefix.field != "dead_letter_options"]
+    others = ("dead_letter_options", "registry_properties")
+    own = [prefix for prefix in prefixes if prefix.field not in others]
     secret_options = " or ".join(f"{prefix.name}*" for prefix in own)
     return [
         f"{name} contains a password, key or signature in its URL, which would end up in the store, the "

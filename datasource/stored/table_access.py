@@ -48,6 +48,25 @@ class TableAccess:
             streams=streams or {},
         )
 
+    @classmethod
+    def given(
+        cls,
+        storage: Mapping[str, str] | None,
+        catalog: Mapping[str, str] | None,
+        streams: Mapping[str, Mapping[str, Any]] | None,
+        caller: str,
+    ) -> TableAccess:
+        """Return the arguments of a function with this name.
+
+        Raises:
+            ConfigurationError: an entry of `streams` has another form.
+        """
+        return cls(
+            {key.upper(): value for key, value in (storage or {}).items()},
+            {key.lower(): value for key, value in (catalog or {}).items()},
+            streams=StreamAccess.parse_all(streams or {}, caller),
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return what `of_json` parses, for another process. Contains secrets."""
         streams = {name: entry.to_json() for name, entry in self.streams.items()}

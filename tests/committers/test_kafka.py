@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,15 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from servers.kafka import QUIET, SECRET, KafkaServer, kafka_server
+from servers.oidc import token_endpoint
+from tests.support.kafka_processes import another_process, before
 from tests.support.kafka_topic import PROGRESS, KafkaHarness, secure_options
 from tests.support.unreachable import skipped_if_unreachable
 
 from penstock import CheckpointMismatchError, ConfigurationError, RetryableError, TableChangedError
 from penstock.committers.contract import AlreadyCommitted, Committed, Conflict
 from penstock.committers.errors import AccessRefusedError, CommitStateUnknownError, SchemaMismatchError
-from penstock.committers.kafka import transactions
 from penstock.committers.kafka.cluster import KafkaAddress, progress_partition
-from penstock.committers.kafka.transactions import Session
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance.query import Query, ids
 from penstock.testing.faults import Crash, at_point
@@ -47,32 +47,6 @@ def harness(tmp_path: Path, kafka_process: KafkaServer) -> KafkaHarness:
 @pytest.fixture
 def query(harness: KafkaHarness, store: SqlManifestStore) -> Query:
     return Query(harness, store=store)
-
-
-@contextmanager
-def another_process() -> Iterator[None]:
-    """Within the block, this process has none of the clients that it has opened before."""
-    before = dict(transactions._opened)
-    transactions._opened.clear()
-    try:
-        yield
-    finally:
-        transactions._opened.clear()
-        transactions._opened.update(before)
-
-
-@contextmanager
-def before(method: str, action: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Run `action` before each call of a method of `Session`."""
-    real = getattr(Session, method)
-
-    def call(self: Session, *args: Any) -> Any:
-        action()
-        return real(self, *args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, method, call)
-        yield
 
 
 def key_of(query: Query) -> str:
@@ -166,7 +140,7 @@ def test_a_broker_that_is_killed_at_any_step_loses_and_doubles_nothing(
                 broker.close()
                 broker.enter_context(kafka_server(tmp_path / "broker"))
 
-        for batch_id, method in enumerate(("send", "mark", "commit"), 1):
+        for batch_id, method in enumerate(("start", "mark", "commit"), 1):
             with before(method, kill, monkeypatch):
                 _run_until_done(query, store, batch_id)
         with at_point("commit.landed", kill):
@@ -397,6 +371,33 @@ def test_a_wrong_password_is_an_error_at_once_that_does_not_show_it(
         query.with_options(**wrong).plan(store, query.batch(0))
     assert time.monotonic() - started < 30
     assert SECRET not in str(failure.value)
+
+
+def test_tokens_of_openid_connect(query: Query, store: SqlManifestStore, harness: KafkaHarness) -> None:
+    """SASL OAUTHBEARER: the client gets its tokens with its own credentials. They are not shown."""
+    server = harness._server
+    with token_endpoint(Path(server.ca_file).parent, {"writer": SECRET}) as endpoint:
+        of_client = {
+            **secure_options(server, mechanism="OAUTHBEARER"),
+            "kafka.sasl.oauthbearer.method": "oidc",
+            "kafka.sasl.oauthbearer.client.id": "writer",
+            "kafka.sasl.oauthbearer.client.secret": SECRET,
+            "kafka.sasl.oauthbearer.token.endpoint.url": endpoint.url,
+        }
+        given = {name: value for name, value in of_client.items() if name not in PASSWORD}
+        accepted = query.with_options(**given)
+        for number in range(2):
+            accepted.run(store, accepted.batch(number), ids(number))
+        wrong = {**given, "kafka.sasl.oauthbearer.client.secret": f"x{SECRET}", "requestTimeout": "5s"}
+        with pytest.raises(RetryableError, match="Check the options kafka") as failure:
+            query.with_options(**wrong).plan(store, query.batch(2))
+
+    assert endpoint.issued[:1] == ["writer"]
+    assert sorted(harness.ids()) == [0, 1]
+    assert SECRET not in str(failure.value)
+
+
+PASSWORD = ("kafka.sasl.username", "kafka.sasl.password")
 
 
 def test_a_certificate_of_an_unknown_authority_is_refused(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from servers.kafka import KafkaServer
-from tests.support.kafka_topic import KafkaHarness
+from tests.support.kafka_topic import DividedHarness, KafkaHarness
 
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
 from penstock.testing.conformance.changes import ChangeClaims
@@ -31,3 +31,14 @@ class TestKafkaTransactions(_InATopic, CommitClaims, ResponseClaims, DeliveryCla
 @pytest.mark.campaign
 class TestKafka(_InATopic, DestinationConformance):
     """All claims."""
+
+
+@pytest.mark.campaign
+class TestKafkaParts(_InATopic, CommitClaims, ResponseClaims, DeliveryClaims, ChangeClaims):
+    """With several transactions for each batch."""
+
+    @pytest.fixture
+    def harness(self, tmp_path: Path, kafka_process: KafkaServer) -> DestinationHarness:
+        harness = DividedHarness(tmp_path, kafka_process)
+        harness.create()
+        return harness

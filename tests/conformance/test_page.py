@@ -58,15 +58,25 @@ Made by `tests/conformance/test_page.py` from what the destinations declare to t
 checks it; do not edit by hand. Add your own [table](write-a-destination.md) or
 [service](write-a-request-destination.md).
 
-{table}
+{tables}
+
+A column without any ✓ is left out of a table.
+
+| column | ✓ means |
+|---|---|
+{legend}
 
 *Exactly once* is per (query, batch id), if the source replays the same rows under the same offsets
-([guarantees.md](guarantees.md)). *At least once* means that a row may be there more often.
+([guarantees.md](guarantees.md)). Otherwise a row may be there more often (*at least once*).
 
 A folder of files has no version: a reader that lists it during a commit may see some files of the batch only.
 
 [`penstock.fanout`](destinations/fanout.md) writes several of them in one query, and
 [`penstock.lake`](destinations/lake.md) a Delta table and an Iceberg table with the same files.
+
+## How each of them does it
+
+{details}
 
 ## What the suite checks
 
@@ -77,36 +87,76 @@ the tests that depend on the storage.
 {claims}
 """
 
-ROWS: dict[str, Callable[[DestinationHarness], str]] = {
-    "Format": lambda one: f"`{source_of(one).name()}`",
-    "Rows are there": lambda one: "exactly once" if one.promises.is_exactly_once else "at least once",
-    "Rows appear": lambda one: "batch by batch" if one.promises.is_atomic else "task by task",
+GROUPS = {
+    "Tables": ("delta", "iceberg", "lance", "ducklake", "hudi", "paimon"),
+    "Databases": ("postgres", "dynamodb", "redis", "opensearch", "elasticsearch"),
+    "Files": ("files",),
+    "Messages and requests": ("kafka", "kinesis", "firehose", "sqs", "nats", "http"),
+    "Your own": ("jsonlines", "influxdb"),
+}
+"""Kinds of destinations."""
+
+COLUMNS: dict[str, tuple[str, Callable[[DestinationHarness], bool]]] = {
+    "Once": ("rows are there exactly once", lambda one: one.promises.is_exactly_once),
+    "Whole": (
+        "a batch appears as a whole; otherwise the rows of one task after the other",
+        lambda one: one.promises.is_atomic,
+    ),
+    "Changes": (
+        "rows are changed and deleted by key ([changes](changes.md))",
+        lambda one: bool(one.promises.changes),
+    ),
+    "History": (
+        "rows may leave columns as they are, and a table may have a row's [history](changes.md#history)",
+        lambda one: one.promises.computes_rows,
+    ),
+    "Replaces": (
+        "`complete` mode, and batches with overwrite, replace all rows",
+        lambda one: one.promises.overwrites,
+    ),
+    "Columns": ("new columns are added", lambda one: one.promises.adds_columns),
+    "Types": (
+        "rows of another type are refused, and a number that overflows its column can be a bad row",
+        lambda one: one.promises.checks_schema and one.promises.narrows,
+    ),
+    "Evolves": (
+        "types are widened, and NOT NULL is dropped ([evolve](schemas.md))",
+        lambda one: one.promises.evolves,
+    ),
+    "Quarantine": (
+        "rows of another shape can be bad rows ([quarantine](schemas.md))",
+        lambda one: one.promises.quarantines,
+    ),
+    "Notices": (
+        "a table that was dropped, replaced or rolled back is noticed",
+        lambda one: _target_is(one, SupportsTableIdentity),
+    ),
+    "Warns": ("a new query over old rows is noticed", lambda one: _target_is(one, SupportsOrigins)),
+    "Merges": ("a delivery commits several batches at once", lambda one: _target_is(one, Mergeable)),
+    "Compacts": (
+        "a delivery rewrites small files before readers see them",
+        lambda one: _target_is(one, Compactable),
+    ),
+    "Maintains": (
+        "the delivery process maintains the table",
+        lambda one: isinstance(Query(one).sink(), Maintainable),
+    ),
+    "Cleans": (
+        "`penstock gc` finds what failed tasks have left",
+        lambda one: one.promises.discards and isinstance(Query(one).stored_table(), Cleanable),
+    ),
+}
+"""By heading: what it means, and who has it."""
+
+DETAILS: dict[str, Callable[[DestinationHarness], str]] = {
     "Tasks write": lambda one: one.promises.payload,
     "A commit is": lambda one: one.promises.commit,
     "The token is": lambda one: one.promises.token,
-    "Replaces all rows (`complete` mode, batch overwrite)": lambda one: _yes(one.promises.overwrites),
-    "Changes and deletes rows by key ([changes](changes.md))": lambda one: one.promises.changes or "no",
-    "Rows may leave columns as they are; history": lambda one: _yes(one.promises.computes_rows),
-    "Adds columns": lambda one: _yes(one.promises.adds_columns),
-    "Refuses rows of another type": lambda one: _yes(one.promises.checks_schema),
-    "Numbers that overflow a column can be bad rows": lambda one: _yes(one.promises.narrows),
-    "Widens types and drops NOT NULL ([evolve](schemas.md))": lambda one: _yes(one.promises.evolves),
-    "Rows of another shape can be bad rows ([quarantine](schemas.md))": lambda one: _yes(
-        one.promises.quarantines
-    ),
-    "Tasks are sent secrets, to connect with": lambda one: _yes(one.promises.shows_secrets_to_tasks),
-    "Notices a table that was dropped, replaced or rolled back": lambda one: _yes(
-        _target_is(one, SupportsTableIdentity)
-    ),
-    "Warns of a new query over old rows": lambda one: _yes(_target_is(one, SupportsOrigins)),
-    "Clean-up (`penstock gc`)": lambda one: _yes(
-        one.promises.discards and isinstance(Query(one).stored_table(), Cleanable)
-    ),
-    "What a retired query leaves, besides its rows": lambda one: one.destination.remains or "nothing",
-    "Delivery merges batches": lambda one: _yes(_target_is(one, Mergeable)),
-    "Delivery rewrites small files": lambda one: _yes(_target_is(one, Compactable)),
-    "Maintenance by the delivery process": lambda one: _yes(isinstance(Query(one).sink(), Maintainable)),
+    "Changes by key": lambda one: one.promises.changes,
+    "Tasks are sent": lambda one: "secrets, to connect with" if one.promises.shows_secrets_to_tasks else "",
+    "A retired query leaves": lambda one: one.destination.remains,
 }
+"""What is told of a destination, if there is something to tell."""
 
 
 def test_the_page_on_destinations_is_what_they_declare(plug_in: Path, tmp_path: Path) -> None:
@@ -147,11 +197,33 @@ def _page(folder: Path) -> str:
         JsonLinesHarness(folder),
         InfluxHarness(folder, InfluxServer("http://localhost")),
     ]
-    head = ["", *map(_linked_name, harnesses)]
-    lines = [head, ["---"] * len(head)]
-    lines += [[what, *map(of, harnesses)] for what, of in ROWS.items()]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return TEXT.format(table=table, claims="\n".join(f"- {claim}" for claim in _claims()))
+    assert {one.destination.kind for one in harnesses} == {
+        kind for kinds in GROUPS.values() for kind in kinds
+    }
+    grouped = {
+        title: [one for kind in kinds for one in harnesses if one.destination.kind == kind]
+        for title, kinds in GROUPS.items()
+    }
+    return TEXT.format(
+        tables="\n\n".join(f"## {title}\n\n{_table(some)}" for title, some in grouped.items()),
+        legend="\n".join(f"| {heading} | {meaning} |" for heading, (meaning, _) in COLUMNS.items()),
+        details="\n\n".join(_details(one) for some in grouped.values() for one in some),
+        claims="\n".join(f"- {claim}" for claim in _claims()),
+    )
+
+
+def _table(harnesses: list[DestinationHarness]) -> str:
+    columns = {heading: has for heading, (_, has) in COLUMNS.items() if any(map(has, harnesses))}
+    lines = [["", "Format", *columns], ["---", "---", *[":-:"] * len(columns)]]
+    for one in harnesses:
+        marks = ["✓" if has(one) else "–" for has in columns.values()]
+        lines.append([_linked_name(one), f"`{source_of(one).name()}`", *marks])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _details(harness: DestinationHarness) -> str:
+    told = [(what, text) for what, of in DETAILS.items() if (text := of(harness))]
+    return "\n".join([f"### {harness.promises.name}", "", *(f"- **{what}** {text}" for what, text in told)])
 
 
 def _linked_name(harness: DestinationHarness) -> str:
@@ -172,7 +244,3 @@ def _claims() -> list[str]:
 
 def _target_is(harness: DestinationHarness, capability: type) -> bool:
     return isinstance(Query(harness).target(), capability)
-
-
-def _yes(is_so: bool) -> str:
-    return "yes" if is_so else "no"

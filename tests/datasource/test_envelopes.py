@@ -697,6 +697,7 @@ def test_a_query_without_the_columns_of_a_format_is_refused(
         ({"deleteWhen": "op = 'd'"}, "deleteWhen: with changes=debezium the messages tell"),
         ({"changes": "delta-cdf", "valueColumns": "id INT"}, "valueColumns: changes=delta-cdf has its rows"),
         ({"avroSchema": "{}"}, "avroSchema: only a query with valueFormat=avro"),
+        ({"registry.url": "http://h"}, "registry.*: only a query with valueFormat=avro-confluent"),
         ({"writeMode": "append"}, "changes: only a query with writeMode=upsert has it"),
     ],
 )

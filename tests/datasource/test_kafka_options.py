@@ -33,6 +33,15 @@ def refused(options: Mapping[str, str]) -> str:
         ({"requestTimeout": "0s"}, "requestTimeout must be at least 1s"),
         ({"transactionTimeout": "0s"}, "transactionTimeout must be at least 1s"),
         ({"kafka.transaction.timeout.ms": "1"}, "is the option transactionTimeout"),
+        ({"parallelTransactions": "17"}, "must be a whole number from 1 to 16"),
+        ({"valueSchema": "{}"}, "valueSchema: only a query with valueFormat=avro or protobuf has it"),
+        ({"valueFormat": "avro", "registry.url": "h"}, "registry.url must be the address"),
+        ({"valueFormat": "avro", "recordName": "a-b"}, "must be a name such as Order"),
+        (
+            {"valueFormat": "avro", "topic": "{t}", "valueSchema": "latest"},
+            "valueSchema=latest with a topic that rows name",
+        ),
+        ({"valueFormat": "protobuf", "topic": "{t}"}, "the numbers of the fields"),
         ({"rowlog": "/x", "routeDefault": "x"}, "routeDefault: only a query with routeBy has it"),
         *(
             ({f"kafka.{name}": "x"}, f"kafka.{name} cannot be set")

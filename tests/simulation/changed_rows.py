@@ -16,7 +16,14 @@ import pyarrow.parquet as pq
 from penstock.committers.contract import Changes
 
 CHANGES = pa.schema([("id", pa.int64()), ("key", pa.int64()), ("place", pa.int64()), ("op", pa.string())])
-TABLE_ROWS = pa.schema([column for column in CHANGES if column.name != "op"])
+STORED = pa.schema(
+    [
+        column.with_metadata({"PARQUET:field_id": str(number)})
+        for number, column in enumerate(CHANGES, 1)
+        if column.name != "op"
+    ]
+)
+"""Of a data file, with the ids that Iceberg gives to its columns."""
 DAY_S = 86400.0
 
 _LAGS = (45, 82, 123)
@@ -82,7 +89,7 @@ def parquet_of(rows: Iterable[Row]) -> bytes:
     """The content of a data file."""
     columns = list(zip(*[(row.row_id, row.key, row.place) for row in rows], strict=True))
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table([pa.array(one, pa.int64()) for one in columns], schema=TABLE_ROWS), sink)
+    pq.write_table(pa.table([pa.array(one, pa.int64()) for one in columns], schema=STORED), sink)
     return sink.getvalue().to_pybytes()
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-from tests.simulation.changed_delta import ChangedDeltaSimLake
+from tests.simulation.changed_files import ChangedFiles
 from tests.simulation.deliveries import DeliveryProcess
 from tests.simulation.lake import TableContents
 from tests.simulation.manifest_store import SimulatedStore
@@ -125,13 +125,13 @@ class ExternalEvents:
 
     def delete_key(self) -> None:
         """DELETE of the rows with one key."""
-        if isinstance(self.lake, ChangedDeltaSimLake) and self.lake.exists:
+        if isinstance(self.lake, ChangedFiles) and self.lake.exists:
             self.lake.delete_key()
 
     def maintain_table(self) -> None:
         """Files of the table are rewritten as a delivery process does it."""
         stream = self._some_stream()
-        if isinstance(self.lake, ChangedDeltaSimLake):
+        if isinstance(self.lake, ChangedFiles):
             query_id, store = stream.key.query_id, stream.store
             summary = self.lake.maintain_table(query_id, lambda: store.history(stream.key, RECENT_BATCHES))
             self.world.scheduler.log(f"  maintenance: {summary}")

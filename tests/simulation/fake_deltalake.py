@@ -9,7 +9,6 @@ import io
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import SimpleNamespace
@@ -266,7 +265,7 @@ class TableFileSystem(LocationFileSystem):
 
     def __init__(self, log: DeltaLog) -> None:
         log.check_location()
-        super().__init__(log.objects, log.table_uri)
+        super().__init__(log.objects, log.table_uri, log.on_create)
         self._log = log
 
     def open_input_file(self, path: str) -> Any:
@@ -276,15 +275,6 @@ class TableFileSystem(LocationFileSystem):
         if isinstance(content, bytes):
             return pa.BufferReader(content)
         return CheckpointStream(content) if isinstance(content, Checkpoint) else io.BytesIO(content.to_json())
-
-    @contextmanager
-    def open_output_stream(self, path: str) -> Iterator[io.BytesIO]:
-        sink = io.BytesIO()
-        yield sink
-        content = sink.getvalue()
-        self._log.on_create(path, content)
-        with as_os_error():
-            self._log.objects.put(f"{self._log.table_uri}/{path}", content, size_bytes=len(content))
 
 
 class CheckpointStream(io.BytesIO):

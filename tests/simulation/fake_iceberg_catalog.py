@@ -71,6 +71,8 @@ class CatalogState:
     """How often snapshots have added each data file, those that have expired since too."""
     tokens: list[tuple[str, int, int]] = field(default_factory=list)
     """(query id, batch id, snapshot id) of all snapshots by Penstock, in the order of the commits."""
+    on_commit: Callable[[TableMetadata | None, TableMetadata], None] = lambda _before, _after: None
+    """Hears of each commit, with the metadata before and after it."""
     deleted_early: list[str] = field(default_factory=list)
     """Manifest lists that the product has deleted before a grace period was over."""
     _needed_until: dict[str, float] = field(default_factory=dict)
@@ -110,6 +112,7 @@ class CatalogState:
         old = None if before is None else self.metadata(name)
         self.locations[name] = location
         self._note(old, metadata)
+        self.on_commit(old, metadata)
         return True
 
     def open_files(self) -> MemoryFileIO:

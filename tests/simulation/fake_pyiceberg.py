@@ -171,7 +171,7 @@ def _new_writer(writer: Any) -> MemoryAvroOutput:
     return MemoryAvroOutput(writer._output_file)
 
 
-def _without_totals(summary: Summary, previous_summary: Any) -> Summary:
+def without_totals(summary: Summary, previous_summary: Any) -> Summary:
     """Nobody asks for the totals in the summaries of snapshots."""
     return summary
 
@@ -263,7 +263,7 @@ def pyiceberg_in_memory(clock: Clock) -> Iterator[None]:
         (update, "datetime", clock),
         (snapshot, "uuid", clock),
         (snapshot, "ExecutorFactory", InlineExecutor),
-        (snapshot, "update_snapshot_summaries", _without_totals),
+        (snapshot, "update_snapshot_summaries", without_totals),
         (snapshot, "logger", silent),
     )
     with pytest.MonkeyPatch.context() as patch:

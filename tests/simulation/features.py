@@ -12,7 +12,7 @@ keys         services keep the last row of each key (the option `keys`)
 new_target   the query is started with one target more (newTarget=allow)
 left_target  the query is started without one of its targets
 routes       the rows name the services that they go to (`routeBy`)
-upserts      the query changes rows of a Delta table by key (writeMode=upsert); no seed chooses it
+upserts      the query changes rows of a Delta or Iceberg table by key (writeMode=upsert); no seed chooses it
 shared_files a Delta table and an Iceberg table have the same data files (`penstock.lake`)
 """
 

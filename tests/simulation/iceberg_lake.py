@@ -212,7 +212,7 @@ class IcebergSimLake(FileLake):
         readable = set(self._live(metadata.snapshots))
         below = f"{self.data_location}/"
         return TableContents(
-            rows=Counter(row for path in live if path in stored for row in stored[path].content),
+            rows=self._ids_there(path for path in live if path in stored),
             added=self._state.added.copy(),
             missing=sorted(path for path in readable if path not in stored),
             orphans=[path for path in stored if path.startswith(below) and path not in readable],
@@ -220,6 +220,10 @@ class IcebergSimLake(FileLake):
             digests=dict(_digest(one) for one in line_of(metadata, "main") if QUERY_ID in _said(one)),
             deleted_early=self._state.deleted_early,
         )
+
+    def _ids_there(self, paths: Iterable[str]) -> Counter[int]:
+        stored = self.objects.objects
+        return Counter(row_id for path in paths for row_id in stored[path].content)
 
     def metadata(self) -> TableMetadata | None:
         """Without a step."""

@@ -105,7 +105,8 @@ TOMBSTONES = "committers/changes/tombstones.py::Tombstones"
 LAST_CHANGES = "committers/changes/last_changes.py::last_changes"
 DELTA_CHANGES = "committers/delta/changes.py::DeltaChanges"
 COMPACTION_OF_DELTA = "committers/delta/compaction.py::DeltaCompactableTable"
-UPSERTS: Any = {"lakes": ("delta",), "features": ("upserts",)}
+UPSERTS: Any = {"features": ("upserts",)}
+ICEBERG_CHANGES = "committers/iceberg/changes.py::IcebergChanges"
 LETTERS_OF_COMMITS: Any = {"lakes": ("database",), "features": ("letters",)}
 """Only a database refuses rows in the commit."""
 
@@ -474,6 +475,7 @@ MUTATIONS: dict[str, Mutation] = {
             "self._tombstones.prune()",
             "self._tombstones.add(self._search._last.keys)",
         ),
+        lakes=("delta",),
         **UPSERTS,
     ),
     "the last deletion of a key counts": Mutation(
@@ -545,6 +547,71 @@ MUTATIONS: dict[str, Mutation] = {
         ),
         test="tests/committers/test_delta_changes.py::"
         "test_a_compaction_gives_way_to_rows_that_are_deleted_meanwhile",
+    ),
+    "rows are found on the metadata that a commit is based on (Iceberg)": Mutation(
+        "deletes after a conflict what it has found before",
+        instead(
+            "committers/iceberg/snapshot.py::prepare_attempt",
+            "changes.file_changes(table, transaction.table_metadata.schema(), live)",
+            "changes.__dict__.setdefault('first', "
+            "changes.file_changes(table, transaction.table_metadata.schema(), live))",
+        ),
+        events=("append", "delete_key", "maintain_table"),
+        **UPSERTS,
+    ),
+    "what was found is of this manifest (Iceberg)": Mutation(
+        "deletes the rows of the keys of an earlier batch",
+        without(f"{ICEBERG}._changes_of", "self._changes.manifest != manifest"),
+        **UPSERTS,
+    ),
+    "a delete file has the rows of the one that it replaces": Mutation(
+        "brings rows back that were deleted in the same file",
+        instead(
+            f"{ICEBERG_CHANGES}._with_deletes",
+            "union([rows, self._search.deleted_rows.of(file, own)])",
+            "rows",
+        ),
+        **UPSERTS,
+    ),
+    "a file that is rewritten leaves out its deleted rows (Iceberg)": Mutation(
+        "brings rows back that were deleted in the same file",
+        instead(f"{ICEBERG_CHANGES}._rewritten", "union([before, rows])", "rows"),
+        events=("append", "delete_key"),
+        **UPSERTS,
+    ),
+    "rows of a batch that lose are deleted (Iceberg)": Mutation(
+        "keeps the rows that another task has written of a key",
+        never(f"{ICEBERG_CHANGES}._with_deletes", "lost is not None and len(lost) < new.rows"),
+        **UPSERTS,
+    ),
+    "delete files of several data files apply": Mutation(
+        "takes rows for deleted only if a delete file names their data file alone",
+        instead(
+            "committers/iceberg/position_deletes.py::DeleteFiles.applying_to",
+            "_may_have(one.data_file, path)",
+            "False",
+        ),
+        events=("append", "delete_key", "maintain_table"),
+        **UPSERTS,
+    ),
+    "keys are kept until the commit (Iceberg)": Mutation(
+        "deletes the key files before it",
+        before(
+            f"{ICEBERG}._commit_once",
+            "crash_points.reach('commit.start', batch.batch_id)",
+            "self._delete_key_files()",
+        ),
+        **UPSERTS,
+    ),
+    "compaction leaves files alone that have lost rows meanwhile (Iceberg)": Mutation(
+        "brings back the rows that were deleted since it has read them",
+        instead(
+            "committers/iceberg/compaction.py::_Files.has",
+            "origins == dict(group.deleted)",
+            "True",
+        ),
+        events=("append", "delete_key", "maintain_table"),
+        **UPSERTS,
     ),
     # The table
     "token check (Delta)": Mutation(

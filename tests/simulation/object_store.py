@@ -6,12 +6,15 @@ has been told is done, every other one sees, as in S3 and on a local disk.
 
 from __future__ import annotations
 
+import io
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 from tests.simulation.scheduler import Scheduler, as_os_error
 
@@ -103,9 +106,19 @@ class LocationFileSystem:
 
     type_name = "simulated"
 
-    def __init__(self, store: ObjectStore, location: str) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        location: str,
+        on_create: Callable[[str, bytes], None] = lambda _path, _content: None,
+    ) -> None:
+        """
+        Args:
+            on_create: hears of each file that is about to be created, by its path and content
+        """
         self._store = store
         self._root = location.rstrip("/") + "/"
+        self._on_create = on_create
 
     def get_file_info(self, asked: Any) -> Any:
         """Of one path, or of all files below a `FileSelector`'s folder."""
@@ -119,6 +132,20 @@ class LocationFileSystem:
         prefix = self._root + (folder + "/" if folder else "")
         for path, stored in self._store.list(prefix).items():
             yield _info(path.removeprefix(self._root), stored)
+
+    def open_input_file(self, path: str) -> Any:
+        """A file of bytes."""
+        with as_os_error():
+            return pa.BufferReader(self._store.get(self._root + path).content)
+
+    @contextmanager
+    def open_output_stream(self, path: str) -> Iterator[io.BytesIO]:
+        sink = io.BytesIO()
+        yield sink
+        content = sink.getvalue()
+        self._on_create(path, content)
+        with as_os_error():
+            self._store.put(self._root + path, content, size_bytes=len(content))
 
     def delete_file(self, path: str) -> None:
         with as_os_error():

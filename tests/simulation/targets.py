@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tests.simulation.changed_delta import ChangedDeltaSimLake
+from tests.simulation.changed_iceberg import ChangedIcebergSimLake
 from tests.simulation.delta_lake import DeltaSimLake
 from tests.simulation.iceberg_lake import IcebergSimLake
 from tests.simulation.lakes import LAKES, SimulatedLake
@@ -141,7 +142,11 @@ def targets_in(seed: int) -> int:
 
 def with_upserts(make_lake: type[SimulatedLake]) -> type[SimulatedLake]:
     """The same, changed by key."""
-    return ChangedDeltaSimLake if make_lake is DeltaSimLake else make_lake
+    of_changes: dict[type[SimulatedLake], type[SimulatedLake]] = {
+        DeltaSimLake: ChangedDeltaSimLake,
+        IcebergSimLake: ChangedIcebergSimLake,
+    }
+    return of_changes.get(make_lake, make_lake)
 
 
 def kinds_of(first: str, count: int) -> tuple[str, ...]:

@@ -32,8 +32,9 @@ def test_the_invariant_holds_after_any_history(lake: str) -> None:
     assert not failures, "\n".join(map(str, failures))
 
 
-def test_the_invariant_holds_after_any_history_of_upserts() -> None:
-    failures = [failure for seed in range(UPSERT_SEEDS) if (failure := play(seed, "delta", chosen=UPSERTS))]
+@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+def test_the_invariant_holds_after_any_history_of_upserts(lake: str) -> None:
+    failures = [failure for seed in range(UPSERT_SEEDS) if (failure := play(seed, lake, chosen=UPSERTS))]
     assert not failures, "\n".join(map(str, failures))
 
 
@@ -95,6 +96,9 @@ def test_what_befalls_one_of_several_targets_happens_before_everything_heals() -
         ("upserts", "delta", 1, r"maintenance: compacted \d+ files"),
         ("upserts", "delta", 1, r"head \S+/_penstock/tombstones-\S+parquet"),
         ("upserts", "delta", 1, r"put \S+/deletion_vector_\S+bin"),
+        ("upserts", "iceberg", 1, r"maintenance: compacted \d+ files"),
+        ("upserts", "iceberg", 1, r"head \S+/_penstock/tombstones-\S+parquet"),
+        ("upserts", "iceberg", 1, r"put \S+\.deletes"),
     ],
 )
 def test_what_a_history_is_about_happens_before_everything_heals(
@@ -135,8 +139,9 @@ def test_a_seed_is_the_same_history_again(lake: str, seed: int) -> None:
     assert list(timeline(seed, lake)) == list(timeline(seed, lake))
 
 
-def test_a_seed_is_the_same_history_of_upserts_again() -> None:
-    assert list(timeline(3, "delta", chosen=UPSERTS)) == list(timeline(3, "delta", chosen=UPSERTS))
+@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+def test_a_seed_is_the_same_history_of_upserts_again(lake: str) -> None:
+    assert list(timeline(3, lake, chosen=UPSERTS)) == list(timeline(3, lake, chosen=UPSERTS))
 
 
 @pytest.mark.slow

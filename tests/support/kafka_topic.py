@@ -94,6 +94,14 @@ class KafkaHarness(DestinationHarness):
         self._server.produce(PROGRESS, before.value(), key=before.key(), partition=before.partition())
 
 
+class DividedHarness(KafkaHarness):
+    """With two transactions for each batch."""
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {**super().options, "parallelTransactions": "2"}
+
+
 def secure_options(server: KafkaServer, user: str = "writer", mechanism: str = "PLAIN") -> dict[str, str]:
     """Return the options for the listener with TLS and SASL."""
     return {

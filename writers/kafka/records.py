@@ -1,4 +1,5 @@
-"""Converts rows to Kafka records: columns with the names of Spark's own sink, or whole rows as JSON.
+"""Converts rows to Kafka records: columns with the names of Spark's own sink, or whole rows as JSON, Avro or
+Protobuf.
 
 Runs in tasks, which check the rows before they are written to the row log, and where they are sent.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -20,12 +21,13 @@ from ..parquet.columns import is_list
 from ..requests.json_rows import check_json_schema, check_values, json_objects, json_values
 from ..requests.row_ids import check_column
 from ..requests.template import Template
+from .schemas import ValueSchemas
 
 if TYPE_CHECKING:
-    from ...committers.kafka.transactions import Headers, Record
+    from ...committers.kafka.records import Headers, Record
     from ...committers.requests.contract import RowPlace
 
-ValueFormat: TypeAlias = Literal["columns", "json"]
+ValueFormat: TypeAlias = Literal["columns", "json", "avro", "protobuf"]
 COLUMNS = ("value", "key", "headers", "topic", "partition", "timestamp")
 """Columns of Spark's own sink, and `timestamp`."""
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -55,14 +57,19 @@ class KafkaRecords:
     key_columns: tuple[str, ...]
     record_bytes_max: int
     delete_when: str = ""
-    """With `json`: which rows are tombstones, without a value; empty: none."""
+    """Of whole rows: which are tombstones, without a value; empty: none."""
     condition: Callable[[str, pa.Schema], pc.Expression] | None = None
     """Parses `delete_when`."""
+    schemas: ValueSchemas | None = None
+    """With `avro` and `protobuf`."""
 
     def check_schema(self, rows: pa.Schema) -> None:
         self.topic.check(rows)
-        if self.value_format == "json":
-            check_json_schema(rows, "Kafka")
+        if self.value_format != "columns":
+            if self.schemas is None:
+                check_json_schema(rows, "Kafka")
+            else:
+                self.schemas.check_schema(rows)
             for column in self.key_columns:
                 check_column(rows, "keyColumns", column)
             self._deletes(rows)
@@ -74,8 +81,9 @@ class KafkaRecords:
 
     def check(self, rows: pa.RecordBatch) -> None:
         """See `RowRecords`. Converts rows only if one could be too large, or has to be looked at."""
-        if self.value_format == "json":
-            largest = _json_bytes_max(rows)
+        if self.value_format != "columns":
+            has_given_schema = self.schemas is not None and not self.schemas.is_derived
+            largest = None if has_given_schema else _json_bytes_max(rows)  # Avro and Protobuf are smaller
             if largest is None or 2 * largest + OVERHEAD_BYTES > self.record_bytes_max:  # with the key
                 self.entries(rows)
             else:
@@ -91,9 +99,9 @@ class KafkaRecords:
     def entries(self, rows: pa.RecordBatch, place: RowPlace | None = None) -> Sequence[Record]:
         """See `RowRecords`."""
         topics = self._topics(rows)
-        if self.value_format == "json":
+        if self.value_format != "columns":
             keys = self._keys(rows)
-            values = self._values(rows)
+            values = self._values(rows, topics)
             records = [
                 (topic, value, key, -1, 0, None)
                 for topic, value, key in zip(topics, values, keys, strict=True)
@@ -133,8 +141,20 @@ class KafkaRecords:
         """
         return self.condition(self.delete_when, rows) if self.condition and self.delete_when else None
 
-    def _values(self, rows: pa.RecordBatch) -> list[bytes | None]:
-        values: list[bytes | None] = list(json_objects(rows))
+    def planned(self, rows: pa.Schema) -> KafkaRecords:
+        """Return what checks rows in tasks, after the schema was found or registered.
+
+        Raises:
+            ConfigurationError, SchemaMismatchError, RetryableError: see `ValueSchemas.planned`.
+        """
+        if self.schemas is None:
+            return self
+        topic = None if self.topic.columns else self.topic.text
+        return replace(self, schemas=self.schemas.planned(rows, topic))
+
+    def _values(self, rows: pa.RecordBatch, topics: Sequence[str]) -> list[bytes | None]:
+        values: list[bytes | None]
+        values = [*(json_objects(rows) if self.schemas is None else self.schemas.values(rows, topics))]
         if (deletes := self._deletes(rows.schema)) is None:
             return values
         numbers = pa.array(range(rows.num_rows), pa.int64())
@@ -225,7 +245,7 @@ def _problems_of_columns(rows: pa.Schema) -> Iterator[str]:
         "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
     }
     if "value" not in rows.names:
-        yield "the column value is missing; whole rows are sent with valueFormat=json"
+        yield "the column value is missing; whole rows are sent with valueFormat=json, avro or protobuf"
     for field in rows:
         if field.name not in kinds:
             yield f"{field.name} would be lost: drop the column, or send whole rows with valueFormat=json"

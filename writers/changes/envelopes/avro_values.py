@@ -6,12 +6,14 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from ....committers.arrow_values import numeric_array
 from ....committers.errors import SchemaMismatchError
+from ....committers.schema_registry import SchemaRegistry
 from .conversion import Logical
 from .formats import Format
 from .json_rows import with_rows
@@ -32,6 +34,24 @@ class OneSchema:
 
     def __call__(self, schema_id: int) -> str:
         return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrySchemas:
+    """A `SchemaResolver` for messages whose schemas are in a registry. Tasks read them there, once each."""
+
+    registry: SchemaRegistry
+
+    def __call__(self, schema_id: int) -> str:
+        """
+        Raises:
+            SchemaMismatchError: the registry does not have the schema, or it is not one of Avro.
+            RetryableError: the registry does not answer, or denies access.
+        """
+        found = self.registry.schema(schema_id)
+        if found.kind != "AVRO":
+            raise SchemaMismatchError(f"A message has the schema {schema_id}, which is {found.kind}.")
+        return found.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +104,7 @@ class AvroSchema:
     logical: Mapping[Path, Logical]
 
     @classmethod
+    @lru_cache(maxsize=100)
     def parse(cls, text: str) -> AvroSchema:
         """
         Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from pathlib import Path
 
-from ..committers.errors import ConfigurationError
+from ..committers.errors import ConfigurationError, StoreMissingError
 from ..committers.store.sql import SqlManifestStore, open_store, sqlite_url
 from ..datasource.spark.checkpoint import STORE_FILE
 from ..writers.local_path import local_path
@@ -24,7 +24,8 @@ def url_of_store(checkpoint: str | None, store: str | None) -> str:
     """Return the URL of the store of a checkpoint directory, or the given URL.
 
     Raises:
-        ConfigurationError: neither or both are given, or the directory has no store.
+        ConfigurationError: neither or both are given.
+        StoreMissingError: the directory has no store.
     """
     if (checkpoint is None) == (store is None):
         raise ConfigurationError(
@@ -40,7 +41,7 @@ def _store_in(checkpoint: str) -> str:
     directory = local_checkpoint(checkpoint)
     path = posixpath.join(directory, STORE_FILE)
     if not Path(path).is_file():
-        raise ConfigurationError(
+        raise StoreMissingError(
             f"There is no manifest store {STORE_FILE} in {directory}. Check the directory. If the query has "
             "the option `store`, give its value as --store URL."
         )
