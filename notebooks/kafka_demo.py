@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
@@ -27,6 +28,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 import typer
+from polars.exceptions import PerformanceWarning
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this file is run as a script
 
@@ -125,7 +127,6 @@ class KafkaDemo:
         heading("Lineage: from a version of the table to the records of the topic, and back")
         self._show_lineage()
         heading("Next steps")
-        print_path("The streams", f"{shown(PENSTOCK)} status --store URL")
         print_path("The killed program", shown(PROGRAM))
         print_path("Its options", shown(self._pipeline))
         print_path("The logs", f"{shown(self._lake.log)} {shown(self._processes.delivery_log)}")
@@ -304,6 +305,7 @@ class KafkaDemo:
     def _prove(self) -> None:
         table = load_catalog("lake", **self._catalog_properties).load_table(TABLE)
         in_microseconds = pl.col("sent_at").dt.epoch("us")
+        warnings.simplefilter("ignore", PerformanceWarning)  # about a plug-in that would plan faster
         written_events = (
             pl.scan_iceberg(table, storage_options=self._s3)
             .with_columns(in_microseconds)

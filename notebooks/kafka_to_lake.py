@@ -13,7 +13,7 @@ It is always safe to start it again.
 
 `pipeline.json` has the options. Only its owner should be able to read it, as it may have secrets:
 
-    {"schemas": "schemas",     a folder with <id>.avsc for each schema of the values
+    {"schemas": "https://registry.example",     or a folder with <id>.avsc for each schema of the values
      "kafka": {"subscribe": "orders", "kafka.bootstrap.servers": "...", "maxOffsetsPerTrigger": "50000"},
      "events": {"catalog": "prod", "catalog.type": "rest", "catalog.uri": "...", "table": "shop.events"},
      "orders": {"path": "s3://lake/orders", "storage.AWS_REGION": "..."},
@@ -26,6 +26,9 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from urllib.request import urlopen
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -50,7 +53,7 @@ def main(pipeline: str) -> None:
     penstock.register(spark)
 
     messages = spark.readStream.format("kafka").options(startingOffsets="earliest", **given["kafka"]).load()
-    schemas = {int(file.stem): file.read_text() for file in Path(given["schemas"]).glob("*.avsc")}
+    schemas = known_schemas(given["schemas"], f"{given['kafka']['subscribe']}-value")
     query = decoded(messages, schemas).writeStream.format("penstock.fanout").queryName("orders")
     for name, own in {"events": EVENTS, "orders": ORDERS}.items():
         for option, value in {**own, **given[name]}.items():
@@ -58,8 +61,21 @@ def main(pipeline: str) -> None:
     query.options(**given["query"]).start().awaitTermination()
 
 
+def known_schemas(place: str, subject: str) -> dict[int, str]:
+    """Return the schemas by their ids: of a folder, or all versions of a subject in a schema registry."""
+    if not place.startswith(("http://", "https://")):
+        return {int(file.stem): file.read_text() for file in Path(place).glob("*.avsc")}
+
+    def get(path: str) -> Any:
+        with urlopen(f"{place}/subjects/{quote(subject, safe='')}/versions{path}", timeout=30) as answer:
+            return json.load(answer)
+
+    versions = [get(f"/{version}") for version in get("")]
+    return {version["id"]: version["schema"] for version in versions}
+
+
 def decoded(messages: DataFrame, schemas: Mapping[int, str]) -> DataFrame:
-    """Return the records, with the columns of the newest schema.
+    """Return the records, with the columns of the newest schema: the one with the greatest id.
 
     A value is a zero byte, the id of the schema that it was written with (4 bytes), and the record in Avro.
     A schema that is not there fails the query before the batch is prepared: add it, and start again.

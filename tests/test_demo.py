@@ -8,8 +8,10 @@ import re
 import zipfile
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import duckdb
@@ -23,6 +25,7 @@ from matplotlib.patches import Rectangle
 from notebooks import order_events
 from notebooks.batch_plot import ALARM, plot_batches
 from notebooks.flights import write_flights
+from notebooks.kafka_to_lake import known_schemas
 from notebooks.lake import Lake
 from notebooks.proof import Proof, compare, count_rows
 from notebooks.store import Batch
@@ -70,6 +73,29 @@ def test_a_database_computes_the_events_that_the_demo_sends() -> None:
         io.BytesIO(value[5:]), order_events.schema(2), order_events.schema(2)
     )
     assert {**record, "sent_at": sent[0]["sent_at"]} == sent[0]
+
+
+def test_schemas_come_from_a_folder_or_from_a_registry(tmp_path: Path) -> None:
+    versions = {"": [1, 2], "/1": {"id": 7, "schema": "old"}, "/2": {"id": 9, "schema": "new"}}
+
+    class Registry(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = json.dumps(versions[self.path.removeprefix("/v7/subjects/a%2Fb-value/versions")])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(content.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Registry) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        found = known_schemas(f"http://127.0.0.1:{server.server_port}/v7", "a/b-value")
+        server.shutdown()
+    order_events.write_schema(tmp_path, 1)
+
+    assert found == {7: "old", 9: "new"}
+    assert known_schemas(str(tmp_path), "orders-value").keys() == {1}
 
 
 @pytest.mark.parametrize("files", [0, 366])
