@@ -36,6 +36,10 @@ def _own(layer: type, base: type) -> tuple[Option, ...]:
     return tuple(option for option in options_of(layer) if option not in options_of(base))
 
 
+def _own_prefixes(layer: type, base: type) -> tuple[Prefix, ...]:
+    return tuple(prefix for prefix in prefixes_of(layer) if prefix not in prefixes_of(base))
+
+
 TABLES = ("delta", "iceberg", "lance", "ducklake", "hudi", "paimon", "postgres")
 REQUESTS = {kind: service_of(kind).options for kind in ("http", "redis", "nats", *AWS, *SEARCH)}
 
@@ -45,10 +49,7 @@ OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
         for kind in TABLES
         for of in [import_module(f"penstock.datasource.{kind}.options")]
     },
-    **{
-        kind: (_own(of, RequestOptions), tuple(set(prefixes_of(of)) - set(prefixes_of(RequestOptions))))
-        for kind, of in REQUESTS.items()
-    },
+    **{kind: (_own(of, RequestOptions), _own_prefixes(of, RequestOptions)) for kind, of in REQUESTS.items()},
     "kafka": (_own(kafka.KafkaOptions, DeliveryOptions), prefixes_of(kafka.KafkaOptions)),
     "requests": (_own(RequestOptions, DeliveryOptions), prefixes_of(RequestOptions)),
     "folders": (files.OPTIONS, files.PREFIXES),
