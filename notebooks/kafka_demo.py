@@ -367,7 +367,8 @@ class KafkaDemo:
         back = json.loads(self._lineage(*map(str, record), "--json"))
         if (records, back["version"]) != (rows, newest.snapshot_id):
             raise DemoFailedError(f"{records} offsets for {rows} rows, and back to version {back['version']}")
-        print_text(f"{records:,} offsets, {rows:,} rows. Back: penstock lineage {' '.join(map(str, record))}")
+        again = " ".join(map(str, record))
+        print_text(f"{records:,} offsets, {rows:,} rows. Back: penstock lineage lake:{TABLE} {again}")
 
     def _lineage(self, *arguments: str) -> str:
         """Run the command with the table alone: without the store."""
