@@ -48,6 +48,10 @@ demo-fanout: .venv/.installed java ## Stream flights into Delta, OpenSearch and 
 demo-changes: .venv/.installed java ## Stream a change feed of Debezium into five destinations at once, with kills; prove every row
 	@$(BIN)/python notebooks/changes_demo.py
 
+.PHONY: demo-kafka
+demo-kafka: .venv/.installed java ## Stream 2 million Kafka events into Iceberg and Delta on a Spark cluster, with kills; prove every event
+	@$(BIN)/python notebooks/kafka_demo.py $(ARGS)
+
 .PHONY: test
 test: .venv/spark.jsa java ## The fast tests: units, protocol, real Spark, kills of Delta and Iceberg streams
 	@$(BIN)/pytest $(PARALLEL) -m "not slow" $(PYTEST_ARGS)

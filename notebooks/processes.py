@@ -29,6 +29,7 @@ class Processes:
         targets: names of the destinations by the names of the query's targets
         environment: of both processes
         stack: ends the processes
+        store: URL of the store; None: it is in the checkpoint directory
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Processes:
         targets: Mapping[str, str],
         environment: Mapping[str, str],
         stack: ExitStack,
+        store: str | None = None,
     ) -> None:
         self._lake = lake
         self._program = program
@@ -45,6 +47,7 @@ class Processes:
         self._environment = environment
         self._stack = stack
         self.checkpoint = lake.root / "checkpoint"
+        self._store = store
         self.delivery_log = lake.root / "delivery.log"
         self.kills: dict[str, datetime] = {}
 
@@ -60,7 +63,7 @@ class Processes:
         return self._stack.enter_context(RunningJob(command, self._lake.log, environment))
 
     def start_delivery(self) -> RunningJob:
-        store = f"sqlite:///{self.checkpoint}/penstock.sqlite"
+        store = self._store or f"sqlite:///{self.checkpoint}/penstock.sqlite"
         command = [str(PENSTOCK), "deliver", "--wait", "--lease-seconds", "5", "--store", store]
         return self._stack.enter_context(RunningJob(command, self.delivery_log, self._environment))
 
@@ -95,12 +98,15 @@ class Processes:
 
     def _streams(self) -> dict[str, dict[str, object]]:
         """By target."""
-        found = streams(self.checkpoint) if self.checkpoint.exists() else []
+        found = streams(self._store or self.checkpoint) if self.checkpoint.exists() else []
         return {str(stream["query_name"]).rpartition(".")[2]: stream for stream in found}
 
     def pending(self) -> dict[str, int]:
         """Number of batches that wait for their delivery."""
         return {target: int(str(stream["pending"])) for target, stream in self._streams().items()}
+
+    def committed_rows(self) -> dict[str, int]:
+        return {target: int(str(stream["committed_rows"])) for target, stream in self._streams().items()}
 
     def delivered(self) -> list[int]:
         """Number of batches that were delivered to each target."""

@@ -36,9 +36,13 @@ def status(checkpoint: Path) -> dict[str, Any] | None:
     return found[0] if found else None
 
 
-def streams(checkpoint: Path) -> list[dict[str, Any]]:
-    """Return all streams of the store from `penstock status --json`."""
-    ended = _run("status", "--checkpoint", str(checkpoint))
+def streams(store: Path | str) -> list[dict[str, Any]]:
+    """Return all streams of the store from `penstock status --json`.
+
+    Args:
+        store: the checkpoint directory that has it, or its URL
+    """
+    ended = _run("status", "--checkpoint" if isinstance(store, Path) else "--store", str(store))
     found: list[dict[str, Any]] = json.loads(ended.stdout)["streams"] if ended.returncode == 0 else []
     return found
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from servers.jvm import java_server
-from servers.maven import classpath
+from servers.maven import classpath_with
 from servers.ports import free_port
 
 
 @contextmanager
 def jetty_server(
-    fixture: Path, warehouse: Path, properties: Mapping[str, str], probe: Callable[[int], object]
+    fixture: Path,
+    warehouse: Path,
+    properties: Mapping[str, str],
+    probe: Callable[[int], object],
+    *,
+    more_jars: Sequence[str] = (),
+    port: int | None = None,
 ) -> Iterator[int]:
     """Start the server, wait until it responds, and yield its port.
 
@@ -22,11 +28,13 @@ def jetty_server(
         warehouse: the server's folder, also for its log
         properties: for `server.xml`, in addition to `port`
         probe: connects to the port; raises OSError while the server does not respond
+        more_jars: artifacts in addition to those of `pom.xml`, see `classpath_with`
+        port: None: any free one
 
     Raises:
         MavenUnreachableError: its jars cannot be downloaded.
     """
-    jars, port = classpath(fixture / "pom.xml"), free_port()
+    jars, port = classpath_with(fixture / "pom.xml", more_jars), port or free_port()
     arguments = [
         f"-Dwarehouse={warehouse.as_uri()}",
         *("-cp", f"{fixture}:{jars}", "org.eclipse.jetty.xml.XmlConfiguration"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,12 @@ from urllib.request import urlopen
 from servers.jetty import jetty_server
 
 _FIXTURE = Path(__file__).parent / "rest_catalog_server"
+_S3_JARS = (
+    "org.apache.iceberg:iceberg-aws:1.11.0:jar",
+    "org.apache.iceberg:iceberg-aws-bundle:1.11.0:jar",
+    "dev.failsafe:failsafe:3.3.2:jar",
+)
+S3_WAREHOUSE = "s3://lake/iceberg"
 
 
 @dataclass(frozen=True)
@@ -31,8 +37,15 @@ class RestCatalogServer:
 
 
 @contextmanager
-def rest_catalog_server(warehouse: Path) -> Iterator[RestCatalogServer]:
+def rest_catalog_server(
+    warehouse: Path, s3: Mapping[str, str] | None = None, port: int | None = None
+) -> Iterator[RestCatalogServer]:
     """Start a server with its tables in this folder, `file:/…` in their metadata.
+
+    Args:
+        s3: Iceberg's properties of an S3 server: then the tables are in `s3://lake/iceberg` there, and the
+            folder has only the catalog
+        port: None: any free one
 
     Raises:
         MavenUnreachableError: its jars cannot be downloaded.
@@ -41,8 +54,11 @@ def rest_catalog_server(warehouse: Path) -> Iterator[RestCatalogServer]:
         "warehouse": warehouse.as_uri(),
         "database": f"jdbc:sqlite:{warehouse / 'catalog.sqlite'}",
     }
-    with jetty_server(_FIXTURE, warehouse, properties, _probe) as port:
-        yield RestCatalogServer(f"http://127.0.0.1:{port}", warehouse)
+    if s3 is not None:
+        properties |= {**s3, "warehouse": S3_WAREHOUSE, "io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}
+    jars = () if s3 is None else _S3_JARS
+    with jetty_server(_FIXTURE, warehouse, properties, _probe, more_jars=jars, port=port) as found:
+        yield RestCatalogServer(f"http://127.0.0.1:{found}", warehouse)
 
 
 def _probe(port: int) -> None:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import zipfile
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
+import duckdb
+import fastavro
 import numpy as np
 import polars as pl
 import pytest
 from deltalake import write_deltalake
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
+from notebooks import order_events
 from notebooks.batch_plot import ALARM, plot_batches
 from notebooks.flights import write_flights
+from notebooks.kafka_to_lake import known_schemas
 from notebooks.lake import Lake
 from notebooks.proof import Proof, compare, count_rows
 from notebooks.store import Batch
@@ -50,6 +58,44 @@ def test_the_source_is_every_flight_once_in_time_order(tmp_path: Path) -> None:
     assert all(part.height > 40_000 for part in parts)
     assert written["time_hour"].is_sorted()
     assert written.cast(original.schema).sort(keys).equals(original.sort(keys))
+
+
+def test_a_database_computes_the_events_that_the_demo_sends() -> None:
+    """Those of the second schema have a channel; a value has the id of its schema."""
+    with duckdb.connect() as duck:
+        computed = duck.sql(order_events.events_sql(50, 7, 30)).pl().sort("event_id").to_dicts()
+    sent = [order_events.event(number, 7) for number in range(50)]
+    assert computed == [{**one, "channel": one["channel"] if one["event_id"] >= 30 else None} for one in sent]
+
+    value = order_events.encoded(sent[0], 2, order_events.parsed(2))
+    assert value[:5] == b"\0\0\0\0\2"
+    record: Any = fastavro.schemaless_reader(
+        io.BytesIO(value[5:]), order_events.schema(2), order_events.schema(2)
+    )
+    assert {**record, "sent_at": sent[0]["sent_at"]} == sent[0]
+
+
+def test_schemas_come_from_a_folder_or_from_a_registry(tmp_path: Path) -> None:
+    versions = {"": [1, 2], "/1": {"id": 7, "schema": "old"}, "/2": {"id": 9, "schema": "new"}}
+
+    class Registry(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = json.dumps(versions[self.path.removeprefix("/v7/subjects/a%2Fb-value/versions")])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(content.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Registry) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        found = known_schemas(f"http://127.0.0.1:{server.server_port}/v7", "a/b-value")
+        server.shutdown()
+    order_events.write_schema(tmp_path, 1)
+
+    assert found == {7: "old", 9: "new"}
+    assert known_schemas(str(tmp_path), "orders-value").keys() == {1}
 
 
 @pytest.mark.parametrize("files", [0, 366])

@@ -114,9 +114,15 @@ def _find(
 
 
 def _streams(store: SqlManifestStore, table: str) -> list[StreamStatus]:
+    """Return the streams of the table; none if the store does not know the address of a table."""
     from ...committers.store.selection import select
 
-    return select(store.streams(), table)
+    try:
+        return select(store.streams(), table)
+    except ConfigurationError:
+        if "/" in table or ":" in table:
+            return []
+        raise
 
 
 def _commits(
