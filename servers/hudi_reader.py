@@ -55,25 +55,34 @@ def read_hudi(table: Path, as_of: str = "", after: str = "") -> SeenTable:
 
 
 def write_hudi(
-    table: Path, version: int, *ids: int, kind: str = "COPY_ON_WRITE", has_metadata_table: bool = False
+    table: Path,
+    version: int,
+    *ids: int,
+    kind: str = "COPY_ON_WRITE",
+    has_metadata_table: bool = False,
+    upserts: bool = False,
 ) -> None:
-    """Insert rows in the partition `day=x` in one commit of Hudi's own writer, in a new JVM.
+    """Insert or upsert rows in the partition `day=x` in one commit of Hudi's own writer, in a new JVM.
 
     The table is created if it does not exist: with the columns id and day, and the record key id.
 
     Raises:
         MavenUnreachableError: see `read_hudi`.
     """
-    _run("Writer.java", str(table), str(version), kind, str(has_metadata_table).lower(), *map(str, ids))
+    flags = [str(flag).lower() for flag in (has_metadata_table, upserts)]
+    _run("Writer.java", str(table), str(version), kind, *flags, *map(str, ids))
 
 
-def archive_hudi(table: Path, kept: int) -> None:
+def archive_hudi(table: Path, kept: int, *, cleans: bool = False) -> None:
     """Archive all commits of a table but the last ones, in a new JVM. Does nothing if there is one more.
+
+    Args:
+        cleans: delete the files that only readers of earlier commits need, before
 
     Raises:
         MavenUnreachableError: see `read_hudi`.
     """
-    _run("Archiver.java", str(table), str(kept))
+    _run("Archiver.java", str(table), str(kept), str(cleans).lower())
 
 
 def _run(program: str, *arguments: str) -> str:

@@ -13,7 +13,6 @@ then come from an older row of the key. These rows are in no data file: they fol
 from __future__ import annotations
 
 import json
-import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -30,7 +29,9 @@ from ..errors import PenstockError
 from .keys import FALSE, one_array, row_numbers
 
 FOLDER = "_penstock"
-"""Below the location of the data files. Readers and vacuums of tables leave out names with an underscore."""
+"""Below the location of the data files. Readers and vacuums of most tables leave out names with an
+underscore.
+"""
 SUFFIX = "keys"
 
 _METADATA = b"penstock"
@@ -46,7 +47,7 @@ def is_key_file(file: DataFile) -> bool:
 
 
 def is_key_path(path: str) -> bool:
-    return posixpath.dirname(path) == FOLDER
+    return path.endswith(f".{SUFFIX}.parquet")
 
 
 def data_files(files: Iterable[DataFile]) -> tuple[DataFile, ...]:

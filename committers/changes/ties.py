@@ -51,7 +51,7 @@ def check_ties(
         return
     written = read_keys(batch, of_keys, open_file)
     rows = _WrittenRows(
-        changes, written, data_files(files), read_rows or partial(_read_parquet, open_file), values_of
+        changes, written, data_files(files), read_rows or partial(read_parquet, open_file), values_of
     )
 
     def equal(last: LastRows) -> bool:
@@ -64,7 +64,7 @@ def check_ties(
         _check_older(written, where, equal)
 
 
-def _read_parquet(open_file: OpenFile, file: DataFile) -> pa.Table:
+def read_parquet(open_file: OpenFile, file: DataFile) -> pa.Table:
     with open_file(file.path) as stream:
         return pq.ParquetFile(stream).read()
 

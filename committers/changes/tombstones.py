@@ -58,10 +58,16 @@ class Tombstones:
         files: of the table
         batch: the one to commit
         now: seconds since 1970
+        folder: where they are, below the table's location
     """
 
     def __init__(
-        self, files: TableFiles, batch: Batch, changes: Changes, now: Callable[[], float] = time.time
+        self,
+        files: TableFiles,
+        batch: Batch,
+        changes: Changes,
+        now: Callable[[], float] = time.time,
+        folder: str = FOLDER,
     ) -> None:
         self._files = files
         self._batch = batch
@@ -70,7 +76,7 @@ class Tombstones:
         # with the table, since two tables may have their files in one place
         compared = json.dumps([batch.stream.table_uri, changes.keys, changes.order_by])
         name = f"tombstones-{hashlib.sha256(compared.encode()).hexdigest()[:16]}"
-        self._folder = posixpath.join(FOLDER, name)
+        self._folder = posixpath.join(folder, name)
         self._index = _index_of(name)
 
     def late_keys(self, keys: Keys) -> pa.Array:
@@ -88,9 +94,9 @@ class Tombstones:
         return numeric_array([number for number, newest in found if newest > order[number]])
 
     @classmethod
-    def of(cls, files: TableFiles, batch: Batch, changes: Changes) -> Tombstones | None:
+    def of(cls, files: TableFiles, batch: Batch, changes: Changes, folder: str = FOLDER) -> Tombstones | None:
         """Return the tombstones that a batch needs; None if it needs none."""
-        return cls(files, batch, changes) if changes.tombstones_s else None
+        return cls(files, batch, changes, folder=folder) if changes.tombstones_s else None
 
     def add(self, keys: Keys) -> None:
         """Write the deletions of the batch, before its commit. Another attempt writes them again.

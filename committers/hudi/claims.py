@@ -43,6 +43,8 @@ class Claim:
     is_done: bool = False
     """The instant was completed. Without this, the archive shows it after the archival."""
     origins: tuple[str, ...] = ()
+    planned: str = ""
+    """Of changes: the instant that the batch was planned with. The commit may have a later one."""
 
     @property
     def token(self) -> Token:
@@ -63,7 +65,13 @@ class Claims:
         return sorted((one for one in found if one is not None), key=lambda one: (-one.batch_id, -one.number))
 
     def claim(
-        self, batches: Sequence[Batch], instant: str, witness: str, origins: Sequence[str], now: datetime
+        self,
+        batches: Sequence[Batch],
+        instant: str,
+        witness: str,
+        origins: Sequence[str],
+        now: datetime,
+        planned: str = "",
     ) -> Claim | None:
         """Claim these batches for an instant, or find that they are claimed for it; None if another instant
         has one of them.
@@ -72,10 +80,12 @@ class Claims:
             batches: the batches of one commit, oldest first; the claim has the id of the last one
             witness: a data file of the commit
             now: in UTC
+            planned: see `Claim`; a claim of an earlier attempt with the same files has the same
         """
         batch, number = batches[-1], 0
         since = [claim for claim in self.all() if claim.batch_id >= batches[0].batch_id]
-        if any(one.instant != instant and now - one.claimed_at < TAKE_OVER_AFTER for one in since):
+        others = [one for one in since if one.instant != instant and not (planned and one.planned == planned)]
+        if any(now - one.claimed_at < TAKE_OVER_AFTER for one in others):
             return None
         newest = next((claim for claim in since if claim.batch_id == batch.batch_id), None)
         if newest is not None:
@@ -84,7 +94,15 @@ class Claims:
             number = newest.number + 1
         path = f"{self._folder}/{batch.batch_id:019d}.{number}"
         claim = Claim(
-            path, batch.batch_id, number, instant, batch.digest, now, witness, origins=tuple(origins)
+            path,
+            batch.batch_id,
+            number,
+            instant,
+            batch.digest,
+            now,
+            witness,
+            origins=tuple(origins),
+            planned=planned,
         )
         if self._storage.create(path, _encode(claim)):
             return claim
@@ -152,6 +170,7 @@ class Claims:
                 witness=str(fields["witness"]),
                 is_done=bool(fields["is_done"]),
                 origins=tuple(map(str, fields["origins"])),
+                planned=str(fields.get("planned", "")),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise TableChangedError(
@@ -184,5 +203,6 @@ def _encode(claim: Claim) -> bytes:
         "witness": claim.witness,
         "is_done": claim.is_done,
         "origins": claim.origins,
+        **({"planned": claim.planned} if claim.planned else {}),
     }
     return json.dumps(fields).encode()

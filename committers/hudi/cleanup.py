@@ -12,9 +12,12 @@ from ..cleaning.cleanup import ListedFile
 from ..contract import Token
 from ..delta.files import delta_files
 from .claims import Claims
-from .names import META, STAGED, claims_folder, instant_of, visible_path
+from .names import KEYS, META, SLICES, STAGED, claims_folder, instant_of, visible_path
 from .table import HudiTableFiles
 from .timeline import Timeline
+
+_STAGED = (f"{STAGED}/", f"{SLICES}/", f"{KEYS}/")
+"""Folders of files that no reader lists."""
 
 
 class HudiCleanableTable:
@@ -38,7 +41,7 @@ class HudiCleanableTable:
         timeline = self._table.timeline()
         for file in self._files.walk():
             listed = ListedFile(*file)
-            if listed.path.startswith(f"{STAGED}/") or (
+            if listed.path.startswith(_STAGED) or (
                 not listed.path.startswith(f"{META}/") and not _is_visible(listed.path, timeline)
             ):
                 yield listed
@@ -50,9 +53,7 @@ class HudiCleanableTable:
     def delete_files(self, paths: Iterable[str]) -> int:
         """Delete files whose instant is still not completed, and staged ones that nobody commits."""
         timeline = self._table.timeline()
-        unneeded = [
-            path for path in paths if path.startswith(f"{STAGED}/") or not _is_visible(path, timeline)
-        ]
+        unneeded = [path for path in paths if path.startswith(_STAGED) or not _is_visible(path, timeline)]
         return self._files.delete([path for path in unneeded if not _is_pending(path, timeline)])
 
 

@@ -28,37 +28,66 @@ class CommitToken:
     origins: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RewrittenSlice:
+    """The next file of a file group, which has the rows of the one before but those that a commit deletes."""
+
+    file: DataFile
+    """Its path is one of `names.slice_path`."""
+    before: str
+    """Instant of the file before."""
+    deleted: int
+
+
 def inflight_metadata(manifest: Manifest, origins: Sequence[str], layout: Layout) -> bytes:
     """Return what the requested and the inflight instant say: whose they are."""
     return _encoded({}, {TOKEN_KEY: _token_json(manifest, origins)}, layout)
 
 
 def commit_metadata(
-    manifest: Manifest, files: Sequence[DataFile], origins: Sequence[str], schema: Record, layout: Layout
+    manifest: Manifest,
+    files: Sequence[DataFile],
+    origins: Sequence[str],
+    schema: Record,
+    layout: Layout,
+    slices: Sequence[RewrittenSlice] | None = None,
 ) -> bytes:
-    """Return the content of the completed instant."""
+    """Return the content of the completed instant.
+
+    Args:
+        files: those that begin a file group
+        slices: of a commit of changes
+    """
     partitions: dict[str, list[Mapping[str, Any]]] = {}
-    for file in files:
-        path = visible_path(file.path)
-        partitions.setdefault(posixpath.dirname(path), []).append(_write_stat(file, path))
+    stats = [_write_stat(file) for file in files] + [_stat_of_slice(one) for one in slices or ()]
+    for stat in stats:
+        partitions.setdefault(stat["partitionPath"], []).append(stat)
     schema_json = json.dumps(schema, separators=(",", ":"))
     extra = {SCHEMA_KEY: schema_json, TOKEN_KEY: _token_json(manifest, origins)}
-    return _encoded(partitions, extra, layout)
+    return _encoded(partitions, extra, layout, "INSERT" if slices is None else "UPSERT")
 
 
-def _encoded(partitions: Mapping[str, Any], extra: Mapping[str, str], layout: Layout) -> bytes:
+def _encoded(
+    partitions: Mapping[str, Any], extra: Mapping[str, str], layout: Layout, operation: str = "INSERT"
+) -> bytes:
     metadata = {
         "partitionToWriteStats": partitions,
         "compacted": False,
         "extraMetadata": extra,
-        "operationType": "INSERT",
+        "operationType": operation,
     }
     if layout.has_completion_times:
         return avro.encode(metadata)
     return json.dumps(metadata, indent=2).encode()
 
 
-def _write_stat(file: DataFile, path: str) -> Mapping[str, Any]:
+def _stat_of_slice(one: RewrittenSlice) -> Mapping[str, Any]:
+    deleted = {"prevCommit": one.before, "numDeletes": one.deleted, "numInserts": 0}
+    return {**_write_stat(one.file), **deleted}
+
+
+def _write_stat(file: DataFile) -> Mapping[str, Any]:
+    path = visible_path(file.path)
     return {
         "fileId": file_id_of(path),
         "path": path,

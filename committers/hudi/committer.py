@@ -15,22 +15,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import partial
 
 from .. import crash_points
-from ..cleaning.deletion import is_relative
-from ..contract import AlreadyCommitted, Committed, Conflict, DataFile, DataFiles, Manifest, Outcome, Token
-from ..errors import NEXT_TRY, CommitStateUnknownError, RetryableError, SchemaMismatchError, TableChangedError
+from ..changes.file_search import SearchesFiles
+from ..changes.ties import check_ties
+from ..contract import (
+    AlreadyCommitted,
+    Batch,
+    Changes,
+    Committed,
+    Conflict,
+    DataFiles,
+    Manifest,
+    Outcome,
+    Token,
+)
+from ..delta.files import delta_files
+from ..errors import NEXT_TRY, CommitStateUnknownError, RetryableError, SchemaMismatchError
 from ..file_tables.manifest import LakeManifest, decode
 from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import is_committed
 from ..target import CheckToken
 from ..texts.safe_text import get_logger
+from .change_commit import ChangeCommits
+from .changes import FileWriters, HudiChanges, written_rows
+from .checks import append_metadata, instant_of_files, is_staged, rolled_back, taken
 from .claims import Claim, Claims, recorded_origin
-from .commit_metadata import commit_metadata, inflight_metadata
-from .names import STAGED, instant_of, query_id_of, reservation, visible_path
+from .commit_metadata import inflight_metadata
+from .names import planned_instant_of, query_id_of, reservation, visible_path
 from .properties import HudiTable
 from .publishing import Publishing, withdraw
-from .schema import merged, parse_record
 from .table import KIND, HudiTableFiles, table_now
 from .timeline import Timeline, next_instant
 
@@ -41,13 +56,14 @@ def _utc_now() -> datetime:
     return datetime.now(timezone.utc)
 
 
-class HudiTableCommitter:
+class HudiTableCommitter(SearchesFiles):
     """Commits manifests to one Hudi table. See `Committer`. Runs on the driver and in the delivery process.
 
     Args:
         table_uri: location of the table
         storage_options: as in the Delta library
         now: clock, in UTC
+        writers: how commits of changes write files
     """
 
     def __init__(
@@ -56,11 +72,15 @@ class HudiTableCommitter:
         storage_options: Mapping[str, str] | None = None,
         *,
         now: Callable[[], datetime] = _utc_now,
+        writers: FileWriters | None = None,
     ) -> None:
         self._uri = table_uri
         self._storage_options = dict(storage_options or {})
         self._now = now
+        self._writers = writers or FileWriters()
         self._opened: HudiTableFiles | None = None
+        self._changes: HudiChanges | None = None
+        """Those of the manifest that is being committed."""
 
     @property
     def _files(self) -> HudiTableFiles:
@@ -100,7 +120,7 @@ class HudiTableCommitter:
         last = str(last_version)
         timeline = self._files.recent_timeline(last)
         if not timeline.has(last) and not timeline.is_archived(last):
-            raise _rolled_back(self._uri, last, query_id)
+            raise rolled_back(self._uri, last, query_id)
 
     def accept(self, query_id: str) -> None:
         """See `SupportsTableIdentity`. The newest claim of the query then names the latest commit."""
@@ -135,10 +155,13 @@ class HudiTableCommitter:
         """
         batch, content = manifest.batch, decode(manifest, KIND)
         table = self._files.load_same(content.table_id)
+        if isinstance(content.mode, Changes):
+            changes = self._changes_of(manifest, content)
+            return self._change_commits().commit(manifest, content, table, changes, check_token)
         claims = self._claims(batch.stream.query_id)
         crash_points.reach("commit.start", batch.batch_id)
         claim = self._claim(claims, manifest, content)
-        instant = _instant(manifest, content)
+        instant = instant_of_files(manifest, content)
         with self._files.errors():
             found = claims.all()
         timeline = self._files.recent_timeline(instant, *[one.instant for one in found])
@@ -153,13 +176,29 @@ class HudiTableCommitter:
             if claim is None:
                 return Conflict(f"another process commits batch {batch.batch_id} with other files")
             if claim.is_done:
-                raise _rolled_back(self._uri, instant, batch.stream.query_id)
-            metadata = self._metadata(manifest, content, table, timeline, instant)
+                raise rolled_back(self._uri, instant, batch.stream.query_id)
+            metadata = append_metadata(manifest, content, self._files, table, timeline, instant)
         except BaseException:
             self._release(claims, claim, timeline)
             raise
         self._withdraw_earlier(claims, claim, timeline)
         return self._publish(manifest, content, publishing, claims, claim, metadata)
+
+    def _change_commits(self) -> ChangeCommits:
+        return ChangeCommits(self._files, delta_files(self._uri, self._storage_options), self._now)
+
+    def _changes_of(self, manifest: Manifest, content: LakeManifest) -> HudiChanges:
+        """The changes of a manifest, the same for all attempts to commit it."""
+        if self._changes is None or self._changes.manifest != manifest:
+            data = delta_files(self._uri, self._storage_options)
+            self._changes = HudiChanges(manifest, content, data, self._writers, self._search_files)
+        return self._changes
+
+    def check_ties(self, batch: Batch, content: LakeManifest) -> None:
+        """Check, before the batch is prepared, that each key has one last row. See `ties`."""
+        if isinstance(content.mode, Changes):
+            opened = delta_files(self._uri, self._storage_options).opened
+            check_ties(batch, content.mode, content.files, opened, read_rows=partial(written_rows, opened))
 
     def _publishing(
         self, table: HudiTable, timeline: Timeline, instant: str, content: LakeManifest
@@ -170,7 +209,7 @@ class HudiTableCommitter:
         return Publishing(self._files.storage, timeline, instant, content.files, completion)
 
     def _claim(self, claims: Claims, manifest: Manifest, content: LakeManifest) -> Claim | None:
-        instant = _instant(manifest, content)
+        instant = instant_of_files(manifest, content)
         witness = visible_path(content.files[0].path)
         with self._files.errors():
             return claims.claim(manifest.batches, instant, witness, content.origins, self._now())
@@ -210,39 +249,6 @@ class HudiTableCommitter:
                 claims.release([claim])
         return AlreadyCommitted()
 
-    def _metadata(
-        self, manifest: Manifest, content: LakeManifest, table: HudiTable, timeline: Timeline, instant: str
-    ) -> bytes:
-        """Check that the table accepts the files, and return the content of the completed instant.
-
-        Raises:
-            SchemaMismatchError: it does not.
-        """
-        name = f"batch {manifest.batch.batch_id} of query {manifest.batch.stream.query_id}"
-        if table.partition_by != content.partition_by:
-            has, had = (", ".join(names) or "nothing" for names in (table.partition_by, content.partition_by))
-            raise SchemaMismatchError(
-                f"The Hudi table {self._uri} is now partitioned by {has}, and the files of {name} by {had}. "
-                "The batch was not committed. The next start of a coupled query writes it again."
-            )
-        if timeline.commits and instant < timeline.first:
-            raise SchemaMismatchError(
-                f"The Hudi table {self._uri} has archived its timeline up to {timeline.first}, and the files "
-                f"of {name} have the older instant {instant}: they would be visible before their commit. The "
-                "batch was not committed. The next start of a coupled query writes it again. Deliver more "
-                "often, or keep more commits (hoodie.keep.min.commits)."
-            )
-        if not timeline.layout.has_completion_times and not timeline.is_after_commits(instant):
-            logger.warning(
-                "Another writer has committed %s to the Hudi table %s since %s was planned with the instant "
-                "%s. Incremental queries that have read up to %s do not see its rows.",
-                *(timeline.commits[-1][0], self._uri, name, instant, timeline.commits[-1][0]),
-            )
-        written = parse_record(content.schema_json, self._uri)
-        current = self._files.schema(table, timeline) or written
-        schema = merged(written, content.new_columns, current, self._uri, name)
-        return commit_metadata(manifest, content.files, content.origins, schema, timeline.layout)
-
     def _withdraw_earlier(self, claims: Claims, claim: Claim, timeline: Timeline) -> None:
         """Remove what attempts of abandoned batches have left of their instants."""
         with self._files.errors():
@@ -265,7 +271,7 @@ class HudiTableCommitter:
         is_completing = False
         try:
             if not publishing.request(inflight_metadata(manifest, content.origins, self._files.layout())):
-                raise _taken(self._uri, claim.instant)
+                raise taken(self._uri, claim.instant)
             publishing.place_files()
             is_completing = True
             is_first = publishing.complete(metadata)
@@ -342,49 +348,23 @@ class HudiTableCommitter:
 
     def discard(self, payloads: Iterable[DataFiles]) -> int:
         """See `Target`. Also withdraws the pending instant and the claim of an attempt to commit them."""
-        files = [file for files in payloads for file in files if _is_staged(file)]
+        files = [file for files in payloads for file in files if is_staged(file)]
         if not files or self._files.load() is None:
             return 0
         timeline = self._files.timeline()
         storage = self._files.storage
         with self._files.errors():
-            for instant, file in {str(instant_of(one.path)): one for one in files}.items():
-                claims = self._claims(query_id_of(file.path))
-                own = [claim for claim in claims.all() if claim.instant == instant]
-                if timeline.has(instant) or any(claims.is_committed(one, timeline) for one in own):
+            for planned, file in {str(planned_instant_of(one.path)): one for one in files}.items():
+                query_id = query_id_of(file.path)
+                claims = self._claims(query_id)
+                self._change_commits().give_up_planned(planned, query_id)
+                own = [claim for claim in claims.all() if planned in (claim.instant, claim.planned)]
+                if timeline.has(planned) or any(claims.is_committed(one, timeline) for one in own):
                     continue
-                if instant in timeline.pending:
+                for instant in {planned, *(one.instant for one in own)} & timeline.pending:
                     withdraw(storage, timeline.layout, instant)
                 claims.release(own)
-                storage.delete_all([reservation(instant)])
-            return storage.delete_all([file.path for file in files])
-
-
-def _is_staged(file: DataFile) -> bool:
-    return is_relative(file.path) and file.path.startswith(f"{STAGED}/")
-
-
-def _instant(manifest: Manifest, content: LakeManifest) -> str:
-    instants = {instant_of(file.path) for file in content.files}
-    if len(instants) != 1 or None in instants or not all(map(_is_staged, content.files)):
-        raise SchemaMismatchError(
-            f"The files of batch {manifest.batch.batch_id} of {manifest.batch.stream} have the instants "
-            f"{sorted(map(str, instants))}. A commit of a Hudi table has one. Nothing was committed."
-        )
-    return str(instants.pop())
-
-
-def _rolled_back(table_uri: str, instant: str, query_id: str) -> TableChangedError:
-    return TableChangedError(
-        f"The Hudi table {table_uri} no longer has the commit {instant} of query {query_id}: it was rolled "
-        "back, or restored to a savepoint. Nothing was committed. Accept the table without these rows:\n"
-        "    penstock recover --accept-table\n"
-        "or start the query with a new checkpoint to write the table from the beginning."
-    )
-
-
-def _taken(table_uri: str, instant: str) -> SchemaMismatchError:
-    return SchemaMismatchError(
-        f"Another writer has used the instant {instant} of the Hudi table {table_uri}: the clocks of the "
-        "machines differ. The batch was not committed. The next start of a coupled query writes it again."
-    )
+                storage.delete_all([reservation(planned)])
+            deleted = storage.delete_all([file.path for file in files])
+            storage.remove_own_folders([file.path for file in files])
+            return deleted

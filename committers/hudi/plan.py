@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from ..changes.history import check_history
+from ..contract import Changes
 from ..errors import ConfigurationError, SchemaMismatchError
 from ..file_tables.evolution import Narrowing
 from ..file_tables.table_changes import dropped
@@ -40,6 +42,7 @@ class Wanted:
     record_key: tuple[str, ...] | None
     is_hive_style: bool | None
     version: int | None
+    changes: Changes | None = None
 
 
 def plan(files: HudiTableFiles, rows: pa.Schema, wanted: Wanted, batch_id: int) -> HudiPlan:
@@ -56,11 +59,12 @@ def plan(files: HudiTableFiles, rows: pa.Schema, wanted: Wanted, batch_id: int) 
         new = NewHudiTable(
             wanted.name,
             _with_case_of(wanted.partition_by or (), rows),
-            _with_case_of(wanted.record_key or (), rows),
+            _with_case_of(wanted.record_key or _identity(wanted), rows),
             wanted.is_hive_style is not False,
             wanted.version or 6,
         )
         _check_columns(rows, new.partition_by, new.record_key)
+        _check_keys(files.uri, new.record_key, wanted.changes)
         RESERVED.check(rows.names, f"Hudi table {files.uri}")
         files.create(rows, new, allowed=wanted.may_create, batch_id=batch_id)
         table = files.load()
@@ -69,6 +73,9 @@ def plan(files: HudiTableFiles, rows: pa.Schema, wanted: Wanted, batch_id: int) 
     _check_as_wanted(files.uri, table, wanted)
     timeline = files.recent_timeline()
     current = files.schema(table, timeline) or given
+    if wanted.changes is not None and wanted.changes.history is not None:
+        check_history(wanted.changes.history, [one["name"] for one in current["fields"]])
+    _check_keys(files.uri, table.record_key, wanted.changes)
     added = new_columns(given, current, files.uri, evolve=wanted.evolve, narrows=wanted.narrows)
     fields = [*current["fields"], *(field for field in given["fields"] if field["name"] in added)]
     record = {**current, "fields": fields}
@@ -134,6 +141,32 @@ def _check_as_wanted(uri: str, table: HudiTable, wanted: Wanted) -> None:
             f"The Hudi table {uri} is not as the options say:\n  - " + "\n  - ".join(problems) + "\n"
             "Omit these options to use the table as it is, or write another table."
         )
+
+
+def _identity(wanted: Wanted) -> tuple[str, ...]:
+    return () if wanted.changes is None else wanted.changes.identity
+
+
+def _check_keys(uri: str, record_key: tuple[str, ...], changes: Changes | None) -> None:
+    """Check that changes find rows by the record key: it identifies a row for Hudi's writers, too.
+
+    Raises:
+        ConfigurationError: they do not.
+    """
+    keys = () if changes is None else changes.identity
+    if changes is None or {one.lower() for one in keys} == {one.lower() for one in record_key}:
+        return
+    if not record_key:
+        raise ConfigurationError(
+            f"The Hudi table {uri} has no record key: its rows have generated keys, which name no row of a "
+            "source, so writeMode=upsert is not possible. Nothing was written. Append to it, or copy its "
+            f"rows to a table with the record key {', '.join(keys)}."
+        )
+    raise ConfigurationError(
+        f"The record key of the Hudi table {uri} is {', '.join(record_key)}, and writeMode=upsert would "
+        f"identify rows by {', '.join(keys)}. Nothing was written. Correct the option keys, or write another "
+        "table. With history=true the record key has the column of validFrom in addition."
+    )
 
 
 def _with_case_of(names: tuple[str, ...], rows: pa.Schema) -> tuple[str, ...]:

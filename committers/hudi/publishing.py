@@ -68,7 +68,7 @@ class Publishing:
         Raises:
             FileNotFoundError: a staged file is missing.
         """
-        self._storage.create_all([marker_path(path) for path in self._visible.values()])
+        self._storage.create_all([marker_path(path) for path in self._visible])
         partitions = {posixpath.dirname(path) for path in self._visible.values()}
         missing = partitions - {
             posixpath.dirname(path)
@@ -121,7 +121,7 @@ class Publishing:
         self._storage.delete_all(
             [
                 *self._visible,
-                *map(marker_path, self._visible.values()),
+                *map(marker_path, self._visible),
                 heartbeat_path(self._instant),
                 *map(reservation, old),
                 *map(completion_record, self._archived_completions()),
@@ -146,7 +146,7 @@ def withdraw(storage: HudiStorage, layout: Layout, instant: str) -> None:
         return
     folder = markers_folder(instant)
     markers = storage.paths_below(folder)
-    visible = [marker.removeprefix(f"{folder}/").removesuffix(".marker.CREATE") for marker in markers]
+    visible = [marker.removeprefix(f"{folder}/").rpartition(".marker.")[0] for marker in markers]
     storage.delete_all(_files_of(instant, visible))
     storage.delete_all([*markers, heartbeat_path(instant)])
     storage.delete_all([layout.inflight(instant)])

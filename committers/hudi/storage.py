@@ -18,6 +18,7 @@ from ..cleaning.deletion import DeletionGuard, local_root
 from ..cleaning.regular_files import check_regular, sync
 from ..delta.object_store import errors_of_the_system, open_object_store
 from ..errors import ConfigurationError
+from .names import own_folder_of
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -151,6 +152,11 @@ class HudiStorage:
             for name, _, _ in os.walk(Path(self._root, folder), topdown=False):
                 with suppress(OSError):
                     Path(name).rmdir()
+
+    def remove_own_folders(self, paths: Iterable[str]) -> None:
+        """Remove the folders that only the batch of these files has, if they are empty."""
+        for folder in {own_folder_of(path) for path in paths} - {None}:
+            self.remove_empty_folders(str(folder))
 
     def _check_below(self, paths: Iterable[str]) -> None:
         """

@@ -16,6 +16,7 @@ from .layout import LAYOUT_1, Layout
 
 _INSTANT_DIGITS = range(14, 18)
 _COMPLETED = ("commit", "deltacommit", "replacecommit")
+_CHANGES = (*_COMPLETED, "clustering", "compaction", "logcompaction")
 _FORMAT = "%Y%m%d%H%M%S"
 FIRST_INSTANT = "0"
 
@@ -28,6 +29,8 @@ class Timeline:
     """(instant, name of the file) of completed changes of the rows, oldest first."""
     pending: frozenset[str]
     """Instants of any action that are not completed."""
+    pending_changes: frozenset[str]
+    """Those of actions that may rewrite data files."""
     latest: str
     """The latest instant of any action; in layout 2, the latest time of a completion if that is later."""
     first: str = field(default=FIRST_INSTANT)
@@ -42,6 +45,7 @@ class Timeline:
     def of(cls, names: Iterable[str], layout: Layout = LAYOUT_1) -> Timeline:
         """Read the names of the files of a timeline, which may be thousands."""
         every, done, saved, commits, times = set(), set(), set(), [], set()
+        changes = set()
         last_completion = FIRST_INSTANT
         for name in names:
             times_of, _, rest = name.partition(".")
@@ -57,11 +61,14 @@ class Timeline:
                 saved.add(instant)
             if "." not in rest and rest != "inflight":
                 done.add(instant)
+            elif rest == "inflight" or rest.partition(".")[0] in _CHANGES:
+                changes.add(instant)
         commits.sort()
         first = next((instant for instant, _ in commits if instant not in saved), None)
         return cls(
             commits=tuple(commits),
             pending=frozenset(every - done),
+            pending_changes=frozenset(changes - done),
             latest=max(every | times, default=FIRST_INSTANT),
             first=first or (commits[0][0] if commits else FIRST_INSTANT),
             last_completion=last_completion,

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from ...committers.file_tables.evolution import SchemaEvolution
 from ..delta.options import parse_location
+from ..options.changes import TableChangeOptions, problems_of_changes
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.file_tables import FileTableOptions, partition_columns, problems_of_sorting
 from ..options.parsing import MIB, check, columns, flag, one_of, parse_options, storable
@@ -35,7 +36,7 @@ def _table_name(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HudiOptions(FileTableOptions):
+class HudiOptions(TableChangeOptions, FileTableOptions):
     """Options of `penstock.hudi`."""
 
     schema_evolutions: ClassVar[frozenset[SchemaEvolution]] = frozenset(SchemaEvolution) - {
@@ -51,9 +52,9 @@ class HudiOptions(FileTableOptions):
     record_key: tuple[str, ...] | None = optional(
         "recordKey",
         columns,
-        "Columns of the record key of a new table: `a, b`, or a JSON array. They must not be NULL. Rows are "
-        "appended, whether their key is in the table or not.",
-        default="generated keys",
+        "Columns of the record key of a new table: `a, b`, or a JSON array. They must not be NULL. With "
+        "`writeMode=append`, rows are appended whether their key is in the table or not.",
+        default="generated keys; with `writeMode=upsert`, `keys`",
     )
     partition_by: tuple[str, ...] | None = partition_columns()
     is_hive_style: bool | None = optional(
@@ -116,6 +117,7 @@ class HudiOptions(FileTableOptions):
                 "copies up to 5 GB."
             )
         problems += problems_of_sorting(values)
+        problems += problems_of_changes(values)
         check(NAME, problems)
         return cls(**values, given=stored)
 

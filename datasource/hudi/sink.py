@@ -7,19 +7,25 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ...committers.contract import Manifest, Mode, PartitionField, PlannedBatch
+from ...committers.changes.key_files import data_files
+from ...committers.contract import Changes, Manifest, Mode, PartitionField, PlannedBatch
 from ...committers.errors import ConfigurationError
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles, decode
 from ...committers.file_tables.merge import merge
+from ...committers.hudi.changes import FileWriters
 from ...committers.hudi.committer import HudiTableCommitter
-from ...committers.hudi.names import instant_of
+from ...committers.hudi.names import instant_of, keys_folder
 from ...committers.hudi.plan import Wanted, plan
 from ...committers.hudi.properties import HudiTable
 from ...committers.hudi.schema import arrow_schema, parse_record
 from ...committers.hudi.table import KIND, HudiTableFiles
+from ...writers.changes.change_files import ChangeFilesConfig
+from ...writers.changes.rewriting import FileRewriter
+from ...writers.changes.table_rows import TableRowsOpener
 from ...writers.hudi.names import parse_name
 from ...writers.hudi.table_format import HudiFormat
 from ...writers.parquet.write_config import WriteConfig
+from ..changes.planning import plan_changes
 from ..destinations import DestinationType, with_prefix
 from ..file_table import (
     CleanableFiles,
@@ -34,6 +40,7 @@ from ..plain_sink import StorageSink
 from ..stored.batch_rows import WaitingRows, parquet_rows
 from ..stored.stored_table import TableNow
 from .options import OPTIONS, HudiOptions
+from .rewriting import SliceRewriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,16 +86,23 @@ class HudiTarget(HudiTableCommitter, CompactableFileTable):
     """
 
     def __init__(self, options: HudiOptions) -> None:
-        super().__init__(options.table_uri, options.storage_options)
+        writers = FileWriters(
+            FileRewriter(self.rewrite_config),
+            SliceRewriter(self.rewrite_config),
+            TableRowsOpener(self.rewrite_config),
+        )
+        super().__init__(options.table_uri, options.storage_options, writers=writers)
         self._query: HudiOptions = options
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
-        if mode != "append":
+        if mode == "overwrite":
             raise ConfigurationError(
                 "penstock.hudi appends rows and cannot overwrite a table. Use the output mode append, or "
                 "overwrite it with Hudi's own writer."
             )
         options = self._query
+        changes = plan_changes(rows, mode) if isinstance(mode, Changes) else None
+        rows = rows if changes is None else changes.columns
         wanted = Wanted(
             may_create=options.create_table,
             evolve=options.evolution.adds,
@@ -98,11 +112,12 @@ class HudiTarget(HudiTableCommitter, CompactableFileTable):
             record_key=options.record_key,
             is_hive_style=options.is_hive_style,
             version=options.table_version,
+            changes=None if changes is None else changes.kinds.changes,
         )
         planned = plan(self._files, rows, wanted, batch_id)
         content = LakeManifest(
             kind=KIND,
-            mode=mode,
+            mode=mode if changes is None else changes.in_table(planned.schema, planned.new_columns),
             table_id=planned.table.table_id,
             table_version=int(planned.instant),
             schema_json=planned.schema_json,
@@ -112,13 +127,19 @@ class HudiTarget(HudiTableCommitter, CompactableFileTable):
             origins=origins_of(options),
         )
         writers = self._write_config(planned.table, planned.schema, planned.instant, options.sort_within)
-        return PlannedBatch(writers, content, content.table_id, is_lasting=False)
+        if changes is None:
+            return PlannedBatch(writers, content, content.table_id, is_lasting=False)
+        with_keys = ChangeFilesConfig(writers, changes.kinds, folder=keys_folder(planned.instant))
+        return PlannedBatch(with_keys, content, content.table_id, is_lasting=False)
 
     # Decoupled delivery: see `Mergeable`, `Compactable` and `StoresCommits` -------------------------------
 
     def mergeable(self, manifests: Iterable[Manifest]) -> list[Manifest]:
-        """Without compaction each batch keeps its files, and has a commit of its own."""
-        return super().mergeable(islice(manifests, 1) if self.compact_with() == "none" else manifests)
+        """Without compaction each batch keeps its files, and has a commit of its own. A commit of changes
+        writes files again itself.
+        """
+        keeps_files = self.compact_with() == "none" and not self._query.is_upsert
+        return super().mergeable(islice(manifests, 1) if keeps_files else manifests)
 
     def merge(self, manifests: Sequence[Manifest], verified_version: int | None) -> Manifest:
         """The version in the content is the instant of the commit. It is a new one for several batches, and
@@ -130,6 +151,8 @@ class HudiTarget(HudiTableCommitter, CompactableFileTable):
             RetryableError: it cannot be read now.
         """
         whole = merge(manifests)
+        if isinstance(decode(whole).mode, Changes):
+            return whole
         if whole.is_empty or self.compact_with() == "none":
             return whole
         content, timeline = decode(whole), self._files.recent_timeline()
@@ -139,6 +162,8 @@ class HudiTarget(HudiTableCommitter, CompactableFileTable):
         return merge(manifests, int(self._files.reserve_instant(table, timeline)))
 
     def unfit_for_commit(self, content: LakeManifest) -> Collection[str]:
+        if isinstance(content.mode, Changes):
+            return ()
         instant = str(content.table_version)
         return {file.path for file in content.files if instant_of(file.path) != instant}
 
@@ -148,13 +173,25 @@ class HudiTarget(HudiTableCommitter, CompactableFileTable):
             return None
         schema = arrow_schema(parse_record(content.schema_json, self._uri))
         sort_within = leading(self._query.sort_within, schema.names)
-        return self._write_config(table, schema, str(content.table_version), sort_within)
+        instant, is_changing = str(content.table_version), isinstance(content.mode, Changes)
+        return self._write_config(table, schema, instant, sort_within, is_rewriting=is_changing)
 
     def _write_config(
-        self, table: HudiTable, schema: pa.Schema, instant: str, sort_within: Sequence[str]
+        self,
+        table: HudiTable,
+        schema: pa.Schema,
+        instant: str,
+        sort_within: Sequence[str],
+        *,
+        is_rewriting: bool = False,
     ) -> WriteConfig:
         table_format = HudiFormat(
-            instant, table.partition_by, table.record_key, table.is_hive_style, table.encodes_paths
+            instant,
+            table.partition_by,
+            table.record_key,
+            table.is_hive_style,
+            table.encodes_paths,
+            is_rewriting,
         )
         options = self._query
         return write_config(options, self._uri, options.storage_options, schema, table_format, sort_within)
@@ -171,7 +208,7 @@ class StoredHudi(CleanableFiles):
     storage: Mapping[str, str] = field(repr=False)
 
     def committer(self) -> HudiTableCommitter:
-        return HudiTableCommitter(self.uri, self.storage)
+        return HudiTarget(HudiOptions(path=self.uri, storage_options=self.storage))
 
     def now(self) -> TableNow | None:
         files = HudiTableFiles(self.uri, self.storage)
@@ -185,7 +222,7 @@ class StoredHudi(CleanableFiles):
         """See `HoldsRows`."""
         from ...committers.delta.files import delta_files
 
-        return parquet_rows(delta_files(self.uri, self.storage), data_files_of(manifest))
+        return parquet_rows(delta_files(self.uri, self.storage), data_files(data_files_of(manifest)))
 
     def cleanable(self, store: SqlManifestStore) -> CleanableTable:
         from ...committers.hudi.cleanup import HudiCleanableTable

@@ -10,7 +10,11 @@ import org.apache.hudi.config.HoodieCleanConfig;
 import org.apache.hudi.config.HoodieWriteConfig;
 import org.apache.hudi.storage.hadoop.HadoopStorageConfiguration;
 
-/** Moves all instants of a table but the last ones into the archive, as Hudi's table services do. */
+/**
+ * Moves all instants of a table but the last ones into the archive, as Hudi's table services do.
+ *
+ * <p>Arguments: the table; how many are kept; whether files that only older readers need are deleted before.
+ */
 public class Archiver {
   public static void main(String[] arguments) throws Exception {
     int kept = Integer.parseInt(arguments[1]);
@@ -36,6 +40,9 @@ public class Archiver {
             .build();
     try (HoodieJavaWriteClient<?> client =
         new HoodieJavaWriteClient<>(new HoodieJavaEngineContext(storage), config)) {
+      if (Boolean.parseBoolean(arguments[2])) {
+        client.clean();
+      }
       client.archive();
     }
   }

@@ -20,20 +20,22 @@ import org.apache.hudi.common.table.HoodieTableMetaClient;
 import org.apache.hudi.common.table.HoodieTableVersion;
 import org.apache.hudi.common.table.marker.MarkerType;
 import org.apache.hudi.common.util.Option;
+import org.apache.hudi.config.HoodieIndexConfig;
 import org.apache.hudi.config.HoodieWriteConfig;
+import org.apache.hudi.index.HoodieIndex.IndexType;
 import org.apache.hudi.storage.hadoop.HadoopStorageConfiguration;
 
 /**
- * Inserts rows with Hudi's own writer, in one commit, into a table with the columns id and day.
+ * Inserts or upserts rows with Hudi's own writer, in one commit, into a table with the columns id and day.
  *
  * <p>Arguments: the table, which is created if it does not exist; its version; its type; whether it has a
- * metadata table; the ids of the rows.
+ * metadata table; whether it upserts; the ids of the rows.
  */
 public class Writer {
   public static void main(String[] arguments) throws Exception {
     String table = arguments[0];
     int version = Integer.parseInt(arguments[1]);
-    List<String> ids = Arrays.asList(arguments).subList(4, arguments.length);
+    List<String> ids = Arrays.asList(arguments).subList(5, arguments.length);
     Schema schema =
         SchemaBuilder.record("events_record")
             .namespace("hoodie.events")
@@ -69,13 +71,15 @@ public class Writer {
             .withEmbeddedTimelineServerEnabled(false)
             .withMarkersType(MarkerType.DIRECT.name())
             .withMetadataConfig(metadata)
+            .withIndexConfig(HoodieIndexConfig.newBuilder().withIndexType(IndexType.SIMPLE).build())
             .build();
     try (HoodieJavaWriteClient<HoodieAvroPayload> client =
         new HoodieJavaWriteClient<>(new HoodieJavaEngineContext(storage), config)) {
       String instant = client.startCommit();
       List<HoodieRecord<HoodieAvroPayload>> rows =
           ids.stream().map(id -> row(schema, id)).collect(Collectors.toCollection(ArrayList::new));
-      client.commit(instant, client.insert(rows, instant));
+      boolean upserts = Boolean.parseBoolean(arguments[4]);
+      client.commit(instant, upserts ? client.upsert(rows, instant) : client.insert(rows, instant));
     }
   }
 

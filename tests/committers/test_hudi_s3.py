@@ -11,8 +11,8 @@ from hudi import HudiTableBuilder
 from servers.lossy_proxy import Fault, LossyProxy
 from servers.s3 import BUCKET, s3_client
 
-from penstock.committers.contract import AlreadyCommitted, Committed
-from penstock.committers.errors import CommitStateUnknownError
+from penstock.committers.contract import AlreadyCommitted, Committed, Conflict
+from penstock.committers.errors import CommitStateUnknownError, PenstockError
 from penstock.committers.hudi import table as hudi_table
 from penstock.committers.hudi.storage import HudiStorage
 from penstock.committers.hudi.table import HudiTableFiles
@@ -23,6 +23,7 @@ from penstock.datasource.hudi.source import HudiDataSource
 from penstock.datasource.spark.base_source import PenstockDataSource
 from penstock.testing.conformance import Query
 from penstock.testing.conformance.query import ids
+from penstock.testing.conformance.upserts import OPTIONS, changes
 
 
 @dataclass
@@ -124,6 +125,39 @@ def add_with_fault(table: HudiOnS3, query: Query, store: SqlManifestStore, step:
     assert table.ids() == [0, 1]
     left = [key for key in table.objects() if "/staged/" in key or "/.temp/" in key or "heartbeat" in key]
     assert left == []
+
+
+CHANGE_STEPS = {
+    "record": "PUT changes",
+    "slice": "PUT slices",
+    "complete": "PUT .commit",
+}
+
+
+@pytest.mark.parametrize("fault", ["request lost", "response lost", "committed, answered 503"])
+@pytest.mark.parametrize("step", sorted(CHANGE_STEPS))
+def test_a_fault_in_a_step_of_changes_applies_them_once(
+    table: HudiOnS3, store: SqlManifestStore, step: str, fault: Fault
+) -> None:
+    query = Query(table, options=OPTIONS, store=store)
+    query.run(store, query.batch(0), changes((1, 1, "a"), (2, 1, "b"), (3, 1, "c")))
+    manifest = query.prepare(store, query.batch(1), changes((1, 2, "A"), (2, 2)))
+    before: list[Fault] = ["sent twice"] if step == "complete" else []  # the request comes first
+    table.proxy.spend(*before, fault, on=f"{CHANGE_STEPS[step]} {table.folder}")
+    outcome: object = Conflict("")
+    while isinstance(outcome, Conflict | PenstockError):
+        try:
+            outcome = query.target().commit(manifest)
+        except PenstockError as error:
+            outcome = error
+    assert len(table.proxy.spent()) == len(before) + 1
+    table.proxy.spend()
+    assert table.ids() == [1, 3]
+    query.run(store, query.batch(2), changes((3, 2)), run_id="r2")
+    assert table.ids() == [1]
+    left = [key for key in table.objects() if "/staged/" in key or "/slices/" in key or "/.temp/" in key]
+    # a file is left to clean-up if it is not known to be there, or whether the commit was decided on
+    assert len(left) <= (0 if step == "complete" else 1)
 
 
 def test_a_commit_on_s3_leaves_only_what_readers_and_the_token_need(table: HudiOnS3, query: Query) -> None:

@@ -167,6 +167,8 @@ class HudiHarness(HudiLake, FileTableHarness):
         commit="the completed instant, created if it is not there; before it, the files go to their places",
         token="the claim of the batch, which names the instant; also `extraMetadata` of the commit",
         overwrites=False,
+        changes="writes their files again, as the next slices of their file groups",
+        computes_rows=True,
         shows_secrets_to_tasks=True,
         narrows=True,
         quarantines=True,
@@ -177,6 +179,19 @@ class HudiHarness(HudiLake, FileTableHarness):
 
     def options_by(self, column: str) -> Mapping[str, str]:
         return {"partitionBy": column, "hiveStylePartitions": "false"}
+
+    def options_of_keys(self, keys: Sequence[str]) -> Mapping[str, str] | None:
+        return None  # a record key has strings and integers
+
+    def changed_rows(self) -> Sequence[ChangedRow]:
+        return cast("Sequence[ChangedRow]", self._columns("id", "n", "text"))
+
+    def version_rows(self) -> Sequence[VersionRow]:
+        names = ("id", "valid_from", "valid_to", "is_current", "text")
+        return cast("Sequence[VersionRow]", self._columns(*names))
+
+    def _columns(self, *names: str) -> list[tuple[Any, ...]]:
+        return [tuple([row.get(name) for name in names]) for row in self.rows()]
 
     def losing(self, lost: Lost) -> AbstractContextManager[None]:
         return lossy(Publishing, "complete", lost, OSError("the connection was lost"))

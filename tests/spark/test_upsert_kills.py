@@ -1,6 +1,6 @@
 """SIGKILL to a driver whose streams change rows by key: the tables have what a dict has.
 
-All streams are in one driver, and read the same changes. DuckDB and psycopg read the tables.
+All streams are in one driver, and read the same changes. DuckDB, psycopg and hudi read the tables.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.conformance.harnesses import DeltaHarness, IcebergHarness, PostgresHarness
+from tests.conformance.harnesses import DeltaHarness, HudiHarness, IcebergHarness, PostgresHarness
 from tests.spark.killed_stream import KilledDriver, KilledStream, SourceFiles
 from tests.support.random_changes import RandomChanges
 
@@ -29,11 +29,12 @@ pytestmark = [
     pytest.mark.timeout(1800),
 ]
 
-NAMES = ("delta", "iceberg", "postgres")
+NAMES = ("delta", "iceberg", "postgres", "hudi")
 SHORT: Mapping[str, Sequence[str]] = {
     "delta": ("prepare.done", "commit.landed"),
     "iceberg": ("commit.start", "commit.landed"),
     "postgres": ("prepare.done", "commit.landed"),
+    "hudi": ("commit.start", "commit.landed"),
 }
 """What the driver is killed at, into each destination."""
 IGNORING_LATE_ROWS = ("iceberg", "postgres")
@@ -98,6 +99,7 @@ def harnesses(root: Path, new_postgres_url: Callable[[], str]) -> Mapping[str, D
         "delta": DeltaHarness(root / "delta"),
         "iceberg": IcebergHarness(root / "iceberg"),
         "postgres": PostgresHarness(new_postgres_url),
+        "hudi": HudiHarness(root / "hudi"),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import struct
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import Mock
 
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -138,7 +140,7 @@ class HudiLake:
 
     def append(self, row_id: int, instant: str = "") -> None:
         """A commit with one row; all other columns are NULL."""
-        instant = instant or self._later(0)
+        instant = instant or self.later()
         name = f"other-{row_id}-0_0-0-0_{instant}.parquet"
         rows = pa.table(
             {**{key: [""] for key in META}, "_hoodie_commit_time": [instant], "_hoodie_file_name": [name]}
@@ -147,19 +149,55 @@ class HudiLake:
         pq.write_table(rows, self.folder / name)
         (self.folder / ".hoodie_partition_metadata").write_text("commitTime=0\npartitionDepth=0\n")
         stat = {"fileId": f"other-{row_id}-0", "path": name, "partitionPath": "", "numWrites": 1}
-        for end in ("commit.requested", "inflight"):
+        self.complete(instant, "commit", stat)
+
+    def complete(
+        self,
+        instant: str,
+        action: str,
+        stat: Mapping[str, Any],
+        replaced: Mapping[str, list[str]] | None = None,
+    ) -> None:
+        """Request an instant and complete it.
+
+        Args:
+            replaced: file groups that the commit replaces, by partition
+        """
+        for end in (f"{action}.requested", "inflight" if action == "commit" else f"{action}.inflight"):
             (self.timeline / f"{instant}.{end}").touch()
-        metadata = {"partitionToWriteStats": {"": [stat]}, "compacted": False, "extraMetadata": {}}
-        metadata["operationType"] = "INSERT"
-        content = json.dumps(metadata).encode() if self.version == 6 else avro.encode(metadata)
-        self.completed(instant, "commit").write_bytes(content)
+        extra = {"schema": schema} if (schema := self._last_schema()) else {}
+        partition = str(stat.get("partitionPath") or "")
+        metadata = {"partitionToWriteStats": {partition: [stat]}, "compacted": False, "extraMetadata": extra}
+        metadata["operationType"] = "INSERT" if replaced is None else "CLUSTER"
+        if replaced is not None:
+            metadata["partitionToReplaceFileIds"] = replaced
+        content = json.dumps(metadata).encode() if self.version == 6 else _avro(metadata)
+        self.completed(instant, action).write_bytes(content)
+
+    def cluster(self) -> None:
+        """Write the rows of all files of a table without partitions to one file."""
+        instant = self.later()
+        files = [self.folder / path for path in sorted(self.visible_files())]
+        name = f"clustered-0_0-0-0_{instant}.parquet"
+        pq.write_table(pa.concat_tables(pq.read_table(path) for path in files), self.folder / name)
+        stat = {"fileId": "clustered-0", "path": name, "partitionPath": "", "numWrites": 1}
+        self.complete(instant, "replacecommit", stat, {"": [path.name.partition("_")[0] for path in files]})
+
+    def stats(self, instant: str) -> list[dict[str, Any]]:
+        """What a commit says of its files."""
+        return [stat for stats in self.commit(instant)["partitionToWriteStats"].values() for stat in stats]
+
+    def _last_schema(self) -> str | None:
+        done = max(self._done(), default=None)
+        return None if done is None else self.commit(done)["extraMetadata"].get("schema")
 
     def completed(self, instant: str, action: str) -> Path:
         """The name of an instant that another writer completes."""
-        times = instant if self.version == 6 else f"{instant}_{self._later(1)}"
+        times = instant if self.version == 6 else f"{instant}_{self.later(1)}"
         return self.timeline / f"{times}.{action}"
 
-    def _later(self, milliseconds: int) -> str:
+    def later(self, milliseconds: int = 0) -> str:
+        """An instant after all others."""
         now = datetime.now(timezone.utc)
         wanted = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}"
         names = [path.name for path in self.timeline.glob("2*")]
@@ -231,6 +269,15 @@ def dying_in(monkeypatch: pytest.MonkeyPatch, step: str) -> Iterator[None]:
         patched.setattr(Publishing, step, Mock(side_effect=Crash))
         with pytest.raises(Crash):
             yield
+
+
+def _avro(metadata: Mapping[str, Any]) -> bytes:
+    """Commits that replace file groups have one more field."""
+    file_ids = {"type": "array", "items": "string"}
+    field = {"name": "partitionToReplaceFileIds", "type": ["null", {"type": "map", "values": file_ids}]}
+    file = io.BytesIO()
+    fastavro.writer(file, {**avro._COMMIT, "fields": [*avro._COMMIT["fields"], field]}, [metadata])
+    return file.getvalue()
 
 
 def _words(commit: Mapping[str, Any]) -> str:

@@ -83,6 +83,8 @@ class ChangeFilesConfig:
     """False: the commit cannot complete rows that keep values of the table's, and they are bad rows."""
     stores_deletions: bool = False
     """True: the writers of data files are `StoresDeletions`."""
+    folder: str = FOLDER
+    """Of the key files, below the location of the data files."""
 
     def open(self, attempt: AttemptId) -> ChangeFileWriter:
         return ChangeFileWriter(self, FileNames.of(attempt))
@@ -305,7 +307,7 @@ class ChangeFileWriter:
 
     def _write_keys(self, written: WrittenKeys) -> None:
         name = self._names.name(len(self._files), SUFFIX)
-        path = posixpath.join(FOLDER, str(name))
+        path = posixpath.join(self._config.folder, str(name))
         with self._key_files.open(path) as sink:
             table = key_table(written)
             pq.write_table(table, sink, compression="zstd", row_group_size=_KEYS_PER_ROW_GROUP)

@@ -23,7 +23,9 @@ from ...committers.changes.rewriting import MaskedFile
 from ...committers.cleaning.deletion import is_relative
 from ...committers.cleaning.regular_files import open_input
 from ...committers.contract import DataFile, Manifest
+from ...committers.error_causes import retryable
 from ...committers.errors import (
+    NEXT_TRY,
     PenstockError,
     RetryableError,
     SchemaMismatchError,
@@ -104,7 +106,7 @@ def written(
     writers: list[DataFileWriter] = []
     new: list[DataFile] = []
     by_partition = sorted(parts, key=lambda one: str(one.file.partition_values))
-    try:
+    with write_errors(manifest), aborted(writers):
         for number, (partition, group) in enumerate(
             groupby(by_partition, key=lambda one: one.file.partition_values)
         ):
@@ -115,11 +117,37 @@ def written(
                 for rows in rows_of(one):
                     writers[-1].write(rows)
             new += writers[-1].finish()
+    return new
+
+
+class _Abortable(Protocol):
+    def abort(self) -> None: ...
+
+
+@contextmanager
+def aborted(writers: Sequence[_Abortable]) -> Iterator[None]:
+    """Abort the writers after an error."""
+    try:
+        yield
     except BaseException:
         for writer in writers:
             writer.abort()
         raise
-    return new
+
+
+@contextmanager
+def write_errors(manifest: Manifest) -> Iterator[None]:
+    """
+    Raises:
+        RetryableError: the storage cannot be reached now.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise retryable(error)(
+            f"Files of batch {manifest.batch.batch_id} of {manifest.batch.stream} cannot be written: "
+            f"{error}. Nothing was committed. Check that the storage is reachable. {NEXT_TRY}"
+        ) from error
 
 
 def read_rows(

@@ -23,7 +23,15 @@ from ..parquet.data_files import DataFileWriter
 from ..parquet.file_names import FileNames
 from ..parquet.schema_projection import SchemaProjector
 from ..parquet.write_config import WriteConfig
-from .rewriting import config_for, in_columns, only_in_metadata, open_data_file, read_errors
+from .rewriting import (
+    aborted,
+    config_for,
+    in_columns,
+    only_in_metadata,
+    open_data_file,
+    read_errors,
+    write_errors,
+)
 
 _ROWS_PER_WRITE = 64 * 1024
 
@@ -90,13 +98,10 @@ class TableRowsOfCommit:
         batch = self._manifest.batch
         names = FileNames(batch.stream.query_id, uuid.uuid4().hex, batch.batch_id, 0, 0)
         writer = DataFileWriter(self._config, names, self._location)
-        try:
+        with write_errors(self._manifest), aborted([writer]):
             for some in rows.to_batches(_ROWS_PER_WRITE):
                 writer.write(some)
             return writer.finish()
-        except BaseException:
-            writer.abort()
-            raise
 
     def _in_table(self, rows: pa.Table, path: str, values: Mapping[str, pa.Scalar | None]) -> pa.Table:
         """Return rows of a file in the columns of the table.

@@ -37,6 +37,8 @@ class HudiFormat(StorageFormat):
     """Empty: keys are generated, as Hudi does."""
     is_hive_style: bool = True
     encodes_paths: bool = True
+    is_rewriting: bool = False
+    """The files are written at the commit of a batch that has other files with the same instant."""
 
     @property
     def reads_delta_encoding(self) -> bool:
@@ -120,7 +122,9 @@ class HudiFormat(StorageFormat):
     def _sequence(self, name: str, rows: int, first: int) -> pa.Array:
         """`<instant>_<task>_<file and row>`: unique in the commit."""
         parsed = parse_name(name) or parse_file_name(name)
-        task = f"{self.instant}_{parsed.partition}_{parsed.sequence}-" if parsed else f"{self.instant}_0_0-"
+        run = f"{parsed.run}_" if parsed and self.is_rewriting else ""
+        numbered = f"{parsed.partition}_{parsed.sequence}" if parsed else "0_0"
+        task = f"{self.instant}_{run}{numbered}-"
         numbers = pc.cast(pa.array(range(first, first + rows), pa.int64()), pa.string())
         return pc.binary_join_element_wise(pa.scalar(task), numbers, "")
 
