@@ -160,7 +160,10 @@ class Brokers:
             request_timeout=self._cluster.timeout_s,
         )
         (future,) = asked.values()
-        return int(self._result(future).offset)
+        offset = int(self._result(future).offset)
+        if offset < 0:  # while the leader changes: not the end of an empty partition
+            raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+        return offset
 
     def settings(self, topic: str) -> Mapping[str, str]:
         """Return the settings of a topic; empty if this user may not read them."""
