@@ -23,7 +23,7 @@ from servers.maven import classpath, java
 from servers.oidc import make_signing_key
 from servers.ports import free_ports
 
-_FIXTURE = Path(__file__).parent / "kafka_server"
+FIXTURE = Path(__file__).parent / "kafka_server"
 TIMEOUT_S = 30
 QUIET = {"log_level": 0}
 """Clients write to stderr otherwise, for example that the broker has stopped."""
@@ -36,7 +36,7 @@ process.roles=broker,controller
 node.id=1
 controller.quorum.bootstrap.servers=127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{more_listeners}
+listeners=PLAINTEXT://127.0.0.1:{own_port},CONTROLLER://127.0.0.1:{controller}{more_listeners}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}{more_listeners}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL
 log.dirs={folder}/data
@@ -78,6 +78,7 @@ class KafkaServer:
     """Certificate of the authority of the secure listener. Its folder has the key that signs tokens."""
     jars: str = field(default="", repr=False)
     """Class path of Kafka."""
+    replicas: int = 1
 
     @property
     def servers(self) -> str:
@@ -90,7 +91,7 @@ class KafkaServer:
     def create(self, topic: str, partitions: int = 2, **settings: str) -> None:
         """Create a topic. Settings have _ in place of a dot."""
         config = {name.replace("_", "."): value for name, value in settings.items()}
-        asked = self.admin.create_topics([NewTopic(topic, partitions, 1, config=config)])
+        asked = self.admin.create_topics([NewTopic(topic, partitions, self.replicas, config=config)])
         for future in asked.values():
             future.result(TIMEOUT_S)
 
@@ -157,7 +158,7 @@ class KafkaServer:
 
     def rows_in_java(self, topic: str) -> list[dict[str, Any]]:
         """Return the JSON objects in a topic, as Kafka's own consumer reads them with `read_committed`."""
-        program = ["-cp", self.jars, str(_FIXTURE / "Reader.java"), self.servers, topic]
+        program = ["-cp", self.jars, str(FIXTURE / "Reader.java"), self.servers, topic]
         ended = subprocess.run([java(), *program], capture_output=True, text=True, timeout=120, check=False)
         assert ended.returncode == 0, ended.stderr
         return [json.loads(line) for line in ended.stdout.splitlines()]
@@ -167,12 +168,20 @@ class KafkaServer:
 
 
 @contextmanager
-def kafka_server(folder: Path, *, is_secure: bool = False) -> Iterator[KafkaServer]:
+def kafka_server(
+    folder: Path,
+    *,
+    is_secure: bool = False,
+    file_bytes_max: int | None = None,
+    proxied: tuple[int, int] | None = None,
+) -> Iterator[KafkaServer]:
     """Start a broker with its data in this folder; the same one as before, if one was killed there.
 
     Args:
         is_secure: with a second listener, with TLS and SASL, for the `USERS` with the password `SECRET`, or
             with the tokens of `servers.oidc`
+        file_bytes_max: a larger file cannot be written, as on a full disk
+        proxied: the port on which the broker listens, and that of a proxy before it, which clients use
 
     Raises:
         MavenUnreachableError: its jars cannot be downloaded.
@@ -181,11 +190,12 @@ def kafka_server(folder: Path, *, is_secure: bool = False) -> Iterator[KafkaServ
     if ports.exists():
         server = KafkaServer(**json.loads(ports.read_text()))
     else:
-        server = _formatted(folder, classpath(_FIXTURE / "pom.xml"), is_secure=is_secure)
+        server = _formatted(folder, classpath(FIXTURE / "pom.xml"), is_secure=is_secure, proxied=proxied)
         ports.write_text(json.dumps(asdict(server)))
 
     def probe() -> None:
-        socket.create_connection(("127.0.0.1", server.port)).close()
+        own_port = server.port if proxied is None else proxied[0]
+        socket.create_connection(("127.0.0.1", own_port)).close()
         try:
             AdminClient({"bootstrap.servers": server.servers, **QUIET}).list_topics(timeout=5)
         except KafkaException as error:
@@ -193,17 +203,19 @@ def kafka_server(folder: Path, *, is_secure: bool = False) -> Iterator[KafkaServ
 
     keys = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=file://{folder}/jwks.json"
     arguments = [keys, "-cp", server.jars, "kafka.Kafka", str(folder / "server.properties")]
-    with java_server(arguments, folder, probe, heap="384m"):
+    with java_server(arguments, folder, probe, heap="384m", file_bytes_max=file_bytes_max):
         yield server
 
 
-def _formatted(folder: Path, jars: str, *, is_secure: bool) -> KafkaServer:
+def _formatted(folder: Path, jars: str, *, is_secure: bool, proxied: tuple[int, int] | None) -> KafkaServer:
     """Write the settings of a new broker, and format its data."""
     folder.mkdir(parents=True, exist_ok=True)
     port, controller, secure = free_ports(3)
     secure = secure if is_secure else 0
+    own_port, port = (port, port) if proxied is None else proxied
     settings = _SETTINGS.format(
         port=port,
+        own_port=own_port,
         controller=controller,
         folder=folder,
         more_listeners=f",SECURE://127.0.0.1:{secure}" if is_secure else "",
@@ -216,12 +228,11 @@ def _formatted(folder: Path, jars: str, *, is_secure: bool) -> KafkaServer:
         plain = " ".join(f'user_{user}="{SECRET}"' for user in USERS)
         settings += _SECURE.format(folder=folder, users=plain)
     (folder / "server.properties").write_text(settings)
-    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "x", 1)
     config = ("-c", str(folder / "server.properties"))
     formatted = subprocess.run(
         [
             *(java(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", jars, "kafka.tools.StorageTool"),
-            *("format", "--standalone", "-t", cluster_id, *config, *users),
+            *("format", "--standalone", "-t", new_cluster_id(), *config, *users),
         ],
         capture_output=True,
         text=True,
@@ -229,6 +240,10 @@ def _formatted(folder: Path, jars: str, *, is_secure: bool) -> KafkaServer:
     )
     assert formatted.returncode == 0, formatted.stdout + formatted.stderr
     return KafkaServer(port, secure, str(folder / "ca.pem") if is_secure else "", jars)
+
+
+def new_cluster_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "x", 1)
 
 
 def _scram(user: str) -> str:

@@ -213,6 +213,30 @@ def test_a_zombie_with_another_number_of_parts_is_fenced(
 
 
 @slow
+def test_a_zombie_does_not_send_the_rest_of_a_batch_that_was_given_up(
+    query: Query, store: SqlManifestStore, harness: KafkaHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is paused between the ids of the head and of the part that does not have the batch."""
+    manifest = half_sent(query, store, monkeypatch)
+    sent = seen(harness)[1]
+    zombie, opened = query.target(), 0
+
+    def pause() -> None:
+        nonlocal opened
+        opened += 1
+        if opened == 2:
+            with another_process(), monkeypatch.context() as patch:
+                patch.undo()
+                store.deliveries.skip(query.stream, 1, "ann", "broken")
+                whole = divided(query, 1)
+                whole.run(store, whole.batch(2), numbers(2))
+
+    with another_process(), before("begin", pause, monkeypatch):
+        assert isinstance(zombie.commit(manifest), Conflict)
+    assert seen(harness) == {0: 8, 1: sent, 2: 8}
+
+
+@slow
 def test_a_lost_marker_of_a_part_stops_the_query(
     query: Query, store: SqlManifestStore, harness: KafkaHarness
 ) -> None:
