@@ -22,6 +22,7 @@ NAMES = (
     "postgres_upserts",
     "kafka_sink",
     "requests",
+    "kafka_clients",
     "row_log",
     "outage",
     "backlog",
