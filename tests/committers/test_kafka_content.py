@@ -43,7 +43,7 @@ def test_a_delivery_has_batches_for_one_topic_and_of_a_limited_size() -> None:
         {"version": 2},
         {"content": b"{"},
         {"content": b'{"files": {}}'},
-        {"content": b'{"target": 1, "files": {}}'},
+        {"content": manifest(0).content.replace(b'"c/t"', b"1")},
     ],
 )
 def test_a_manifest_that_cannot_be_read_is_refused(changed: dict[str, object]) -> None:
