@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from servers.aws import AwsServer
@@ -212,7 +212,7 @@ def _page(folder: Path) -> str:
     )
 
 
-def _table(harnesses: list[DestinationHarness]) -> str:
+def _table(harnesses: Sequence[DestinationHarness]) -> str:
     columns = {heading: has for heading, (_, has) in COLUMNS.items() if any(map(has, harnesses))}
     lines = [["", "Format", *columns], ["---", "---", *[":-:"] * len(columns)]]
     for one in harnesses:
