@@ -19,11 +19,11 @@ from benchmarks.spark.kafka_sinks import COMPRESSION_SETTING, KAFKA_SETTING
 from benchmarks.spark.process import CORES, LOCAL, Peers, Spark, started
 from confluent_kafka import Consumer, TopicPartition
 from servers.kafka import KafkaServer, kafka_server
-from servers.maven import MavenUnreachableError, classpath
+from servers.maven import MavenUnreachableError
+from servers.spark_cluster import spark_kafka_jars
 
 from penstock.cli.app import app
 
-JARS = Path(__file__).parents[1] / "servers" / "spark_kafka" / "pom.xml"
 SPARK, COUPLED, STREAM, PARALLEL = (
     "kafka",
     "penstock.kafka",
@@ -56,7 +56,7 @@ def run(options: Options) -> Report:
     )
     jars, reason = "", ""
     try:
-        jars = classpath(JARS).replace(":", ",")
+        jars = ",".join(spark_kafka_jars())
     except MavenUnreachableError as error:
         reason = f"Without Spark's own sink: {error}."
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name, kafka_server(Path(name)) as server:

@@ -1,10 +1,10 @@
 """Demo (`make demo-kafka`): events in a Kafka topic become a table of all events and a table of all orders.
 
-Avro events whose schema evolves; Spark's Kafka source on a cluster of two workers; an Iceberg table in a REST
-catalog and a Delta table with the newest state of each order, both on S3; a store in Postgres; and a delivery
-process. Broker, worker, driver, catalog and delivery process are killed in turn. At the end Polars reads both
-tables, DuckDB compares them with the events, and `penstock lineage` tells from which offsets a version of the
-table is.
+Avro events whose schema evolves; three brokers; Spark's Kafka source on a cluster of two workers; an Iceberg
+table in a REST catalog and a Delta table with the newest state of each order, both on S3; a store in Postgres;
+and a delivery process. A broker, a worker, driver, catalog and delivery process are killed in turn. At the end
+Polars reads both tables, DuckDB compares them with the events, and `penstock lineage` tells from which offsets a
+version of the table is.
 
 The servers are real ones on the loopback, except for S3's emulator. `kafka_to_lake.py`, the program that is
 killed, is the one of docs/kafka-to-lake.md.
@@ -20,6 +20,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
@@ -40,7 +41,7 @@ from notebooks.screen import console, heading, print_path, print_text, shown
 from notebooks.store import PENSTOCK
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table.snapshots import Snapshot
-from servers.kafka import kafka_server
+from servers.kafka_cluster import KafkaNodes, kafka_nodes
 from servers.maven import MavenUnreachableError
 from servers.postgres import Postgres
 from servers.rest_catalog import S3_WAREHOUSE, RestCatalogServer, rest_catalog_server
@@ -53,7 +54,6 @@ PROGRAM = Path(__file__).with_name("kafka_to_lake.py")
 TARGETS = {"events": "Iceberg", "orders": "Delta"}
 TOPIC, TABLE, ORDERS = "orders", "shop.events", "s3://lake/orders"
 PARTITIONS = 6
-BROKERS = 1
 WORKERS = 2
 DOWN_S = 5
 """How long a server stays down."""
@@ -103,6 +103,20 @@ class Server(Generic[T]):
         self._running.close()
 
 
+@dataclass(frozen=True)
+class Broker:
+    """One of the brokers: the others go on without it."""
+
+    nodes: KafkaNodes
+    number: int
+
+    def start(self) -> None:
+        self.nodes.start(self.number)
+
+    def kill(self) -> None:
+        self.nodes.kill(self.number)
+
+
 class KafkaDemo:
     """One run. The stack stops its servers and processes."""
 
@@ -140,10 +154,7 @@ class KafkaDemo:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         heading("Servers: Kafka, S3, an Iceberg REST catalog, Postgres, and a Spark cluster")
         jars = spark_kafka_jars()
-        self._brokers = [
-            Server(partial(kafka_server, root / f"broker-{number}"), stack) for number in range(BROKERS)
-        ]
-        self._kafka = self._brokers[0].info
+        self._kafka = stack.enter_context(kafka_nodes(root / "kafka"))
         self._kafka.create(TOPIC, PARTITIONS)
         self._s3 = stack.enter_context(s3_server())
         (root / "catalog").mkdir()
@@ -191,7 +202,7 @@ class KafkaDemo:
             "schemas": str(self._lake.root / "schemas"),
             "kafka": {
                 "subscribe": TOPIC,
-                "kafka.bootstrap.servers": self._brokers_address,
+                "kafka.bootstrap.servers": self._kafka.servers,
                 "maxOffsetsPerTrigger": str(self._events // self.BATCHES),
             },
             "events": {"catalog": "lake", **catalog, "table": TABLE},
@@ -204,10 +215,6 @@ class KafkaDemo:
         }
         self._pipeline.touch(mode=0o600)
         self._pipeline.write_text(json.dumps(options, indent=2))
-
-    @property
-    def _brokers_address(self) -> str:
-        return ",".join(broker.info.servers for broker in self._brokers)
 
     def _environment(self, master: str, jars: list[str]) -> Mapping[str, str]:
         """Return the variables of driver and delivery process."""
@@ -234,7 +241,7 @@ class KafkaDemo:
         producer = self._produce(0, self._events // 2, schema_id=1)
         self._delivery = self._processes.start_delivery()
         driver = self._start_driver()
-        self._kill_at(3, "broker", self._brokers[0], driver)
+        self._kill_at(3, "broker", Broker(self._kafka, 1), driver)
         self._kill_at(6, "worker", self._workers[0], driver)
         self._wait_for_batch(10, driver)
         self._processes.kill("driver", driver)
@@ -261,7 +268,7 @@ class KafkaDemo:
 
     def _produce(self, first: int, end: int, schema_id: int) -> RunningJob:
         numbers = (first, end, schema_id, self._orders, max(self._events // self.SECONDS, 1))
-        command = [sys.executable, order_events.__file__, self._brokers_address, TOPIC, *map(str, numbers)]
+        command = [sys.executable, order_events.__file__, self._kafka.servers, TOPIC, *map(str, numbers)]
         return self._stack.enter_context(RunningJob(command, self._lake.root / "producer.log"))
 
     def _wait_for_producer(self, producer: RunningJob) -> None:
@@ -288,7 +295,7 @@ class KafkaDemo:
 
         return told
 
-    def _kill_at(self, batch_id: int, name: str, server: Server[Any], driver: RunningJob) -> None:
+    def _kill_at(self, batch_id: int, name: str, server: Server[Any] | Broker, driver: RunningJob) -> None:
         """Kill a server once the batch is prepared, and start it again."""
         self._wait_for_batch(batch_id, driver)
         print_text(f"SIGKILL of the {name}, for {DOWN_S} seconds", style="bold red")
