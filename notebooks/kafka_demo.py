@@ -1,10 +1,10 @@
 """Demo (`make demo-kafka`): events in a Kafka topic become a table of all events and a table of all orders.
 
-Avro events whose schema evolves; three brokers; Spark's Kafka source on a cluster of two workers; an Iceberg
-table in a REST catalog and a Delta table with the newest state of each order, both on S3; a store in Postgres;
-and a delivery process. A broker, a worker, driver, catalog and delivery process are killed in turn. At the end
-Polars reads both tables, DuckDB compares them with the events, and `penstock lineage` tells from which offsets a
-version of the table is.
+Avro events whose schema evolves; three brokers; Spark's Kafka source on a cluster of two workers; an
+Iceberg table in a REST catalog and a Delta table with the newest state of each order, both on S3; a store in
+Postgres; and a delivery process. A broker, a worker, driver, catalog and delivery process are killed in turn.
+At the end Polars reads both tables, DuckDB compares them with the events, and `penstock lineage` tells from
+which offsets a version of the table is.
 
 The servers are real ones on the loopback, except for S3's emulator. `kafka_to_lake.py`, the program that is
 killed, is the one of docs/kafka-to-lake.md.
