@@ -195,6 +195,7 @@ CALLERS = {
     "writers/parquet/uploads.py": "files that this task attempt has written",
     "writers/delta/filesystem.py": "called by `Uploads`",
     "writers/lance/writer.py": "files that this task attempt has written",
+    "writers/paimon/sorted_files.py": "files that this task attempt or commit has written",
     "writers/paimon/writer.py": "files that this task attempt has written",
     "datasource/lake/maintenance.py": "calls Penstock's own `vacuum`",
     "cli/reset_query_id.py": "the checksum of a checkpoint's file",
