@@ -170,7 +170,7 @@ def test_a_marker_behind_an_open_transaction_of_another_query_is_not_overlooked(
     query: Query, store: SqlManifestStore, harness: KafkaHarness
 ) -> None:
     """Consumers with read_committed see batch 0 as the last one, until that transaction ends."""
-    query = query.with_options(requestTimeout="2s")
+    impatient = query.with_options(requestTimeout="4s")
     query.run(store, query.batch(0), ids(0))
     manifest = query.build(store, query.batch(1), ids(1))
     other = Producer(
@@ -182,7 +182,7 @@ def test_a_marker_behind_an_open_transaction_of_another_query_is_not_overlooked(
     assert other.flush(30) == 0
     query.target().commit(manifest)
     with another_process():
-        for step in (lambda: query.target().token("q1"), lambda: query.target().commit(manifest)):
+        for step in (lambda: impatient.target().token("q1"), lambda: impatient.target().commit(manifest)):
             with pytest.raises(RetryableError, match="a transaction of another query is open"):
                 step()
         other.abort_transaction(30)
