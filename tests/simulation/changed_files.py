@@ -121,8 +121,8 @@ class ChangedFiles:
         scheduler = self._processes
 
         class ClockedTombstones(Tombstones):
-            def __init__(self, files: TableFiles, batch: Batch, mode: Changes) -> None:
-                super().__init__(files, batch, mode, lambda: scheduler.now)
+            def __init__(self, files: TableFiles, batch: Batch, mode: Changes, **of_format: Any) -> None:
+                super().__init__(files, batch, mode, lambda: scheduler.now, **of_format)
 
         return ClockedTombstones
 
