@@ -32,7 +32,11 @@ class Committer(Protocol):
         ...
 
     def missing(self, manifest: Manifest) -> Sequence[str]:
-        """Names of things that the manifest needs and that are missing, for example deleted data files."""
+        """Names of things that the manifest needs and that are missing, for example deleted data files.
+
+        If there are any, `token` reads the table again: another process may have committed the batch, and
+        deleted what only the commit needed.
+        """
         ...
 
     def commit(self, manifest: Manifest, check_token: CheckToken = lambda _: None) -> Outcome:

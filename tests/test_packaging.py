@@ -39,7 +39,7 @@ NEEDS_EXTRA = {
     ),
     *(f"penstock.committers.kafka.{name}" for name in _KAFKA),
     *(f"penstock.datasource.{name}" for name in ("ducklake.target", "kafka.sink", "postgres.sink")),
-    *(f"penstock.writers.{name}" for name in ("aws.connection", "nats.parser")),
+    *(f"penstock.writers.{name}" for name in ("aws.connection", "nats.parser", "paimon.buckets")),
     *(f"penstock.writers.redis.{name}" for name in ("client", "connection")),
     *(f"penstock.writers.requests.{name}" for name in ("http", "http_answers")),
     *(f"penstock.writers.search.{name}" for name in ("elasticsearch_node", "opensearch_connection")),

@@ -419,8 +419,10 @@ class DeltaTableCommitter(SearchesFiles):
 
     def missing(self, manifest: Manifest) -> Sequence[str]:
         """See `Committer`."""
-        content = decode(manifest, KIND)
-        return self._files().missing([file.path for file in content.files])
+        missing = self._files().missing([file.path for file in decode(manifest, KIND).files])
+        if missing:
+            self._cached_table = None
+        return missing
 
     def discard(self, payloads: Iterable[DataFiles]) -> int:
         """See `PayloadCommitter`."""

@@ -291,7 +291,10 @@ class DuckLakeCommitter:
         """See `Committer`."""
         paths = [file.path for file in decode(manifest, KIND).files]
         files = files_of(self._server)
-        return paths if files is None else files.missing(paths)
+        missing = paths if files is None else files.missing(paths)
+        if missing:
+            self._loaded.clear()
+        return missing
 
     def discard(self, payloads: Iterable[DataFiles]) -> int:
         """Delete uncommitted data files; return the number deleted. If the catalog, which says where they

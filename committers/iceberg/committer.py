@@ -375,7 +375,10 @@ class IcebergTableCommitter(SearchesFiles):
         if table is None:
             return paths
         check_location(table, manifest, content)
-        return iceberg_files(content.location, io_properties(table)).missing(paths)
+        missing = iceberg_files(content.location, io_properties(table)).missing(paths)
+        if missing:
+            self._cached_table = None
+        return missing
 
     def files(self, manifest: Manifest) -> TableFiles | None:
         """Where the manifest's files are; None if there is no table."""

@@ -122,9 +122,12 @@ class LanceTableCommitter:
 
     def missing(self, manifest: Manifest) -> Sequence[str]:
         """See `Committer`."""
-        return delta_files(self._uri, self._options).missing(
+        missing = delta_files(self._uri, self._options).missing(
             [file.path for file in decode(manifest, KIND).files]
         )
+        if missing:
+            self._loaded = None
+        return missing
 
     def discard(self, payloads: Iterable[DataFiles]) -> int:
         """See `PayloadCommitter`."""

@@ -123,6 +123,8 @@ class Recovery:
         missing = self._table.missing(manifest)
         if missing and self._commit_runner.state(batch) is ManifestState.COMMITTED:  # with other files
             return Recovered(record, ManifestState.COMMITTED, "delivered meanwhile")
+        if missing and is_in_table(self._table.token(batch.stream.query_id), batch):
+            return self._recovery_of(record, replay)  # committed since the token was read
         if missing:
             reason = f"{len(missing)} of {record.files} files are missing, first {missing[0]}"
             return self._left_for_replay(record, replay, reason)

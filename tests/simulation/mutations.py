@@ -548,6 +548,14 @@ MUTATIONS: dict[str, Mutation] = {
         test="tests/committers/test_delta_changes.py::"
         "test_a_compaction_gives_way_to_rows_that_are_deleted_meanwhile",
     ),
+    "missing files may be those of a batch that was committed since": Mutation(
+        "takes a batch for lost if another process has deleted its keys after the token was read",
+        never(f"{RECOVERY}._recovery_of", "missing and is_in_table("),
+        lakes=("iceberg",),
+        events=("append", "delete_key", "maintain_table"),
+        first=57,
+        **UPSERTS,
+    ),
     "rows are found on the metadata that a commit is based on (Iceberg)": Mutation(
         "deletes after a conflict what it has found before",
         instead(

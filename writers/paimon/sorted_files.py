@@ -33,7 +33,6 @@ from ..delta.filesystem import open_filesystem
 from ..parquet.file_names import FileNames
 from ..parquet.schema_projection import SchemaProjector
 from ..partition import not_written
-from .buckets import row_buckets
 from .writer import PaimonWriters
 
 logger = get_logger(__name__)
@@ -165,6 +164,8 @@ class TreeFiles:
                 logger.warning("The file %s is left to penstock gc: %s", file.path, error)
 
     def _write(self, rows: pa.Table) -> None:
+        from .buckets import row_buckets  # needs numpy, which pypaimon brings
+
         table = self._plan.open_table(self._names)
         by_key = [(str(number), "ascending") for number in range(len(table.trimmed_primary_keys))]
         sorted_by = [rows.column(name) for name in table.trimmed_primary_keys]
