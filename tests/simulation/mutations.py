@@ -618,8 +618,8 @@ MUTATIONS: dict[str, Mutation] = {
             "origins == dict(group.deleted)",
             "True",
         ),
-        events=("append", "delete_key", "maintain_table"),
-        **UPSERTS,
+        test="tests/committers/test_iceberg_changes.py::"
+        "test_rows_that_are_deleted_during_a_compaction_do_not_come_back",
     ),
     # The table
     "token check (Delta)": Mutation(
