@@ -96,7 +96,6 @@ def test_what_befalls_one_of_several_targets_happens_before_everything_heals() -
         ("upserts", "delta", 1, r"maintenance: compacted \d+ files"),
         ("upserts", "delta", 1, r"head \S+/_penstock/tombstones-\S+parquet"),
         ("upserts", "delta", 1, r"put \S+/deletion_vector_\S+bin"),
-        ("upserts", "iceberg", 1, r"maintenance: compacted \d+ files"),
         ("upserts", "iceberg", 1, r"head \S+/_penstock/tombstones-\S+parquet"),
         ("upserts", "iceberg", 1, r"put \S+\.deletes"),
     ],
