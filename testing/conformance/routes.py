@@ -109,7 +109,7 @@ def routed_query(harness: DestinationHarness, store: SqlManifestStore, folder: P
 def _soon_given_up(query: Query, harness: DestinationHarness) -> Query:
     """Return the query with a short `retryFor`: the other destination that its rows name may be missing."""
     if any(option.name == "retryFor" for option in harness.destination.options):
-        return query.with_options(retryFor="2s")
+        return query.with_options(retryFor="4s")
     return query
 
 
