@@ -197,8 +197,7 @@ def test_a_marker_far_from_the_end_of_its_partition_is_found(
     monkeypatch.setattr("penstock.committers.kafka.markers.TAIL", 3)
     query.run(store, query.batch(0), ids(0))
     partition = progress_partition(key_of(query))
-    for _ in range(50):
-        harness._server.produce(PROGRESS, b"{}", key=b"other", partition=partition)
+    harness._server.produce(PROGRESS, *[b"{}"] * 50, key=b"other", partition=partition)
     with another_process():
         token = query.target().token("q1")
     assert token is not None

@@ -41,7 +41,7 @@ def test_the_invariant_holds_after_any_history_of_upserts(lake: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("lake", LAKES)
 def test_the_invariant_holds_on_the_real_store(lake: str) -> None:
-    failures = [failure for seed in range(30) if (failure := play(seed, lake, "sqlite"))]
+    failures = [failure for seed in range(15) if (failure := play(seed, lake, "sqlite"))]
     assert not failures, "\n".join(map(str, failures))
 
 
@@ -49,7 +49,7 @@ def test_the_invariant_holds_on_the_real_store(lake: str) -> None:
 @pytest.mark.parametrize("lake", LAKES)
 def test_the_invariant_holds_on_postgres(lake: str, new_postgres_url: Callable[[], str]) -> None:
     url = new_postgres_url()
-    failures = [failure for seed in range(6) if (failure := play(seed, lake, url))]
+    failures = [failure for seed in range(3) if (failure := play(seed, lake, url))]
     assert not failures, "\n".join(map(str, failures))
 
 

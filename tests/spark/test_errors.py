@@ -65,4 +65,5 @@ def test_a_store_that_is_down_fails_the_next_batch_and_no_run_without_one(delta_
     delta_ids.run()
     delta_ids.run(store=down)
     delta_ids.add_files(1)
-    assert_message_first(delta_ids.fails_with(store=down), "StoreUnreachableError", "The manifest store")
+    told = delta_ids.fails_with(store=down, storeWaitSeconds="2")
+    assert_message_first(told, "StoreUnreachableError", "The manifest store")
