@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import sys
 import tempfile
 import threading
 import time
+from contextlib import nullcontext, redirect_stdout
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from servers.kafka import KafkaServer, kafka_server
 from servers.maven import MavenUnreachableError
 from servers.spark_cluster import spark_kafka_jars
 
+from penstock import start_delivery
 from penstock.cli.app import app
 
 SPARK, COUPLED, STREAM, PARALLEL = (
@@ -133,7 +136,7 @@ def _latencies(report: Report, topics: Topics, options: Options, wanted: list[st
     report.text(
         f"## Age of the rows\n\n{ROWS_PER_SECOND:,} rows a second for {seconds} seconds, with a trigger of "
         f"one second: from the time in the row until the consumer has it. The delivery of `{STREAM}` has "
-        "`deliverAfter=1s`."
+        "`deliverAfterSeconds=1`."
     )
     report.table(("", "median, s", "99 of 100, s"), rows)
 
@@ -177,17 +180,14 @@ class Topics:
         """Return how old the rows of a slow stream are when a consumer gets them, in seconds."""
         topic, folder = self._new_topic()
         ends = threading.Event()
-        delivering = threading.Thread(target=self._keep_delivering, args=(folder, ends))
-        if case == STREAM:
-            delivering.start()
         found: list[float] = []
         reading = threading.Thread(target=_read_ages, args=(self._server, topic, ends, found))
         reading.start()
-        self._spark.call("rate", sink=case, folder=folder, rows_per_second=ROWS_PER_SECOND, seconds=seconds)
+        with start_delivery(_store(folder)) if case == STREAM else nullcontext():
+            rate = {"rows_per_second": ROWS_PER_SECOND, "seconds": seconds}
+            self._spark.call("rate", sink=case, folder=folder, **rate)
         ends.set()
         reading.join()
-        if case == STREAM:
-            delivering.join()
         self._server.delete(topic)
         return found[len(found) // 5 :]  # without the first batches
 
@@ -201,20 +201,16 @@ class Topics:
         _command("deliver", "--once", "--no-maintenance", "--json", "--store", _store(folder))
         return time.perf_counter() - begin
 
-    def _keep_delivering(self, folder: Path, ends: threading.Event) -> None:
-        while not ends.wait(1):
-            if (folder / "store.sqlite").exists():
-                self._deliver(folder)
-
 
 def _store(folder: Path) -> str:
     return f"sqlite:///{folder}/store.sqlite"
 
 
 def _command(*words: str) -> None:
-    """Run a command of Penstock in this process."""
+    """Run a command of Penstock in this process, without its output."""
     try:
-        app(list(words), standalone_mode=False)
+        with redirect_stdout(io.StringIO()):
+            app(list(words), standalone_mode=False)
     except SystemExit as ended:
         if ended.code:
             raise RuntimeError(f"penstock {' '.join(words)} ended with {ended.code}") from None

@@ -61,7 +61,7 @@ class PenstockKafka(Penstock):
 class DecoupledKafka(PenstockKafka):
     """A batch is done when its rows are in the row log."""
 
-    options: ClassVar = {"delivery": "decoupled"}
+    options: ClassVar = {"delivery": "decoupled", "deliverAfterSeconds": "1"}
 
 
 class ParallelKafka(PenstockKafka):
