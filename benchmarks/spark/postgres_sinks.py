@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import psycopg
@@ -62,14 +63,7 @@ class ForeachJdbcMerge(Sink):
         server = rows.sparkSession.conf.get(SERVER_SETTING)
         assert server is not None
         options = {**jdbc_options(server), "dbtable": f"{folder.name}_staged", "truncate": "true"}
-        columns = [name for name in rows.columns if name not in ("lsn", "op")]
-        statement = MERGE.format(
-            table=folder.name,
-            staged=options["dbtable"],
-            names=", ".join(columns),
-            values=", ".join(f"s.{name}" for name in columns),
-            sets=", ".join(f"{name} = s.{name}" for name in columns if name != "id"),
-        )
+        statement = merge_statement(folder.name, options["dbtable"], rows.columns)
         host, _, port = server.partition(":")
 
         def write(batch: DataFrame, _batch_id: int) -> None:
@@ -87,6 +81,21 @@ WHEN MATCHED AND s.op = 'd' THEN DELETE
 WHEN MATCHED THEN UPDATE SET {sets}
 WHEN NOT MATCHED AND s.op <> 'd' THEN INSERT ({names}) VALUES ({values})
 """
+
+
+def merge_statement(table: str, staged: str, columns: Iterable[str]) -> str:
+    """
+    Args:
+        columns: of the staged rows, with `lsn` and `op`
+    """
+    names = [name for name in columns if name not in ("lsn", "op")]
+    return MERGE.format(
+        table=table,
+        staged=staged,
+        names=", ".join(names),
+        values=", ".join(f"s.{name}" for name in names),
+        sets=", ".join(f"{name} = s.{name}" for name in names if name != "id"),
+    )
 
 
 def jdbc_options(server: str) -> dict[str, str]:
