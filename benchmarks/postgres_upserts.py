@@ -54,10 +54,10 @@ def run(options: Options) -> Report:
         f"`{OURS}` is exactly-once. `{JDBC}` writes the batch with Spark's JDBC sink into a staging table, "
         "in `foreachBatch`, and then executes `MERGE` with the last row of each key. A MERGE fails if "
         f"another session inserts one of the keys meanwhile. {CORES} tasks run at a time, on {CORES} "
-        f"cores that they share with the server. `{SERVER}` is the limit: one session without Spark sends the "
-        "batch, encoded beforehand, by COPY into an unlogged table, and executes the same MERGE. Each run has a new table; filling it, VACUUM and a "
-        "checkpoint are not measured. Both tables have the same rows afterwards. The runs of both are "
-        f"interleaved; the figures are medians of {options.repeat}.",
+        f"cores that they share with the server. `{SERVER}` is the limit: one session without Spark sends "
+        "the batch, encoded beforehand, by COPY into an unlogged table, and executes the same MERGE. Each run "
+        "has a new table; filling it, VACUUM and a checkpoint are not measured. All have the same rows "
+        f"afterwards. The runs are interleaved; the figures are medians of {options.repeat}.",
     )
     try:
         jars = classpath(JDBC_DRIVER).replace(":", ",")
