@@ -55,7 +55,7 @@ def run(options: Options) -> Report:
         "in `foreachBatch`, and then executes `MERGE` with the last row of each key. A MERGE fails if "
         f"another session inserts one of the keys meanwhile. {CORES} tasks run at a time, on {CORES} "
         f"cores that they share with the server. `{SERVER}` is the limit: one session without Spark sends "
-        "the batch, encoded beforehand, by COPY into an unlogged table, and executes the same MERGE. Each run "
+        "the batch, encoded beforehand, by COPY to an unlogged table, and executes the same MERGE. Each run "
         "has a new table; filling it, VACUUM and a checkpoint are not measured. All have the same rows "
         f"afterwards. The runs are interleaved; the figures are medians of {options.repeat}.",
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from tests.simulation.refusals import over_lake
 from tests.simulation.request_lake import RequestSimLake, by_key
 from tests.simulation.routed_rows import RoutedWriters, SourceRows
 from tests.simulation.scheduler import Actor, DiskFullError, Scheduler, UnreachableError
-from tests.simulation.store_connection import StoreConnection
+from tests.simulation.store_connection import StoreConnection, clock_of
 from tests.spark_logs import Checkpoint, SparkError
 
 from penstock.committers.contract import (
@@ -134,6 +135,7 @@ class Driver:
         # The planner knows no batch id: it takes the newest of the log, which may be a concurrent driver's.
         newest = batch_of(self.checkpoint, self.checkpoint.newest, self.query.address)
         plan = self._plan_or_change_nothing(newest)
+        planned_at = clock_of(self.scheduler)()
         named = ", ".join(target.name for target in plan.targets)
         self.scheduler.log(
             f"  planned: {'write' if plan.targets else 'skip'} batch {newest.batch_id} {named}"
@@ -149,7 +151,8 @@ class Driver:
             raise
         written = {target.name for target in plan.targets}
         for name, sink in self.query.targets.items():
-            self._check_prepared(batch_of_target(newest, sink), is_written=name in written)
+            batch = batch_of_target(newest, sink)
+            self._check_prepared(batch, planned_at if name not in written else None)
 
     def _plan_or_change_nothing(self, batch: Batch) -> BatchPlan:
         """A copy of the checkpoint that is refused has not given up what the other one waits for.
@@ -188,11 +191,15 @@ class Driver:
         start: Any = partial(self.scheduler.spawn, f"{self.run_id}.look", is_mortal=False)
         return PlanCache(clock=lambda: self.scheduler.now, start=start)
 
-    def _check_prepared(self, batch: Batch, *, is_written: bool) -> None:
+    def _check_prepared(self, batch: Batch, left_out_at: datetime | None) -> None:
         """A commit that ends well has prepared these rows, or found them prepared. Unless someone may have
         given them up since, it has left its batch COMMITTED, or PREPARED if it is decoupled; also for a
         target that has had the batch before and that the tasks have left out.
+
+        Args:
+            left_out_at: when the plan did so; None for a target that the tasks have written to
         """
+        is_written = left_out_at is None
         prepared = self.connection.last_prepared.get(batch.stream)
         is_expected = prepared == batch or not is_written
         assert is_expected, f"batch {batch.batch_id} is a success, the store has {prepared}"
@@ -204,8 +211,13 @@ class Driver:
             states.append(ManifestState.PREPARED)
         # While the driver slept, an operator may have healed the stream without these rows.
         is_marked = record is not None and (record.state in states or record.is_skipped)
-        if not is_written:  # the table has it: from another store, or from a driver that was fenced too late
-            is_marked = is_marked or record is None or (record.awaits_replay and record.batch == batch)
+        if (
+            left_out_at is not None
+        ):  # the table has it: from another store, or a driver that was fenced too late
+            is_marked = is_marked or record is None
+            if record is not None and record.batch == batch:  # or another driver replays it at this moment
+                is_again = record.state is ManifestState.PREPARED and record.prepared_at >= left_out_at
+                is_marked = is_marked or record.awaits_replay or is_again
         assert is_marked, f"batch {batch.batch_id} is a success, in the store it is {record}"
 
     def _let_late_requests_arrive(self) -> None:

@@ -550,7 +550,8 @@ class World:
             if query.has_lost_batches and query.is_refused and self.rows.places:
                 continue  # it has stopped for good
             is_reported = query.is_refused or query.is_reported or query.is_retired
-            if self.plan.delivery is not None and query.is_diverged and is_reported:
+            is_decoupled = self.plan.delivery is not None or stream.target.is_decoupled_always
+            if is_decoupled and query.is_diverged and is_reported:
                 continue  # a copy has given up, for its own, what waited to be delivered: its start says so
             for batch_id in sorted(filter(stream.target.gets, checkpoint.commits & set(checkpoint.offsets))):
                 ids = filter(stream.target.takes, checkpoint.ids(batch_id))
