@@ -38,6 +38,7 @@ NAMES = (
     "memory",
     "store",
     "many_streams",
+    "shared_delivery",
     "routes",
     "upserts",
     "soak",

@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: patterns in `nav`, and pages that load nothing from another server."""
+"""Hooks of MkDocs: patterns in `nav`, the first page, and pages that load nothing from another server."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ NOTEBOOK_DIAGRAMS = re.compile(
 )
 """What nbconvert adds to each notebook; ours have no diagrams."""
 
+LANDING = Path(__file__).with_name("landing.md")
+
 FOREIGN = re.compile(
     r"""<(?:script|link|img|iframe)[^>]*\s(?:src|href)=["']?https?://[^"' >]+|import\(["']https?://[^"']+"""
 )
@@ -24,6 +26,16 @@ def on_config(config: Any) -> Any:
     """Replace each pattern in `nav` by the pages that it matches, in the order of their names."""
     config.nav = _expanded(config.nav, Path(config.docs_dir))
     return config
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Show what it is at the top of the first page, in place of the README's first lines for a repository."""
+    if page.file.src_uri != "README.md":
+        return markdown
+    page.meta["hide"] = ["navigation", "toc"]
+    page.meta["title"] = "Penstock"
+    landing = LANDING.read_text().replace("](../../", "](").replace("](../", "](docs/")
+    return landing + markdown[markdown.index("## Try it") :]
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:

@@ -1,0 +1,125 @@
+"""Measures delivery processes that share the streams of one Postgres store.
+
+The batches are prepared by the calls of Spark, without Spark: real data files and manifests. Then one or two
+processes of `penstock deliver --once` start at the same time, and find them among the other streams.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+from benchmarks.many_streams import add_streams
+from benchmarks.measure import Options, interleaved, machine, medians, print_progress
+from benchmarks.postgres import postgres_url
+from benchmarks.report import Report
+from deltalake import DeltaTable
+
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.datasource.delta.sink import DESTINATION
+from penstock.testing.conformance import Query
+
+STREAMS, QUICK_STREAMS = 10_000, 1_000
+"""In the store; those with batches come on top."""
+BUSY, QUICK_BUSY = 40, 10
+BATCHES = 150
+"""Prepared for each busy stream: those of two and a half minutes, with a trigger of one second."""
+ROWS = 10
+"""Of a batch."""
+BATCHES_A_SECOND = 1_000
+
+
+class Place:
+    """See `penstock.testing.conformance.query.Place`."""
+
+    destination = DESTINATION
+
+    def __init__(self, folder: Path) -> None:
+        self.options = {"path": str(folder), "delivery": "decoupled"}
+
+
+def run(options: Options) -> Report:
+    streams, busy = (QUICK_STREAMS, QUICK_BUSY) if options.is_quick else (STREAMS, BUSY)
+    report = Report(
+        "shared_delivery",
+        "Delivery processes that share a store",
+        f"A Postgres store with {streams:,} streams. {busy} more, which write Delta tables on a local disk, "
+        f"have {BATCHES} prepared batches of {ROWS} rows, each with a data file of its own. Then one "
+        "or two processes of `penstock deliver --once` start: they find them, merge those of a stream "
+        "into one commit, and end. Their start, of about one second each, is part of the time; they share "
+        "two cores with the server. Each row is in its table once afterwards. The figures are medians of "
+        f"{min(options.repeat, 2)} runs.",
+    )
+    with tempfile.TemporaryDirectory(prefix="bench-shared-") as name, postgres_url() as url:
+        folder = Path(name)
+        with open_store(url) as store:
+            report.machine = machine("deltalake", "sqlalchemy", "psycopg")
+            add_streams(store, folder, streams)
+            fleet = Fleet(store, url, folder, busy)
+            cases = {str(count): lambda count=count: fleet.delivered(count) for count in (1, 2)}
+            took = medians(interleaved(cases, min(options.repeat, 2), warm_up=0))
+    report.table(
+        ("processes", "seconds", "batches a second", "streams of each process"),
+        [
+            (count, seconds, busy * BATCHES / seconds, fleet.shares[int(count)])
+            for count, seconds in took.items()
+        ],
+    )
+    report.bound(
+        "batches a second, delivered by two processes", busy * BATCHES / took["2"], ">=", BATCHES_A_SECOND
+    )
+    return report
+
+
+class Fleet:
+    """The busy streams."""
+
+    def __init__(self, store: SqlManifestStore, url: str, folder: Path, busy: int) -> None:
+        self._store, self._url = store, url
+        self._tables = [folder / f"busy{number}" for number in range(busy)]
+        self._queries = [Query(Place(table), f"busy{table.name}", store=store) for table in self._tables]
+        self._next = 0
+        self.shares: dict[int, str] = {}
+        """Streams that each process has delivered in the last run, by the number of processes."""
+
+    def delivered(self, processes: int) -> float:
+        """Return the seconds until the last of the processes has ended."""
+        self._prepare()
+        command = [sys.executable, "-m", "penstock.cli", "deliver", "--once", "--json", "--store", self._url]
+        started_at = time.perf_counter()
+        with ThreadPoolExecutor(processes) as pool:
+            outputs = list(pool.map(_output, itertools.repeat(command, processes)))
+        seconds = time.perf_counter() - started_at
+        delivered = [[one for one in streams if one["deliveries"]] for streams in outputs]
+        assert sum(one["batches"] for streams in delivered for one in streams) == len(self._tables) * BATCHES
+        for table in self._tables:
+            assert DeltaTable(table).count() == self._next * ROWS
+        self.shares[processes] = ", ".join(str(len(streams)) for streams in delivered)
+        return seconds
+
+    def _prepare(self) -> None:
+        started_at = time.perf_counter()
+        for query in self._queries:
+            for number in range(self._next, self._next + BATCHES):
+                query.run(self._store, query.batch(number), _rows(number))
+        self._next += BATCHES
+        seconds = time.perf_counter() - started_at
+        print_progress(f"  {len(self._queries) * BATCHES:,} batches are prepared, in {seconds:.0f} s")
+
+
+def _rows(number: int) -> pa.Table:
+    return pa.table({"id": pa.array(range(number * ROWS, (number + 1) * ROWS), pa.int64())})
+
+
+def _output(command: Sequence[str]) -> list[dict[str, int]]:
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    streams: list[dict[str, int]] = json.loads(output)["streams"]
+    return streams
