@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, cast
 
@@ -26,6 +26,7 @@ from penstock.committers.contract import (
     AttemptId,
     Batch,
     Committable,
+    ManifestRecord,
     ManifestState,
     StreamKey,
 )
@@ -42,6 +43,8 @@ from penstock.writers.parts import PartPayloads, PartsWriters, PartWriters
 from penstock.writers.row_log.routes import RouteWriters
 
 TASK_ATTEMPTS_MAX = 3
+KEPT = timedelta(seconds=FileTableOptions().delivered_s_max)
+"""How long the store keeps committed batches."""
 PLANNER_DIES = 0.2
 """How likely a batch finds another planner process than the one before had."""
 
@@ -143,6 +146,8 @@ class Driver:
         self._let_late_requests_arrive()
         messages = self._run_tasks(plan, batch_id)
         self.scheduler.step("spark: commit", batch_id)
+        batches = {name: batch_of_target(newest, sink) for name, sink in self.query.targets.items()}
+        before = {name: self.connection.peek(batch) for name, batch in batches.items()}
         try:
             commit_batch(self.query, self._store, messages)
         except Exception as error:
@@ -150,9 +155,8 @@ class Driver:
             self._abort(messages)
             raise
         written = {target.name for target in plan.targets}
-        for name, sink in self.query.targets.items():
-            batch = batch_of_target(newest, sink)
-            self._check_prepared(batch, planned_at if name not in written else None)
+        for name, batch in batches.items():
+            self._check_prepared(batch, before[name], planned_at, is_written=name in written)
 
     def _plan_or_change_nothing(self, batch: Batch) -> BatchPlan:
         """A copy of the checkpoint that is refused has not given up what the other one waits for.
@@ -191,32 +195,33 @@ class Driver:
         start: Any = partial(self.scheduler.spawn, f"{self.run_id}.look", is_mortal=False)
         return PlanCache(clock=lambda: self.scheduler.now, start=start)
 
-    def _check_prepared(self, batch: Batch, left_out_at: datetime | None) -> None:
+    def _check_prepared(
+        self, batch: Batch, before: ManifestRecord | None, planned_at: datetime, *, is_written: bool
+    ) -> None:
         """A commit that ends well has prepared these rows, or found them prepared. Unless someone may have
         given them up since, it has left its batch COMMITTED, or PREPARED if it is decoupled; also for a
         target that has had the batch before and that the tasks have left out.
 
         Args:
-            left_out_at: when the plan did so; None for a target that the tasks have written to
+            before: record of the batch before the commit
         """
-        is_written = left_out_at is None
         prepared = self.connection.last_prepared.get(batch.stream)
         is_expected = prepared == batch or not is_written
         assert is_expected, f"batch {batch.batch_id} is a success, the store has {prepared}"
         if not self.is_kept(batch):
             return
         record = self.connection.peek(batch)
-        states = [ManifestState.COMMITTED]
-        if self.start.is_decoupled:
-            states.append(ManifestState.PREPARED)
-        # While the driver slept, an operator may have healed the stream without these rows.
-        is_marked = record is not None and (record.state in states or record.is_skipped)
-        if (
-            left_out_at is not None
-        ):  # the table has it: from another store, or a driver that was fenced too late
-            is_marked = is_marked or record is None
-            if record is not None and record.batch == batch:  # or another driver replays it at this moment
-                is_again = record.state is ManifestState.PREPARED and record.prepared_at >= left_out_at
+        if record is None:
+            # The table has it from another store, or it was committed too long ago to be kept.
+            finished_at = None if before is None else before.finished_at
+            is_old = finished_at is not None and clock_of(self.scheduler)() - finished_at > KEPT
+            is_marked = is_old or not is_written
+        else:
+            # While the driver slept, an operator may have healed the stream without these rows.
+            is_marked = record.state is ManifestState.COMMITTED or record.is_skipped
+            is_marked = is_marked or (self.start.is_decoupled and record.state is ManifestState.PREPARED)
+            if not is_written:  # a driver was fenced too late, or replays it just now
+                is_again = record.state is ManifestState.PREPARED and record.prepared_at >= planned_at
                 is_marked = is_marked or record.awaits_replay or is_again
         assert is_marked, f"batch {batch.batch_id} is a success, in the store it is {record}"
 
