@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkException
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -40,8 +42,18 @@ def cut_by_rows(spark: SparkSession) -> None:
     if any(spark.conf.get(key, None) is not None for key in (BYTES_MAX, ROWS_MAX)):
         return
     rows = rows_per_batch(spark)
-    spark.conf.set(BYTES_MAX, str(NO_BOUND))
-    spark.conf.set(ROWS_MAX, str(rows))
+    try:
+        spark.conf.set(BYTES_MAX, str(NO_BOUND))
+        spark.conf.set(ROWS_MAX, str(rows))
+    except PySparkException as error:
+        if "SESSION_MUTATION_IN_DECLARATIVE_PIPELINE" not in str(error):
+            raise
+        logger.info(
+            "Spark refuses settings in a file of a declarative pipeline. To let rows reach Python faster, "
+            "set in the pipeline's spec: configuration: {%s: '%d', %s: '%d'}",
+            *(BYTES_MAX, NO_BOUND, ROWS_MAX, rows),
+        )
+        return
     logger.info(
         "Penstock has set %s=%d and %s=%d in this session, so that rows reach Python faster. To keep your "
         "own values, set one of them before register(spark), or call register(spark, tune=False).",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 
 from penstock.datasource.spark import coalescing
 from penstock.datasource.spark.arrow_batches import BYTES_MAX, NO_BOUND, ROWS_MAX, ROWS_PER_GIB, cut_by_rows
@@ -55,6 +56,25 @@ def test_a_larger_heap_takes_more_rows(given: dict[str, str], rows: int) -> None
 def test_what_the_session_has_set_stays_and_nothing_is_added(key: str) -> None:
     """With rows set to more, a batch without a bound on its size may not fit into memory."""
     assert tuned({key: "10000"}) == {key: "10000"}
+
+
+class ConfOfAPipeline(Conf):
+    """Of a session in a definition file of Spark's declarative pipelines."""
+
+    error = "[SESSION_MUTATION_IN_DECLARATIVE_PIPELINE.SET_RUNTIME_CONF] Session mutation is not allowed."
+
+    def set(self, key: str, value: str) -> None:
+        raise PySparkException(self.error)
+
+
+def test_a_declarative_pipeline_which_refuses_settings_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    session: Any = SimpleNamespace(conf=ConfOfAPipeline({"spark.executor.memory": "2g"}))
+    with caplog.at_level(logging.INFO):
+        cut_by_rows(session)
+    assert f"{BYTES_MAX}: '{NO_BOUND}', {ROWS_MAX}: '1000'" in caplog.text
+    session.conf.error = "[SOMETHING_ELSE] No."
+    with pytest.raises(PySparkException, match="SOMETHING_ELSE"):
+        cut_by_rows(session)
 
 
 @pytest.mark.parametrize(("tune", "keys"), [(True, {BYTES_MAX, ROWS_MAX}), (False, set())])
