@@ -46,6 +46,7 @@ EXPECTED_SKIPS = (
     r"Maven cannot be reached",  # said only of a missing mvn and of repositories that do not answer
     r"npm cannot be reached",  # likewise
     r"Debian's packages cannot be reached",  # likewise
+    r"systemd-analyze is not installed",  # where there is no systemd
 )
 """Reasons, as regular expressions, for which a test may be skipped with CI=true."""
 
