@@ -190,6 +190,12 @@ pyfiles: .venv/.installed ## dist/penstock-<version>.zip for spark-submit --py-f
 	@# A wheel is a zip with the package at its root; Spark only looks at the suffix.
 	@for wheel in dist/*.whl; do name=$${wheel%-py3-none-any.whl}; cp $$wheel $$name.zip; echo $$name.zip; done
 
+.PHONY: release
+release: .venv/.installed .venv-release/.locked .venv-runtime/.locked ## All but the upload: checks, tests, archives built twice, SBOM, licences, hashes, into dist/
+	@$(BIN)/python -m release checks
+	@$(MAKE) --no-print-directory check
+	@$(BIN)/python -m release archives
+
 .PHONY: lock
 lock: .venv/.installed ## Write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgrade takes new versions
 	@$(call lock,requirements/dev.txt,pyproject.toml --extra all --group dev)
@@ -220,6 +226,12 @@ distclean: clean ## The same, and the environments too
 
 .venv-docs/.locked: requirements/docs.txt
 	@$(call create,.venv-docs,$<)
+
+.venv-release/.locked: requirements/release.txt
+	@$(call create,.venv-release,$<)
+
+.venv-runtime/.locked: requirements/runtime.txt
+	@$(call create,.venv-runtime,$<)
 
 .venv-spark40/.locked: requirements/spark40.txt
 	@$(call create,.venv-spark40,$<)

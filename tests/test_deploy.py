@@ -21,6 +21,7 @@ import yaml
 from deploy import grafana
 from tests.test_docs import ALERTS, expressions, served_metrics
 
+from penstock import __version__
 from penstock.cli.app import app
 
 ROOT = Path(__file__).parent.parent
@@ -65,6 +66,14 @@ def test_kustomize_takes_every_file_but_the_example_of_secrets() -> None:
     listed = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["resources"]
     files = {path.name for path in KUBERNETES.iterdir()} - {"kustomization.yaml", "secrets.example.yaml"}
     assert set(listed) == files
+
+
+def test_the_version_of_image_and_archives_is_the_one_of_the_package() -> None:
+    pages = (ROOT / "docs" / name for name in ("production.md", "managed-spark.md"))
+    texts = [path.read_text() for path in (*KUBERNETES.iterdir(), DEPLOY / "Dockerfile", *pages)]
+    named = re.findall(r"(?:penstock[:-]|penstock==|newTag: )(\d+\.\d+\.\d+)", "\n".join(texts))
+    assert len(named) > 3
+    assert set(named) == {__version__}
 
 
 def test_what_a_manifest_names_is_there() -> None:

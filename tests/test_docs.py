@@ -94,6 +94,7 @@ def test_the_readme_stays_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
+
 PAGES = [ROOT / "README.md", ROOT / "docs" / "site" / "landing.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WRITES = re.compile(r'\.format\("penstock\.(\w+)"\)(.*?)(?=\.format\(|```)', re.DOTALL)
 
@@ -109,6 +110,20 @@ def test_the_examples_use_options_that_exist() -> None:
         if kind in known and name not in known[kind] and not name.startswith(prefixes)
     ]
     assert unknown == []
+
+
+def test_supported_versions_are_the_same_everywhere() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    pythons = re.findall(r"Python :: (3\.\d+)", project)
+    (newest,) = re.findall(
+        r"^pyspark==(\d\.\d)", (ROOT / "requirements" / "dev.txt").read_text(), re.MULTILINE
+    )
+    (oldest,) = re.findall(r"pyspark==(\d\.\d)", (ROOT / "requirements" / "spark40.in").read_text())
+    assert f'requires-python = ">={pythons[0]}"' in project
+    for page in ("README.md", "docs/policy.md"):
+        text = (ROOT / page).read_text()
+        assert f"CPython {pythons[0]} to {pythons[-1]}" in text
+        assert f"{oldest} to {newest}" in text
 
 
 # Operations -----------------------------------------------------------------------------------------

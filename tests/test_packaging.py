@@ -25,7 +25,7 @@ from penstock.datasource import plug_ins
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("cli", "operating", "delivery", "datasource", "writers", "committers", "testing")
 DEPENDENCIES = [need for need in requires("penstock") or [] if "extra ==" not in need]
-LOCKS = ("dev.txt", "spark40.txt", "spark41.txt", "paimon.txt")
+LOCKS = ("dev.txt", "runtime.txt", "spark40.txt", "spark41.txt", "paimon.txt")
 ROWS = 1000
 
 _DUCKLAKE = ("changes", "committer", "connection", "fence", "files", "maintenance", "plan", "table", "types")

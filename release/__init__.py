@@ -1,0 +1,1 @@
+"""What `make release` does, apart from lint and tests: all but the upload."""
