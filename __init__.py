@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from .datasource.spark.registration import register
     from .datasource.spark.start_settings import START_SETTINGS
     from .delivery.handle import DeliveryHandle, start_delivery
+    from .operating.checking.checks import check
+    from .operating.findings import Finding, Severity
     from .operating.operations import History, history, recover, retry, status
     from .operating.plotting import plot
     from .operating.records import BatchRecord, DeliveredRecord, Records, StreamRecord, StreamState
@@ -84,6 +86,7 @@ __all__ = [
     "FanoutDataSource",
     "FencedError",
     "FilesDataSource",
+    "Finding",
     "FirehoseDataSource",
     "History",
     "HttpDataSource",
@@ -103,6 +106,7 @@ __all__ = [
     "RedisDataSource",
     "RetryableError",
     "SchemaMismatchError",
+    "Severity",
     "SqsDataSource",
     "StoreFailedError",
     "StoreMissingError",
@@ -111,6 +115,7 @@ __all__ = [
     "StreamState",
     "TableChangedError",
     "TableNotSupportedError",
+    "check",
     "distribute",
     "error_of",
     "explain",
@@ -165,6 +170,9 @@ _HOME = {
     "status": "operating.operations",
     "Explanation": "datasource.spark.explanation",
     "explain": "datasource.spark.explanation",
+    "Finding": "operating.findings",
+    "Severity": "operating.findings",
+    "check": "operating.checking.checks",
     "plot": "operating.plotting",
     "watch": "operating.watching",
 }

@@ -1,6 +1,7 @@
 """The command line, `penstock`. Its commands are in `commands`, by topic.
 
-The commands read the manifest store and the tables. Only `deliver --spark` imports Spark. Each command loads
+The commands read the manifest store and the tables. Only `check` and `deliver --spark` import Spark, and only
+the latter starts it. Each command loads
 the libraries that it needs, so that help and completion are instant.
 """
 
@@ -15,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..committers.errors import ConfigurationError, PenstockError, StoreUnreachableError
-from .commands import admin, dead_letters, delivery, forget, history, inspect, lineage, repair, retire
+from .commands import admin, check, dead_letters, delivery, forget, history, inspect, lineage, repair, retire
 from .commands.options_file import with_options_file
 from .exit_codes import FAILED, UNREACHABLE, WRONG_USAGE
 
@@ -31,9 +32,10 @@ penstock deliver --store postgresql+psycopg://penstock@db/penstock
 ```
 """
 EPILOG = (
-    "Exit codes: 0 success; 1 something is left to do (a batch is still pending, a table has changed, `gc` "
-    "found files and did not delete them, `deliver --once` left batches); 2 wrong usage or configuration; 3 "
-    "another error, explained on stderr; 4 the manifest store does not answer."
+    "Exit codes: 0 success; 1 something is left to do (a batch is still pending, a table has changed, "
+    "`check` found an error, `gc` found files and did not delete them, `deliver --once` left batches); 2 "
+    "wrong usage or configuration; 3 another error, explained on stderr; 4 the manifest store does not "
+    "answer."
 )
 
 
@@ -99,6 +101,7 @@ def version() -> None:
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Before the start": (check.check,),
     "Inspect": (inspect.status, inspect.show, history.history, lineage.lineage),
     "Deliver": (delivery.deliver, delivery.metrics),
     "Decide about undelivered batches": (admin.park, admin.retry, admin.skip, admin.acknowledge, admin.abort),

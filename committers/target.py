@@ -73,6 +73,20 @@ class HoldsRefusedRows(Protocol):
         ...
 
 
+@runtime_checkable
+class ChecksConnection(Protocol):
+    """Capability of a target: it can find out whether the destination answers, without rows and columns."""
+
+    def check_connection(self) -> bool:
+        """Return False if that cannot be found out without sending rows.
+
+        Raises:
+            ConfigurationError: the destination does not exist, or denies access.
+            RetryableError: it does not answer.
+        """
+        ...
+
+
 class PayloadCommitter(Committer, Protocol[PayloadT_contra]):
     """A committer that can discard payloads of its tasks."""
 

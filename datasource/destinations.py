@@ -64,6 +64,8 @@ class DestinationType:
     """See `DeliveryOptions.has_row_log`."""
     ignores_case: bool = False
     """True if names of tables that differ only in case may be one table."""
+    extra: str = ""
+    """The extra of Penstock that it needs, if that has not the name of the kind. For `penstock check`."""
     remains: str = ""
     """What stays in the destination of a query that was retired, besides its rows, and why."""
 

@@ -17,6 +17,7 @@ from ..committers.target import Target
 from ..writers.parquet.data_file_config import ROW_GROUP_ROWS
 from ..writers.parquet.file_names import parse_file_name
 from ..writers.parquet.write_config import WriteConfig
+from .checked import ChecksByDryRun
 from .options.delivery import TARGET_FILE_BYTES
 from .options.file_tables import COMPRESSION, FileTableOptions
 from .sink import Destination, Maintainable, SupportsOrdering, SupportsOrigins, SupportsTableIdentity
@@ -121,7 +122,7 @@ class FileTableSink(Destination, Maintainable, Protocol):
     def open_table(self) -> FileTable: ...
 
 
-class FileTableTarget(MergeableFiles):
+class FileTableTarget(ChecksByDryRun, MergeableFiles):
     """The methods of a target that need only the manifest. A mix-in of each format's target."""
 
     def manifest(self, batch: Batch, content: LakeManifest, payloads: Sequence[DataFiles]) -> Manifest:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from ..committers.contract import ManifestRecord
 from ..committers.store.delivery_queries import DeliveryRecord
 from ..committers.store.status import StreamStatus
+from .findings import Finding
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -185,7 +186,7 @@ def _state(stream: StreamStatus) -> StreamState:
 
 # As tables ------------------------------------------------------------------------------------------
 
-Record = TypeVar("Record", StreamRecord, BatchRecord, DeliveredRecord)
+Record = TypeVar("Record", StreamRecord, BatchRecord, DeliveredRecord, Finding)
 
 
 class Records(Sequence[Record], Generic[Record]):

@@ -42,6 +42,7 @@ from ..contract import (
     Outcome,
     Token,
 )
+from ..dry_runs import in_dry_run
 from ..errors import RetryableError, SchemaMismatchError, TableNotSupportedError
 from ..file_tables.clock import now_ms
 from ..file_tables.evolution import NO_EVOLUTION, Evolution, Narrowing
@@ -189,6 +190,8 @@ class DeltaTableCommitter(SearchesFiles):
             return table
         check_supported(table, mode)
         check_library_commits(table)
+        if in_dry_run():
+            return table
         allow_vectors(table.handle())
         self._cached_table = None
         changed = self._load_table()

@@ -11,6 +11,7 @@ from typing import Any
 from deltalake import CommitProperties, DeltaTable, Schema
 
 from .. import crash_points
+from ..dry_runs import before_creating
 from ..error_causes import ErrorCause, cause_of, retryable
 from ..errors import NEXT_TRY, ConfigurationError
 from .library import in_short
@@ -102,6 +103,7 @@ def _create(
     check_timestamps_in_maps(fields, table_uri)
     check_reserved([str(column["name"]) for column in fields], new.properties, table_uri)
     partition_by = _partition_columns(table_uri, fields, new.partition_by)
+    before_creating(f"Delta table {table_uri}")
     try:
         DeltaTable.create(
             table_uri,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from ..contract import Mode
+from ..dry_runs import before_creating, in_dry_run
 from ..errors import ConfigurationError, RetryableError, TableNotSupportedError
 from ..file_tables.evolution import Narrowing
 from ..file_tables.manifest import LakeManifest
@@ -70,20 +71,26 @@ def plan(server: LakeServer, rows: pa.Schema, mode: Mode, options: PlanOptions) 
             f"The DuckLake table {server.address.uri} cannot be written: {problem}. Nothing was written."
         )
     so, address = "Nothing was written", server.address
-    create = options.create and bool(options.data_path)
+    create = options.create and bool(options.data_path) and not in_dry_run()
     created = False
     for _ in range(_ATTEMPTS_MAX):
         with server.attached(so, data_path=options.data_path, create=create, new_columns=rows.names) as lake:
             if lake is None:
+                if options.create and options.data_path:
+                    before_creating(f"DuckLake of {address.uri}")
                 raise _no_lake(address, options)
             lake.begin()
             table = load_if_there(lake, address)
             if table is not None and fence.is_there(lake, address):
                 return replace(_plan(lake, address, table, rows, mode, options), created=created)
             if table is not None:
-                _plan(lake, address, table, rows, mode, options)  # its errors come before any change
+                # its errors come before any change
+                planned = _plan(lake, address, table, rows, mode, options)
+                if in_dry_run():
+                    return planned
             else:
                 _create(lake, address, rows, options)
+                before_creating(f"DuckLake table {address.uri}")
             fence.create(lake, address)
             error = commit(lake)
             if error is None:

@@ -17,6 +17,7 @@ from ..cleaning.deletion import DeletionGuard
 from ..cleaning.regular_files import open_new, read_file, sync
 from ..error_causes import retryable
 from ..errors import RetryableError, TableChangedError
+from ..probing import Probe, local_probe
 from .place import FileState, JournalChangedError, StoredJournal
 from .staged import StagedFiles
 
@@ -36,6 +37,9 @@ class LocalFolder:
 
     def exists(self) -> bool:
         return Path(self.folder).is_dir()
+
+    def probe(self) -> Probe:
+        return local_probe(self.folder)
 
     def open(self, *, create: bool) -> None:
         Path(staging_of(self.folder)).mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from ..cleaning.cleanup import ListedFile
 from ..cleaning.deletion import DeletionGuard
 from ..delta.object_store import AZURE_SCHEMES
 from ..errors import CommitStateUnknownError, ConfigurationError, RetryableError, TableChangedError
+from ..probing import Probe
 from .bucket import open_bucket
 from .object_store import ConditionError, ObjectStore
 from .place import FileState, JournalChangedError, StoredJournal
@@ -74,6 +75,20 @@ class ObjectFolder:
 
     def exists(self) -> bool:
         return next(self._store.paths(), None) is not None
+
+    def probe(self) -> Probe:
+        store = self._store
+
+        def create(name: str) -> bool:
+            try:
+                store.create(f"{FOLDER}/{name}", b"")
+            except ConditionError:
+                return False
+            return True
+
+        return Probe(
+            store.address(FOLDER), create, lambda name: store.remove(f"{FOLDER}/{name}"), lambda _: None
+        )
 
     def open(self, *, create: bool) -> None:
         store = self._store

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Protocol
 
 from ..cleaning.cleanup import ListedFile
+from ..probing import Probe
 from .staged import StagedFiles
 
 
@@ -45,6 +46,10 @@ class Place(Protocol):
         ...
 
     def exists(self) -> bool: ...
+
+    def probe(self) -> Probe:
+        """Return the probe of the place."""
+        ...
 
     def open(self, *, create: bool) -> None:
         """Prepare the place for tasks that write.

@@ -11,6 +11,7 @@ from itertools import islice, takewhile
 import pyarrow as pa
 
 from .. import crash_points
+from ..dry_runs import before_creating, in_dry_run
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, ConfigurationError
 from ..file_tables.table_changes import check_same_id, dropped
@@ -116,6 +117,7 @@ class HudiTableFiles:
                 f"The Hudi table {self.uri} has a timeline, but no hoodie.properties. Nothing was written. "
                 "Restore the file, or write another table."
             )
+        before_creating(f"Hudi table {self.uri}")
         with self.errors():
             self.storage.create(PATH, render(new, avro_record(rows, new.name, meta=True)).encode())
         crash_points.reach("table.created", batch_id)
@@ -178,6 +180,8 @@ class HudiTableFiles:
         Readers take files that are older than the first commit as committed. So a batch must not be the
         first one.
         """
+        if in_dry_run():
+            return
         instant = next_instant(FIRST_INSTANT, table_now(table))
         completion = next_instant(instant, table_now(table))
         with self.errors():
@@ -188,6 +192,8 @@ class HudiTableFiles:
     def reserve_instant(self, table: HudiTable, timeline: Timeline) -> str:
         """Return an instant that no other batch of any stream gets."""
         instant = next_instant(timeline.latest, table_now(table))
+        if in_dry_run():
+            return instant
         with self.errors():
             for _ in range(_RESERVATIONS_MAX):
                 if self.storage.create(reservation(instant)):

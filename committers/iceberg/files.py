@@ -13,6 +13,7 @@ import pyarrow.fs as pafs
 from ..changes.key_files import OpenFile
 from ..cleaning.deletion import DeletionGuard, local_root
 from ..file_tables.files import TableFiles
+from ..probing import Probe, filesystem_probe, local_probe
 from .local_files import local_path
 from .object_store import open_object_store
 
@@ -55,6 +56,18 @@ def iceberg_files(
         deletion_guard=deletion_guard,
         local=local_root(location),
     )
+
+
+def iceberg_probe(location: str, io_properties: Mapping[str, str]) -> Probe:
+    """Return the probe of a location.
+
+    Args:
+        io_properties: see `iceberg_files`
+    """
+    root = local_root(location)
+    if root is not None:
+        return local_probe(root)
+    return filesystem_probe(location, *open_object_store(location, dict(io_properties)))
 
 
 def open_location(io_properties: Mapping[str, str]) -> OpenFile:

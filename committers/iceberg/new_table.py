@@ -14,6 +14,7 @@ from pyiceberg.table.sorting import SortOrder
 
 from .. import crash_points
 from ..contract import PartitionField, SortField
+from ..dry_runs import before_creating
 from ..errors import ConfigurationError
 from .address import IcebergAddress
 from .arrow import iceberg_struct
@@ -98,6 +99,7 @@ def _create(config: CatalogConfig, address: IcebergAddress, source: pa.Schema, n
     properties = _properties(address, new, schema)
     spec = partition_spec(address, new.partition_spec or (), schema)
     order = iceberg_sort_order(address, new.sort_order or (), schema)
+    before_creating(f"Iceberg table {address.uri}")
     try:
         catalog = open_catalog(config)
 

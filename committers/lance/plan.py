@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from .. import crash_points
+from ..dry_runs import before_creating, in_dry_run
 from ..error_causes import ErrorCause, cause_of, retryable
 from ..errors import (
     NEXT_TRY,
@@ -99,6 +100,7 @@ def _create(uri: str, storage_options: Mapping[str, str], columns: pa.Schema, op
     file_version = options.file_version or FILE_VERSIONS[-1]
     check_types(columns, file_version, uri)
     _check_names(columns.names, uri)
+    before_creating(f"Lance table {uri}")
     try:
         lance.write_dataset(
             pa.schema([nullable(field) for field in columns]).empty_table(),
@@ -155,7 +157,7 @@ def _identified(uri: str, storage_options: Mapping[str, str], new: Mapping[str, 
         table = load_if_there(uri, storage_options)
         if table is None:
             raise dropped(uri)
-        if table_id_of(table):
+        if table_id_of(table) or in_dry_run():
             return table
         updates: dict[str, str | None] = {TABLE_ID: str(uuid.uuid4()), **new}
         operation = LanceOperation.UpdateConfig(config_updates=LanceOperation.UpdateMap(updates))

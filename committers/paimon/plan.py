@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from .. import crash_points
 from ..contract import Changes, Mode
+from ..dry_runs import before_creating
 from ..errors import ConfigurationError, ManifestCorruptError, SchemaMismatchError, TableNotSupportedError
 from ..file_tables.manifest import LakeManifest
 from .features import refuse_unsupported
@@ -182,6 +183,7 @@ def _create(table: PaimonTable, rows: pa.Schema, options: PlanOptions) -> None:
         properties = {**_of_new_key(options.mode, by_lower), **properties}
     try:
         schema = Schema.from_pyarrow_schema(columns, partition_by, keys, properties)
+        before_creating(f"Paimon table {table.place}")
         table.create(schema)
     except (ValueError, RuntimeError, NotImplementedError) as error:
         raise SchemaMismatchError(

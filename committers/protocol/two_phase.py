@@ -19,7 +19,16 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Generic
 
-from ..contract import AlreadyCommitted, Batch, Committable, Committed, Manifest, ManifestState, PayloadT
+from ..contract import (
+    AlreadyCommitted,
+    Batch,
+    Committable,
+    Committed,
+    Manifest,
+    ManifestRecord,
+    ManifestState,
+    PayloadT,
+)
 from ..errors import RetryableError, SchemaMismatchError, TableChangedError
 from ..store.contract import ManifestStore, Prepared
 from ..target import PayloadCommitter
@@ -72,13 +81,7 @@ class TwoPhaseCommitter(Generic[PayloadT]):
                 the checkpoint has written the batch before with other rows.
         """
         self.recovery.recover(batch.stream, replay=batch)
-        # Read the table before the store: a batch that a concurrent driver commits in between is then already
-        # recorded.
-        token = self._table.token(batch.stream.query_id)
-        record = self._store.record(batch.stream, batch.batch_id)
-        action = decide(record, token_position(token, batch), batch)
-        if action in REFUSALS:
-            raise refused(action, batch, token)
+        action, record = self._decide(batch)
         if action is Action.MARK:  # a concurrent driver has committed it but not marked it yet
             self._commit_runner.commit_and_mark(stored_manifest(self._store, batch))
         if action in (Action.MARK, Action.SKIP):
@@ -87,6 +90,27 @@ class TwoPhaseCommitter(Generic[PayloadT]):
         if action is Action.SUPERSEDE and record is not None:
             self.prepared.supersede(record)
         return Action.WRITE
+
+    def check(self, batch: Batch, digest_of: DigestOf = lambda _: None) -> None:
+        """Make the checks of `begin` for the batch as it is before a recovery, and change nothing.
+
+        Raises:
+            CheckpointMismatchError: see `begin`
+        """
+        action, _ = self._decide(batch)
+        if action not in (Action.MARK, Action.SKIP):
+            self._forks.check_before(batch, digest_of)
+
+    def _decide(self, batch: Batch) -> tuple[Action, ManifestRecord | None]:
+        """Return the action, and the record of the batch. Raises as `begin`."""
+        # Read the table before the store: a batch that a concurrent driver commits in between is then already
+        # recorded.
+        token = self._table.token(batch.stream.query_id)
+        record = self._store.record(batch.stream, batch.batch_id)
+        action = decide(record, token_position(token, batch), batch)
+        if action in REFUSALS:
+            raise refused(action, batch, token)
+        return action, record
 
     # Prepare and commit ---------------------------------------------------------------------------
 

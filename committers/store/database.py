@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.engine import Connection, Row
 
+from ..dry_runs import NotCreatedError, before_creating
 from ..error_causes import ErrorCause, cause_of
 from ..errors import (
     NEXT_TRY,
@@ -202,7 +203,7 @@ class Database:
             if version is None and self._must_exist:
                 raise self._no_store()
             if version != SCHEMA_VERSIONS[-1]:
-                self._upgrade()
+                self._upgrade(is_new=version is None)
         except (*_FAILURES, OSError) as error:
             self.close()
             if self._is_sqlite and any(passing in str(error) for passing in _TRANSIENT_SQLITE_ERRORS):
@@ -215,7 +216,7 @@ class Database:
             raise (StoreUnreachableError if is_outage else ConfigurationError)(
                 f"The manifest store {self.name} cannot be opened: {_message(error)}. {self._hint()}"
             ) from error
-        except PenstockError:
+        except (PenstockError, NotCreatedError):
             self.close()
             raise
 
@@ -250,13 +251,22 @@ class Database:
             )
         return str(version)
 
-    def _upgrade(self) -> None:
-        """Upgrade the tables to the newest version. Other processes wait until the upgrade is done."""
+    def _upgrade(self, *, is_new: bool) -> None:
+        """Upgrade the tables to the newest version. Other processes wait until the upgrade is done.
+
+        A dry run creates the tables of a new store, and rolls back.
+
+        Raises:
+            NotCreatedError: this is a dry run.
+        """
+        if not is_new:
+            before_creating(f"version {SCHEMA_VERSIONS[-1]} of the tables", is_new=False)
         with _upgrade_lock, self._writer.begin() as connection:
             if not self._is_sqlite:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_UPGRADE_LOCK_KEY)))
             if self._schema_version(connection) != SCHEMA_VERSIONS[-1]:
                 _run_migrations(connection)
+            before_creating("the manifest store")
 
 
 def _run_migrations(connection: Connection) -> None:

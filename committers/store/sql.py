@@ -136,6 +136,15 @@ class SqlManifestStore(SqlStreams):
         """The file of a SQLite store; None for a server."""
         return self._database.file
 
+    def time(self) -> datetime:
+        """Return the time of the database server; for SQLite, that of this machine.
+
+        Raises:
+            RetryableError: the database does not answer.
+        """
+        with self._database.read() as connection:
+            return self._database.time(connection, self._clock)
+
     @property
     def engine(self) -> Engine:
         return self._database.engine

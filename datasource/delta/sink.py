@@ -11,6 +11,8 @@ from ...committers.contract import Changes, Manifest, Mode, PartitionField, Plan
 from ...committers.delta.committer import DeltaTableCommitter
 from ...committers.delta.deletion_vectors import parse_vector_name
 from ...committers.delta.log_checkpoints import LOG_CHECKPOINTS, LogCheckpoints
+from ...committers.delta.log_files import LOG
+from ...committers.delta.probing import storage_probe
 from ...committers.delta.snapshot_cache import SNAPSHOT_CACHE, SnapshotCache
 from ...committers.delta.table import KIND, load_if_there
 from ...committers.file_tables.clock import now_ms
@@ -18,6 +20,7 @@ from ...committers.file_tables.manifest import LakeManifest, PlannedFiles, decod
 from ...committers.file_tables.merge import merge
 from ...committers.file_tables.shared_files import check_written_together, shared_with
 from ...committers.maintenance import MaintenancePolicy, Step
+from ...committers.probing import Probe
 from ...writers.changes.change_files import ChangeFilesConfig
 from ...writers.changes.rewriting import FileRewriter
 from ...writers.changes.table_rows import TableRowsOpener
@@ -71,6 +74,11 @@ class DeltaSink(StorageSink):
 
     def open_table(self) -> DeltaTarget:
         return DeltaTarget(self.table_uri, self.options)
+
+    def probes(self) -> Sequence[Probe]:
+        """See `ProbesStorage`."""
+        uri, storage = self.table_uri, self.options.storage_options
+        return storage_probe(uri, storage), storage_probe(uri, storage, LOG)
 
     def open_shared(self, partner: str) -> DeltaTarget:
         """See `DeltaOfPair`."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ...committers.changes.key_files import data_files
 from ...committers.contract import Manifest, PartitionField
+from ...committers.delta.probing import storage_probe
 from ...committers.ducklake.address import DuckLakeAddress, DuckLakeCatalog
 from ...committers.maintenance import MaintenancePolicy, Step
+from ...committers.probing import Probe
 from ..destinations import DestinationType, with_prefix
 from ..file_table import CleanableFiles, data_files_of, partition_fields
 from ..plain_sink import BaseSink
@@ -58,6 +60,15 @@ class DuckLakeSink(BaseSink):
         from .target import DuckLakeTarget
 
         return DuckLakeTarget(_server(self._address, self.options.storage_options), self.options)
+
+    def probes(self) -> Sequence[Probe]:
+        """See `ProbesStorage`."""
+        storage = self.options.storage_options
+        server = _server(self._address, storage)
+        from ...committers.ducklake.files import location_of
+
+        location = location_of(server) or self.options.data_path
+        return () if location is None else (storage_probe(location, storage),)
 
     def records(self, query_id: str) -> DuckLakeRecords:
         server = _server(self._address, self.options.storage_options)

@@ -13,6 +13,7 @@ from ...committers.files.cleanup import CleanableFolder, FilesRecords
 from ...committers.files.committer import FilesCommitter
 from ...committers.files.local_folder import LocalFolder, staging_of
 from ...committers.files.manifests import KIND, MANIFESTS
+from ...committers.probing import Probe
 from ...writers.delta.filesystem import open_filesystem
 from ...writers.files.table_format import parse_name
 from ..destinations import DestinationType, with_prefix
@@ -77,6 +78,11 @@ class StoredFolder(CleanableFiles, FilesCommitter):
 
 class FilesSink(PlainSink[DataFiles, str]):
     """See `Sink`."""
+
+    def probes(self) -> Sequence[Probe]:
+        """See `ProbesStorage`."""
+        assert isinstance(self.target, FilesTarget), "see `sink_of`"
+        return (self.target.place.probe(),)
 
     def open_filesystem(self, location: str) -> tuple[FileSystem, str]:
         """Open a location, a remote one with the options `storage.*` if there are any."""

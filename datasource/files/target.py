@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ...committers.arrow_ipc.reader import read_schema
 from ...committers.contract import Batch, DataFile, DataFiles, Manifest, Mode, PlannedBatch
+from ...committers.dry_runs import before_creating, in_dry_run
 from ...committers.errors import ConfigurationError, SchemaMismatchError, TableNotSupportedError
 from ...committers.file_tables.folder_columns import columns_in_path
 from ...committers.files.committer import FilesCommitter
@@ -25,6 +26,7 @@ from ...writers.delta.partitions import check_partition_columns
 from ...writers.files.table_format import FolderFormat, RowFilesFormat
 from ...writers.files.uploading import UploadingWriters
 from ...writers.parquet.write_config import WriteConfig
+from ..checked import ChecksByDryRun
 from ..file_table import CompactWith, DeliveryFiles, with_case_of
 from .catalog_table import check_table
 from .existing_files import compare_with_files, format_problems
@@ -37,7 +39,7 @@ _TABLES = {"_delta_log": "Delta", "metadata/*.metadata.json": "Iceberg", ".hoodi
 
 
 @dataclass(frozen=True, slots=True)
-class FilesTarget(FilesCommitter):
+class FilesTarget(ChecksByDryRun, FilesCommitter):
     """The target of a stream into a folder, with the options of its query. See `Target`."""
 
     options: FilesOptions = field(kw_only=True)
@@ -69,13 +71,20 @@ class FilesTarget(FilesCommitter):
                 self.options.file_format,
                 narrows=self.options.narrows,
             )
-        place.open(create=self.options.create_table)
-        if self.options.takes_over:
-            take_over(self.folder)
+        self._open_place()
         schema = pa.schema([field.with_nullable(True) for field in rows])
         config = self.write_config(schema, partition_by)
         writers = UploadingWriters(config) if is_remote(self.folder) else config
         return PlannedBatch(writers, content=self.layout(schema, partition_by), target_id="")
+
+    def _open_place(self) -> None:
+        if in_dry_run():
+            if not self.place.exists():
+                before_creating(f"folder {self.folder}")
+            return
+        self.place.open(create=self.options.create_table)
+        if self.options.takes_over:
+            take_over(self.folder)
 
     def write_config(self, schema: pa.Schema, partition_by: tuple[str, ...]) -> WriteConfig:
         is_uploaded = is_remote(self.folder)

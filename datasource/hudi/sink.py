@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...committers.changes.key_files import data_files
 from ...committers.contract import Changes, Manifest, Mode, PartitionField, PlannedBatch
+from ...committers.delta.probing import storage_probe
 from ...committers.errors import ConfigurationError
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles, decode
 from ...committers.file_tables.merge import merge
@@ -19,6 +20,7 @@ from ...committers.hudi.plan import Wanted, plan
 from ...committers.hudi.properties import HudiTable
 from ...committers.hudi.schema import arrow_schema, parse_record
 from ...committers.hudi.table import KIND, HudiTableFiles
+from ...committers.probing import Probe
 from ...writers.changes.change_files import ChangeFilesConfig
 from ...writers.changes.rewriting import FileRewriter
 from ...writers.changes.table_rows import TableRowsOpener
@@ -62,6 +64,10 @@ class HudiSink(StorageSink):
     @property
     def table_uri(self) -> str:
         return self.options.table_uri
+
+    def probes(self) -> Sequence[Probe]:
+        """See `ProbesStorage`."""
+        return (storage_probe(self.table_uri, self.options.storage_options),)
 
     def open_table(self) -> HudiTarget:
         return HudiTarget(self.options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -17,12 +17,14 @@ from ...committers.iceberg.address import IcebergAddress, parse_table_name
 from ...committers.iceberg.catalog import CatalogConfig, check_address_given, in_short
 from ...committers.iceberg.committer import IcebergTableCommitter
 from ...committers.iceberg.expiry import ExpiryPolicy, SnapshotExpiry
+from ...committers.iceberg.files import iceberg_probe
 from ...committers.iceberg.new_table import NewIcebergTable
-from ...committers.iceberg.plan import partitioning
+from ...committers.iceberg.plan import data_location, partitioning
 from ...committers.iceberg.properties import EXPIRE_PROPERTY, is_maintained
 from ...committers.iceberg.table import check_query_not_rolled_back, load, load_if_there, version_of
 from ...committers.iceberg.target import KIND, IcebergTableLayout
 from ...committers.maintenance import MaintenancePolicy, Step
+from ...committers.probing import Probe, local_probe
 from ...writers.changes.change_files import ChangeFilesConfig
 from ...writers.changes.rewriting import FileRewriter
 from ...writers.changes.table_rows import TableRowsOpener
@@ -86,6 +88,14 @@ class IcebergSink:
 
     def open_table(self) -> IcebergTarget:
         return IcebergTarget(self.catalog, self.address, self.new, self.options)
+
+    def probes(self) -> Sequence[Probe]:
+        """See `ProbesStorage`. Where a new table will be, only the catalog of a folder tells."""
+        table = load_if_there(self.catalog, self.address)
+        if table is not None:
+            return (iceberg_probe(data_location(table), table.io.properties),)
+        warehouse = self.catalog.warehouse
+        return () if warehouse is None else (local_probe(warehouse),)
 
     def open_shared(self, partner: str) -> IcebergTarget:
         """Return the target of a table that shares its files with another one."""

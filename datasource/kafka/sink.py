@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...committers.contract import Batch, DataFiles, Manifest, Mode, PlannedBatch
+from ...committers.delta.probing import storage_probe
 from ...committers.errors import ConfigurationError
 from ...committers.kafka import content
 from ...committers.kafka.checking import check_brokers, check_topic
@@ -14,8 +15,10 @@ from ...committers.kafka.clients import kafka
 from ...committers.kafka.cluster import KIND
 from ...committers.kafka.committer import KafkaCommitter, KafkaWriting
 from ...committers.kafka.transactions import TransactionSettings
+from ...committers.probing import Probe
 from ...committers.row_log.log import RowLog
 from ...writers.row_log.writer import RowLogWriters
+from ..checked import ChecksByDryRun
 from ..options.row_log import create_row_log, missing_row_log, row_log_of
 from ..plain_sink import StorageSink
 from .options import KafkaOptions
@@ -41,8 +44,13 @@ class KafkaSink(StorageSink):
     def open_table(self) -> KafkaTarget:
         return KafkaTarget(self.options)
 
+    def probes(self) -> Sequence[Probe]:
+        """See `ProbesStorage`."""
+        location = row_log_of(self.options.row_log, self.options.checkpoint_location)
+        return () if location is None else (storage_probe(location, self.options.storage_options),)
 
-class KafkaTarget(KafkaCommitter):
+
+class KafkaTarget(ChecksByDryRun, KafkaCommitter):
     """The target of a stream, with the options of its query. See `Target` and `Mergeable`."""
 
     def __init__(self, options: KafkaOptions) -> None:

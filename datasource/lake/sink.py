@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...committers.contract import Batch, Changes, DataFiles, Manifest, Mode
 from ...committers.delta.change_features import has_vectors
+from ...committers.dry_runs import in_dry_run
 from ...committers.errors import TableNotSupportedError
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...committers.file_tables.shared_files import SHARES_PROPERTY
@@ -37,7 +38,8 @@ class LakeDeltaTarget(DeltaTarget):
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedFiles:
         self._pair.check(rows if not isinstance(mode, Changes) else plan_changes(rows, mode).columns)
         planned = super().plan_batch(rows, mode, batch_id)
-        if isinstance(mode, Changes) and not has_vectors(self._properties()):
+        will_have_vectors = in_dry_run() and isinstance(mode, Changes) and mode.merge == "on-read"
+        if isinstance(mode, Changes) and not (has_vectors(self._properties()) or will_have_vectors):
             raise _not_on_read(self._pair.delta.table_uri)
         return planned
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...committers.changes.key_files import data_files
 from ...committers.contract import Changes, Manifest, Mode, PlannedBatch
+from ...committers.delta.probing import storage_probe
 from ...committers.file_tables.manifest import LakeManifest, PlannedFiles
 from ...committers.lance.committer import LanceTableCommitter
 from ...committers.lance.library import load_if_there, read_rows, require_library
@@ -15,6 +16,7 @@ from ...committers.lance.plan import PlanOptions, plan
 from ...committers.lance.schema import files_of
 from ...committers.lance.table import KIND, MAINTENANCE, table_id_of
 from ...committers.maintenance import MaintenancePolicy, Step
+from ...committers.probing import Probe
 from ...writers.changes.change_files import ChangeFilesConfig
 from ...writers.delta.filesystem import open_filesystem
 from ...writers.lance.names import parse_lance_name
@@ -58,6 +60,10 @@ class LanceSink(StorageSink):
     @property
     def table_uri(self) -> str:
         return self.options.table_uri
+
+    def probes(self) -> Sequence[Probe]:
+        """See `ProbesStorage`."""
+        return (storage_probe(self.table_uri, self.options.storage_options),)
 
     def open_table(self) -> LanceTarget:
         return LanceTarget(self.table_uri, self.options)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...committers.cleaning.regular_files import sync
+from ...committers.dry_runs import in_dry_run
 from ...committers.error_causes import retryable
 from ...committers.errors import ConfigurationError
 from ...writers.local_path import local_path
@@ -49,7 +50,7 @@ def create_row_log(location: str) -> None:
         RetryableError: it cannot be created.
     """
     path = local_path(location)
-    if path is None or Path(path).is_dir():
+    if path is None or Path(path).is_dir() or in_dry_run():
         return
     try:
         Path(path).mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,7 @@ from ...committers.paimon.merge_tree import DELETE, KEY_PREFIX, SEQUENCE, Sequen
 from ...committers.paimon.merge_tree import KIND as ROW_KIND
 from ...committers.paimon.plan import PlanOptions, plan
 from ...committers.paimon.tokens import NOTES
+from ...committers.probing import Probe, local_probe
 from ...writers.changes.change_files import ChangeFilesConfig
 from ...writers.paimon.names import parse_paimon_name
 from ...writers.paimon.sorted_files import SortedFiles
@@ -81,6 +82,10 @@ class PaimonSink(BaseSink):
     @property
     def table_uri(self) -> str:
         return self.options.table_uri
+
+    def probes(self) -> Sequence[Probe]:
+        """See `ProbesStorage`. A catalog chooses the place of its tables, and has its own credentials."""
+        return () if self.options.address is not None else (local_probe(self.table_uri),)
 
     def open_table(self) -> PaimonTarget:
         return PaimonTarget(self.options)

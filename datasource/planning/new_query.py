@@ -36,17 +36,30 @@ def check_new_query(
             name. Nothing was written.
         RetryableError: the table or the store cannot be read now.
     """
+    message = earlier_rows(sink, store, table, batch, overwrite)
+    if message:
+        logger.warning(
+            '%s If that is not intended, stop the query now. With .option("newQuery", "refuse") the query '
+            'fails before it writes anything; with "allow" this warning is not logged.',
+            message,
+        )
+
+
+def earlier_rows(
+    sink: Destination, store: SqlManifestStore, table: Committer, batch: Batch, overwrite: bool
+) -> str:
+    """Return what `check_new_query` warns of; empty if there is nothing. Raises as it does."""
     options, stream = sink.options, batch.stream
     if not isinstance(table, SupportsOrigins):
-        return
+        return ""
     if batch.batch_id > 0 or overwrite or options.new_query is NewQuery.ALLOW:
-        return
+        return ""
     if store.record(stream, 0) is not None or table.token(stream.query_id) is not None:
-        return  # the query has already started
+        return ""  # the query has already started
     found = _earlier_query(options, store, table, batch)
     if found is None:
         _check_has_name(options)
-        return
+        return ""
     message = (
         f"The table {stream.table_uri} already has rows of an earlier query {found}. The query "
         f"{stream.query_id} is new and starts with its first batch: its checkpoint was deleted, or it has "
@@ -58,11 +71,7 @@ def check_new_query(
             "table. To add these rows to the existing ones, start the query with "
             '.option("newQuery", "allow").'
         )
-    logger.warning(
-        '%s If that is not intended, stop the query now. With .option("newQuery", "refuse") the query fails '
-        'before it writes anything; with "allow" this warning is not logged.',
-        message,
-    )
+    return message
 
 
 def _check_has_name(options: StreamOptions) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ...committers import crash_points
 from ...committers.contract import Batch, Changes, Manifest, Mode, PlannedBatch
+from ...committers.dry_runs import before_creating, in_dry_run
 from ...committers.errors import RetryableError
 from ...committers.postgres.address import PostgresAddress
 from ...committers.postgres.changes import check_one_row
@@ -23,6 +24,7 @@ from ...committers.postgres.staging import StagingTables
 from ...committers.postgres.types import text_type
 from ...writers.postgres.staging_writer import StagingWriters
 from ..changes.planning import plan_changes
+from ..checked import ChecksByDryRun
 from ..options.stream import origins_of
 from ..plain_sink import StorageSink
 from .changes import stage_changes
@@ -62,7 +64,7 @@ class PostgresSink(StorageSink):
         return PostgresRecords(self._server, self._address, query_id)
 
 
-class PostgresTarget(PostgresCommitter):
+class PostgresTarget(ChecksByDryRun, PostgresCommitter):
     """The target of a stream into a Postgres table, with the options of its query. See `Target`."""
 
     def __init__(self, server: PostgresServer, address: PostgresAddress, options: PostgresOptions) -> None:
@@ -85,6 +87,10 @@ class PostgresTarget(PostgresCommitter):
         )
         with self._server.transaction("Nothing was written") as cursor:
             planned = plan(cursor, address, table_rows, wanted)
+            if in_dry_run():
+                cursor.connection.rollback()
+        if planned.created:
+            before_creating(f"Postgres table {address.uri}")
         if planned.created:
             crash_points.reach("table.created", batch_id)
         if changes is not None:

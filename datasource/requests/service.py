@@ -65,6 +65,7 @@ class RequestService:
             files_of=RequestManifests(self.kind).files,
             records=self.records,
             has_row_log=True,
+            extra=self.package.partition("[")[2].rstrip("]"),
         )
 
     def _sink_of(self, stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> RequestSink:

@@ -11,15 +11,20 @@ from typing import Literal, cast
 import pyarrow as pa
 
 from ...committers.contract import Batch, DataFiles, Manifest, Mode, PlannedBatch, TaskWriterFactory
+from ...committers.delta.probing import storage_probe
+from ...committers.dry_runs import in_dry_run
 from ...committers.errors import ConfigurationError, PenstockError, RetryableError
+from ...committers.probing import Probe
 from ...committers.requests.changed_rows import check_one_row_of_each_key
 from ...committers.requests.committer import RequestCommitter
 from ...committers.requests.content import RequestPayload
 from ...committers.requests.contract import ChangesRows, ChecksDestination, Requests, Sent
 from ...committers.row_log.log import RowLog
+from ...committers.target import ChecksConnection
 from ...committers.texts.safe_text import get_logger
 from ...writers.requests.direct import DirectWriters
 from ...writers.row_log.writer import RowLogWriters
+from ..checked import ChecksByDryRun
 from ..options.row_log import create_row_log, missing_row_log
 from ..plain_sink import StorageSink
 from .changing import ChangingRequests
@@ -43,8 +48,15 @@ class RequestSink(StorageSink):
     def open_table(self) -> RequestTarget:
         return RequestTarget(self)
 
+    def probes(self) -> Sequence[Probe]:
+        """See `ProbesStorage`."""
+        location = self.options.row_log_location
+        if location is None or (self.options.sends_from_tasks and not self.options.route_by):
+            return ()
+        return (storage_probe(location, self.options.storage_options),)
 
-class RequestTarget(RequestCommitter):
+
+class RequestTarget(ChecksByDryRun, RequestCommitter):
     """The target of a stream, with the options of its query. See `Target` and `Mergeable`.
 
     A coupled query sends the rows of a batch from its tasks. A decoupled one writes them to the row log, and
@@ -96,11 +108,24 @@ class RequestTarget(RequestCommitter):
         )
         return PlannedBatch(cast("TaskWriterFactory[RequestPayload]", log), "log", "", is_lasting=False)
 
+    def check_batch(self, rows: pa.Schema, mode: Mode) -> bool:
+        """See `ChecksBatches`."""
+        is_there = super().check_batch(rows, mode)
+        self.check_connection()
+        return is_there
+
+    def check_connection(self) -> bool:
+        """See `ChecksConnection`."""
+        if isinstance(self._destination, ChecksDestination):
+            self._ask(self._destination, pa.schema([]))
+            return True
+        return isinstance(self._destination, ChecksConnection) and self._destination.check_connection()
+
     def _check_destination(self, requests: ChecksDestination, rows: pa.Schema) -> None:
         """Check the destination for each batch that tasks send. Otherwise once in a process: the destination
         may be down, and is not needed before the delivery.
         """
-        if not self._options.is_decoupled:
+        if not self._options.is_decoupled or in_dry_run():
             self._ask(requests, rows)
             return
         checked = (requests, rows)

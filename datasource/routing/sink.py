@@ -22,7 +22,9 @@ from ...committers.contract import (
     StreamKey,
     TaskWriterFactory,
 )
+from ...committers.delta.probing import storage_probe
 from ...committers.errors import ConfigurationError
+from ...committers.probing import Probe
 from ...committers.protocol.checkpoint_forks import mismatch
 from ...committers.requests.committer import RequestCommitter
 from ...committers.requests.content import RequestManifests, RequestPayload
@@ -30,6 +32,7 @@ from ...committers.requests.contract import Sent
 from ...committers.row_log.log import RowLog
 from ...writers.row_log.route_names import RouteColumns
 from ...writers.row_log.routes import RouteWriters
+from ..checked import ChecksByDryRun
 from ..destinations import DestinationType
 from ..options.delivery import DeliveryOptions
 from ..options.row_log import create_row_log, storage_options_of
@@ -65,6 +68,10 @@ class RoutesSink(StorageSink):
     def open_table(self) -> RoutesTarget:
         return RoutesTarget(self)
 
+    def probes(self) -> Sequence[Probe]:
+        """See `ProbesStorage`."""
+        return (storage_probe(self.location, self.storage_options),)
+
     def partitioning(self) -> tuple[PartitionField, ...]:
         """See `Partitioned`: by route, so that a batch writes one file for each table."""
         return tuple(PartitionField(name, (name,), "identity") for name in self.columns.names)
@@ -73,7 +80,7 @@ class RoutesSink(StorageSink):
         return self.sample.open_filesystem(location)
 
 
-class RoutesTarget(RequestCommitter):
+class RoutesTarget(ChecksByDryRun, RequestCommitter):
     """See `Target`. Its commit only records that the batch is prepared for all tables."""
 
     def __init__(self, sink: RoutesSink) -> None:

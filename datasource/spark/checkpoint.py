@@ -104,7 +104,7 @@ class Checkpoint:
             ) from error
 
     def _check_whose(self, query_id: str | None) -> None:
-        found = self.query_id() if self._exists("metadata") else None
+        found = self.known_query_id()
         if found is None or query_id not in (None, found):
             holds = "does not exist" if found is None else f"now belongs to the query {found}"
             raise CheckpointGoneError(
@@ -112,6 +112,14 @@ class Checkpoint:
                 "cannot tell which of its batches Spark has finished. Restore the checkpoint. If it is lost, "
                 "give up its undelivered batches with `penstock abort`."
             )
+
+    def known_query_id(self) -> str | None:
+        """Return the `query_id`; None if no query has used the directory yet."""
+        return self.query_id() if self._exists("metadata") else None
+
+    def has_batches(self) -> bool:
+        """Return False if no batch has begun yet."""
+        return bool(self._log_entries("offsets"))
 
     def query_id(self) -> str:
         """Return Spark's id of the query, which stays the same for the life of the checkpoint."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .changes import ChangeClaims
+from .checks import CheckClaims
 from .cleaning import CleaningClaims
 from .commits import CommitClaims
 from .concurrency import ConcurrencyClaims
@@ -30,6 +31,7 @@ class DestinationConformance(
     DataClaims,
     ValueClaims,
     SchemaClaims,
+    CheckClaims,
     ManifestClaims,
     SecrecyClaims,
     EchoClaims,

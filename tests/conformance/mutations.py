@@ -36,6 +36,7 @@ from penstock.committers.cleaning import cleanup
 from penstock.committers.contract import Changes, Committed, DataFile, Manifest, Token
 from penstock.committers.delta import changes as delta_changes
 from penstock.committers.delta import committer as delta_committer
+from penstock.committers.delta import plan as delta_plan
 from penstock.committers.delta import schema_match
 from penstock.committers.delta.commit_writer import CommitWriter
 from penstock.committers.delta.committer import DeltaTableCommitter
@@ -61,6 +62,7 @@ from penstock.datasource.options import stream as stream_options
 from penstock.datasource.planning import plan as planning
 from penstock.datasource.routing.logged_table import LoggedTable
 from penstock.datasource.routing.opening import Routes
+from penstock.operating.checking.report import Report
 from penstock.testing.conformance import query
 from penstock.testing.conformance.data import NESTED
 from penstock.testing.conformance.harness import DestinationHarness
@@ -677,6 +679,13 @@ MUTATIONS = {
     ),
     "an abort that leaves the files of changes": DeltaMutation(
         returning(DeltaTableCommitter, "delete_files", 0), "changes_that_are_aborted_leave_nothing_behind"
+    ),
+    "a check that creates the table": DeltaMutation(
+        returning(delta_plan, "before_creating", None),
+        "a_check_before_the_start_finds_no_error_and_leaves_nothing",
+    ),
+    "a check that forgets errors": Mutation(
+        returning(Report, "fail", None), "a_check_reports_a_server_that_does_not_answer", harness=HttpHarness
     ),
 }
 """By what the changed product does."""

@@ -756,7 +756,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "the table is read before the store": Mutation(
         "takes a batch that a concurrent driver has just committed for one with other offsets",
-        earlier(f"{TWO_PHASE}.begin", "record =", than="token = self._table.token("),
+        earlier(f"{TWO_PHASE}._decide", "record =", than="token = self._table.token("),
         needs=("concurrent_drivers",),
     ),
     # The store

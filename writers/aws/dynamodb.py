@@ -73,7 +73,7 @@ class DynamoDbRequests(RowRequests):
                 "columns of the query like this."
             )
         for key in self.keys:
-            if key_type(rows.field(key).type) != types[key]:
+            if key in rows.names and key_type(rows.field(key).type) != types[key]:
                 raise SchemaMismatchError(
                     f"The key {key} of the table {self.target.resource} has the type {types[key]}, but the "
                     f"column {key} is {rows.field(key).type}. Cast it in the query: S is STRING, N a number, "

@@ -43,6 +43,13 @@ class HttpRequests(JsonRequests):
 
         return HttpClient(self.target, self.settings.limits.in_flight_requests_max)
 
+    def check_connection(self) -> bool:
+        """See `ChecksConnection`. Open a connection, and send nothing."""
+        from ..requests.http import connect
+
+        connect(self.target)
+        return True
+
     def check_schema(self, rows: pa.Schema) -> None:
         JsonRequests.check_schema(self, rows)
         if self.url is not None:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -13,8 +14,9 @@ from typing import Literal, TypeAlias
 import aiohttp
 from yarl import URL
 
-from ...committers.errors import AccessRefusedError, ConfigurationError
+from ...committers.errors import AccessRefusedError, ConfigurationError, RetryableError
 from ...committers.redirects import is_redirect
+from ...committers.texts.safe_text import one_line
 from ...committers.texts.secrets import without_last_word
 from .acknowledgements import CODE
 from .client import classify_error
@@ -76,6 +78,22 @@ class HttpTarget:
     def __post_init__(self) -> None:
         if self.bearer_token is not None and self.basic_auth is not None:
             raise ConfigurationError("Set a bearer token or a user with a password, not both.")
+
+
+def connect(target: HttpTarget) -> None:
+    """Open a connection to the server, and close it.
+
+    Raises:
+        RetryableError: the server does not accept it.
+    """
+    url = URL(target.url)
+    try:
+        socket.create_connection((url.host or "", url.port or 0), target.connect_timeout_s).close()
+    except OSError as error:
+        raise RetryableError(
+            f"No connection to {url.host}:{url.port} can be opened: {one_line(error)}. Check the url, and "
+            "that the service can be reached from here."
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...committers.dry_runs import before_creating
 from ...committers.errors import ConfigurationError, PenstockError, RetryableError
 from ..requests.results import Failure, Fatal, Retry
 from .target import SearchTarget
@@ -23,6 +24,8 @@ async def check_index(client: Any, target: SearchTarget) -> None:
         Exception: of the library
     """
     if not await client.indices.exists(index=target.index):
+        if target.creates_index:
+            before_creating(f"index {target.index}")
         if not target.creates_index:
             raise ConfigurationError(
                 f"The index {target.index} does not exist at {target.url}. Create it with a mapping for the "
