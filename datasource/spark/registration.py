@@ -27,6 +27,7 @@ from ..redis.source import RedisDataSource
 from ..search.sources import ElasticsearchDataSource, OpenSearchDataSource
 from .arrow_batches import cut_by_rows
 from .base_source import QueryDataSource
+from .notebook_errors import explain_in_notebooks, leave_to_ipython
 from .start_settings import WITHOUT_BOUNDS_CHECKS
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ DATA_SOURCES: tuple[type[QueryDataSource], ...] = (
 )
 
 
-def register(spark: SparkSession, *, tune: bool = True) -> None:
+def register(spark: SparkSession, *, tune: bool = True, explain_errors: bool = True) -> None:
     """Register the data sources of Penstock and of installed plug-ins. Once per session is enough; a second
     call changes nothing.
 
@@ -69,6 +70,9 @@ def register(spark: SparkSession, *, tune: bool = True) -> None:
     Args:
         tune: let Spark limit Arrow batches by rows instead of by size, which makes the hand-over to Python
             about twice as fast (see `arrow_batches`). Values that the session has already set are kept.
+        explain_errors: in IPython and notebooks, show the errors of queries as `penstock.explain` does, the
+            useful lines first and without the stack of Java; `%tb` shows all of it. A handler that somebody
+            else has set with `set_custom_exc` is kept instead. False also takes back an earlier call
     """
     _use_this_python_in_local_mode(spark)
     for data_source in data_sources():
@@ -78,6 +82,10 @@ def register(spark: SparkSession, *, tune: bool = True) -> None:
     if tune:
         cut_by_rows(spark)
     _warn_of_a_shared_server(spark)
+    if explain_errors:
+        explain_in_notebooks()
+    else:
+        leave_to_ipython()
 
 
 _registered: dict[tuple[str, str], type[QueryDataSource]] = {}

@@ -26,6 +26,8 @@ spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "fals
 penstock.register(spark)
 ids = spark.readStream.schema("id LONG, day STRING").option("maxFilesPerTrigger", 1).parquet(source)
 writer = ids.writeStream.format("penstock.delta").options(checkpointLocation=checkpoint, path=table)
+findings = penstock.check(writer)
+print("checked", {one.severity.value for one in findings}, "rows" in {one.subject for one in findings})
 writer.trigger(availableNow=True).start().awaitTermination()
 try:
     spark.range(1).write.format("penstock.delta").options(pfad=table).mode("append").save()
@@ -35,7 +37,7 @@ except Exception as error:
 
 
 def test_a_stream_of_a_spark_connect_client_survives_a_kill(tmp_path: Path) -> None:
-    """It also reads what is wrong with an option."""
+    """It also checks the query before its start, and reads what is wrong with an option."""
     write_source(tmp_path / "source", files=3, rows_per_file=100)
     places = [tmp_path / name for name in ("source", "table", "checkpoint")]
     log = tmp_path / "log"
@@ -48,5 +50,6 @@ def test_a_stream_of_a_spark_connect_client_survives_a_kill(tmp_path: Path) -> N
     found = testing.check(testing.DeltaTable(tmp_path / "table"), source, store=tmp_path / "checkpoint")
     assert found.problems == []
     assert found.rows == 300
+    assert "checked {'ok'} True" in log.read_text()
     wrong = r"Options of penstock.delta:\n  - pfad is not an option"
     assert f"found ConfigurationError('{wrong}" in log.read_text()
