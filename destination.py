@@ -34,11 +34,13 @@ if TYPE_CHECKING:
     from .committers.crash_points import reach
     from .committers.deliveries.contract import Mergeable
     from .committers.file_tables.file_manifests import FileManifests
+    from .committers.probing import Probe, local_probe
     from .committers.progress import BatchInDelivery, Progress, ProgressStore, StoresProgress
     from .committers.protocol.token_check import is_committed
     from .committers.requests.contract import ChecksDestination, RowPlace
     from .committers.target import CheckToken, Target
     from .datasource.changes.planning import plan_changes
+    from .datasource.checked import ChecksBatches, ProbesStorage
     from .datasource.destinations import DestinationType, QueryRecords
     from .datasource.options.changes import ChangeOptions, problems_of_changes
     from .datasource.options.declaring import declared, option, optional, options_of, passed_on
@@ -104,10 +106,12 @@ _HOME = {
     "committers.crash_points": ("reach",),
     "committers.deliveries.contract": ("Mergeable",),
     "committers.file_tables.file_manifests": ("FileManifests",),
+    "committers.probing": ("Probe", "local_probe"),
     "committers.progress": ("BatchInDelivery", "Progress", "ProgressStore", "StoresProgress"),
     "committers.protocol.token_check": ("is_committed",),
     "committers.target": ("CheckToken", "Target"),
     "datasource.spark.base_source": ("PenstockDataSource",),
+    "datasource.checked": ("ChecksBatches", "ProbesStorage"),
     "datasource.destinations": ("DestinationType", "QueryRecords"),
     "datasource.changes.planning": ("PlannedChanges", "plan_changes"),
     "datasource.options.changes": ("ChangeOptions", "problems_of_changes"),
@@ -178,6 +182,7 @@ __all__ = [
     "ChangeOptions",
     "Changes",
     "CheckToken",
+    "ChecksBatches",
     "ChecksDestination",
     "Cleanable",
     "CleanableTable",
@@ -208,6 +213,8 @@ __all__ = [
     "PenstockDataSource",
     "PlainSink",
     "PlannedBatch",
+    "Probe",
+    "ProbesStorage",
     "Progress",
     "ProgressStore",
     "QueryRecords",
@@ -241,6 +248,7 @@ __all__ = [
     "http_url",
     "id_with_content",
     "is_committed",
+    "local_probe",
     "option",
     "optional",
     "options_of",
