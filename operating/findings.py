@@ -28,8 +28,8 @@ class Finding:
 
     severity: Severity
     subject: str
-    """What was looked at: `options`, `extras`, `versions`, `schema`, `storage`, `clock`, `table`, `rows`,
-    `store` or `checkpoint`.
+    """What was looked at: `options`, `extras`, `versions`, `query`, `store`, `checkpoint`, `storage`,
+    `clock`, `table` or `rows`.
     """
     target: str
     """Name of the target, for a query with several; empty for the query."""

@@ -32,7 +32,7 @@ def explain_in_notebooks() -> bool:
         if shell is None:
             return False
         if shell.custom_exceptions:
-            return getattr(shell, _OURS, None) == shell.custom_exceptions
+            return bool(getattr(shell, _OURS, None) == shell.custom_exceptions)
         from pyspark.errors import PySparkException
 
         shell.set_custom_exc((PySparkException,), _show)

@@ -110,6 +110,17 @@ def _is_registered(spark: SparkSession, data_source: type[QueryDataSource]) -> b
         return False
 
 
+def is_known(spark: SparkSession, name: str) -> bool:
+    """Return False if the session certainly has no data source of this name. One of Spark Connect does not
+    tell.
+    """
+    try:
+        manager = spark._jsparkSession.sessionState().dataSourceManager()
+        return bool(manager.dataSourceExists(name))
+    except Exception:  # noqa: BLE001  no part of Spark's interface
+        return True
+
+
 def data_sources() -> list[type[QueryDataSource]]:
     """Return the data sources of Penstock and of installed plug-ins."""
     return [*DATA_SOURCES, *_other_data_sources()]

@@ -16,7 +16,7 @@ from ...datasource.dead_letters import check_letter_sink, letter_sink_of
 from ...datasource.destinations import destination_type
 from ...datasource.planning.start_check import NextBatch
 from ...datasource.query import Query
-from ...datasource.spark.registration import data_source_of
+from ...datasource.spark.registration import data_source_of, is_known
 from ..findings import Finding
 from ..records import Records
 from .described import UNSUPPORTED_TRIGGERS, DescribedQuery, described
@@ -80,8 +80,8 @@ def check_query(wanted: DescribedQuery, wait_s: float = WAIT_S) -> list[Finding]
         for subject in ("store", "checkpoint", "table"):
             report.skip(subject, "It needs options without errors.")
         return report.findings()
-    with report.step("rows"):
-        _check_mode(wanted)
+    with report.step("query"):
+        _check_writer(wanted)
     shared: list[tuple[NextBatch | None, CheckedStore]] = []
     run_parts([Part("store", "", lambda own: shared.append(_shared(own, wanted, made)))], report, wait_s)
     following, store = shared[0] if shared else (None, CheckedStore())
@@ -103,7 +103,11 @@ def _made(wanted: DescribedQuery, report: Report) -> Query | None:
     return query
 
 
-def _check_mode(wanted: DescribedQuery) -> None:
+def _check_writer(wanted: DescribedQuery) -> None:
+    if wanted.spark is not None and not is_known(wanted.spark, wanted.format):
+        raise ConfigurationError(
+            f"The session has no data source {wanted.format}. Call penstock.register(spark) before the start."
+        )
     if wanted.output_mode == "update":
         raise ConfigurationError(
             "The output mode update is only for penstock.foreach_batch. Use append, or complete to replace "

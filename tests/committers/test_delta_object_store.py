@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import Mock
@@ -25,7 +26,8 @@ from werkzeug.serving import make_server
 
 from penstock.committers.delta.files import delta_files
 from penstock.committers.delta.object_store import open_object_store
-from penstock.committers.errors import RetryableError
+from penstock.committers.delta.probing import storage_probe
+from penstock.committers.errors import AccessRefusedError, RetryableError
 
 TOKEN = "a-token-of-the-pod"
 KEY = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
@@ -220,3 +222,20 @@ def test_half_a_key_is_left_to_the_library() -> None:
 )
 def test_other_storages_are_left_to_the_library(uri: str) -> None:
     assert open_object_store(uri, KEY) is None
+
+
+# Probes, for `penstock check` -------------------------------------------------------------------------
+
+
+def test_a_probe_is_refused_a_second_time_and_leaves_nothing() -> None:
+    uri = f"s3://{BUCKET}/{uuid.uuid4()}"
+    probed = storage_probe(uri, KEY, "_delta_log").run("1")
+    assert (probed.place, probed.is_conditional) == (f"{uri}/_delta_log", True)
+    assert probed.written_at is not None
+    assert abs((datetime.now(timezone.utc) - probed.written_at).total_seconds()) < 60
+    assert list(object_store(uri, KEY).list()) == []
+
+
+def test_a_probe_of_a_bucket_that_is_not_there_is_refused() -> None:
+    with pytest.raises(AccessRefusedError, match="cannot be created in s3://no-lake/t"):
+        storage_probe("s3://no-lake/t", KEY).run("1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import sqlite3
 import threading
@@ -331,7 +332,7 @@ def test_versions_are_compared_with_the_metadata(
 def test_a_newer_library_is_a_warning_and_an_older_one_an_error(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = versions.version
+    real = importlib.metadata.version
     for installed, severity in (("99.0", WARNING), ("0.1", ERROR)):
         monkeypatch.setattr(
             versions, "version", lambda name, it=installed: it if name == "deltalake" else real(name)

@@ -27,12 +27,17 @@ def test_a_writer_is_checked_before_its_start(delta_ids: IdStream) -> None:
     assert error.subject == "rows"
 
 
-def test_what_a_writer_has_beside_its_options_is_checked(delta_ids: IdStream) -> None:
+def test_what_a_writer_has_beside_its_options_is_checked(
+    delta_ids: IdStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writer = delta_ids.writer().trigger(continuous="1 second")
     assert any("does not call Python sinks" in one.message for one in penstock.check(writer))
     writer = delta_ids.rows().writeStream.format("penstock.delta").option("path", "/tmp/t")
     (error,) = [one for one in penstock.check(writer) if one.severity is Severity.ERROR]
     assert "checkpointLocation is missing" in error.message
+    monkeypatch.setattr(penstock.DeltaDataSource, "format", "penstock.forgotten")
+    messages = [one.message for one in penstock.check(delta_ids.writer().format("penstock.forgotten"))]
+    assert any("Call penstock.register(spark)" in one for one in messages)
 
 
 @pytest.fixture
