@@ -2,36 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
-from ..committers.errors import ManifestCorruptError
-from ..committers.store.sql import SqlManifestStore
 from ..committers.store.status import StreamStatus
-from ..delivery.statistics import DELIVERIES, DeliveryStatistics, Quantiles, statistics_of
-from ..delivery.stream_settings import StreamSettings
+from ..delivery.statistics import DeliveryStatistics, Quantiles
+from ..operating.formatting import seconds_text
 from . import output
-
-
-def statistics(
-    store: SqlManifestStore, streams: Sequence[StreamStatus]
-) -> Iterator[tuple[StreamStatus, DeliveryStatistics | None]]:
-    """Yield each stream with statistics of its newest deliveries; None for a coupled stream."""
-    decoupled = {stream.key for stream in streams if _has_deliveries(stream)}
-    known = {
-        key: statistics_of(records) for key, records in store.deliveries.recent_of_each(decoupled, DELIVERIES)
-    }
-    for stream in streams:
-        none = statistics_of(()) if stream.key in decoupled else None
-        yield stream, known.get(stream.key, none)
-
-
-def _has_deliveries(stream: StreamStatus) -> bool:
-    with suppress(ManifestCorruptError):  # the delivery process reports it; status shows the rest
-        return StreamSettings.parse(stream.settings).is_decoupled
-    return True
 
 
 def delivery_json(
@@ -114,17 +91,15 @@ def _statistics_lines(statistics: DeliveryStatistics, now: datetime) -> list[tup
         ("", statistics.event_freshness, "from event to readable"),
     ):
         if quantiles is not None:
-            lines.append((label, f"p50 {_s(quantiles.p50)}, p95 {_s(quantiles.p95)} {what}", ""))
+            lines.append(
+                (label, f"p50 {seconds_text(quantiles.p50)}, p95 {seconds_text(quantiles.p95)} {what}", "")
+            )
     rate = "" if statistics.rows_per_s is None else f"{statistics.rows_per_s:,.1f} rows/s, "
     last = statistics.last
     lines.append(("Rate", f"{rate}{output.count(statistics.deliveries, 'commit')}", ""))
     if last is not None and last.finished_at is not None:
         lines.append(("Last", f"{output.age(now - last.finished_at)} ago, triggered by {last.trigger}", ""))
     return lines
-
-
-def _s(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 120 else output.age(timedelta(seconds=seconds))
 
 
 def _in(duration: timedelta) -> str:

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NoReturn
 
 import typer
@@ -28,6 +28,9 @@ from ..committers.store.selection import short_id
 from ..committers.store.status import StreamStatus
 from ..committers.texts.safe_text import one_line, safe, without_credentials
 from ..delivery.listeners import version_json
+from ..operating.formatting import age as age
+from ..operating.formatting import count as count
+from ..operating.formatting import size as size
 from .exit_codes import ATTENTION, FAILED
 
 FILES_SHOWN = 10
@@ -114,28 +117,6 @@ def end_with(errors: Iterable[PenstockError | None], *, is_left: bool = False) -
 
 
 # Formatting values -----------------------------------------------------------------------------------
-
-
-def size(size_bytes: int) -> str:
-    value, units = float(size_bytes), iter(("B", "KiB", "MiB", "GiB", "TiB"))
-    unit = next(units)
-    for bigger in units:
-        if value < 1024:
-            break
-        value, unit = value / 1024, bigger
-    return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
-
-
-def age(duration: timedelta) -> str:
-    seconds = max(int(duration.total_seconds()), 0)
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length} {unit}"
-    return f"{seconds} s"
-
-
-def count(number: int, noun: str, ending: str = "s") -> str:
-    return f"{number:,} {noun}{'' if number == 1 else ending}"
 
 
 def title(stream: StreamStatus) -> str:

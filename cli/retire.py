@@ -14,9 +14,9 @@ from ..committers.texts.safe_text import one_line
 from ..datasource.spark.checkpoint import STORE_FILE
 from ..datasource.stored.table_access import TableAccess
 from ..delivery.retiring import Leftovers, Retirement
+from ..operating.admin import checkpoint_of
+from ..operating.leases import held_lease
 from . import output
-from .admin import checkpoint_of
-from .leases import held_lease
 
 _SHOWN = 20
 

@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..committers.contract import StreamKey, Token
+from ..committers.contract import StreamKey
 from ..committers.row_log.sharing import routes_of
 from ..committers.store.status import StreamStatus, WrittenTable
 from ..committers.texts.safe_text import one_line
-from ..datasource.stored.stored_table import TableNow
 from ..delivery.listeners import version_json
+from ..operating.tables import TableStatus
 from .output import (
     PIPED_WIDTH,
     age,
@@ -210,12 +210,13 @@ def print_skipped(stream: StreamStatus) -> None:
         )
 
 
-def table_status_json(now: TableNow | None, token: Token | None, problem: str) -> dict[str, Any]:
+def table_status_json(status: TableStatus) -> dict[str, Any]:
     """Return the current state of the table, and the stream's token in it."""
+    now, token = status.now, status.token
     return {
         "id": None if now is None else now.table_id,
         **version_json("version", None if now is None else now.version),
         "token_batch_id": None if token is None else token.batch_id,
         "token_digest": None if token is None else token.digest,
-        "problem": problem or None,
+        "problem": status.problem or None,
     }

@@ -46,8 +46,8 @@ def statistics_of(records: Sequence[DeliveryRecord]) -> DeliveryStatistics:
     ]
     return DeliveryStatistics(
         deliveries=len(committed),
-        freshness=_quantiles([_seconds(record, record.oldest_prepared_at) for record in committed]),
-        event_freshness=_quantiles(
+        freshness=quantiles([_seconds(record, record.oldest_prepared_at) for record in committed]),
+        event_freshness=quantiles(
             [_seconds(one, one.oldest_event_at) for one in committed if one.oldest_event_at is not None]
         ),
         rows_per_s=_rate(committed),
@@ -60,7 +60,8 @@ def _seconds(record: DeliveryRecord, since: datetime) -> float:
     return max((readable_at - since).total_seconds(), 0.0)
 
 
-def _quantiles(seconds: Sequence[float]) -> Quantiles | None:
+def quantiles(seconds: Sequence[float]) -> Quantiles | None:
+    """Return the quantiles; None of no values."""
     if not seconds:
         return None
     ranked = sorted(seconds)

@@ -11,27 +11,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from ..committers.contract import ManifestRecord
 from ..committers.store.delivery_queries import DeliveryRecord
+from ..committers.store.listing import StreamState as StreamState
 from ..committers.store.status import StreamStatus
 from .findings import Finding
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-class StreamState(str, Enum):
-    """What the stream does."""
-
-    IDLE = "IDLE"
-    """All its batches are committed."""
-    PENDING = "PENDING"
-    """Batches are prepared and not committed yet."""
-    FAILING = "FAILING"
-    """The last delivery has failed, and is tried again."""
-    PARKED = "PARKED"
-    """No batch is delivered until `retry`."""
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,9 +116,9 @@ def skip(
 
     Example: `penstock skip flights 41 --reason "corrupt source file" --store $URL`
     """
-    from ..admin import check_skippable, skip_batch
+    from ...operating.admin import check_skippable, skip_batch
+    from ...operating.skipping import delivered_rows, place_of_saved
     from ..output import count, print_json, print_line, record_json, stream_json, title
-    from ..skipping import delivered_rows, place_of_saved
 
     name, why = operator(who), checked_reason(reason)
     with opened_store(checkpoint, store, access) as opened:
@@ -210,8 +210,8 @@ def abort(
 
     Example: `penstock abort flights --reason "checkpoint disk lost" --store $URL`
     """
-    from ..admin import abort as abort_stream
-    from ..admin import check_checkpoint_gone, undelivered
+    from ...operating.admin import abort as abort_stream
+    from ...operating.admin import check_checkpoint_gone, undelivered
     from ..output import count, print_json, print_line, stream_json, title
 
     name, why = operator(who), checked_reason(reason)

@@ -14,7 +14,7 @@ from .common import confirm, opened_store, parse_time
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..dead_letters import StreamLetters
+    from ...operating.dead_letters import StreamLetters
 
 HELP = """
 Rows that a destination has refused (`badRows=deadLetter`).
@@ -35,7 +35,8 @@ def list_letters(
     Example: `penstock dead-letters list --checkpoint /checkpoints/flights`
     """
     from ...committers.store.selection import select
-    from .. import dead_letters, output
+    from ...operating import dead_letters
+    from .. import output
 
     with opened_store(checkpoint, store, access) as opened:
         chosen = select(opened.streams(), stream)
@@ -149,23 +150,16 @@ def show_letters(
     """
     from ...committers.store.selection import select_one
     from ...committers.texts.safe_text import one_line
-    from ...datasource.dead_letters import LETTERS
-    from .. import dead_letters, output
+    from ...operating import dead_letters
+    from ...operating.letter_rows import letter_rows
+    from .. import output
 
     wanted = dead_letters.Wanted(
         ids or (), code or (), parse_time("--since", since), parse_time("--until", until), batch
     )
     with opened_store(checkpoint, store, access) as opened:
         found = dead_letters.load(opened, select_one(opened.streams(), stream), access)
-        every = {"waiting": dead_letters.waiting_rows(opened, found.stream.key)}
-    every["delivered"] = LETTERS.empty_table() if found.delivered is None else found.delivered
-    wanted.check_ids(every.values())
-    rows = [
-        {**row, "id": name, "state": "sent again" if name in found.resends.names else state}
-        for state, letters in every.items()
-        for name, row in dead_letters.named_rows(wanted.of(letters))
-    ]
-    rows.sort(key=lambda row: (-row["batch_id"], row["letter_id"]))
+        rows = letter_rows(opened, found, wanted)
     shown = [_letter(row) for row in rows[:limit]]
     if as_json:
         output.print_json(
@@ -218,7 +212,8 @@ def resend(
     from dataclasses import replace
 
     from ...committers.store.selection import select_one
-    from .. import dead_letters, output
+    from ...operating import dead_letters
+    from .. import output
 
     wanted = dead_letters.Wanted(
         ids or (), code or (), parse_time("--since", since), parse_time("--until", until), batch, up_to

@@ -24,7 +24,7 @@ def forget(
     Example: `penstock forget flights --store $URL`
     """
     from ...delivery.context import new_holder
-    from ..admin import check_checkpoint_gone
+    from ...operating.admin import check_checkpoint_gone
     from ..output import count, print_json, print_line, stream_json, title
     from ..retire import left_behind
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,6 @@ from . import options
 from .common import opened_store, rare_collections, utc_now
 
 if TYPE_CHECKING:
-    from ...committers.store.sql import SqlManifestStore
     from ...committers.store.status import StreamStatus
 
 
@@ -53,8 +52,11 @@ def _print_status(
 ) -> bool:
     """Return True if a table has changed or a skipped batch is not acknowledged."""
     from ...committers.store.selection import select
+    from ...operating.figures import delivery_statistics
+    from ...operating.tables import table_status
     from .. import delivery_output, output, status_output
     from ..routed_status import Row, rows_of
+    from ..status_output import table_status_json
 
     with opened_store(checkpoint, store, access) as opened:
         chosen = select(opened.streams(), stream)
@@ -63,12 +65,14 @@ def _print_status(
             (
                 row.stream,
                 row.stream.written,
-                _table_status(opened, row.stream, access) if reads_tables and not row.tables else None,
+                table_status_json(table_status(opened, row.stream, access))
+                if reads_tables and not row.tables
+                else None,
             )
             for row in listed
         ]
         attended = [found for row in listed for found in row.attended]
-        deliveries = list(delivery_output.statistics(opened, attended))
+        deliveries = list(delivery_statistics(opened, attended))
         name = opened.name
     if as_json:
         now = utc_now()
@@ -93,28 +97,10 @@ def _print_status(
             status_output.print_skipped(found)
     else:
         output.print_line(f"The store {name} has no streams yet.")
-    problems = [
-        (found, table_status["problem"])
-        for found, _, table_status in rows
-        if table_status is not None and table_status["problem"]
-    ]
+    problems = [(found, read["problem"]) for found, _, read in rows if read is not None and read["problem"]]
     for found, problem in problems:
         output.print_line(f"{found.key}: {problem}", style="red", stderr=True)
     return bool(problems) or any(found.skipped.unacknowledged for found in chosen)
-
-
-def _table_status(store: SqlManifestStore, stream: StreamStatus, access: TableAccess) -> dict[str, Any]:
-    from ...datasource.destinations import open_committer, stored_table
-    from ...datasource.sink import check_same_table
-    from ..status_output import table_status_json
-
-    table, token, problem = open_committer(stream, access, store), None, ""
-    try:
-        check_same_table(table, stream.key, store.written_table(stream.key))
-        token = table.token(stream.key.query_id)
-    except TableChangedError as error:
-        problem = str(error)
-    return table_status_json(stored_table(stream, access).now(), token, problem)
 
 
 def show(
@@ -140,8 +126,9 @@ def show(
     """
     from ...committers.store.selection import select_one
     from ...datasource.destinations import files_of, open_committer
+    from ...operating.batch_rows import shown_rows
     from .. import output
-    from ..batch_rows import print_rows, shown_rows
+    from ..batch_rows import print_rows
 
     with opened_store(checkpoint, store, access) as opened:
         found = select_one(opened.streams(), stream)

@@ -232,11 +232,11 @@ class SqlManifestStore(SqlStreams):
         """
         return contents.of_batch(self._database, stream, batch_id)
 
-    def pending(self, stream: StreamKey) -> Sequence[ManifestRecord]:
-        """PREPARED batches in ascending order."""
+    def pending(self, stream: StreamKey, limit: int | None = None) -> Sequence[ManifestRecord]:
+        """PREPARED batches in ascending order, or the oldest `limit` of them."""
         query = sa.select(manifests).where(queries.of_stream(stream), IS_PREPARED)
         with self._database.read() as connection:
-            rows = connection.execute(query.order_by(manifests.c.batch_id)).all()
+            rows = connection.execute(query.order_by(manifests.c.batch_id).limit(limit)).all()
         return [manifest_queries.to_record(stream, row) for row in rows]
 
     def finish(

@@ -114,7 +114,7 @@ def statuses(connection: Connection, *chosen: sa.ColumnElement[bool]) -> list[St
         written=_written_letters(connection, rows),
         letters=count_waiting(connection),
         maintained=_maintained(connection, ids),
-        skipped=_skipped(connection),
+        skipped=skipped_of_each(connection),
     )
     return [_status_of(row, details) for row in rows]
 
@@ -169,7 +169,7 @@ def _letters_of(row: Row[Any]) -> StreamKey | None:
     return letters_stream(StreamKey(row.query_id, row.table_uri), uri) if uri else None
 
 
-def _skipped(connection: Connection) -> dict[int, SkippedBatches]:
+def skipped_of_each(connection: Connection) -> dict[int, SkippedBatches]:
     """Return the skipped batches by the number of the stream. Reads operators' decisions, which are few."""
     is_record = sa.and_(
         manifests.c.stream_id == operator_actions.c.stream_id,

@@ -13,6 +13,7 @@ from ..deliveries.contract import DeliveryState
 from . import queries
 from .contract import Registration
 from .database import Clock, Database
+from .listing import Sort, StreamFilter, StreamList, list_streams
 from .status import OtherQuery, StreamStatus, WrittenTable, statuses, written_table
 from .tables import IS_PREPARED, manifests, streams
 from .waiting import waits
@@ -120,6 +121,17 @@ class SqlStreams:
             chosen.append(streams.c.id.in_(sa.select(manifests.c.stream_id).where(IS_PREPARED)))
         with self._database.read() as connection:
             return statuses(connection, *chosen)
+
+    def list_streams(
+        self,
+        wanted: StreamFilter = StreamFilter(),
+        sort: Sort = Sort.STATE,
+        offset: int = 0,
+        limit: int = 50,
+    ) -> StreamList:
+        """A page of the streams that a filter finds. The cost hardly depends on the number of others."""
+        with self._database.read() as connection:
+            return list_streams(connection, wanted, sort, offset, limit)
 
     def streams_of(self, query_id: str) -> Sequence[StreamKey]:
         """The streams of one query: one, or one for each target of a fan-out. Also targets that it no longer

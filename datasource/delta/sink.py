@@ -44,7 +44,7 @@ from ..options.delivery import TARGET_FILE_BYTES
 from ..options.stream import origins_of
 from ..plain_sink import StorageSink
 from ..stored.batch_rows import WaitingRows, parquet_rows
-from ..stored.stored_table import TableNow
+from ..stored.stored_table import TableContents, TableNow
 from .options import OPTIONS, DeltaOptions
 
 if TYPE_CHECKING:
@@ -245,6 +245,13 @@ class StoredDelta(CleanableFiles):
     def now(self) -> TableNow | None:
         table = load_if_there(self.uri, self.storage)
         return None if table is None else TableNow(str(table.metadata().id), table.version())
+
+    def contents(self) -> TableContents | None:
+        """See `HasContents`."""
+        from ...committers.delta.contents import sizes_and_rows
+
+        table = load_if_there(self.uri, self.storage)
+        return None if table is None else TableContents(table.version(), *sizes_and_rows(table, self.storage))
 
     def read(self, column: str, value: str) -> pa.Table | None:
         """See `Readable`."""

@@ -40,7 +40,7 @@ from ..options.delivery import TARGET_FILE_BYTES
 from ..options.file_tables import COMPRESSION
 from ..options.stream import origins_of
 from ..stored.batch_rows import WaitingRows, parquet_rows
-from ..stored.stored_table import TableNow
+from ..stored.stored_table import TableContents, TableNow
 from .options import OPTIONS, IcebergOptions
 
 if TYPE_CHECKING:
@@ -280,6 +280,16 @@ class StoredIceberg(CleanableFiles):
         if table is None:
             return None
         return TableNow(str(table.metadata.table_uuid), version_of(table.metadata, self.address.branch))
+
+    def contents(self) -> TableContents | None:
+        """See `HasContents`."""
+        from ...committers.iceberg.contents import sizes_and_rows
+
+        table = load_if_there(self.catalog, self.address)
+        if table is None:
+            return None
+        version = version_of(table.metadata, self.address.branch)
+        return TableContents(version, *sizes_and_rows(table, self.address, self.catalog))
 
     def read(self, column: str, value: str) -> pa.Table | None:
         """See `Readable`."""

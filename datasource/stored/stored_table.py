@@ -28,6 +28,19 @@ class TableNow:
     version: int
 
 
+@dataclass(frozen=True, slots=True)
+class TableContents:
+    """The data files of a table."""
+
+    version: int
+    sizes: Sequence[int]
+    """Bytes of each file."""
+    rows: int | None
+    """With the deleted ones; None if the table does not know."""
+    deleted_rows: int
+    """Rows that are deleted and still in the files, at most."""
+
+
 class StoredTable(Protocol):
     """A stream's table, opened by its address in the store. Runs in the commands and the delivery process."""
 
@@ -58,6 +71,19 @@ class Cleanable(Protocol):
 
     def moves_rows(self) -> bool:
         """True if a commit copies the rows out of the manifest's files, which are then no longer needed."""
+        ...
+
+
+@runtime_checkable
+class HasContents(Protocol):
+    """A stored table that lists its data files, for `penstock ui`."""
+
+    def contents(self) -> TableContents | None:
+        """Return the current data files; None if the table does not exist.
+
+        Raises:
+            RetryableError: the table cannot be read now.
+        """
         ...
 
 

@@ -7,11 +7,11 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from ...cli.gc import CleanedTable, clean_table
-from ...cli.leases import held_lease
 from ...committers.store.sql import SqlManifestStore
 from ...datasource.settings import register_stream
 from ...datasource.stored.stored_table import Cleanable
 from ...delivery.retiring import Retirement
+from ...operating.leases import held_lease
 from .claims import Claims, check_nothing_left, check_rows
 from .deliveries import deliver
 from .harness import DestinationHarness

@@ -27,9 +27,9 @@ from tests.support.dead_letters import (
 from tests.support.lakes import DeltaLake, IcebergLake
 from tests.support.postgres import PostgresTable
 
-from penstock.cli import leases
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.options.stream import origins_of
+from penstock.operating import leases
 from penstock.testing.conformance.query import Query, source_of
 from penstock.testing.faults import at_point, crash_at
 

@@ -12,10 +12,10 @@ from servers.http_rows import HttpRows
 from tests.support.cli import Ended
 from tests.support.dead_letters import BAD, ROWS, Letters, letters_of, rows_with
 
-from penstock.cli import dead_letters
 from penstock.committers.contract import ManifestState
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.delivery.metrics import STREAM_METRICS
+from penstock.operating import dead_letters
 from penstock.testing.faults import crash_at
 
 REASON = ("--reason", "sensor 7", "--yes")

@@ -13,7 +13,6 @@ from servers.http_rows import HttpRows
 from tests.support.backlogs import start_cli, wait_until
 from tests.support.fanouts import NAMES, Fanout, http_fanout
 
-from penstock.cli.admin import abort, undelivered
 from penstock.committers.contract import Batch, ManifestState, StreamKey
 from penstock.committers.errors import (
     CheckpointMismatchError,
@@ -26,6 +25,7 @@ from penstock.committers.errors import (
 from penstock.committers.store import manifest_queries
 from penstock.committers.store.sql import open_store
 from penstock.datasource.stored.table_access import TableAccess
+from penstock.operating.admin import abort, undelivered
 from penstock.testing.conformance import Query
 from penstock.testing.conformance.query import ids
 from penstock.testing.faults import Crash, at_point, crash_at

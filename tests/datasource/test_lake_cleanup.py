@@ -12,7 +12,6 @@ from deltalake.transaction import RemoveAction
 from tests.support.cli import Ended
 from tests.support.lake_pairs import LakePair, age_files, run
 
-from penstock.cli import admin
 from penstock.committers.contract import ManifestState
 from penstock.committers.delta import maintenance
 from penstock.committers.delta.maintenance import vacuum
@@ -20,6 +19,7 @@ from penstock.committers.file_tables.manifest import decode
 from penstock.datasource.iceberg.options import IcebergOptions
 from penstock.datasource.iceberg.sink import IcebergSink
 from penstock.datasource.stored.table_access import TableAccess
+from penstock.operating import admin
 from penstock.testing.conformance import Query
 from penstock.testing.conformance.query import ids
 

@@ -17,12 +17,12 @@ from tests.support.cli import Ended, modules_loaded_by
 from tests.support.lakes import LAKES
 from tests.support.stored_lake import paths
 
-from penstock.cli import leases
 from penstock.cli.commands import admin
 from penstock.committers.contract import Batch, ManifestState, StreamKey
 from penstock.committers.store.delivery_queries import DeliveryPhase
 from penstock.datasource.destinations import paths_of
 from penstock.delivery.statistics import statistics_of
+from penstock.operating import leases
 
 REASON = ("--reason", "rows are bad")
 OTHER_QUERY = "ffffffff-5a0f-4f4e-9d3e-000000000002"

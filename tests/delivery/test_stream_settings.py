@@ -12,13 +12,13 @@ import pytest
 from tests.support.backlogs import NO_SECRETS, DecoupledLake, context_of, decoupled
 from tests.support.lakes import LAKES
 
-from penstock.cli.admin import check_checkpoint_gone
 from penstock.committers.errors import ConfigurationError, ManifestCorruptError
 from penstock.datasource.destinations import stored_table
 from penstock.datasource.stored.table_access import TableAccess
 from penstock.delivery.attempts import DeliveryRequest
 from penstock.delivery.stream_settings import StreamSettings, build_sink
 from penstock.delivery.worker import StreamWorker
+from penstock.operating.admin import check_checkpoint_gone
 
 SECRETS = TableAccess(
     {

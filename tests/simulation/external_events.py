@@ -22,7 +22,6 @@ from tests.simulation.scheduler import DAY_S, HOUR_S
 from tests.simulation.store_connection import clock_of
 from tests.spark_logs import Checkpoint
 
-from penstock.cli.admin import abort, check_skippable, undelivered
 from penstock.committers.cleaning.cleanup import Cleanup
 from penstock.committers.contract import ManifestRecord, ManifestState
 from penstock.committers.errors import (
@@ -36,6 +35,7 @@ from penstock.committers.protocol.commit_runner import CommitRunner
 from penstock.committers.protocol.recovery import Recovery
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.sink import check_same_table
+from penstock.operating.admin import abort, check_skippable, undelivered
 
 if TYPE_CHECKING:
     from tests.simulation.lakes import SimulatedLake

@@ -890,7 +890,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "an operator aborts what was shown": Mutation(
         "aborts whatever is prepared by then",
-        without("cli/admin.py::abort", "expected=expected"),
+        without("operating/admin.py::abort", "expected=expected"),
         needs=("decoupled", "one_store"),
         events=("abort", "copy_checkpoint", "reset_checkpoint", "deliver"),
     ),

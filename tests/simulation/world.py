@@ -62,7 +62,6 @@ from tests.simulation.targets import (
 )
 from tests.spark_logs import Checkpoint, SparkError
 
-from penstock.cli import admin
 from penstock.committers import crash_points
 from penstock.committers.cleaning.cleanup import CleanableTable, NameParser
 from penstock.committers.contract import Manifest, ManifestState, StreamKey
@@ -85,6 +84,7 @@ from penstock.datasource.planning.backlog import wait_for_delivery
 from penstock.datasource.planning.decoupled_planning import with_retry
 from penstock.datasource.query import Query as ProductQuery
 from penstock.datasource.routing.sink import KIND as ROUTES
+from penstock.operating import admin
 from penstock.testing.invariant import Observation, find_problems
 
 LOOKS_MAX = 20
