@@ -16,7 +16,19 @@ import typer
 from typer.core import TyperGroup
 
 from ..committers.errors import ConfigurationError, PenstockError, StoreUnreachableError
-from .commands import admin, check, dead_letters, delivery, forget, history, inspect, lineage, repair, retire
+from .commands import (
+    admin,
+    check,
+    dead_letters,
+    delivery,
+    forget,
+    history,
+    inspect,
+    lineage,
+    repair,
+    retire,
+    ui,
+)
 from .commands.options_file import with_options_file
 from .exit_codes import FAILED, UNREACHABLE, WRONG_USAGE
 
@@ -102,7 +114,7 @@ def version() -> None:
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Before the start": (check.check,),
-    "Inspect": (inspect.status, inspect.show, history.history, lineage.lineage),
+    "Inspect": (inspect.status, inspect.show, history.history, lineage.lineage, ui.ui),
     "Deliver": (delivery.deliver, delivery.metrics),
     "Decide about undelivered batches": (admin.park, admin.retry, admin.skip, admin.acknowledge, admin.abort),
     "Repair and clean up": (repair.recover, repair.gc, retire.retire, forget.forget, repair.reset_query_id),

@@ -16,12 +16,13 @@ class DebianUnreachableError(UnreachableError):
     """There is no `apt-get`, or no mirror responds and the cache does not have the packages."""
 
 
-def unpacked(name: str, packages: Sequence[str]) -> Path:
+def unpacked(name: str, packages: Sequence[str], *, with_libraries: bool = False) -> Path:
     """Return a directory with the files of the packages, downloaded on first use.
 
     Args:
         name: of the directory in the cache
         packages: with the libraries that they need
+        with_libraries: also those that they need and that this machine does not have
 
     Raises:
         DebianUnreachableError: a test may be skipped only for this reason.
@@ -32,6 +33,8 @@ def unpacked(name: str, packages: Sequence[str]) -> Path:
         return target
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         raise DebianUnreachableError("Debian's packages cannot be reached: there is no apt-get on PATH")
+    if with_libraries:
+        packages = _with_missing_libraries(packages)
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         ended = subprocess.run(
@@ -45,3 +48,15 @@ def unpacked(name: str, packages: Sequence[str]) -> Path:
         if not target.is_dir():  # another process may have been faster
             files.rename(target)
     return target
+
+
+def _with_missing_libraries(packages: Sequence[str]) -> list[str]:
+    ended = subprocess.run(
+        ["apt-get", "install", "--simulate", "--no-install-recommends", "--reinstall", *packages],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if ended.returncode != 0:
+        raise DebianUnreachableError(f"Debian's packages cannot be reached: {ended.stderr.strip()}")
+    return [line.split()[1] for line in ended.stdout.splitlines() if line.startswith("Inst ")]
