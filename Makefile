@@ -168,6 +168,10 @@ notebook: .venv/.installed java ## Execute the notebooks into build/
 figures: .venv/.installed ## Draw docs/images/figures.png from the tables of docs/benchmarks/
 	@$(BIN)/python -m benchmarks.figures
 
+.PHONY: ui-pictures
+ui-pictures: .venv/.installed ## Draw the pictures of docs/ui.md in a headless Chromium
+	@$(BIN)/python -m tests.ui.pictures
+
 # MkDocs reads one folder: links to what the site has, so that links between files work there and in the repository.
 SITE_SOURCE := build/site-source
 .PHONY: docs

@@ -23,7 +23,7 @@ from tests.support.lakes import DeltaLake, IcebergLake, rows
 from penstock.datasource import plug_ins
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("cli", "operating", "delivery", "datasource", "writers", "committers", "testing")
+FOLDERS = ("cli", "ui", "operating", "delivery", "datasource", "writers", "committers", "testing")
 DEPENDENCIES = [need for need in requires("penstock") or [] if "extra ==" not in need]
 LOCKS = ("dev.txt", "runtime.txt", "spark40.txt", "spark41.txt", "paimon.txt")
 ROWS = 1000
@@ -40,6 +40,10 @@ NEEDS_EXTRA = {
     *(f"penstock.committers.kafka.{name}" for name in _KAFKA),
     *(f"penstock.datasource.{name}" for name in ("ducklake.target", "kafka.sink", "postgres.sink")),
     *(f"penstock.writers.{name}" for name in ("aws.connection", "nats.parser", "paimon.buckets")),
+    *(
+        f"penstock.ui.{name}"
+        for name in ("app", "charts", "pages", "rendering", "security", "server", "views")
+    ),
     *(f"penstock.writers.redis.{name}" for name in ("client", "connection")),
     *(f"penstock.writers.requests.{name}" for name in ("http", "http_answers")),
     *(f"penstock.writers.search.{name}" for name in ("elasticsearch_node", "opensearch_connection")),
@@ -96,9 +100,15 @@ def run(*command: object, **variables: str) -> str:
 
 
 def package_files() -> set[str]:
-    """Modules and the type marker: what users install, by paths in the tree."""
-    modules = {str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
-    return {"__init__.py", "destination.py", "py.typed", *modules}
+    """Modules, the type marker and the files of the page: what users install, by paths in the tree."""
+    modules = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    of_page = [*(ROOT / "ui" / "templates").iterdir(), *(ROOT / "ui" / "static").iterdir()]
+    return {
+        "__init__.py",
+        "destination.py",
+        "py.typed",
+        *(str(path.relative_to(ROOT)) for path in modules + of_page),
+    }
 
 
 def with_dependencies(names: Iterable[str]) -> set[str]:

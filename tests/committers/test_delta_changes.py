@@ -572,6 +572,14 @@ def test_a_log_that_only_the_library_reaches_is_refused(
         changed.change([row(1, 1)])
 
 
+def test_the_contents_of_a_table_count_its_deleted_rows(changed: Changed) -> None:
+    changed.change([row(k, 1) for k in range(20)])
+    changed.change([row(k, 2, "d") for k in range(5)])
+    contents = StoredDelta(str(changed.lake.path), {}).contents()
+    assert contents is not None
+    assert (len(contents.sizes), contents.rows, contents.deleted_rows) == (1, 20, 5)
+
+
 # Compaction -----------------------------------------------------------------------------------------
 
 

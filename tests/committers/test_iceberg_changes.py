@@ -40,6 +40,7 @@ from penstock.committers.iceberg.expiry import ExpiryPolicy, SnapshotExpiry
 from penstock.committers.iceberg.position_deletes import PATH_ID
 from penstock.committers.store.sql import SqlManifestStore, open_store_in_memory
 from penstock.datasource.destinations import paths_of
+from penstock.datasource.stored.stored_table import HasContents, TableContents
 from penstock.testing.conformance.query import Query
 from penstock.testing.faults import at_point, crash_at, lossy
 
@@ -639,6 +640,23 @@ def test_compaction_drops_deleted_rows_and_their_delete_files(changed: Changed) 
     assert not changed.deletes()
     changed.check()
     assert changed.compact().sources == 0
+
+
+def test_the_contents_of_a_table_count_its_deleted_rows(changed: Changed) -> None:
+    changed.change([row(k, 1) for k in range(100, 120)])
+    before = contents_of(changed)
+    changed.change([{**row(k, 2), "op": "d"} for k in range(100, 105)])
+    after = contents_of(changed)
+    assert (len(after.sizes), after.rows) == (len(before.sizes), before.rows)
+    assert after.deleted_rows == before.deleted_rows + 5
+
+
+def contents_of(changed: Changed) -> TableContents:
+    stored = changed.query.stored_table()
+    assert isinstance(stored, HasContents)
+    contents = stored.contents()
+    assert contents is not None
+    return contents
 
 
 def test_a_few_deleted_rows_are_left_until_there_are_many(changed: Changed) -> None:

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/ui.md: `python -m tests.ui.pictures`, or `make ui-pictures`.
+"""Draws the pictures of docs/ui.md: `make ui-pictures`.
 
 A real Chromium shows a store with streams in each state.
 """
@@ -6,6 +6,7 @@ A real Chromium shows a store with streams in each state.
 from __future__ import annotations
 
 import io
+import os
 import tempfile
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tests.ui.shown_store import ShownStore
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 BYTES_MAX = 150_000
-COLORS = 64
+COLORS = 256
 
 
 def save(name: str, png: bytes, folder: Path = IMAGES) -> Path:
@@ -45,7 +46,8 @@ def draw(page: Browser, url: str, folder: Path = IMAGES) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, browser() as page:
-        made = ShownStore(f"sqlite:///{folder}/penstock.sqlite", batches=120)
+        os.chdir(folder)  # the pictures show the URL
+        made = ShownStore("sqlite:///penstock.sqlite", batches=120)
         made.add_everything()
         with served(made.url) as url:
             draw(page, url)
