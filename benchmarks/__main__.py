@@ -39,6 +39,7 @@ NAMES = (
     "store",
     "many_streams",
     "shared_delivery",
+    "ui",
     "routes",
     "upserts",
     "soak",

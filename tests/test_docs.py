@@ -135,7 +135,7 @@ ALERTS = ROOT / "docs" / "prometheus-rules.yml"
 def test_the_messages_in_the_troubleshooting_are_those_of_the_code() -> None:
     block = OPERATIONS.read_text().partition("<!-- messages:")[2].partition("<!-- end of messages -->")[0]
     quoted = re.findall(r"^\| `(.+?)` \|", block, re.MULTILINE)
-    folders = ("cli", "committers", "datasource", "delivery", "writers")
+    folders = ("cli", "committers", "datasource", "delivery", "operating", "ui", "writers")
     texts = [text for folder in folders for path in (ROOT / folder).rglob("*.py") for text in texts_of(path)]
     assert len(quoted) > 10
     assert [one for one in quoted if not any(one in text for text in texts)] == []
@@ -203,7 +203,7 @@ MAPS = ("docs/design.md", "docs/protocol.md", "CONTRIBUTING.md")
 def test_files_and_folders_on_the_maps_exist(page: str) -> None:
     text = (ROOT / page).read_text()
     named = re.findall(
-        r"`((?:cli|committers|datasource|delivery|writers|testing|tests|servers)/[\w/.]*)`", text
+        r"`((?:cli|committers|datasource|delivery|operating|ui|writers|testing|tests|servers)/[\w/.]*)`", text
     )
     assert [one for one in named if not (ROOT / one).exists()] == []
 

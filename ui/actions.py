@@ -17,7 +17,7 @@ from ..operating.skipping import place_of_saved
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ActionRequest:
     """What an operator has asked for."""
 
     stream: StreamStatus
@@ -31,7 +31,7 @@ class Request:
         return self.reason
 
 
-def run(store: SqlManifestStore, access: TableAccess, action: str, request: Request) -> bool:
+def run(store: SqlManifestStore, access: TableAccess, action: str, request: ActionRequest) -> bool:
     """Do it. Return False if there was nothing to do.
 
     Raises:
@@ -43,7 +43,7 @@ def run(store: SqlManifestStore, access: TableAccess, action: str, request: Requ
     return ACTIONS[action](store, access, request)
 
 
-def _retry(store: SqlManifestStore, access: TableAccess, request: Request) -> bool:
+def _retry(store: SqlManifestStore, access: TableAccess, request: ActionRequest) -> bool:
     state = request.stream.delivery
     if state.parked_at is None and not state.tries:
         return False
@@ -51,19 +51,19 @@ def _retry(store: SqlManifestStore, access: TableAccess, request: Request) -> bo
     return True
 
 
-def _park(store: SqlManifestStore, access: TableAccess, request: Request) -> bool:
+def _park(store: SqlManifestStore, access: TableAccess, request: ActionRequest) -> bool:
     store.deliveries.park(request.stream.key, request.who, request.needed_reason())
     return True
 
 
-def _acknowledge(store: SqlManifestStore, access: TableAccess, request: Request) -> bool:
+def _acknowledge(store: SqlManifestStore, access: TableAccess, request: ActionRequest) -> bool:
     if not request.stream.skipped.unacknowledged:
         return False
     store.deliveries.acknowledge(request.stream.key, request.who, request.reason)
     return True
 
 
-def _skip(store: SqlManifestStore, access: TableAccess, request: Request) -> bool:
+def _skip(store: SqlManifestStore, access: TableAccess, request: ActionRequest) -> bool:
     why, stream = request.needed_reason(), request.stream
     if request.batch_id is None:
         raise ConfigurationError("Give the batch.")
@@ -73,14 +73,14 @@ def _skip(store: SqlManifestStore, access: TableAccess, request: Request) -> boo
     return True
 
 
-def _recover(store: SqlManifestStore, access: TableAccess, request: Request) -> bool:
+def _recover(store: SqlManifestStore, access: TableAccess, request: ActionRequest) -> bool:
     recovered = recover_stream(store, request.stream, access)
     if recovered.error is not None:
         raise recovered.error
     return bool(recovered.batches)
 
 
-def _resend(store: SqlManifestStore, access: TableAccess, request: Request) -> bool:
+def _resend(store: SqlManifestStore, access: TableAccess, request: ActionRequest) -> bool:
     found = dead_letters.load(store, request.stream, access, only_table=True)
     with dead_letters.resending(store, request.stream, access) as resends:
         found = replace(found, resends=resends)
@@ -90,7 +90,7 @@ def _resend(store: SqlManifestStore, access: TableAccess, request: Request) -> b
     return bool(letters.num_rows)
 
 
-Action = Callable[[SqlManifestStore, TableAccess, Request], bool]
+Action = Callable[[SqlManifestStore, TableAccess, ActionRequest], bool]
 ACTIONS: Mapping[str, Action] = {
     "retry": _retry,
     "park": _park,

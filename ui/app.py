@@ -120,7 +120,7 @@ class _App:
             raise HTTPException(404, "There is no such action.")
         key = self._pages.key(request)
         stream = find_stream(store, key)
-        asked = actions.Request(stream, session.who, form.get("reason", ""), actions.batch_in(form))
+        asked = actions.ActionRequest(stream, session.who, form.get("reason", ""), actions.batch_in(form))
         try:
             has_done = actions.run(store, self._config.access, action, asked)
         except PenstockError as error:

@@ -46,7 +46,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShownStore]:
         yield made
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def page(shown: ShownStore) -> TestClient:
     return client(shown.url)
 
@@ -255,25 +255,14 @@ def test_each_answer_has_the_headers(page: TestClient, path: str) -> None:
     assert headers["content-security-policy"].startswith("default-src 'none'")
 
 
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        ("localhost:8642", 200),
-        ("127.0.0.1", 200),
-        ("[::1]:8642", 200),
-        ("10.1.2.3:8080", 200),
-        ("streams.example", 200),
-        ("evil.example", 400),
-        ("localhost.evil.example", 400),
-        ("127.0.0.1.evil.example", 400),
-        ("[", 400),
-        ("", 400),
-    ],
-)
-def test_other_host_names_are_refused(shown: ShownStore, host: str, status: int) -> None:
+def test_other_host_names_are_refused(shown: ShownStore) -> None:
     page = client(shown.url, hosts=("Streams.example",))
-    assert page.get("/", headers={"host": host}).status_code == status
-    assert page.get("/healthz", headers={"host": host}).status_code == 200
+    own = ("localhost:8642", "127.0.0.1", "[::1]:8642", "10.1.2.3:8080", "streams.example")
+    others = ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "[", "")
+    for hosts, status in ((own, 303), (others, 400)):
+        for host in hosts:
+            assert page.get("/login", headers={"host": host}).status_code == status, host
+            assert page.get("/healthz", headers={"host": host}).status_code == 200
 
 
 def test_with_a_token_each_page_needs_it(shown: ShownStore) -> None:
