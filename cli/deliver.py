@@ -26,6 +26,7 @@ from ..delivery.lease import last_progress_s
 from ..delivery.listeners import LastError, LogListener, delivery_report_json
 from ..delivery.runners import error_line
 from ..delivery.running import DeliveryScope, deliver, open_to_deliver, opened
+from ..delivery.telemetry import TelemetryListener
 from . import output
 from .exit_codes import ATTENTION
 
@@ -73,7 +74,7 @@ def listeners(*, as_json: bool, has_parent: bool) -> list[DeliveryListener]:
         has_parent: True for a child process of `start_delivery`, which reads the newest error from stdout
     """
     to_parent = [LastError(_report_to_parent)] if has_parent else []
-    return [LogListener(), *to_parent, *([JsonListener()] if as_json else [])]
+    return [LogListener(), TelemetryListener(), *to_parent, *([JsonListener()] if as_json else [])]
 
 
 def _report_to_parent(error: Exception | None) -> None:

@@ -18,6 +18,7 @@ from ..committers.target import PayloadCommitter, Target
 from ..committers.texts.safe_text import get_logger
 from ..writers.parts import PartPayloads
 from .dead_letters import letter_sink_of, try_to_deliver_letters
+from .observing import CommitObserver, observing_commit
 from .options.stream import StreamOptions
 from .planning.batch_plan import CommittableMessage, PlannedTarget
 from .planning.event_time import oldest
@@ -48,22 +49,35 @@ def commit_batch(query: Query, store: SqlManifestStore, messages: Sequence[Commi
     The manifests of all targets become durable together, or none does. Then each target goes on alone: it is
     committed now, or by a delivery process.
     """
+    with observing_commit(messages, query.options) as observer:
+        _commit_batch(query, store, messages, observer)
+
+
+def _commit_batch(
+    query: Query,
+    store: SqlManifestStore,
+    messages: Sequence[CommittableMessage],
+    observer: CommitObserver,
+) -> None:
     batch = checked_committables(messages)[0].batch
     try:
         query, messages = query.opened(store, messages)
         opened = {name: _open(query, store, name) for name in query.targets}
         written = {target.name: target for target in messages[0].targets}
+        sources = next((one.sources for one in messages if one.sources), ())
+        observer.begins(batch, {name: opened[name].sink for name in written}, sources)
         targets = [_target_batch(opened[name], target, messages) for name, target in written.items()]
     except PenstockError:
         discard(query, messages)
         raise
     if targets:
-        Preparation(store, targets).prepare()
+        Preparation(store, targets, observer).prepare()
     for goal in opened.values():
         own = batch_of_target(batch, goal.sink)
         if goal.name not in written:
             with of_target(goal.name):
                 goal.committer.confirm_skipped(own)
+            observer.skipped(store, own, goal.sink.kind)
         if goal.is_committed_now:
             _finish(goal.sink, store, own, is_new=goal.name in written)
 
@@ -183,7 +197,10 @@ def commit_batch_write(sink: Sink[Any, Any], messages: Sequence[CommittableMessa
         store.register_stream(batch.stream, sink.kind)
         table = open_table(sink, store)
         committer = TwoPhaseCommitter(store, table, retry(sink.options))
-        committer.commit(manifest_of(table, target.content, committables), committables)
+        manifest = manifest_of(table, target.content, committables)
+        with observing_commit(messages, sink.options) as observer:
+            observer.begins(batch, {"": sink}, ())
+            committer.commit(manifest, committables, observer)
 
 
 def abort_batch(query: Query, messages: Sequence[CommittableMessage | None]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ..committers.deliveries.contract import LEASE_S_MAX
+from ..committers.deliveries.contract import LEASE_S_MAX, Delivery
 from ..committers.deliveries.results import Delivered, Failed
 from ..committers.errors import ConfigurationError
 from ..committers.requests.contract import Counters
@@ -103,6 +103,9 @@ class DeliveryListener:
         """A delivery begins to send requests. The counters change meanwhile, until the next call for the
         stream.
         """
+
+    def on_start(self, stream: StreamStatus, delivery: Delivery) -> None:
+        """A delivery is prepared and will be committed; called again if it is tried again."""
 
     def on_delivery(self, report: DeliveryReport) -> None:
         """A delivery was committed to its table."""

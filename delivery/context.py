@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
+from ..committers.deliveries.contract import Delivery
 from ..committers.requests.contract import Counters
 from ..committers.store.database import Clock
 from ..committers.store.sql import SqlManifestStore, utc_now
@@ -65,6 +66,10 @@ class DeliveryContext:
     def on_sending(self, stream: StreamStatus, counters: Counters) -> None:
         for listener in self.listeners:
             listener.on_sending(stream, counters)
+
+    def on_start(self, stream: StreamStatus, delivery: Delivery) -> None:
+        for listener in self.listeners:
+            listener.on_start(stream, delivery)
 
     def on_delivery(self, report: DeliveryReport) -> None:
         for listener in self.listeners:

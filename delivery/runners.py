@@ -17,6 +17,7 @@ from ..writers import child_process
 from .context import DeliveryContext
 from .listeners import LastError, LogListener, with_metrics
 from .running import DeliveryScope, deliver
+from .telemetry import TelemetryListener
 
 STOP_S = 60.0
 """How long `stop` waits for the running delivery."""
@@ -61,7 +62,7 @@ class InProcessRunner:
     metrics: MetricsAddress
 
     def run(self, stop: threading.Event, on_error: OnError) -> None:
-        listeners = [LogListener(), LastError(on_error)]
+        listeners = [LogListener(), LastError(on_error), TelemetryListener()]
         stores = self.scope.stores
         with with_metrics(listeners, self.metrics.port, self.metrics.address, stores) as all_listeners:
             deliver(self.scope, replace(self.context, listeners=all_listeners, stop=stop))

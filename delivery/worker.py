@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..committers.deliveries.contract import Lease
@@ -228,6 +229,7 @@ class StreamWorker:
             table,
             self._policy,
             compact=self._compactor(held, table) if isinstance(table, Compactable) else None,
+            on_start=partial(context.on_start, self.stream),
             check=check,
             last_checkpointed=self.last_checkpointed,
             verified_version=lambda: None if written is None else written.table_version,

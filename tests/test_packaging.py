@@ -23,7 +23,7 @@ from tests.support.lakes import DeltaLake, IcebergLake, rows
 from penstock.datasource import plug_ins
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("cli", "ui", "operating", "delivery", "datasource", "writers", "committers", "testing")
+FOLDERS = ("cli", "ui", "operating", "delivery", "datasource", "telemetry", "writers", "committers", "testing")
 DEPENDENCIES = [need for need in requires("penstock") or [] if "extra ==" not in need]
 LOCKS = ("dev.txt", "runtime.txt", "spark40.txt", "spark41.txt", "paimon.txt")
 ROWS = 1000
@@ -39,6 +39,7 @@ NEEDS_EXTRA = {
     ),
     *(f"penstock.committers.kafka.{name}" for name in _KAFKA),
     *(f"penstock.datasource.{name}" for name in ("ducklake.target", "kafka.sink", "postgres.sink")),
+    *(f"penstock.telemetry.{name}" for name in ("openlineage", "opentelemetry")),
     *(f"penstock.writers.{name}" for name in ("aws.connection", "nats.parser", "paimon.buckets")),
     *(
         f"penstock.ui.{name}"

@@ -69,6 +69,7 @@ class StreamDelivery:
         table: commits to the stream's table; not loaded yet. If it is `Mergeable`, it gets several batches at
             once.
         compact: None: files are not rewritten
+        on_start: called when a delivery is prepared, before it is committed; again after a crash
         check: raises an error if the table is no longer the one that the stream has written
         last_checkpointed: returns the newest batch in Spark's commit log; called if the policy needs it
         verified_version: the table version that `check` starts at: earlier changes were checked, or accepted
@@ -85,6 +86,7 @@ class StreamDelivery:
         policy: DeliveryPolicy,
         *,
         compact: Compactor | None = None,
+        on_start: Callable[[Delivery], None] = lambda _: None,
         check: Callable[[], None] = lambda: None,
         last_checkpointed: Callable[[], int] = lambda: -1,
         verified_version: Callable[[], int | None] = lambda: None,
@@ -99,6 +101,7 @@ class StreamDelivery:
         self._table = table
         self._forks = CheckpointForks(store, table)
         self._compact = compact
+        self._on_start = on_start
         self._check = check
         self._verified_version = verified_version
         self._clock = clock
@@ -283,6 +286,7 @@ class StreamDelivery:
         Raises:
             FencedError: another process has taken over the lease. It continues with the delivery.
         """
+        self._on_start(delivery)
         try:
             outcome = self._commit(delivery.manifest, delivery)
         except FencedError as error:  # another process has delivered some of its batches

@@ -8,6 +8,7 @@ for those whose batch was aborted meanwhile; only these are written again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, runtime_checkable
 
@@ -129,6 +130,21 @@ class TargetBatch:
     """For messages; empty if the query has one target."""
 
 
+class PreparationObserver:
+    """Observes both phases of a batch. The methods do nothing unless they are overridden, and never raise."""
+
+    def preparing(self, batch: Batch) -> AbstractContextManager[None]:
+        """Entered around phase one."""
+        return nullcontext()
+
+    def finishing(self, target: TargetBatch) -> AbstractContextManager[None]:
+        """Entered around what the committer of a target does after phase one."""
+        return nullcontext()
+
+    def finished(self, target: TargetBatch, result: Any) -> None:
+        """Called with what the committer of a target has returned."""
+
+
 class Preparation:
     """Prepares one batch for all targets of a query that its tasks have written.
 
@@ -136,9 +152,15 @@ class Preparation:
         targets: at least one, all of the same batch and run
     """
 
-    def __init__(self, store: ManifestStore, targets: Sequence[TargetBatch]) -> None:
+    def __init__(
+        self,
+        store: ManifestStore,
+        targets: Sequence[TargetBatch],
+        observer: PreparationObserver | None = None,
+    ) -> None:
         self._store = store
         self._targets = targets
+        self._observer = observer or PreparationObserver()
         self._run_id = targets[0].committables[0].run_id
         self._batch_id = targets[0].manifest.batch.batch_id
         self._listed: set[int] = set()
@@ -160,7 +182,8 @@ class Preparation:
             PenstockError: that of a committer. The manifests are stored.
         """
         try:
-            prepared = self._prepared()
+            with self._observer.preparing(self._targets[0].manifest.batch):
+                prepared = self._prepared()
         except (FencedError, RetryableError):  # no manifest will list these payloads
             self._discard_unlisted()
             raise
@@ -187,7 +210,10 @@ class Preparation:
 
     def _finish(self, target: TargetBatch, prepared: Prepared) -> Any:
         with of_target(target.name):
-            return target.committer.finish(self, target, prepared)
+            with self._observer.finishing(target):
+                result = target.committer.finish(self, target, prepared)
+        self._observer.finished(target, result)
+        return result
 
     def _prepared(self) -> list[Prepared]:
         targets = self._targets

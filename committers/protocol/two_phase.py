@@ -35,7 +35,7 @@ from ..target import PayloadCommitter
 from .checkpoint_forks import CheckpointForks, DigestOf, refused
 from .commit_runner import CommitRunner, Retry, stored_manifest
 from .decision import REFUSALS, Action, decide, decide_when_read, token_position
-from .preparing import Preparation, PreparedBatches, TargetBatch
+from .preparing import Preparation, PreparationObserver, PreparedBatches, TargetBatch
 from .recovery import Recovery
 
 
@@ -115,7 +115,10 @@ class TwoPhaseCommitter(Generic[PayloadT]):
     # Prepare and commit ---------------------------------------------------------------------------
 
     def commit(
-        self, manifest: Manifest, committables: Sequence[Committable[PayloadT]]
+        self,
+        manifest: Manifest,
+        committables: Sequence[Committable[PayloadT]],
+        observer: PreparationObserver | None = None,
     ) -> Committed | AlreadyCommitted:
         """Run phases one and two of a batch after all its tasks have succeeded.
 
@@ -129,7 +132,8 @@ class TwoPhaseCommitter(Generic[PayloadT]):
                 started too long ago, which is aborted.
             CommitStateUnknownError: the batch may have been committed; it stays PREPARED.
         """
-        (outcome,) = Preparation(self._store, [TargetBatch(self, manifest, committables)]).prepare()
+        targets = [TargetBatch(self, manifest, committables)]
+        (outcome,) = Preparation(self._store, targets, observer).prepare()
         done: Committed | AlreadyCommitted = outcome
         return done
 

@@ -119,6 +119,31 @@ class StreamOptions(DeadLetterOptions):
         "Streams only.",
         default="true",
     )
+    lineage_events: bool = option(
+        "lineageEvents",
+        flag,
+        "Send events of OpenLineage for each batch and each delivery. See [Lineage events and "
+        "traces](observability.md). Needs the extra `penstock[openlineage]`, whose client has its own "
+        "configuration, such as the environment variable `OPENLINEAGE_URL`.",
+        default="false",
+    )
+    lineage_kafka: str = field(
+        default="",
+        metadata=declared(
+            "lineageKafka",
+            text,
+            "With `lineageEvents`: the namespace of the Kafka topics that the query reads, "
+            "`kafka://host:port` with the first bootstrap server, which Spark does not tell its sinks. Default `kafka`.",
+        ),
+    )
+    open_telemetry: bool = option(
+        "openTelemetry",
+        flag,
+        "Send spans and metrics of each batch and each delivery by OpenTelemetry. See [Lineage events and "
+        "traces](observability.md). Needs the extra `penstock[opentelemetry]`, on the executors too, and is "
+        "configured by the environment variables `OTEL_*`.",
+        default="false",
+    )
     event_time: str | None = optional(
         "eventTime",
         text,

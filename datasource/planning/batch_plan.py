@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from ...committers.contract import AttemptId, Batch, Committable, TaskWriterFactory
 from ...committers.errors import PenstockError
 from ...committers.lineage import SourceRange
+from ...telemetry.observer import Observed, Observers
 from ...writers.partition import write_partition
 from ...writers.parts import PartPayloads, PartsWriters, PartWriters
 from ..spark.task import TaskAttempt
@@ -47,6 +48,8 @@ class CommittableMessage(WriterCommitMessage):
     """
     sources: tuple[SourceRange, ...] = ()
     """Copied from the plan by the first task."""
+    observed: Observed | None = None
+    """The same."""
 
     def of_target(self, target: PlannedTarget, batch: Batch) -> Committable[Any]:
         """Return the committable as if the target were the only one.
@@ -83,6 +86,8 @@ class BatchPlan:
     """The column with the event time of the rows, if the query has the option `eventTime`."""
     sources: tuple[SourceRange, ...] = ()
     """What the batch reads of the sources of the query."""
+    observed: Observed | None = None
+    """None if the query has no observers."""
 
     @classmethod
     def of_one_target(
@@ -121,8 +126,8 @@ class BatchPlan:
         events = OldestEvent(self.event_time)
         payload: PartPayloads | None = None
         if self.writers is not None:
-            observed = events.observe(in_utc(batches))
-            payload = write_partition(self.writers, attempt, observed, self.batch.stream)
+            rows = events.observe(in_utc(batches))
+            payload = self._observing(self.writers, attempt, rows)
         committable = Committable(
             batch=self.batch,
             run_id=attempt.run_id,
@@ -131,4 +136,30 @@ class BatchPlan:
             payload=payload,
             oldest_event_at=events.at,
         )
-        return CommittableMessage(committable, self.targets, self.sources if task.partition == 0 else ())
+        if task.partition > 0:
+            return CommittableMessage(committable, self.targets)
+        return CommittableMessage(committable, self.targets, self.sources, self.observed)
+
+    def _observing(
+        self, writers: PartsWriters, attempt: AttemptId, rows: Iterable[pa.RecordBatch]
+    ) -> PartPayloads:
+        """Write, and tell the observers of it."""
+        observers, values = (
+            Observers(self.observed),
+            {"partition": attempt.partition, "attempt": attempt.attempt},
+        )
+        if not observers.is_on:
+            return write_partition(writers, attempt, rows, self.batch.stream)
+        try:
+            with observers.step("write", self.batch, values):
+                return write_partition(writers, attempt, _counted(rows, values), self.batch.stream)
+        finally:
+            observers.wait()
+
+
+def _counted(rows: Iterable[pa.RecordBatch], values: dict[str, int]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows, and count them in `values`."""
+    values["rows"] = 0
+    for batch in rows:
+        values["rows"] += batch.num_rows
+        yield batch

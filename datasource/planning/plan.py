@@ -24,6 +24,7 @@ from ...writers.bad_rows import with_bad_rows
 from ...writers.local_path import local_path
 from ...writers.parts import PartsWriters
 from ..dead_letters import check_letter_sink
+from ..observing import observed_of, planned
 from ..options.stream import StreamOptions
 from ..query import Query, batch_of_target, prefix_of
 from ..settings import register_stream
@@ -60,10 +61,16 @@ def plan_stream_batch(query: Query, schema: StructType, overwrite: bool) -> Batc
         query.called_in.check(running, query.options.checkpoint_location or "")
     check_apart_from_source(query.targets.values(), running.source_files)
     batch = Batch(StreamKey(running.query_id, query.address), running.batch_id, running.digest)
-    with borrow_store(store_url(query.options), query.options.store_wait_s) as store:
-        plan = plan_batch(query, store, batch, rows, overwrite, checkpoint.digest_of_logged)
     run_id = "" if query.called_in is None else query.called_in.run_id
-    return replace(plan, run_id=run_id, sources=running.sources if query.options.lineage else ())
+    sources = running.sources if query.options.lineage else ()
+    observed = observed_of(query.options, batch, rows, running.source_files)
+
+    def planned_batch() -> BatchPlan:
+        with borrow_store(store_url(query.options), query.options.store_wait_s) as store:
+            return plan_batch(query, store, batch, rows, overwrite, checkpoint.digest_of_logged)
+
+    plan = planned(observed, batch, query.targets, sources, planned_batch)
+    return replace(plan, run_id=run_id, sources=sources, observed=observed)
 
 
 def plan_batch(
@@ -204,16 +211,24 @@ def plan_batch_write(
     rows = arrow_schema(schema, variants=sink.options.takes_variants)
     event_time = event_time_column(rows, sink.options.event_time)
     began_at, write = now(), uuid.uuid4()
-    planned = sink.open_table().plan_batch(rows, mode_of(sink.options, overwrite), batch_id=0)
-    write_id = batch_write_id(began_at, planned.target_id, str(write))
+    target = sink.open_table().plan_batch(rows, mode_of(sink.options, overwrite), batch_id=0)
+    write_id = batch_write_id(began_at, target.target_id, str(write))
     batch = Batch(StreamKey(write_id, sink.table_uri), 0, write.hex)
-    writers = with_bad_rows(planned.writers, sink.options.bad_rows)
-    content = without_origins(planned.content)
-    return BatchPlan.of_one_target(batch, writers, content, run_id=write_id, event_time=event_time)
+    writers = with_bad_rows(target.writers, sink.options.bad_rows)
+    content = without_origins(target.content)
+    plan = BatchPlan.of_one_target(batch, writers, content, run_id=write_id, event_time=event_time)
+    observed = observed_of(sink.options, batch, rows)
+    return replace(planned(observed, batch, {"": sink}, (), lambda: plan), observed=observed)
 
 
 def retry(options: StreamOptions) -> Retry:
     return Retry(attempts_max=options.commit_attempts_max)
+
+
+def running_batch(query: Query) -> Batch:
+    """Return the running batch, as the checkpoint of the query has it."""
+    running = open_checkpoint(query).running_batch()
+    return Batch(StreamKey(running.query_id, query.address), running.batch_id, running.digest)
 
 
 def open_checkpoint(query: Query) -> Checkpoint:

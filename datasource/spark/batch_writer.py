@@ -51,9 +51,12 @@ class BatchWriter(DataSourceArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Driver, when a task or `commit` has failed. Messages of failed tasks are None."""
         from ..committing import abort_batch
+        from ..observing import tell_aborted
         from ..query import Query
 
         try:
-            abort_batch(Query.of(self._sink.get()), committables_in(messages))
+            query, written = Query.of(self._sink.get()), committables_in(messages)
+            tell_aborted(written, query.options, query.targets, lambda: self._plan.batch)
+            abort_batch(query, written)
         finally:
             self._sink.forget()

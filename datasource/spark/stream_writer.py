@@ -71,8 +71,12 @@ class StreamWriter:
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Driver, when a task or `commit` has failed. Messages of failed tasks are None."""
         from ..committing import abort_batch
+        from ..observing import tell_aborted
+        from ..planning.plan import running_batch
 
-        abort_batch(self._query.get(), committables_in(messages))
+        query, written = self._query.get(), committables_in(messages)
+        tell_aborted(written, query.options, query.targets, lambda: running_batch(query))
+        abort_batch(query, written)
 
 
 def _checked(messages: Sequence[WriterCommitMessage | None], batch_id: int) -> list[CommittableMessage]:

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyspark.sql.types import LongType, StructField, StructType
 from tests.support.cli import Ended
+from tests.support.planned_stream import QUERY_ID, Stream, orders
 
 from penstock.committers.lineage import (
     HISTORY_CHARS_MAX,
@@ -23,64 +22,6 @@ from penstock.committers.lineage import (
     of_stored,
     stored,
 )
-from penstock.committers.store.sql import open_store
-from penstock.datasource.committing import commit_stream_batch
-from penstock.datasource.planning.plan import plan_stream_batch
-from penstock.datasource.plug_ins import BUILT_IN, load
-from penstock.datasource.spark.task import TaskAttempt
-from penstock.testing.conformance.deliveries import deliver
-from penstock.testing.conformance.query import shipped
-
-QUERY_ID = "11111111-1111-1111-1111-111111111111"
-IDS = StructType([StructField("id", LongType())])
-
-
-def orders(*offsets: int) -> str:
-    """Offsets of Spark's Kafka source."""
-    return json.dumps({"orders": {str(number): offset for number, offset in enumerate(offsets)}})
-
-
-class Stream:
-    """Runs batches as Spark does, with its own checkpoint, into a table of a format."""
-
-    def __init__(self, folder: Path, kind: str, **options: str) -> None:
-        self.checkpoint, self.kind, self.batches = folder / "checkpoint", kind, 0
-        for name in ("offsets", "commits", "sources/0"):
-            (self.checkpoint / name).mkdir(parents=True)
-        (self.checkpoint / "metadata").write_text(json.dumps({"id": QUERY_ID}))
-        (self.checkpoint / "sources/0/0").write_bytes(b"\0v1\n" + orders(10, 0).encode())
-        self.store_url = f"sqlite:///{folder}/store.db"
-        place = {"warehouse": str(folder), "table": "db.t"} if kind == "iceberg" else {"path": f"{folder}/t"}
-        self.address = f"{folder}:db.t" if kind == "iceberg" else f"{folder}/t"
-        given = {"checkpointLocation": str(self.checkpoint), "store": self.store_url, **place, **options}
-        self.options = {key.lower(): value for key, value in given.items()}
-
-    def run(self, *offsets: str) -> None:
-        """Run the next batch: it ends at these offsets, one for each source."""
-        batch_id, self.batches = self.batches, self.batches + 1
-        metadata = json.dumps({"batchWatermarkMs": 0})
-        (self.checkpoint / "offsets" / str(batch_id)).write_text("\n".join(["v1", metadata, *offsets]))
-        source: Any = load(BUILT_IN[self.kind]).data_source
-        query = load(source)(self.options).query()
-        plan = shipped(plan_stream_batch(query, IDS, overwrite=False))
-        rows = pa.record_batch({"id": [batch_id]})
-        tasks = [TaskAttempt(number, 0, "run", QUERY_ID, batch_id) for number in (0, 1)]
-        commit_stream_batch(query, [shipped(plan.write([rows], task)) for task in tasks])
-
-    def deliver(self) -> None:
-        with open_store(self.store_url) as store:
-            deliver(store)
-
-    def lineage(self, *arguments: str, table: str = "") -> Any:
-        return Ended("lineage", table or self.address, *arguments, "--json").json
-
-    @property
-    def version(self) -> str:
-        with open_store(self.store_url) as store:
-            (stream,) = store.streams()
-        assert stream.written is not None
-        return str(stream.written.table_version)
-
 
 Streams = Callable[..., Stream]
 
