@@ -140,11 +140,10 @@ class TellingCommitObserver(CommitObserver):
         self._open: dict[str, Run] = {}
         """Runs that have not ended, by the address of their target."""
         self._batch: Batch | None = None
-        """None: the tasks have written nothing."""
 
     def begins(self, batch: Batch, targets: Targets, sources: Sequence[SourceRange]) -> None:
         """See `CommitObserver`."""
-        self._batch = batch if targets else None
+        self._batch = batch
         runs = _runs(self._observed, batch, targets, sources)
         self._open = {run.batch.stream.table_uri: run for run in runs}
 

@@ -39,36 +39,37 @@ class Sender:
     ) -> None:
         self._name = name
         self._clock = clock
-        self._jobs: queue.Queue[Callable[[], None] | threading.Event] = queue.Queue(queue_max)
-        self._lock = threading.Lock()
+        self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(queue_max)
+        self._idle = threading.Condition()
+        self._pending = 0
+        """Jobs that have not ended."""
         self._thread: threading.Thread | None = None
         self._slow_until = 0.0
         self._has_reported = False
 
     def put(self, job: Callable[[], None]) -> None:
         """Run the job later. Never blocks and never raises: if too many wait, this one is dropped."""
-        with self._lock:
+        with self._idle:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=f"penstock {self._name}", daemon=True)
                 self._thread.start()
                 atexit.register(self.wait, LAST_WAIT_S)
-        try:
-            self._jobs.put_nowait(job)
-        except queue.Full:
-            self._report(f"more than {self._jobs.maxsize} wait, the newest ones are dropped")
+            with suppress(queue.Full):
+                self._jobs.put_nowait(job)
+                self._pending += 1
+                return
+        self._report(f"more than {self._jobs.maxsize} wait, and the newest ones are dropped")
 
     def wait(self, wait_s: float = WAIT_S) -> bool:
         """Wait until all jobs have run; return False if they have not. Does not wait for a collector that has
         just been slow, or that has just failed.
         """
-        if self._thread is None or not self._jobs.unfinished_tasks:
-            return True
-        if self._clock() < self._slow_until:
-            return False
-        done = threading.Event()
-        with suppress(queue.Full):
-            self._jobs.put_nowait(done)
-            if done.wait(wait_s):
+        with self._idle:
+            if not self._pending:
+                return True
+            if self._clock() < self._slow_until:
+                return False
+            if self._idle.wait_for(lambda: not self._pending, wait_s):
                 return True
         self._slow_until = self._clock() + SLOW_S
         return False
@@ -77,16 +78,14 @@ class Sender:
         while True:
             job = self._jobs.get()
             try:
-                if isinstance(job, threading.Event):
-                    job.set()
-                    continue
                 job()
                 self._has_reported = self._has_reported and self._clock() < self._slow_until
             except Exception as error:  # noqa: BLE001  telemetry never fails a batch
                 self._slow_until = self._clock() + SLOW_S
                 self._report(f"{type(error).__name__}: {error}")
-            finally:
-                self._jobs.task_done()
+            with self._idle:
+                self._pending -= 1
+                self._idle.notify_all()
 
     def _report(self, problem: str) -> None:
         """Log a problem once, until the receiver has worked for a while."""

@@ -1,0 +1,162 @@
+"""Events of OpenLineage, as an HTTP collector gets them that validates them by the official JSON schema."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers.openlineage import LineageCollector
+from servers.ports import free_port
+from tests.support.planned_stream import QUERY_ID, Stream, orders
+from tests.telemetry.conftest import Start
+
+from penstock.committers.errors import PenstockError
+from penstock.datasource.plug_ins import BUILT_IN, load
+from penstock.datasource.spark.stream_writer import StreamWriter
+
+ON = {"lineageEvents": "true", "lineageKafka": "kafka://broker:9092"}
+
+Deliver = Callable[[Stream], None]
+
+
+def offsets(event: dict[str, Any]) -> list[tuple[str, str, list[tuple[int, int | None, int]]]]:
+    return [
+        (
+            one["namespace"],
+            one["name"],
+            [
+                (read["partition"], read.get("from"), read["until"])
+                for read in one["inputFacets"]["penstock_offsets"]["partitions"]
+            ],
+        )
+        for one in event["inputs"]
+    ]
+
+
+def told(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """States, and the kinds of the jobs."""
+    return [(one["eventType"], one["job"]["facets"]["jobType"]["jobType"]) for one in events]
+
+
+def test_a_batch_is_a_run_with_its_offsets_and_the_version_of_the_table(
+    start: Start, lineage: LineageCollector
+) -> None:
+    stream = start(**ON)
+    stream.run(orders(15, 3))
+
+    begun, ended = lineage.wait_for(2)
+    assert told([begun, ended]) == [("START", "BATCH"), ("COMPLETE", "BATCH")]
+    assert begun["run"]["runId"] == ended["run"]["runId"]
+    parent = ended["run"]["facets"]["parent"]
+    assert (parent["run"]["runId"], parent["job"]["name"]) == (QUERY_ID, "shop")
+    assert (ended["job"]["namespace"], ended["job"]["name"]) == ("tests", f"shop.batch.{stream.address}")
+    for event in (begun, ended):
+        assert offsets(event) == [("kafka://broker:9092", "orders", [(0, 10, 15), (1, 0, 3)])]
+        (output,) = event["outputs"]
+        assert (output["namespace"], output["name"]) == ("file", stream.address)
+        assert [(one["name"], one["type"]) for one in output["facets"]["schema"]["fields"]] == [
+            ("id", "int64")
+        ]
+    assert ended["outputs"][0]["facets"]["version"]["datasetVersion"] == stream.version
+    statistics = ended["outputs"][0]["outputFacets"]["outputStatistics"]
+    assert (statistics["rowCount"], statistics["fileCount"]) == (2, 2)
+    assert statistics["size"] > 0
+    assert begun["outputs"][0]["facets"].keys() == {"dataSource", "schema"}
+
+
+def test_a_delivery_is_a_run_of_its_own_and_only_it_has_a_version(
+    start: Start, lineage: LineageCollector, deliver: Deliver
+) -> None:
+    stream = start(delivery="decoupled", **ON)
+    stream.run(orders(15, 0))
+    stream.run(orders(15, 7))
+    deliver(stream)
+
+    events = lineage.wait_for(6)
+    batch = [("START", "BATCH"), ("COMPLETE", "BATCH")]
+    assert told(events) == [*batch, *batch, ("START", "DELIVERY"), ("COMPLETE", "DELIVERY")]
+    assert [one for one in events if "version" in one["outputs"][0]["facets"]] == events[-1:]
+    begun, ended = events[-2:]
+    assert begun["run"]["runId"] == ended["run"]["runId"]
+    assert len({one["run"]["runId"] for one in events}) == 3
+    assert ended["run"]["facets"]["parent"]["run"]["runId"] == QUERY_ID
+    assert offsets(ended) == [("kafka://broker:9092", "orders", [(0, 10, 15), (1, 0, 7)])]
+    batches = ended["run"]["facets"]["penstock_batches"]
+    assert (batches["firstBatchId"], batches["lastBatchId"]) == (0, 1)
+    assert ended["outputs"][0]["facets"]["version"]["datasetVersion"] == stream.version
+    assert ended["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 4
+
+
+def test_the_replay_of_a_committed_batch_tells_of_the_same_run(
+    start: Start, lineage: LineageCollector
+) -> None:
+    """The driver may have died between the commit and the event."""
+    stream = start(**ON)
+    stream.run(orders(15, 0))
+    stream.batches -= 1
+    stream.run(orders(15, 0))
+
+    events = lineage.wait_for(3)
+    assert [one["eventType"] for one in events] == ["START", "COMPLETE", "COMPLETE"]
+    assert len({one["run"]["runId"] for one in events}) == 1
+    versions = [one["outputs"][0]["facets"]["version"]["datasetVersion"] for one in events[1:]]
+    assert versions == [stream.version] * 2
+
+
+def test_a_batch_that_cannot_be_planned_fails_with_its_error(
+    start: Start, lineage: LineageCollector, tmp_path: Path
+) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "_delta_log").write_text("not a directory")
+    stream = start(**ON)
+    with pytest.raises(PenstockError):
+        stream.run(orders(15, 0))
+    (event,) = lineage.wait_for(1)
+    assert event["eventType"] == "FAIL"
+    assert "Error: " in event["run"]["facets"]["errorMessage"]["message"]
+
+
+def test_a_batch_whose_tasks_fail_is_told_by_abort(start: Start, lineage: LineageCollector) -> None:
+    """No task tells which batch it is: the checkpoint does."""
+    stream = start(**ON)
+    stream.run(orders(15, 0))
+    run_id = lineage.wait_for(2)[0]["run"]["runId"]
+    source: Any = load(BUILT_IN["delta"]).data_source
+    StreamWriter(load(source)(stream.options).query(), None).abort([None], 0)
+    (event,) = lineage.wait_for(3)[2:]
+    assert (event["eventType"], event["run"]["runId"]) == ("FAIL", run_id)
+
+
+def test_batches_go_on_if_the_collector_is_down(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    transport = {"type": "http", "url": f"http://127.0.0.1:{free_port()}", "retry": {"total": 0}}
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT", json.dumps(transport))
+    stream = start(**ON)
+    began = time.monotonic()
+    with caplog.at_level(logging.WARNING, "penstock"):
+        for number in range(3):
+            stream.run(orders(15 + number, 0))
+        assert time.monotonic() - began < 10
+        deadline = time.monotonic() + 20
+        while "could not be sent" not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert int(stream.version) == 3
+    assert caplog.text.count("OpenLineage could not be sent") == 1
+
+
+def test_batches_do_not_wait_for_a_slow_collector(start: Start, lineage: LineageCollector) -> None:
+    lineage.delay_s = 3.0
+    stream = start(**ON)
+    stream.run(orders(15, 0))
+    began = time.monotonic()
+    for number in range(3):
+        stream.run(orders(16 + number, 0))
+    assert time.monotonic() - began < 2
+    assert len(lineage.events) <= 1
+    lineage.delay_s = 0.0
