@@ -196,7 +196,7 @@ class TellingCommitObserver(CommitObserver):
             )
         )
 
-    def ended(self, error: BaseException | None = None) -> None:
+    def ended(self, error: Exception | None = None) -> None:
         """Tell of the end of the whole batch."""
         problem = "" if error is None else error_text(error)
         for run in self._open.values() if problem else ():
@@ -221,7 +221,7 @@ def observing_commit(
     observer = TellingCommitObserver(observed, is_decoupled=options.is_decoupled)
     try:
         yield observer
-    except BaseException as error:
+    except Exception as error:
         observer.ended(error)
         raise
     observer.ended()

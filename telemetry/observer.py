@@ -6,6 +6,7 @@ the commit process and in the delivery process. All that it does may fail withou
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -120,6 +121,9 @@ class Observer:
         """Wait until everything is sent, but only a collector that has not been slow or failing."""
 
 
+_LOADING = threading.Lock()
+
+
 def check_observers(names: tuple[str, ...]) -> None:
     """
     Raises:
@@ -130,9 +134,14 @@ def check_observers(names: tuple[str, ...]) -> None:
         check_installed(needs, package, f"penstock[{name}]", module=module)
 
 
-@cache
 def _observer(name: str) -> Observer:
     """Return the observer of this process."""
+    with _LOADING:
+        return _loaded(name)
+
+
+@cache
+def _loaded(name: str) -> Observer:
     try:
         loaded: Observer = import_module(f".{name}", __package__).observer()
     except Exception as error:  # noqa: BLE001  telemetry never fails a batch
@@ -185,14 +194,13 @@ class Observers:
 
     @contextmanager
     def _step(self, name: str, query: Observed, batch: Batch, values: Mapping[str, Value]) -> Iterator[None]:
-        began_at, problem = time.time(), ""
+        began_at = time.time()
         try:
             yield
-        except BaseException as error:
-            problem = error_text(error)
+        except Exception as error:
+            self.on_step(Step(name, query, batch, began_at, time.time(), error_text(error), values))
             raise
-        finally:
-            self.on_step(Step(name, query, batch, began_at, time.time(), problem, values))
+        self.on_step(Step(name, query, batch, began_at, time.time(), values=values))
 
     def wait(self, *, is_last: bool = False) -> None:
         """Wait a little until everything is sent.

@@ -37,7 +37,15 @@ class Stream:
         (self.checkpoint / "metadata").write_text(json.dumps({"id": QUERY_ID}))
         (self.checkpoint / "sources/0/0").write_bytes(b"\0v1\n" + orders(10, 0).encode())
         self.store_url = f"sqlite:///{folder}/store.db"
-        place = {"warehouse": str(folder), "table": "db.t"} if kind == "iceberg" else {"path": f"{folder}/t"}
+        place = {"path": f"{folder}/t"}
+        if kind == "iceberg":
+            place = {"warehouse": str(folder), "table": "db.t"}
+        if kind == "fanout":
+            place = {
+                f"target.{one}{more}": value.format(folder / one)
+                for one in ("a", "b")
+                for more, value in (("", "penstock.delta"), (".path", "{}"))
+            }
         self.address = f"{folder}:db.t" if kind == "iceberg" else f"{folder}/t"
         given = {"checkpointLocation": str(self.checkpoint), "store": self.store_url, **place, **options}
         self.options = {key.lower(): value for key, value in given.items()}

@@ -22,14 +22,14 @@ Start = Callable[..., Stream]
 
 @pytest.fixture(autouse=True)
 def _anew() -> Iterator[None]:
-    observer._observer.cache_clear()
+    observer._loaded.cache_clear()
     yield
-    observer._observer.cache_clear()
+    observer._loaded.cache_clear()
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
-    return lambda **options: Stream(tmp_path, "delta", queryName="shop", **options)
+    return lambda kind="delta", **options: Stream(tmp_path, kind, queryName="shop", **options)
 
 
 @pytest.fixture

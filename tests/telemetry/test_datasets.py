@@ -9,7 +9,6 @@ from penstock.committers.kafka.cluster import KafkaAddress
 from penstock.committers.postgres.address import PostgresAddress
 from penstock.telemetry.datasets import DatasetName, dataset_of
 
-
 POSTGRES = PostgresAddress("db", "5432", "shop", "public", "a.b c")
 
 

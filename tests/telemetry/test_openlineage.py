@@ -6,18 +6,28 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from servers.openlineage import LineageCollector
 from servers.ports import free_port
-from tests.support.planned_stream import QUERY_ID, Stream, orders
+from tests.support.planned_stream import IDS, QUERY_ID, Stream, orders
 from tests.telemetry.conftest import Start
 
-from penstock.committers.errors import PenstockError
+from penstock.committers.deliveries.contract import Delivery
+from penstock.committers.errors import PenstockError, RetryableError
+from penstock.committers.store.sql import open_store
+from penstock.datasource.committing import commit_batch_write
+from penstock.datasource.planning.plan import plan_batch_write
 from penstock.datasource.plug_ins import BUILT_IN, load
 from penstock.datasource.spark.stream_writer import StreamWriter
+from penstock.datasource.spark.task import TaskAttempt
+from penstock.delivery.telemetry import TelemetryListener
+from penstock.testing.conformance.query import shipped
+from penstock.testing.faults import at_point, crash_at
 
 ON = {"lineageEvents": "true", "lineageKafka": "kafka://broker:9092"}
 
@@ -130,6 +140,97 @@ def test_a_batch_whose_tasks_fail_is_told_by_abort(start: Start, lineage: Lineag
     StreamWriter(load(source)(stream.options).query(), None).abort([None], 0)
     (event,) = lineage.wait_for(3)[2:]
     assert (event["eventType"], event["run"]["runId"]) == ("FAIL", run_id)
+
+
+@pytest.mark.parametrize("point", ["prepare.start", "prepare.done", "commit.landed", "mark.done"])
+def test_a_batch_whose_driver_dies_is_one_run_that_ends_once(
+    point: str, start: Start, lineage: LineageCollector
+) -> None:
+    """Wherever it dies before Spark has logged the batch: its replay tells of the end."""
+    stream = start(**ON)
+    with crash_at(point):
+        stream.run(orders(15, 0))
+    stream.batches -= 1
+    stream.run(orders(15, 0))
+
+    starts = 2 if point == "prepare.start" else 1  # only then its tasks write it again
+    events = lineage.wait_for(starts + 1)
+    assert [one["eventType"] for one in events] == ["START"] * starts + ["COMPLETE"]
+    assert len({one["run"]["runId"] for one in events}) == 1
+    assert events[-1]["outputs"][0]["facets"]["version"]["datasetVersion"] == stream.version
+    assert events[-1]["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 2
+
+
+def test_a_batch_whose_commit_fails_is_told_once_with_its_error(
+    start: Start, lineage: LineageCollector
+) -> None:
+    def refuse() -> None:
+        raise RetryableError("https://me:geheim@store does not answer")
+
+    stream = start(**ON)
+    with at_point("commit.start", refuse), pytest.raises(RetryableError):
+        stream.run(orders(15, 0))
+    begun, failed = lineage.wait_for(2)
+    assert (begun["eventType"], failed["eventType"]) == ("START", "FAIL")
+    assert begun["run"]["runId"] == failed["run"]["runId"]
+    message = failed["run"]["facets"]["errorMessage"]["message"]
+    assert "does not answer" in message
+    assert "geheim" not in message
+
+
+def test_a_delivery_has_failed_once_it_is_parked(start: Start, lineage: LineageCollector) -> None:
+    """Not while it is tried again."""
+    stream = start(delivery="decoupled", **ON)
+    stream.run(orders(15, 0))
+    with open_store(stream.store_url) as store:
+        (status,) = store.streams()
+        manifest = store.manifest(status.key, 0)
+    assert manifest is not None
+    listener, refused = TelemetryListener(), PenstockError("refused")
+    listener.on_start(status, Delivery(7, manifest, "age", False, datetime.now(timezone.utc)))
+    listener.on_failure(status, refused, 5.0)
+    listener.on_failure(status, refused, None)
+    listener.on_failure(status, refused, None)
+
+    events = lineage.wait_for(4)[2:]
+    assert told(events) == [("START", "DELIVERY"), ("FAIL", "DELIVERY")]
+    assert events[1]["run"]["facets"]["errorMessage"]["message"] == "PenstockError: refused"
+
+
+def test_each_target_of_a_query_has_runs_of_its_own(
+    start: Start, lineage: LineageCollector, deliver: Deliver, tmp_path: Path
+) -> None:
+    stream = start("fanout", **ON)
+    stream.run(orders(15, 0))
+    deliver(stream)
+    events = lineage.wait_for(8)
+    tables = [str(tmp_path / one) for one in ("a", "b")]
+    for table in tables:
+        of_table = [one for one in events if one["outputs"][0]["name"] == table]
+        assert sorted(told(of_table)) == [
+            ("COMPLETE", "BATCH"),
+            ("COMPLETE", "DELIVERY"),
+            ("START", "BATCH"),
+            ("START", "DELIVERY"),
+        ]
+    assert len({one["run"]["runId"] for one in events}) == 4
+
+
+def test_a_batch_write_is_a_run_without_offsets(
+    start: Start, lineage: LineageCollector, tmp_path: Path
+) -> None:
+    source: Any = load(BUILT_IN["delta"]).data_source
+    sink = load(source)({"path": str(tmp_path / "t"), "lineageevents": "true"}).sink()
+    plan = plan_batch_write(sink, IDS, overwrite=False)
+    task = TaskAttempt(0, 0, "run", plan.batch.stream.query_id, 0)
+    message = shipped(plan).write([pa.record_batch({"id": [1, 2, 3]})], task)
+    commit_batch_write(sink, [message])
+
+    begun, ended = lineage.wait_for(2)
+    assert told([begun, ended]) == [("START", "BATCH"), ("COMPLETE", "BATCH")]
+    assert begun["run"]["runId"] == ended["run"]["runId"]
+    assert ended["inputs"] == []
+    assert ended["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 3
 
 
 def test_batches_go_on_if_the_collector_is_down(
