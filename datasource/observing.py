@@ -76,7 +76,6 @@ def observed_of(
         () if rows is None else tuple((field.name, str(field.type)) for field in rows),
         tuple(list(dict.fromkeys(map(posixpath.dirname, files)))[:FOLDERS_MAX]),
         options.lineage_kafka,
-        options.is_decoupled,
     )
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
@@ -29,8 +29,13 @@ Value: TypeAlias = "str | int | float"
 
 OPENLINEAGE, OPENTELEMETRY = "openlineage", "opentelemetry"
 _LIBRARIES = {
-    OPENLINEAGE: ("lineageEvents=true needs", "openlineage-python", "openlineage.client"),
-    OPENTELEMETRY: ("openTelemetry=true needs", "opentelemetry-sdk", "opentelemetry.sdk"),
+    OPENLINEAGE: ("lineageEvents=true needs", "openlineage-python", "openlineage.client", "driver"),
+    OPENTELEMETRY: (
+        "openTelemetry=true needs",
+        "opentelemetry-sdk",
+        "opentelemetry.sdk",
+        "driver and the executors",
+    ),
 }
 
 
@@ -52,7 +57,12 @@ class Observed:
     """From where a batch of files is read."""
     kafka: str = ""
     """Namespace of the Kafka topics that the query reads."""
-    is_decoupled: bool = False
+
+    @property
+    def in_tasks(self) -> Observed | None:
+        """The same with the observers of tasks, whose libraries executors need; None if there are none."""
+        names = tuple(name for name in self.observers if name == OPENTELEMETRY)
+        return replace(self, observers=names) if names else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +140,8 @@ def check_observers(names: tuple[str, ...]) -> None:
         ConfigurationError: the package of an observer is not installed. Names the option and the extra.
     """
     for name in names:
-        needs, package, module = _LIBRARIES[name]
-        check_installed(needs, package, f"penstock[{name}]", module=module)
+        needs, package, module, where = _LIBRARIES[name]
+        check_installed(needs, package, f"penstock[{name}]", module=module, where=where)
 
 
 def _observer(name: str) -> Observer:
@@ -160,10 +170,6 @@ class Observers:
     def __init__(self, query: Observed | None) -> None:
         self._query = query
         self._observers = [] if query is None else [_observer(name) for name in query.observers]
-
-    @property
-    def is_on(self) -> bool:
-        return bool(self._observers)
 
     def traceparent(self, batch: Batch) -> str:
         found: list[str] = []

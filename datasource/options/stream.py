@@ -133,7 +133,8 @@ class StreamOptions(DeadLetterOptions):
             "lineageKafka",
             text,
             "With `lineageEvents`: the namespace of the Kafka topics that the query reads, "
-            "`kafka://host:port` with the first bootstrap server, which Spark does not tell its sinks. Default `kafka`.",
+            "`kafka://host:port` with the first bootstrap server. Spark does not pass it to sinks. Default "
+            "`kafka`.",
         ),
     )
     open_telemetry: bool = option(

@@ -144,12 +144,10 @@ class BatchPlan:
         self, writers: PartsWriters, attempt: AttemptId, rows: Iterable[pa.RecordBatch]
     ) -> PartPayloads:
         """Write, and tell the observers of it."""
-        observers, values = (
-            Observers(self.observed),
-            {"partition": attempt.partition, "attempt": attempt.attempt},
-        )
-        if not observers.is_on:
+        observed = None if self.observed is None else self.observed.in_tasks
+        if observed is None:
             return write_partition(writers, attempt, rows, self.batch.stream)
+        observers, values = Observers(observed), {"partition": attempt.partition, "attempt": attempt.attempt}
         try:
             with observers.step("write", self.batch, values):
                 return write_partition(writers, attempt, _counted(rows, values), self.batch.stream)
