@@ -132,6 +132,7 @@ class Observer:
 
 
 _LOADING = threading.Lock()
+_reported: set[str] = set()
 
 
 def check_observers(names: tuple[str, ...]) -> None:
@@ -224,10 +225,11 @@ class Observers:
                 _report(type(one).__name__, f"{type(error).__name__}: {error}")
 
 
-@cache
 def _report(name: str, problem: str) -> None:
-    """Log a problem once in a process."""
-    logger.warning("%s: %s. The batch goes on without it.", name, problem)
+    """Log the first problem of an observer in a process."""
+    if name not in _reported:
+        _reported.add(name)
+        logger.warning("%s: %s. The batch goes on without it. Logged once.", name, problem)
 
 
 def error_text(error: BaseException) -> str:
