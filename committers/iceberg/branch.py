@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.update import AssertTableUUID
 
-from ..dry_runs import NotCreatedError, in_dry_run
+from ..dry_runs import in_dry_run
 from ..error_causes import retryable
 from ..errors import ConfigurationError, RetryableError
 from .address import IcebergAddress
@@ -39,7 +39,7 @@ def ensure_branch(table: Table, address: IcebergAddress) -> Table:
         if address.branch == MAIN_BRANCH or _has_branch(table, address):
             return table
         if in_dry_run():
-            raise NotCreatedError(f"branch {address.branch} of the Iceberg table {address.table_name}")
+            return table
         try:
             with suppress(*(CommitFailedException,) if attempt < ATTEMPTS_MAX else ()):
                 updates, requirements = _next_step(table, address.branch)
