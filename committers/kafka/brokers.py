@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
+from ..dry_runs import in_dry_run
 from ..errors import NEXT_TRY, AccessRefusedError, ConfigurationError
 from ..texts.safe_text import get_logger
 from .cluster import PROGRESS_PARTITIONS, KafkaCluster
@@ -205,13 +206,18 @@ class Brokers:
         topic = self.topics([name]).get(name)
         if topic is None:
             self._create_progress_topic(name)
+            if in_dry_run():
+                return
         else:
             self._check_kept(topic)
         self._has_progress_topic = True
 
     def _create_progress_topic(self, name: str) -> None:
         new = NewTopic(name, PROGRESS_PARTITIONS, -1, config=PROGRESS_SETTINGS)
-        (future,) = self._admin.create_topics([new], request_timeout=self._cluster.timeout_s).values()
+        created = self._admin.create_topics(
+            [new], request_timeout=self._cluster.timeout_s, validate_only=in_dry_run()
+        )
+        (future,) = created.values()
         try:
             self._result(future)
         except KafkaException as error:

@@ -20,16 +20,17 @@ class CheckClaims(Claims):
         self, query: Query, harness: DestinationHarness, store: SqlManifestStore, tmp_path: Path
     ) -> None:
         """Before the table exists, and when it does."""
-        before = _files_below(tmp_path)
-        assert _errors(harness, harness.options, tmp_path) == []
-        assert _files_below(tmp_path) <= before
-
+        self._check_changes_nothing(query, harness, tmp_path)
         query.run(store, query.batch(0), ids(1))
-        before = _files_below(tmp_path)
-        assert _errors(harness, harness.options, tmp_path) == []
-        assert _files_below(tmp_path) <= before
+        self._check_changes_nothing(query, harness, tmp_path)
         check_nothing_left(harness)
         check_rows(harness, 1)
+
+    def _check_changes_nothing(self, query: Query, harness: DestinationHarness, folder: Path) -> None:
+        files, table = _files_below(folder), query.stored_table().now()
+        assert _errors(harness, harness.options, folder) == []
+        assert _files_below(folder) <= files
+        assert query.stored_table().now() == table
 
     def test_a_check_reports_a_server_that_does_not_answer(
         self, harness: DestinationHarness, tmp_path: Path

@@ -31,6 +31,7 @@ from penstock.committers.contract import AlreadyCommitted, Committed, Conflict
 from penstock.committers.errors import AccessRefusedError, CommitStateUnknownError, SchemaMismatchError
 from penstock.committers.kafka.cluster import KafkaAddress, progress_partition
 from penstock.committers.store.sql import SqlManifestStore
+from penstock.datasource.checked import ChecksBatches
 from penstock.testing.conformance.query import Query, ids
 from penstock.testing.faults import Crash, at_point
 
@@ -271,6 +272,14 @@ def test_a_progress_topic_that_would_lose_markers_is_refused(
     query = query.with_options(progressTopic=topic)
     with pytest.raises(ConfigurationError, match=rf"(?s)topic {topic} .*{problem}.* --alter"):
         query.plan(store, query.batch(0))
+
+
+def test_a_check_before_the_start_creates_no_progress_topic(query: Query, harness: KafkaHarness) -> None:
+    topic = f"progress-{uuid.uuid4().hex}"
+    target = query.with_options(progressTopic=topic).target()
+    assert isinstance(target, ChecksBatches)
+    assert target.check_batch(ids().schema, "append")
+    assert topic not in harness._server.admin.list_topics(timeout=30).topics
 
 
 # Topics and records -------------------------------------------------------------------------------------

@@ -237,6 +237,15 @@ def test_a_missing_index_is_created_if_allowed(kind: str, place: SearchPlace) ->
 
 
 @BOTH
+def test_a_check_before_the_start_creates_no_index(kind: str, place: SearchPlace) -> None:
+    place.server.delete(place.index)
+    target = place.sink(createIndex="true").open_table()
+    assert isinstance(target, ChecksBatches)
+    assert not target.check_batch(rows_of(0).schema, "append")
+    assert place.server.ask("GET", place.index) is None
+
+
+@BOTH
 def test_an_index_that_another_query_creates_meanwhile_is_used(
     kind: str, place: SearchPlace, proxy: LossyProxy
 ) -> None:
