@@ -26,6 +26,7 @@ from penstock.committers.errors import (
     RetryableError,
     SchemaMismatchError,
 )
+from penstock.datasource.checked import ChecksBatches
 from penstock.writers.requests.direct import DirectWriters
 from penstock.writers.requests.results import Retry
 
