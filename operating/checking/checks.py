@@ -93,7 +93,8 @@ def check_query(wanted: DescribedQuery, wait_s: float = WAIT_S) -> list[Finding]
 def _made(wanted: DescribedQuery, report: Report) -> Query | None:
     """Return the query with its targets; None if the options are wrong, which is reported."""
     try:
-        query = data_source_of(wanted.format)(dict(wanted.options)).query()
+        given = {name.lower(): text for name, text in wanted.options.items()}  # as Spark passes them
+        query = data_source_of(wanted.format)(given).query()
         for sink in query.targets.values():
             check_letter_sink(sink, query.siblings)
     except Exception as error:  # noqa: BLE001  of a plug-in or of a library that is missing
