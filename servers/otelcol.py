@@ -124,7 +124,7 @@ def _built() -> Path:
         built = Path(folder) / "otelcol"
         command = [go, "build", "-trimpath", "-ldflags=-s -w", "-o", str(built), "."]
         ended = subprocess.run(command, cwd=_PROGRAM, capture_output=True, text=True, timeout=900)
-        if ended.returncode != 0 and any(word in ended.stderr for word in ("dial tcp", "lookup", "proxy")):
+        if ended.returncode != 0 and any(word in ended.stderr for word in ("dial tcp", "lookup", "proxy", "toolchain")):
             raise GoUnreachableError(f"Go modules cannot be reached: {ended.stderr.strip()[-500:]}")
         assert ended.returncode == 0, ended.stderr
         built.rename(target)

@@ -47,6 +47,7 @@ EXPECTED_SKIPS = (
     r"npm cannot be reached",  # likewise
     r"Debian's packages cannot be reached",  # likewise
     r"systemd-analyze is not installed",  # where there is no systemd
+    r"Go modules cannot be reached",  # likewise
 )
 """Reasons, as regular expressions, for which a test may be skipped with CI=true."""
 
@@ -74,7 +75,7 @@ SLOW = {
         "batch_writes compaction decoupled delivery_kills delta_intervals errors "
         "executor_secrets files foreach_batch iceberg iceberg_java lance new_query object_store "
         "old_store parquet_files postgres readme registration replay reset_query_id spark_workers "
-        "types"
+        "telemetry types"
     ),
     ".": "maven packaging",
     "testing": "checking documentation",
