@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, cast
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from ...committers.contract import Batch, DataFiles, Manifest, Mode, PlannedBatch, TaskWriterFactory
 from ...committers.delta.probing import storage_probe
-from ...committers.dry_runs import in_dry_run
+from ...committers.dry_runs import NotCreatedError, dry_run, in_dry_run
 from ...committers.errors import ConfigurationError, PenstockError, RetryableError
 from ...committers.probing import Probe
 from ...committers.requests.changed_rows import check_one_row_of_each_key
@@ -111,13 +112,15 @@ class RequestTarget(ChecksByDryRun, RequestCommitter):
     def check_batch(self, rows: pa.Schema, mode: Mode) -> bool:
         """See `ChecksBatches`."""
         is_there = super().check_batch(rows, mode)
-        self.check_connection()
+        if not isinstance(self._destination, ChecksDestination):
+            self.check_connection()
         return is_there
 
     def check_connection(self) -> bool:
         """See `ChecksConnection`."""
         if isinstance(self._destination, ChecksDestination):
-            self._ask(self._destination, pa.schema([]))
+            with dry_run(), suppress(NotCreatedError):  # it has answered that it does not exist
+                self._ask(self._destination, pa.schema([]))
             return True
         return isinstance(self._destination, ChecksConnection) and self._destination.check_connection()
 

@@ -26,6 +26,7 @@ from penstock.committers.errors import (
     RetryableError,
     SchemaMismatchError,
 )
+from penstock.committers.target import ChecksConnection
 from penstock.datasource.checked import ChecksBatches
 from penstock.writers.requests.direct import DirectWriters
 from penstock.writers.requests.results import Retry
@@ -242,7 +243,9 @@ def test_a_check_before_the_start_creates_no_index(kind: str, place: SearchPlace
     place.server.delete(place.index)
     target = place.sink(createIndex="true").open_table()
     assert isinstance(target, ChecksBatches)
+    assert isinstance(target, ChecksConnection)
     assert not target.check_batch(rows_of(0).schema, "append")
+    assert target.check_connection()
     assert place.server.ask("GET", place.index) is None
 
 
