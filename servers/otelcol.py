@@ -42,6 +42,9 @@ service:
       exporters: [file]
 """
 
+_NETWORK = ("dial tcp", "lookup", "proxy", "toolchain")
+"""Words in the messages of `go build` if no proxy responds."""
+
 
 class GoUnreachableError(UnreachableError):
     """There is no `go` on PATH, or no proxy responds and the module cache does not have the modules."""
@@ -124,7 +127,7 @@ def _built() -> Path:
         built = Path(folder) / "otelcol"
         command = [go, "build", "-trimpath", "-ldflags=-s -w", "-o", str(built), "."]
         ended = subprocess.run(command, cwd=_PROGRAM, capture_output=True, text=True, timeout=900)
-        if ended.returncode != 0 and any(word in ended.stderr for word in ("dial tcp", "lookup", "proxy", "toolchain")):
+        if ended.returncode != 0 and any(word in ended.stderr for word in _NETWORK):
             raise GoUnreachableError(f"Go modules cannot be reached: {ended.stderr.strip()[-500:]}")
         assert ended.returncode == 0, ended.stderr
         built.rename(target)

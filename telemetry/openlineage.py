@@ -37,7 +37,7 @@ from ..committers.texts.safe_text import safe, shortened
 from . import observer as base
 from .datasets import DatasetName, dataset_of, place_of
 from .observer import Run
-from .sending import Sender
+from .sending import Sender, silence
 
 PRODUCER = f"urn:penstock:{version('penstock')}"
 OFFSETS_FACET, BATCHES_FACET = "penstock_offsets", "penstock_batches"
@@ -93,6 +93,7 @@ class OpenLineage(base.Observer):
     """
 
     def __init__(self, client: OpenLineageClient | None = None, sender: Sender | None = None) -> None:
+        silence("urllib3.connectionpool", "openlineage.client.transport.http")
         self._client = client
         self._sender = sender or Sender("OpenLineage")
         self._namespace = os.environ.get("OPENLINEAGE_NAMESPACE") or "default"

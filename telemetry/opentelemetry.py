@@ -8,7 +8,6 @@ the W3C trace context, with the decision of the driver whether the trace is samp
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import threading
 import uuid
@@ -39,7 +38,7 @@ from ..committers.contract import Batch
 from ..committers.texts.safe_text import one_line, safe
 from . import observer as base
 from .observer import Run, Step, Value
-from .sending import Sender
+from .sending import Sender, quietly, silence
 
 SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 _FLUSH_MS = 10_000
@@ -75,14 +74,6 @@ class _Ids(IdGenerator):
         return self._random.generate_trace_id() if given is None else given.trace_id
 
 
-_exporting = threading.local()
-"""`is_quiet` while this thread exports: `Sender` reports failures, once."""
-
-
-def _is_shown(record: logging.LogRecord) -> bool:
-    return not getattr(_exporting, "is_quiet", False)
-
-
 class _Failures:
     """Notices exports that have failed, of which the SDK does not tell."""
 
@@ -91,18 +82,16 @@ class _Failures:
 
     def watch(self, exporter: ExporterT) -> ExporterT:
         """Return the exporter, which no longer logs its failures."""
-        export, logger = exporter.export, logging.getLogger(type(exporter).__module__)
-        logger.addFilter(_is_shown)
+        export = exporter.export
+        silence(type(exporter).__module__)
 
         def watched(*arguments: Any, **named: Any) -> Any:
-            _exporting.is_quiet = True
             try:
-                result = export(*arguments, **named)
+                with quietly():
+                    result = export(*arguments, **named)
             except Exception as error:
                 self._problem = f"{type(error).__name__}: {error}"
                 raise
-            finally:
-                _exporting.is_quiet = False
             if result not in (SpanExportResult.SUCCESS, MetricExportResult.SUCCESS):
                 self._problem = f"{type(exporter).__name__} has failed; is there a collector at its endpoint?"
             return result

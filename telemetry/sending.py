@@ -6,11 +6,12 @@ Runs in planner, task, commit and delivery processes. What is lost when a proces
 from __future__ import annotations
 
 import atexit
+import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from ..committers.texts.safe_text import get_logger, one_line
 
@@ -24,6 +25,30 @@ LAST_WAIT_S = 2.0
 """The same for a batch that has failed, and at the end of a process: after both the process is gone."""
 SLOW_S = 60.0
 """After a wait that was too short, or an error, no batch waits for this long."""
+
+
+_this_thread = threading.local()
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """In this thread, the loggers of `silence` log nothing: `Sender` reports what has failed, once."""
+    before = getattr(_this_thread, "is_quiet", False)
+    _this_thread.is_quiet = True
+    try:
+        yield
+    finally:
+        _this_thread.is_quiet = before
+
+
+def silence(*names: str) -> None:
+    """Let these loggers log nothing while a thread is in `quietly`; other threads log as before."""
+    for name in names:
+        logging.getLogger(name).addFilter(_is_logged)
+
+
+def _is_logged(record: logging.LogRecord) -> bool:
+    return not getattr(_this_thread, "is_quiet", False)
 
 
 class Sender:
@@ -78,7 +103,8 @@ class Sender:
         while True:
             job = self._jobs.get()
             try:
-                job()
+                with quietly():
+                    job()
                 self._has_reported = self._has_reported and self._clock() < self._slow_until
             except Exception as error:  # noqa: BLE001  telemetry never fails a batch
                 self._slow_until = self._clock() + SLOW_S

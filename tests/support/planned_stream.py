@@ -12,6 +12,7 @@ from tests.support.cli import Ended
 
 from penstock.committers.store.sql import open_store
 from penstock.datasource.committing import commit_stream_batch
+from penstock.datasource.fanout.source import FanoutDataSource
 from penstock.datasource.planning.plan import plan_stream_batch
 from penstock.datasource.plug_ins import BUILT_IN, load
 from penstock.datasource.spark.task import TaskAttempt
@@ -32,6 +33,7 @@ class Stream:
 
     def __init__(self, folder: Path, kind: str, **options: str) -> None:
         self.checkpoint, self.kind, self.batches = folder / "checkpoint", kind, 0
+        self.run_id = "run"
         for name in ("offsets", "commits", "sources/0"):
             (self.checkpoint / name).mkdir(parents=True)
         (self.checkpoint / "metadata").write_text(json.dumps({"id": QUERY_ID}))
@@ -55,12 +57,18 @@ class Stream:
         batch_id, self.batches = self.batches, self.batches + 1
         metadata = json.dumps({"batchWatermarkMs": 0})
         (self.checkpoint / "offsets" / str(batch_id)).write_text("\n".join(["v1", metadata, *offsets]))
-        source: Any = load(BUILT_IN[self.kind]).data_source
-        query = load(source)(self.options).query()
+        query = self._data_source(self.options).query()
         plan = shipped(plan_stream_batch(query, IDS, overwrite=False))
         rows = pa.record_batch({"id": [batch_id]})
-        tasks = [TaskAttempt(number, 0, "run", QUERY_ID, batch_id) for number in (0, 1)]
+        tasks = [TaskAttempt(number, 0, self.run_id, QUERY_ID, batch_id) for number in (0, 1)]
         commit_stream_batch(query, [shipped(plan.write([rows], task)) for task in tasks])
+
+    @property
+    def _data_source(self) -> Any:
+        if self.kind == "fanout":
+            return FanoutDataSource
+        source: Any = load(BUILT_IN[self.kind]).data_source
+        return load(source)
 
     def deliver(self) -> None:
         with open_store(self.store_url) as store:
