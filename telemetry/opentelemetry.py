@@ -83,16 +83,18 @@ class _Failures:
     def watch(self, exporter: ExporterT) -> ExporterT:
         """Return the exporter, which no longer logs its failures."""
         export = exporter.export
+        is_of_spans = isinstance(exporter, SpanExporter)
+        failure = SpanExportResult.FAILURE if is_of_spans else MetricExportResult.FAILURE
         silence(type(exporter).__module__)
 
         def watched(*arguments: Any, **named: Any) -> Any:
             try:
                 with quietly():
                     result = export(*arguments, **named)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  the SDK would log it each time
                 self._problem = f"{type(error).__name__}: {error}"
-                raise
-            if result not in (SpanExportResult.SUCCESS, MetricExportResult.SUCCESS):
+                return failure
+            if result is failure:
                 self._problem = f"{type(exporter).__name__} has failed; is there a collector at its endpoint?"
             return result
 

@@ -64,7 +64,7 @@ class Sender:
     ) -> None:
         self._name = name
         self._clock = clock
-        self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(queue_max)
+        self._jobs: queue.Queue[Callable[[], object]] = queue.Queue(queue_max)
         self._idle = threading.Condition()
         self._pending = 0
         """Jobs that have not ended."""
@@ -72,7 +72,7 @@ class Sender:
         self._slow_until = 0.0
         self._has_reported = False
 
-    def put(self, job: Callable[[], None]) -> None:
+    def put(self, job: Callable[[], object]) -> None:
         """Run the job later. Never blocks and never raises: if too many wait, this one is dropped."""
         with self._idle:
             if self._thread is None:
