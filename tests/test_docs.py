@@ -94,7 +94,6 @@ def test_the_readme_stays_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
-
 PAGES = [ROOT / "README.md", ROOT / "docs" / "site" / "landing.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WRITES = re.compile(r'\.format\("penstock\.(\w+)"\)(.*?)(?=\.format\(|```)', re.DOTALL)
 

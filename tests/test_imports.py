@@ -16,7 +16,17 @@ import penstock
 from penstock import testing
 
 ROOT = Path(penstock.__file__).resolve().parent
-PACKAGES = ("cli", "committers", "datasource", "delivery", "operating", "telemetry", "testing", "ui", "writers")
+PACKAGES = (
+    "cli",
+    "committers",
+    "datasource",
+    "delivery",
+    "operating",
+    "telemetry",
+    "testing",
+    "ui",
+    "writers",
+)
 HEAVY = {"alembic", "deltalake", "pyarrow", "pyiceberg", "pyspark", "sqlalchemy"}
 IMPORT_MS_MAX = 150
 

@@ -23,7 +23,17 @@ from tests.support.lakes import DeltaLake, IcebergLake, rows
 from penstock.datasource import plug_ins
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("cli", "ui", "operating", "delivery", "datasource", "telemetry", "writers", "committers", "testing")
+FOLDERS = (
+    "cli",
+    "ui",
+    "operating",
+    "delivery",
+    "datasource",
+    "telemetry",
+    "writers",
+    "committers",
+    "testing",
+)
 DEPENDENCIES = [need for need in requires("penstock") or [] if "extra ==" not in need]
 LOCKS = ("dev.txt", "runtime.txt", "spark40.txt", "spark41.txt", "paimon.txt")
 ROWS = 1000
