@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 from urllib.parse import quote, urlencode
 
@@ -96,11 +96,11 @@ class Pages:
             place_of=place_of,
         )
 
-    def stream(self, request: Request, **values: object) -> Response:
+    def stream(self, request: Request, error: str = "", status_code: int = 200) -> Response:
         """The page of one stream.
 
         Args:
-            values: for the template, such as the error of an action
+            error: of an action
         """
         store, key, now = self._store(), self.key(request), self._config.clock()
         limit = _bounded(request.query_params.get("batches"), 1, BATCHES_MAX, default=BATCHES)
@@ -109,12 +109,9 @@ class Pages:
         return self._render(
             request,
             "stream.html",
-            **{
-                "status_code": 200,
-                "error": "",
-                "done": DONE.get(request.query_params.get("done", ""), ""),
-                **values,
-            },
+            status_code,
+            error=error,
+            done=DONE.get(request.query_params.get("done", ""), ""),
             found=found,
             stream=found.record,
             status=found.status,
@@ -233,9 +230,9 @@ def _tried(read: Callable[[], T]) -> tuple[T | None, str]:
         return None, str(error)
 
 
-def _size_classes(sizes: object) -> list[tuple[str, int]]:
+def _size_classes(sizes: Sequence[int]) -> list[tuple[str, int]]:
     counts = dict.fromkeys([*(name for _, name in SIZE_CLASSES), "256 MiB or more"], 0)
-    for size in sizes:  # type: ignore[attr-defined]
+    for size in sizes:
         name = next((name for bound, name in SIZE_CLASSES if size < bound * MIB), "256 MiB or more")
         counts[name] += 1
     return list(counts.items())

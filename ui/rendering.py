@@ -80,7 +80,9 @@ def _number(value: float | None, decimals: int = 0) -> str:
 
 
 def _seconds(value: float | None) -> str:
-    return NOTHING if value is None else seconds_text(value)
+    if value is None:
+        return NOTHING
+    return f"{value:.2f} s" if value < 1 else seconds_text(value)
 
 
 def _size(value: int | None) -> str:
