@@ -447,3 +447,4 @@ class Conflict:
 
 
 Outcome: TypeAlias = Committed | AlreadyCommitted | Conflict
+"""How an attempt to commit ends, if it is known."""

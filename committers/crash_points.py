@@ -90,6 +90,7 @@ CRASH_POINTS = (
     *PARTITION_POINTS,
     *RETIRE_POINTS,
 )
+"""The names of all steps at which a job can be killed. docs/testing.md says when each one is reached."""
 
 Handler = Callable[[str, int], None]
 

@@ -10,6 +10,7 @@ from unittest import mock
 from ..committers import crash_points
 
 Lost: TypeAlias = Literal["request", "response"]
+"""What of a call is lost: the request, and nothing has happened, or the response, and all has."""
 
 
 class Crash(BaseException):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -114,15 +115,44 @@ def test_the_examples_use_options_that_exist() -> None:
 def test_supported_versions_are_the_same_everywhere() -> None:
     project = (ROOT / "pyproject.toml").read_text()
     pythons = re.findall(r"Python :: (3\.\d+)", project)
-    (newest,) = re.findall(
-        r"^pyspark==(\d\.\d)", (ROOT / "requirements" / "dev.txt").read_text(), re.MULTILINE
-    )
+    *_, newest = re.findall(r"^pyspark==(\d\.\d)", (ROOT / "requirements" / "dev.txt").read_text(), re.M)
     (oldest,) = re.findall(r"pyspark==(\d\.\d)", (ROOT / "requirements" / "spark40.in").read_text())
     assert f'requires-python = ">={pythons[0]}"' in project
     for page in ("README.md", "docs/policy.md"):
         text = (ROOT / page).read_text()
         assert f"CPython {pythons[0]} to {pythons[-1]}" in text
         assert f"{oldest} to {newest}" in text
+
+
+CODE = ("committers", "datasource", "testing", "writers")
+PUBLIC = ("penstock", "penstock.destination", "penstock.testing", "penstock.testing.conformance")
+
+
+def test_every_public_name_is_explained() -> None:
+    """The pages of the API leave out names without a docstring."""
+    names = [f"{module}.{name}" for module in PUBLIC for name in unexplained(module)]
+    texts = [path.read_text() for folder in CODE for path in (ROOT / folder).rglob("*.py")]
+    assert [name for name in names if not is_explained(name.rpartition(".")[2], texts)] == []
+
+
+def unexplained(module: str) -> Iterator[str]:
+    """Constants, aliases, and what has no docstring: that of a dataclass is otherwise its signature."""
+    package = import_module(module)
+    for name in package.__all__:
+        it = getattr(package, name)
+        if not callable(it) or not it.__doc__ or it.__doc__.startswith(f"{name}("):
+            yield name
+
+
+def is_explained(name: str, texts: Sequence[str]) -> bool:
+    """True if a string follows the assignment to this name."""
+    for text in texts:
+        if re.search(rf"^{name}\b[^\n]* =", text, re.MULTILINE):
+            for statement, following in pairwise(ast.parse(text).body):
+                targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+                if any(isinstance(one, ast.Name) and one.id == name for one in targets):
+                    return isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+    return False
 
 
 # Operations -----------------------------------------------------------------------------------------

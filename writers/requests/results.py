@@ -64,8 +64,10 @@ Acknowledged: TypeAlias = Delivered | Dropped | DeadLetter
 """Results after which an entry is done."""
 
 Result: TypeAlias = Delivered | Dropped | DeadLetter | Retry | Split | Fatal
+"""What a request has done with one entry."""
 
 Failure: TypeAlias = Retry | Split | Fatal
 """Results that all entries of a request can have together."""
 
 DELIVERED = Delivered()
+"""The result of an entry that was acknowledged without more to say."""
