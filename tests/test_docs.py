@@ -24,7 +24,6 @@ from penstock.datasource.options.delivery import DeliveryOptions
 from penstock.datasource.options.file_tables import FileTableOptions
 from penstock.datasource.options.parsing import Option, Prefix
 from penstock.datasource.options.stream import StreamOptions
-from penstock.datasource.plug_ins import BUILT_IN, load
 from penstock.datasource.requests.options import RequestOptions
 from penstock.delivery.metrics import Metrics
 
@@ -93,23 +92,6 @@ def test_the_page_has_all_options() -> None:
 def test_the_readme_stays_short() -> None:
     """Everything else has a page of its own."""
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
-
-
-PAGES = [ROOT / "README.md", ROOT / "docs" / "site" / "landing.md", *sorted((ROOT / "docs").rglob("*.md"))]
-WRITES = re.compile(r'\.format\("penstock\.(\w+)"\)(.*?)(?=\.format\(|```)', re.DOTALL)
-
-
-def test_the_examples_use_options_that_exist() -> None:
-    prefixes = tuple(prefix.name for _, of in OPTIONS.values() for prefix in of)
-    known = {kind: {option.name for option in load(of).options} for kind, of in BUILT_IN.items()}
-    unknown = [
-        f"{page.relative_to(ROOT)}: {name} of penstock.{kind}"
-        for page in PAGES
-        for kind, text in WRITES.findall(page.read_text())
-        for name in re.findall(r'\.option\("([^"]+)"', text)
-        if kind in known and name not in known[kind] and not name.startswith(prefixes)
-    ]
-    assert unknown == []
 
 
 def test_supported_versions_are_the_same_everywhere() -> None:

@@ -149,7 +149,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "what the tasks leave out is durable": Mutation(
         "goes on without a look at the targets that the tasks have left out",
-        never(f"{COMMITTING}::commit_batch", "goal.name not in written"),
+        never(f"{COMMITTING}::_commit_batch", "goal.name not in written"),
         targets=3,
     ),
     "each target has its part, in the plan": Mutation(
@@ -169,7 +169,7 @@ MUTATIONS: dict[str, Mutation] = {
     "each target has its own stream": Mutation(
         "prepares the batch of all targets in the stream of the first one",
         instead(
-            f"{COMMITTING}::commit_batch",
+            f"{COMMITTING}::_commit_batch",
             "_target_batch(opened[name], target, messages)",
             "_target_batch(next(iter(opened.values())), target, messages)",
         ),
