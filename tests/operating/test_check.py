@@ -7,6 +7,7 @@ import json
 import sqlite3
 import threading
 import uuid
+from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -387,3 +388,20 @@ def test_a_wrong_call_of_the_command_is_told(
 def test_a_secret_on_the_command_line_is_warned_of() -> None:
     ended = Ended("check", "penstock.delta", "-o", "storage.AWS_SECRET_ACCESS_KEY=geheim", columns=200)
     assert "There is a secret in --option" in ended.err
+
+
+# Postgres -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_store_in_postgres_is_not_created(new_postgres_url: Callable[[], str], place: Place) -> None:
+    url = new_postgres_url()
+    for _ in range(2):
+        findings = place.check(store=url)
+        assert errors(findings) == ""
+        assert any("has no tables, and this user can create them" in one.message for one in findings)
+    with pytest.raises(penstock.StoreMissingError):
+        open_store(url, must_exist=True)
+    with open_store(url):
+        pass
+    assert any("its tables are of this version" in one.message for one in place.check(store=url))
