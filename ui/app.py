@@ -168,4 +168,4 @@ def _client_of(request: Request) -> str:
 
 
 def _is_https(request: Request) -> bool:
-    return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", ""))
+    return "https" in (request.scope["scheme"], request.headers.get("x-forwarded-proto", ""))

@@ -123,7 +123,7 @@ class Guard:
         await (refusal or self._app)(scope, receive, send_with_headers)
 
     def _refusal(self, request: Request) -> Response | None:
-        path = request.url.path
+        path = str(request.scope["path"])  # not of `request.url`, which contains the host
         if path == "/healthz":  # probes ask by the address of a container
             return None
         if not self._is_own(_host_of(request.headers.get("host", ""))):
@@ -140,8 +140,9 @@ class Guard:
         if session is None:
             if request.method != "GET":
                 return PlainTextResponse("Sign in first.\n", 401)
-            query = f"?{request.url.query}" if request.url.query else ""
-            return RedirectResponse(f"/login?next={quote(path + query, safe='')}", 303)
+            query = request.scope["query_string"].decode("latin-1")
+            after = f"{quote(path)}?{query}" if query else quote(path)
+            return RedirectResponse(f"/login?next={quote(after, safe='')}", 303)
         request.state.session = session
         return None
 
