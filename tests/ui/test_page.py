@@ -361,6 +361,7 @@ def test_pending_batches_are_committed(lake: Lake) -> None:
     assert len(lake.rows()) == 8
 
 
+@pytest.mark.slow
 def test_a_batch_is_skipped_and_acknowledged(lake: Lake, tmp_path: Path) -> None:
     settings = (
         f'{{"delivery": "decoupled", "checkpoint": "{tmp_path}/c", "options": {{"path": "{lake.table}"}}}}'
@@ -428,6 +429,7 @@ def test_the_command_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, shown
         (("--allow-actions",), "127.0.0.1", "Its token, valid until this process ends: "),
         (("--host", "0.0.0.0"), "0.0.0.0", "Warning: everybody who can reach 0.0.0.0:"),
     ],
+    ids=["read-only", "actions", "all addresses"],
 )
 def test_the_command_serves_on_the_loopback_unless_told(
     monkeypatch: pytest.MonkeyPatch, shown: ShownStore, arguments: tuple[str, ...], host: str, words: str
