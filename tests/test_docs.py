@@ -117,6 +117,15 @@ def test_every_public_name_is_explained() -> None:
     assert [name for name in names if not is_explained(name.rpartition(".")[2], texts)] == []
 
 
+@pytest.mark.parametrize("file", ["__init__.py", "destination.py", "testing/__init__.py"])
+def test_the_pages_of_the_api_find_every_public_name(file: str) -> None:
+    """They read the imports for type checkers, as names are loaded when they are first used."""
+    (block,) = (one for one in ast.parse((ROOT / file).read_text()).body if isinstance(one, ast.If))
+    found = {name.name for one in block.body if isinstance(one, ast.ImportFrom) for name in one.names}
+    public = import_module(f"penstock.{file}".removesuffix(".py").replace("/", ".").removesuffix(".__init__"))
+    assert set(public.__all__) == found
+
+
 def unexplained(module: str) -> Iterator[str]:
     """Constants, aliases, and what has no docstring: that of a dataclass is otherwise its signature."""
     package = import_module(module)
