@@ -25,7 +25,7 @@ class ChecksBatches(Protocol):
             False if there is no table yet: the first batch creates it
 
         Raises:
-            as `plan_batch`
+            PenstockError: as `plan_batch`
         """
         ...
 
