@@ -19,7 +19,7 @@ logger = get_logger(__name__)
 
 QUEUE_MAX = 1000
 """Jobs that wait for a collector. Further ones are dropped."""
-WAIT_S = 0.2
+WAIT_S = 0.5
 """How long a batch waits at most until its telemetry is sent: Spark may end the process right after it."""
 LAST_WAIT_S = 2.0
 """The same for a batch that has failed, and at the end of a process: after both the process is gone."""
