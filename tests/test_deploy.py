@@ -29,8 +29,6 @@ DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 SERVICES = sorted((DEPLOY / "systemd").glob("*.service"))
 VERSIONS = ("1.30", kubernetes_validate.latest_version())
-COMING = ("ui",)
-"""A command and its extra."""
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
@@ -137,10 +135,7 @@ def started() -> Iterator[list[str]]:
 @pytest.mark.parametrize("words", list(started()), ids=" ".join)
 def test_a_command_that_is_started_exists(words: list[str]) -> None:
     command, *arguments = words
-    if command in COMMANDS:
-        COMMANDS[command].make_context(command, list(arguments))
-    else:
-        assert command in COMING
+    COMMANDS[command].make_context(command, list(arguments))
 
 
 def test_a_wrong_option_would_be_noticed() -> None:
@@ -168,8 +163,7 @@ def test_the_image_has_a_python_and_extras_that_exist() -> None:
     (python,) = re.findall(r"FROM python:([\d.]+)-", text)
     assert f"Python :: {python}" in project
     (extras,) = re.findall(r"EXTRAS=(\S+)", text)
-    known = [one for one in extras.split(",") if one not in COMING]
-    assert [one for one in known if not re.search(f"^{one} = ", project, re.MULTILINE)] == []
+    assert [one for one in extras.split(",") if not re.search(f"^{one} = ", project, re.MULTILINE)] == []
 
 
 # The dashboard --------------------------------------------------------------------------------------
