@@ -15,6 +15,10 @@ RESULTS = {
         "delivery makes 602 commits and 2,408 files. Rows are readable after a minute at most, and a "
         "catalog outage of two minutes delays no batch."
     ),
+    "kafka_sink": (
+        "A decoupled stream into Kafka is as fast as the plain row log, and its delivery brings 1.6 to 2.5 "
+        "times as many rows a second into Kafka as Spark's own sink, which is not exactly-once."
+    ),
     "maintenance": (
         "Concurrent compaction does not slow down the commits of a stream, and no row is lost or doubled."
     ),
