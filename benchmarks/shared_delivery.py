@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from benchmarks.many_streams import add_streams
-from benchmarks.measure import Options, interleaved, machine, medians, print_progress
+from benchmarks.measure import Options, machine, print_progress
 from benchmarks.postgres import postgres_url
 from benchmarks.report import Report
 from deltalake import DeltaTable
@@ -42,8 +42,8 @@ class Place:
 
     destination = DESTINATION
 
-    def __init__(self, folder: Path) -> None:
-        self.options = {"path": str(folder), "delivery": "decoupled"}
+    def __init__(self, folder: Path, compact_with: str) -> None:
+        self.options = {"path": str(folder), "delivery": "decoupled", "compactWith": compact_with}
 
 
 def run(options: Options) -> Report:
@@ -53,42 +53,41 @@ def run(options: Options) -> Report:
         "Delivery processes that share a store",
         f"A Postgres store with {streams:,} streams. {busy} more, which write Delta tables on a local disk, "
         f"have {BATCHES} prepared batches of {ROWS} rows, each with a data file of its own. Then one "
-        "or two processes of `penstock deliver --once` start: they find them, merge those of a stream "
-        "into one commit, and end. Their start, of about one second each, is part of the time; they share "
-        "two cores with the server. Each row is in its table once afterwards. The figures are medians of "
-        f"{min(options.repeat, 2)} runs.",
+        "or two processes of `penstock deliver --once` start: they find them, merge those of a stream into "
+        "one commit, and end. `local` rewrites the small files of a delivery as one, `none` leaves them. The "
+        "start of the processes, of about one second each, is part of the time; they share two cores with "
+        "the server. Each row is in its table once afterwards.",
     )
+    rows: list[tuple[object, ...]] = []
     with tempfile.TemporaryDirectory(prefix="bench-shared-") as name, postgres_url() as url:
-        folder = Path(name)
         with open_store(url) as store:
             report.machine = machine("deltalake", "sqlalchemy", "psycopg")
-            add_streams(store, folder, streams)
-            fleet = Fleet(store, url, folder, busy)
-            cases = {str(count): lambda count=count: fleet.delivered(count) for count in (1, 2)}
-            took = medians(interleaved(cases, min(options.repeat, 2), warm_up=0))
-    report.table(
-        ("processes", "seconds", "batches a second", "streams of each process"),
-        [
-            (count, seconds, busy * BATCHES / seconds, fleet.shares[int(count)])
-            for count, seconds in took.items()
-        ],
-    )
-    report.bound(
-        "batches a second, delivered by two processes", busy * BATCHES / took["2"], ">=", BATCHES_A_SECOND
-    )
+            add_streams(store, Path(name), streams)
+            for compact_with in ("none", "local"):
+                fleet = Fleet(store, url, Path(name, compact_with), busy, compact_with)
+                for processes in (1, 2):
+                    seconds = fleet.delivered(processes)
+                    speed = busy * BATCHES / seconds
+                    rows.append((f"`{compact_with}`", processes, seconds, speed, fleet.shares))
+    report.table(("files", "processes", "seconds", "batches a second", "streams of each process"), rows)
+    what = "batches a second, delivered by two processes that leave the files"
+    report.bound(what, float(str(rows[1][3])), ">=", BATCHES_A_SECOND)
     return report
 
 
 class Fleet:
     """The busy streams."""
 
-    def __init__(self, store: SqlManifestStore, url: str, folder: Path, busy: int) -> None:
+    def __init__(self, store: SqlManifestStore, url: str, folder: Path, busy: int, compact_with: str) -> None:
         self._store, self._url = store, url
         self._tables = [folder / f"busy{number}" for number in range(busy)]
-        self._queries = [Query(Place(table), f"busy{table.name}", store=store) for table in self._tables]
+        self._queries = [
+            Query(Place(table, compact_with), f"{compact_with}-{table.name}", store=store)
+            for table in self._tables
+        ]
         self._next = 0
-        self.shares: dict[int, str] = {}
-        """Streams that each process has delivered in the last run, by the number of processes."""
+        self.shares = ""
+        """How many streams each process has delivered in the last run."""
 
     def delivered(self, processes: int) -> float:
         """Return the seconds until the last of the processes has ended."""
@@ -102,7 +101,7 @@ class Fleet:
         assert sum(one["batches"] for streams in delivered for one in streams) == len(self._tables) * BATCHES
         for table in self._tables:
             assert DeltaTable(table).count() == self._next * ROWS
-        self.shares[processes] = ", ".join(str(len(streams)) for streams in delivered)
+        self.shares = ", ".join(str(len(streams)) for streams in delivered)
         return seconds
 
     def _prepare(self) -> None:
