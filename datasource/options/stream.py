@@ -127,15 +127,12 @@ class StreamOptions(DeadLetterOptions):
         "configuration, such as the environment variable `OPENLINEAGE_URL`.",
         default="false",
     )
-    lineage_kafka: str = field(
-        default="",
-        metadata=declared(
-            "lineageKafka",
-            text,
-            "With `lineageEvents`: the namespace of the Kafka topics that the query reads, "
-            "`kafka://host:port` with the first bootstrap server. Spark does not pass it to sinks. Default "
-            "`kafka`.",
-        ),
+    lineage_kafka: str = option(
+        "lineageKafka",
+        text,
+        "With `lineageEvents`: the namespace of the Kafka topics that the query reads, "
+        "`kafka://host:port` with the first bootstrap server. Spark does not pass it to sinks.",
+        default="kafka",
     )
     open_telemetry: bool = option(
         "openTelemetry",
