@@ -188,6 +188,7 @@ CALLERS = {
     "committers/iceberg/file_io.py": "called by `delete_files`, and by pyiceberg for files of its own",
     "committers/iceberg/object_store_files.py": "called by `TableFileIO`",
     "committers/iceberg/local_files.py": "called by `TableFileIO`",
+    "committers/probing.py": "the small object that a check has created",
     "committers/paimon/folder.py": "its own temporary files, and notes of old batch writes",
     "writers/parquet/compaction.py": "behind the gate",
     "writers/parquet/new_files.py": "files that this task attempt has written",
