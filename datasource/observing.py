@@ -50,12 +50,6 @@ def observers_of(options: DeliveryOptions) -> tuple[str, ...]:
     return tuple(name for name, is_wanted in wanted.items() if is_wanted)
 
 
-def observers_in(given: Mapping[str, str]) -> tuple[str, ...]:
-    """The same, from the options in the store."""
-    wanted = {OPENLINEAGE: given.get("lineageEvents", ""), OPENTELEMETRY: given.get("openTelemetry", "")}
-    return tuple(name for name, text in wanted.items() if text.strip().lower() == "true")
-
-
 def observed_of(
     options: DeliveryOptions, batch: Batch, rows: pa.Schema | None = None, files: Sequence[str] = ()
 ) -> Observed | None:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from functools import lru_cache
 
 from ..committers.contract import StreamKey
 from ..committers.deliveries.contract import Delivery
 from ..committers.errors import ManifestCorruptError
 from ..committers.store.status import StreamStatus
-from ..datasource.observing import observers_in
-from ..telemetry.observer import Observed, Observers, Run, Step, Value, error_text
+from ..telemetry.observer import (
+    OPENLINEAGE,
+    OPENTELEMETRY,
+    Observed,
+    Observers,
+    Run,
+    Step,
+    Value,
+    error_text,
+)
 from .attempts import DeliveryListener, DeliveryReport
 from .stream_settings import StreamSettings
 
@@ -97,7 +106,13 @@ def _observed(query_name: str, settings: str) -> Observed | None:
     """Return what the observers of a query get of it; None if it has none, or its settings are damaged."""
     try:
         options = StreamSettings.parse(settings).options
-        names = observers_in(options)
+        names = _observers_in(options)
     except ManifestCorruptError:
         return None
     return Observed(names, query_name, kafka=options.get("lineageKafka", "")) if names else None
+
+
+def _observers_in(options: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the observers that the options in the store turn on."""
+    wanted = {OPENLINEAGE: options.get("lineageEvents", ""), OPENTELEMETRY: options.get("openTelemetry", "")}
+    return tuple(name for name, text in wanted.items() if text.strip().lower() == "true")

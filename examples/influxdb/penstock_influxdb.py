@@ -113,6 +113,11 @@ class InfluxRequests(ps.RowRequests):
     def checker(self) -> Callable[[pa.RecordBatch], object]:
         return partial(Points.lines, self.points)
 
+    def check_connection(self) -> bool:
+        """Before a query starts: `penstock check`."""
+        self.target.connect()
+        return True
+
     def entries(self, rows: pa.RecordBatch, place: ps.RowPlace) -> Sequence[ps.Entry[bytes]]:
         lines, ids = self.points.lines(rows), ps.row_ids(rows, place, self.id_column)
         return [

@@ -45,9 +45,7 @@ class HttpRequests(JsonRequests):
 
     def check_connection(self) -> bool:
         """See `ChecksConnection`. Open a connection, and send nothing."""
-        from ..requests.http import connect
-
-        connect(self.target)
+        self.target.connect()
         return True
 
     def check_schema(self, rows: pa.Schema) -> None:

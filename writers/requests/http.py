@@ -79,21 +79,20 @@ class HttpTarget:
         if self.bearer_token is not None and self.basic_auth is not None:
             raise ConfigurationError("Set a bearer token or a user with a password, not both.")
 
+    def connect(self) -> None:
+        """Open a connection to the server, send nothing, and close it.
 
-def connect(target: HttpTarget) -> None:
-    """Open a connection to the server, and close it.
-
-    Raises:
-        RetryableError: the server does not accept it.
-    """
-    url = URL(target.url)
-    try:
-        socket.create_connection((url.host or "", url.port or 0), target.connect_timeout_s).close()
-    except OSError as error:
-        raise RetryableError(
-            f"No connection to {url.host}:{url.port} can be opened: {one_line(error)}. Check the url, and "
-            "that the service can be reached from here."
-        ) from error
+        Raises:
+            RetryableError: the server does not accept it.
+        """
+        url = URL(self.url)
+        try:
+            socket.create_connection((url.host or "", url.port or 0), self.connect_timeout_s).close()
+        except OSError as error:
+            raise RetryableError(
+                f"No connection to {url.host}:{url.port} can be opened: {one_line(error)}. Check the url, "
+                "and that the service can be reached from here."
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
