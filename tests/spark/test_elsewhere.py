@@ -99,6 +99,7 @@ def test_a_cluster_runs_the_job_without_packages(cluster: str, archive: Path, tm
 @needs_pipelines
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_a_declarative_pipeline_writes_each_row_once(tmp_path: Path) -> None:
     for name in ("spark-pipeline.yml", "transformations/events.py"):
         text = FILES[name].replace("/pipelines/events", f"{tmp_path}/storage")
