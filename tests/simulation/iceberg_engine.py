@@ -98,7 +98,9 @@ class IcebergEngine:
                 self._objects.delete(path)
 
     def remove_orphans(self, older_than_s: float) -> None:
-        """Delete files below the table's location that no snapshot needs, and that are older than this."""
+        """Delete files below the table's location that no snapshot needs, and that are older than this. As
+        Iceberg's own action, which does not look into folders whose names begin with `_`.
+        """
         with self._putting_off():
             table = self._catalog.load_table(self._name)
             listed = self._objects.list(f"{table.location()}/")
@@ -106,7 +108,8 @@ class IcebergEngine:
             needed = {table.metadata_location, *_named(table)}
             needed.update(entry.metadata_file for entry in table.metadata.metadata_log)
             for path, stored in listed.items():
-                if path not in needed and stored.modified_at < written_before:
+                is_hidden = "/_" in path.removeprefix(table.location())
+                if path not in needed and not is_hidden and stored.modified_at < written_before:
                     self._objects.delete(path)
 
     def drop(self) -> None:
