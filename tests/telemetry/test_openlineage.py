@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from servers.openlineage import LineageCollector
 from servers.ports import free_port
+from tests.support.backlogs import wait_until
 from tests.support.planned_stream import IDS, QUERY_ID, Stream, orders
 from tests.telemetry.conftest import Start
 
@@ -244,20 +245,18 @@ def test_batches_go_on_if_the_collector_is_down(
         for number in range(3):
             stream.run(orders(15 + number, 0))
         assert time.monotonic() - began < 10
-        deadline = time.monotonic() + 20
-        while "could not be sent" not in caplog.text and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: "could not be sent" in caplog.text)
     assert int(stream.version) == 3
     assert caplog.text.count("OpenLineage could not be sent") == 1
 
 
 def test_batches_do_not_wait_for_a_slow_collector(start: Start, lineage: LineageCollector) -> None:
-    lineage.delay_s = 3.0
+    lineage.delay_s = 4.0
     stream = start(**ON)
     stream.run(orders(15, 0))
     began = time.monotonic()
     for number in range(3):
         stream.run(orders(16 + number, 0))
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 3
     assert len(lineage.events) <= 1
     lineage.delay_s = 0.0
