@@ -74,9 +74,6 @@ lint: .venv/.installed ## Format, lint, types and direction of imports, without 
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-.PHONY: environments
-environments: .venv-spark40/.installed .venv-paimon/.installed .venv-docs/.locked ## Install what CI needs besides .venv: Spark 4.0, Paimon, docs
-
 .PHONY: format
 format: .venv/.installed ## Rewrite the code the way `make lint` wants it
 	@$(BIN)/ruff format .
@@ -95,15 +92,22 @@ test-paimon: .venv-paimon/.installed java ## The tests of penstock.paimon, in an
 # A Python that is not on this machine and that uv cannot download is skipped, with a line that says so.
 # make test-python3.10 MARKS="not slow and not spark": those without Spark, as in CI
 MARKS ?= not slow
-.PHONY: test-python3.10 test-python3.13
-test-python3.10 test-python3.13: test-python%: .venv/.installed java ## The fast tests on the oldest and the newest Python
-	@if python=$$($(call find_python,$*)); then \
-		$(MAKE) --no-print-directory .venv-python$*/.installed PYTHON=$$python && \
+.PHONY: test-python3.10 test-python3.13 environment-python3.10 environment-python3.13
+test-python3.10 test-python3.13: test-python%: environment-python% java ## The fast tests on the oldest and the newest Python
+	@if [ -e .venv-python$*/.installed ]; then \
 		PYSPARK_PYTHON=$(CURDIR)/.venv-python$*/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/.venv-python$*/bin/python \
 			.venv-python$*/bin/pytest $(PARALLEL) -m "$(MARKS)" $(PYTEST_ARGS); \
+	fi
+
+environment-python3.10 environment-python3.13: environment-python%: .venv/.installed
+	@if python=$$($(call find_python,$*)); then \
+		$(MAKE) --no-print-directory .venv-python$*/.installed PYTHON=$$python; \
 	else \
 		echo "skipped: there is no Python $* here, and uv cannot download one"; \
 	fi
+
+.PHONY: environment-spark40 environment-paimon
+environment-spark40 environment-paimon: environment-%: .venv-%/.installed
 
 # All else comes from .venv, whose site directory the new environment includes.
 CONTRACTS := $(addprefix tests/committers/test_,library_hooks.py iceberg_library.py iceberg_transaction.py delta_library.py)
