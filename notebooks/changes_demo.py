@@ -11,7 +11,6 @@ The servers are real ones on the loopback.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,13 +23,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this file is run
 
 from notebooks.backlog_plot import plot_backlogs
 from notebooks.debezium_events import CustomerFeed, Row
-from notebooks.demo import REPOSITORY, DemoFailedError
+from notebooks.demo import REPOSITORY, DemoFailedError, reported
 from notebooks.lake import Lake, open_iceberg
 from notebooks.processes import Processes
 from notebooks.proof import connect
-from notebooks.screen import console, heading, print_path, print_text, shown
+from notebooks.screen import heading, print_path, print_text, shown
 from notebooks.store import PENSTOCK, batches
-from servers.maven import MavenUnreachableError
 from servers.opensearch import OpenSearchServer, opensearch_server
 from servers.ports import free_port
 from servers.postgres import Postgres
@@ -58,17 +56,8 @@ def main(
     ] = REPOSITORY / "demo-data",
 ) -> None:
     """Stream a change feed into five destinations at once, with kills, and prove every row."""
-    started = time.monotonic()
-    try:
-        with ExitStack() as stack:
-            ChangesDemo(Lake(directory.resolve()), changes, CustomerFeed(keys), stack).run()
-    except KeyboardInterrupt:
-        console.print("\nStopped. No process is left; the next demo starts from the beginning.")
-        raise SystemExit(130) from None
-    except (DemoFailedError, FileExistsError, MavenUnreachableError) as error:
-        console.print(f"\nThe demo failed: {error}", style="red", soft_wrap=True)
-        raise SystemExit(1) from None
-    console.print(f"\nThe demo took {time.monotonic() - started:.0f} s.", style="dim")
+    with reported(), ExitStack() as stack:
+        ChangesDemo(Lake(directory.resolve()), changes, CustomerFeed(keys), stack).run()
 
 
 class ChangesDemo:

@@ -12,7 +12,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -26,6 +27,7 @@ from notebooks.lake import DemoStream, Lake
 from notebooks.proof import compare, count_rows
 from notebooks.screen import BatchProgress, console, heading, print_path, print_text, shown
 from notebooks.store import PENSTOCK
+from servers.maven import MavenUnreachableError
 
 from penstock.testing import RunningJob
 
@@ -55,13 +57,24 @@ def main(
     every row.
     """
     signal.signal(signal.SIGTERM, _stop)
+    with reported():
+        run(Lake(directory.resolve()), files)
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Print how long the demo took, or in one line why it failed.
+
+    Raises:
+        SystemExit: it was stopped or failed.
+    """
     started = time.monotonic()
     try:
-        run(Lake(directory.resolve()), files)
+        yield
     except KeyboardInterrupt:
         console.print("\nStopped. No process is left; the next demo starts from the beginning.")
         raise SystemExit(130) from None
-    except (DemoFailedError, FileExistsError) as error:
+    except (DemoFailedError, FileExistsError, MavenUnreachableError) as error:
         console.print(f"\nThe demo failed: {error}", style="red", soft_wrap=True)
         raise SystemExit(1) from None
     console.print(f"\nThe demo took {time.monotonic() - started:.0f} s.", style="dim")

@@ -22,15 +22,14 @@ import typer
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this file is run as a script
 
 from notebooks.backlog_plot import plot_backlogs
-from notebooks.demo import REPOSITORY, DemoFailedError
+from notebooks.demo import REPOSITORY, DemoFailedError, reported
 from notebooks.flights import write_flights
 from notebooks.lake import Lake
 from notebooks.processes import Processes, now
 from notebooks.proof import compare, connect
-from notebooks.screen import console, heading, print_path, print_text, shown
+from notebooks.screen import heading, print_path, print_text, shown
 from notebooks.store import PENSTOCK, batches
 from servers.aws import KEY, SECRET, AwsServer, aws_server
-from servers.maven import MavenUnreachableError
 from servers.opensearch import OpenSearchServer, opensearch_server
 from servers.ports import free_port
 
@@ -53,17 +52,8 @@ def main(
     """Stream flights into a Delta table, OpenSearch and Kinesis at once, with an outage and two kills, and
     prove every row.
     """
-    started = time.monotonic()
-    try:
-        with ExitStack() as stack:
-            FanoutDemo(Lake(directory.resolve()), files, stack).run()
-    except KeyboardInterrupt:
-        console.print("\nStopped. No process is left; the next demo starts from the beginning.")
-        raise SystemExit(130) from None
-    except (DemoFailedError, FileExistsError, MavenUnreachableError) as error:
-        console.print(f"\nThe demo failed: {error}", style="red", soft_wrap=True)
-        raise SystemExit(1) from None
-    console.print(f"\nThe demo took {time.monotonic() - started:.0f} s.", style="dim")
+    with reported(), ExitStack() as stack:
+        FanoutDemo(Lake(directory.resolve()), files, stack).run()
 
 
 class FanoutDemo:

@@ -34,15 +34,14 @@ from polars.exceptions import PerformanceWarning
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this file is run as a script
 
 from notebooks import order_events
-from notebooks.demo import REPOSITORY, DemoFailedError
+from notebooks.demo import REPOSITORY, DemoFailedError, reported
 from notebooks.lake import Lake
 from notebooks.processes import Processes
-from notebooks.screen import console, heading, print_path, print_text, shown
+from notebooks.screen import heading, print_path, print_text, shown
 from notebooks.store import PENSTOCK
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table.snapshots import Snapshot
 from servers.kafka_cluster import KafkaNodes, kafka_nodes
-from servers.maven import MavenUnreachableError
 from servers.postgres import Postgres
 from servers.rest_catalog import S3_WAREHOUSE, RestCatalogServer, rest_catalog_server
 from servers.s3 import s3_properties, s3_server
@@ -69,17 +68,8 @@ def main(
     ] = REPOSITORY / "demo-data",
 ) -> None:
     """Stream a Kafka topic into an Iceberg and a Delta table, with kills, and prove every event."""
-    started = time.monotonic()
-    try:
-        with ExitStack() as stack:
-            KafkaDemo(Lake(directory.resolve()), events, orders, stack).run()
-    except KeyboardInterrupt:
-        console.print("\nStopped. No process is left; the next demo starts from the beginning.")
-        raise SystemExit(130) from None
-    except (DemoFailedError, FileExistsError, MavenUnreachableError) as error:
-        console.print(f"\nThe demo failed: {error}", style="red", soft_wrap=True)
-        raise SystemExit(1) from None
-    console.print(f"\nThe demo took {time.monotonic() - started:.0f} s.", style="dim")
+    with reported(), ExitStack() as stack:
+        KafkaDemo(Lake(directory.resolve()), events, orders, stack).run()
 
 
 class Server(Generic[T]):
