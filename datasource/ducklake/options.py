@@ -115,16 +115,21 @@ class DuckLakeOptions(ChangeOptions, FileTableOptions):
 
 
 def _problems_of_one_file(values: Mapping[str, Any]) -> list[str]:
-    """Return the problem of a store in the file of the catalog, if several tables are written at a time."""
+    """Return the problem of a store in the file of the catalog. A process that opens a file with two copies
+    of SQLite, DuckDB's and Python's, loses its locks when one of them closes it.
+
+    Source: https://www.sqlite.org/howtocorrupt.html#multiple_copies_of_sqlite_linked_into_the_same_application
+    """
     catalog = DuckLakeCatalog.parse(values.get("catalog", ""))
     store = values.get("store", "")
-    if "route_by" not in values or not store.startswith("sqlite:///"):
+    if catalog.kind != "sqlite" or not store.startswith("sqlite:///"):
         return []
     if os.path.realpath(f"/{store.removeprefix('sqlite:///').lstrip('/')}") != catalog.path:
         return []
     return [
-        "store is the file of the catalog. DuckDB and Python have each a SQLite of their own, and with "
-        "routeBy both would write the file at the same time, which damages it. Give the store another file."
+        "store is the file of the catalog. DuckDB and Python have each a SQLite of their own, and both at "
+        "once damage the file. Give the store another file. If this one has been the store of a query, stop "
+        "it and name a copy of the file."
     ]
 
 

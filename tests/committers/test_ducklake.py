@@ -207,6 +207,7 @@ def test_an_encrypted_ducklake_is_refused(lake: DuckLake, store: SqlManifestStor
         ({"dataPath": "s3://bucket/"}, "folder of a bucket"),
         ({"dataPath": "data"}, "absolute"),
         ({"catalog": "sqlite:catalog.sqlite"}, "absolute"),
+        ({"catalog": "sqlite:/lake/c.sqlite", "store": "sqlite:////lake/../lake/c.sqlite"}, "of the catalog"),
         ({"catalog": "mysql://host/db"}, "catalog"),
         ({"table": "a.b.c"}, "schema.table"),
         ({"tableProperties": '{"a": "b"}'}, "no properties"),

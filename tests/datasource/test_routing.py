@@ -34,7 +34,6 @@ from penstock.committers.store.sql import open_store
 from penstock.datasource.aws.kinesis import DESTINATION as KINESIS
 from penstock.datasource.delta.sink import DeltaTarget
 from penstock.datasource.delta.source import DeltaDataSource
-from penstock.datasource.ducklake.sink import DESTINATION as DUCKLAKE
 from penstock.datasource.http.sink import DESTINATION as HTTP
 from penstock.datasource.iceberg.sink import DESTINATION as ICEBERG
 from penstock.datasource.postgres.stored import DESTINATION as POSTGRES
@@ -452,18 +451,6 @@ def test_wrong_options_are_named(tmp_path: Path, options: dict[str, str], proble
     with routed_tables(tmp_path) as tables, pytest.raises(ConfigurationError) as raised:
         tables.query(**options).with_targets()
     assert problem in str(raised.value)
-
-
-def test_a_store_in_the_catalog_of_a_ducklake_is_refused(tmp_path: Path) -> None:
-    """Two copies of SQLite would write the file at the same time."""
-    options = {
-        "catalog": f"sqlite:{tmp_path}/lake.sqlite",
-        "dataPath": f"{tmp_path}/data",
-        "table": "main.{a}",
-    }
-    place = Place({**options, "routeBy": "a", "store": f"sqlite:///{tmp_path}/lake.sqlite"}, DUCKLAKE)
-    with pytest.raises(ConfigurationError, match="store is the file of the catalog"):
-        Query(place, QUERY_ID).with_targets()
 
 
 def test_a_row_log_that_cannot_be_created_is_named(tables: RoutedTables) -> None:
