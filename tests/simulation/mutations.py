@@ -701,10 +701,12 @@ MUTATIONS: dict[str, Mutation] = {
     "token decides when the store knows nothing": Mutation(
         "writes a batch that the store does not know, whatever the table holds",
         entry(f"{DECISION}::COUPLED", "RecordStatus.NOTHING", "(_A.WRITE,) * 5"),
+        lakes=("database",),  # a table with a history has the digest of an earlier batch, too
     ),
     "a batch behind the token is refused": Mutation(
         "skips a batch behind the table's token that the store does not know",
         instead(f"{DECISION}::_BY_TOKEN", "_A.REFUSE_BEHIND", "_A.SKIP"),
+        lakes=("database",),
     ),
     "other offsets supersede a pending batch": Mutation(
         "commits the old manifest under a batch id that has other offsets now",
