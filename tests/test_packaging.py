@@ -43,10 +43,7 @@ _KAFKA = ("brokers", "checking", "clients", "committer", "errors", "markers", "p
 NEEDS_EXTRA = {
     *(f"penstock.committers.ducklake.{name}" for name in _DUCKLAKE),
     *(f"penstock.committers.{name}" for name in ("files.container", "files.hive", "iceberg.library.hive")),
-    *(
-        f"penstock.committers.postgres.{name}"
-        for name in ("changes", "committer", "connection", "history", "moving")
-    ),
+    *(f"penstock.committers.postgres.{name}" for name in ("connection",)),
     *(f"penstock.committers.kafka.{name}" for name in _KAFKA),
     *(f"penstock.datasource.{name}" for name in ("ducklake.target", "kafka.sink", "postgres.sink")),
     *(f"penstock.telemetry.{name}" for name in ("openlineage", "opentelemetry")),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import quote, unquote, urlsplit
 
+from ..database.fence import FENCE_TABLE
 from ..errors import ConfigurationError, shown
 
 IDENTIFIER_BYTES_MAX = 63
@@ -55,6 +56,10 @@ class PostgresAddress:
         return f"postgresql://{host}:{port}/{'/'.join(names)}"
 
     @property
+    def title(self) -> str:
+        return f"Postgres table {self.uri}"
+
+    @property
     def settings(self) -> dict[str, str]:
         """libpq parameters. User and password come from libpq's environment (`PGUSER`, `~/.pgpass`)."""
         return {"host": self.host, "port": self.port, "dbname": self.database}
@@ -67,9 +72,6 @@ class PostgresAddress:
     def fence_sql(self) -> str:
         """The table with the tokens of all queries that write to this schema."""
         return qualified(self.schema, FENCE_TABLE)
-
-
-FENCE_TABLE = "penstock_fence"
 
 
 def quoted(name: str) -> str:

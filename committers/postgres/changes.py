@@ -9,21 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ..changes.last_changes import ambiguous
 from ..contract import Batch, Changes, DeadLetters
-from .address import quoted
-from .content import PostgresContent
+from ..database.content import TableContent
+from ..database.contract import Cursor
+from ..database.moving import RowMover, RowSource, parsed_name
+from ..database.staging import DELETES, KEPT, NUMBER, StagingName, StagingTables
+from .address import PostgresAddress, qualified, quoted
 from .kept_values import KeptValues
-from .moving import RowMover, RowSource, parsed_name
-from .staged_rows import tid_literal
-from .staging import DELETES, KEPT, NUMBER, StagingName, StagingTables
 from .tombstones import Tombstones, at_least
 from .types import compared
-
-if TYPE_CHECKING:
-    from .connection import Cursor
 
 _BATCH, _SOURCE, _ROW = "penstock_batch", "penstock_source", "penstock_row"
 _LAST_ROWS, _ROWS = "penstock_last_rows", "penstock_batch_rows"
@@ -54,11 +51,14 @@ class RowChanger(RowMover):
     def _named_by(self) -> Sequence[str]:
         return self._changes.keys
 
-    def _origin(self, source: RowSource, tid: str) -> tuple[StagingName, int]:
-        where = f"SELECT {_SOURCE}, {_ROW}::text FROM {source.relation} WHERE ctid = {tid_literal(tid)}"
+    def _origin(self, source: RowSource, row_id: Any) -> tuple[StagingName, int]:
+        where = (
+            f"SELECT {_SOURCE}, {_ROW}::text FROM {source.relation} AS n WHERE {self._ids.among([row_id])}"
+        )
         ((index, row),) = self._cursor.execute(where).fetchall()
         staged = self._content.staged[index]
-        before = f"SELECT count(*) FROM {staged.sql} WHERE ctid < {tid_literal(row)}"
+        where = f"ctid < {self._ids.literal(row)}"
+        before = f"SELECT count(*) FROM {self._dialect.staged_sql(staged)} WHERE {where}"
         ((number,),) = self._cursor.execute(before).fetchall()
         return parsed_name(staged), int(number)
 
@@ -95,6 +95,7 @@ class RowChanger(RowMover):
         if not self._ignores_late_rows:
             return None
         content = self._content
+        assert isinstance(self._address, PostgresAddress)
         return Tombstones(self._address, content.table_id, self._changes, dict(content.staged_columns))
 
     @cached_property
@@ -142,15 +143,18 @@ class RowChanger(RowMover):
         place = {one: number for number, one in enumerate(self._content.staged)}
         return " UNION ALL ".join(
             f"SELECT {names}, {parsed_name(one).batch_id}::bigint AS {_BATCH}, {place[one]} AS {_SOURCE}, "
-            f"ctid AS {_ROW} FROM {one.sql}"
+            f"ctid AS {_ROW} FROM {self._dialect.staged_sql(one)}"
             for one in staged
         )
 
     def _check_counts(self, staged: StagingTables) -> None:
-        counts = (f"SELECT {number}, count(*) FROM {one.sql}" for number, one in enumerate(staged))
+        counts = (
+            f"SELECT {number}, count(*) FROM {self._dialect.staged_sql(one)}"
+            for number, one in enumerate(staged)
+        )
         for number, count in self._cursor.execute(" UNION ALL ".join(counts)).fetchall():
             one = staged[number]
-            self._check_moved(RowSource(one.sql, one.path, one.rows), count)
+            self._check_moved(self._source_of(one), count)
 
     def _counted(self, source: RowSource, where: str) -> tuple[int, int]:
         """Return how many of these rows are no deletions, and how many are."""
@@ -212,7 +216,7 @@ def temporary(name: str) -> str:
     return f"pg_temp.{name}"
 
 
-def check_one_row(cursor: Cursor, batch: Batch, content: PostgresContent) -> None:
+def check_one_row(cursor: Cursor, batch: Batch, content: TableContent) -> None:
     """Check that each key of a batch has one last row, before the batch is prepared.
 
     Raises:
@@ -226,7 +230,9 @@ def check_one_row(cursor: Cursor, batch: Batch, content: PostgresContent) -> Non
     by_key = ", ".join(map(quoted, changes.identity))
     order = ", ".join(f"{compared(f'r.{quoted(name)}', types[name])} DESC" for name in changes.order_by)
     window = f"PARTITION BY {by_key}{f' ORDER BY {order}' if order else ''}"
-    rows = " UNION ALL ".join(f"SELECT {names} FROM {one.sql}" for one in content.staged)
+    rows = " UNION ALL ".join(
+        f"SELECT {names} FROM {qualified(one.schema, one.name)}" for one in content.staged
+    )
     text = f'ROW({names})::text COLLATE "C"'
     counts = f"{_ROW} = 1"
     if KEPT in types:  # older rows may give a value to the last one

@@ -6,13 +6,15 @@ Only this module handles exceptions of psycopg.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from ..database.server import DatabaseServer
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, ConfigurationError, PenstockError, SchemaMismatchError
 from ..postgres_timeouts import (
@@ -23,11 +25,6 @@ from ..postgres_timeouts import (
     set_time_limits,
 )
 from ..texts.safe_text import one_line
-
-COMMIT_TIMEOUT_S = 3600.0
-"""For statements that move rows: `INSERT ... SELECT` of all rows of a task."""
-IDLE_TASK_TIMEOUT_S = 86_400.0
-"""How long a task may wait for its next rows inside its transaction."""
 
 CONFLICTS = ("40001", "40P01", "55P03")
 """SQLSTATEs of serialization failures, deadlocks and lock timeouts: conflicts with another transaction."""
@@ -43,8 +40,6 @@ _COPIED_COLUMN = re.compile(r"^COPY \S+, line \d+, column (.+?): ", re.MULTILINE
 """Part of an error's context; the value follows."""
 
 Connection = psycopg.Connection
-Cursor = psycopg.Cursor
-DatabaseError = psycopg.Error
 
 
 def settings_of(url: str) -> dict[str, str]:
@@ -73,8 +68,10 @@ FIX_QUERY = (
 
 
 @dataclass(frozen=True, slots=True)
-class PostgresServer:
-    """How to connect to the database. Pickled with the plan of a batch, because tasks connect too."""
+class PostgresServer(DatabaseServer):
+    """See `DatabaseServer`."""
+
+    errors = psycopg.Error
 
     settings: Mapping[str, str] = field(repr=False)
     """libpq parameters; may include the password."""
@@ -106,23 +103,8 @@ class PostgresServer:
             raise self.failed(error, "Nothing was changed") from None  # the cause may contain the settings
         return connection
 
-    @contextmanager
-    def transaction(self, so: str) -> Iterator[Cursor]:
-        """Open a connection with one short transaction, which is committed if the block ends without an
-        exception.
-
-        Args:
-            so: see `failed`
-
-        Raises:
-            RetryableError: the database failed or does not answer.
-        """
-        with closing(self.connect()) as connection:
-            try:
-                yield connection.cursor()
-                connection.commit()
-            except psycopg.Error as error:
-                raise self.failed(error, so) from None  # its details contain values of rows
+    def savepoint(self, cursor: Any) -> AbstractContextManager[Any]:
+        return cursor.connection.transaction()  # type: ignore[no-any-return]
 
     def failed(self, error: psycopg.Error, so: str) -> PenstockError:
         """The error to raise if nothing was changed.
@@ -130,9 +112,9 @@ class PostgresServer:
         Args:
             so: the consequence for the user, as a sentence without a full stop
         """
-        if is_about_values(error):
+        if self.is_about_values(error):
             return SchemaMismatchError(
-                f"The Postgres table {self.name} rejected rows: {in_short(error)}. {so}."
+                f"The Postgres table {self.name} rejected rows: {self.in_short(error)}. {so}."
             )
         if error.sqlstate == "3F000":
             return ConfigurationError(
@@ -142,13 +124,33 @@ class PostgresServer:
         kind = retryable(error)
         if issubclass(kind, ConfigurationError):
             return kind(
-                f"The database of the Postgres table {self.name} denies access: {in_short(error)}. {so}. "
-                f"{self.advice}"
+                f"The database of the Postgres table {self.name} denies access: {self.in_short(error)}. "
+                f"{so}. {self.advice}"
             )
         return kind(
-            f"The database of the Postgres table {self.name} failed: {in_short(error)}. {so}. Check that it "
-            f"can be reached. {NEXT_TRY}"
+            f"The database of the Postgres table {self.name} failed: {self.in_short(error)}. {so}. "
+            f"Check that it can be reached. {NEXT_TRY}"
         )
+
+    def is_conflict(self, error: psycopg.Error) -> bool:
+        return error.sqlstate in CONFLICTS
+
+    def is_about_values(self, error: psycopg.Error) -> bool:
+        """See `DatabaseServer`. A limit is such as the size of an index entry."""
+        return str(error.sqlstate or "").startswith(("22", "23", "44", "54", "P0001"))
+
+    def in_short(self, error: psycopg.Error) -> str:
+        """See `DatabaseServer`. Messages of triggers may have values."""
+        if str(error.sqlstate or "").startswith("22"):  # the message contains the value
+            column = _COPIED_COLUMN.search(error.diag.context or "")
+            where = f" in column {column[1]}" if column else ""
+            return one_line(f"a value{where} is not valid: {type(error).__name__}, SQLSTATE {error.sqlstate}")
+        message = error.diag.message_primary or str(error)
+        constraint = error.diag.constraint_name
+        return one_line(Exception(f"{message} (constraint {constraint})" if constraint else message))
+
+    def code(self, error: psycopg.Error) -> str:
+        return error.sqlstate or type(error).__name__
 
 
 def _set_up_session(connection: Connection) -> None:
@@ -160,31 +162,3 @@ def _set_up_session(connection: Connection) -> None:
             settings["transaction_timeout"] = "0"  # one transaction per task
         cursor.execute("; ".join(f"SET {name} = '{value}'" for name, value in settings.items()))
     connection.commit()
-
-
-def is_conflict(error: psycopg.Error) -> bool:
-    """Return True if another transaction was in the way and the server has rejected this one."""
-    return error.sqlstate in CONFLICTS
-
-
-def is_about_values(error: psycopg.Error) -> bool:
-    """Return True if a value was rejected: by its type, a constraint, a limit such as the size of an index
-    entry, or a trigger.
-    """
-    return str(error.sqlstate or "").startswith(("22", "23", "44", "54", "P0001"))
-
-
-def is_answer(error: psycopg.Error) -> bool:
-    """Return True if the server has rejected the COMMIT: deferred constraints, serialization failures."""
-    return is_about_values(error) or is_conflict(error)
-
-
-def in_short(error: psycopg.Error) -> str:
-    """One line without values of rows, except in messages of triggers."""
-    if str(error.sqlstate or "").startswith("22"):  # the message contains the value
-        column = _COPIED_COLUMN.search(error.diag.context or "")
-        where = f" in column {column[1]}" if column else ""
-        return one_line(f"a value{where} is not valid: {type(error).__name__}, SQLSTATE {error.sqlstate}")
-    message = error.diag.message_primary or str(error)
-    constraint = error.diag.constraint_name
-    return one_line(Exception(f"{message} (constraint {constraint})" if constraint else message))

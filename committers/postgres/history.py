@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..contract import DeadLetters, History
+from ..database.moving import RowSource
+from ..database.staging import DELETES
 from .address import quoted
 from .changes import RowChanger, temporary
-from .moving import RowSource
-from .staging import DELETES
 from .types import compared
 
 _VERSIONS = "penstock_versions"

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..contract import Changes
+from ..database.content import TableContent
+from ..database.staging import DELETES, KEPT, NUMBER
 from .address import quoted
-from .content import PostgresContent
-from .staging import DELETES, KEPT, NUMBER
 from .types import compared
 
 
@@ -30,7 +30,7 @@ class _Column:
 class KeptValues:
     """The columns that rows of a manifest may keep."""
 
-    def __init__(self, content: PostgresContent) -> None:
+    def __init__(self, content: TableContent) -> None:
         assert isinstance(content.mode, Changes)
         self._changes = content.mode
         self._types = dict(content.staged_columns)
@@ -39,7 +39,7 @@ class KeptValues:
         self._columns = [column for column in columns if column.name not in unkept]
 
     @classmethod
-    def of(cls, content: PostgresContent) -> KeptValues | None:
+    def of(cls, content: TableContent) -> KeptValues | None:
         """Return them; None if no row keeps any."""
         return cls(content) if KEPT in dict(content.extra) else None
 

@@ -11,14 +11,11 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from ..contract import Changes
+from ..database.contract import Cursor
 from .address import PostgresAddress, literal, qualified, quoted
 from .types import compared, widest
-
-if TYPE_CHECKING:
-    from .connection import Cursor
 
 PREFIX = "penstock_deleted_"
 PRUNED_MIN = 5_000

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from ..database.contract import Cursor
+from ..database.layout import TableState
 from ..errors import TableNotSupportedError
 from .address import PostgresAddress, quoted
-from .table import PostgresTableState
-
-if TYPE_CHECKING:
-    from .connection import Cursor
 
 _UNIQUE = """
 SELECT c.relname,
@@ -31,9 +28,7 @@ ORDER BY c.relname
 """
 
 
-def check_unique(
-    cursor: Cursor, table: PostgresTableState, address: PostgresAddress, keys: Sequence[str]
-) -> None:
+def check_unique(cursor: Cursor, table: TableState, address: PostgresAddress, keys: Sequence[str]) -> None:
     """Check that the table has at most one row of each key, by an index that `ON CONFLICT` can use.
 
     Args:
@@ -43,7 +38,7 @@ def check_unique(
         TableNotSupportedError: it has no such index.
     """
     problems = []
-    for name, columns, *flags in cursor.execute(_UNIQUE, (table.oid,)).fetchall():
+    for name, columns, *flags in cursor.execute(_UNIQUE, (table.table_id,)).fetchall():
         if sorted(columns) != sorted(keys):
             continue
         found = list(_problems(flags))

@@ -12,15 +12,17 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StructType
 
 from penstock.committers.contract import Changes
+from penstock.committers.database import matching as postgres
+from penstock.committers.database.columns import needed_changes
+from penstock.committers.database.layout import TableColumn, TableState
 from penstock.committers.delta import schema_match as delta
 from penstock.committers.delta.schema import delta_fields
 from penstock.committers.errors import SchemaMismatchError
 from penstock.committers.file_tables.evolution import ADD_COLUMNS, Evolution, Narrowing
 from penstock.committers.iceberg import schema as iceberg
 from penstock.committers.iceberg.arrow import iceberg_struct
-from penstock.committers.postgres import table as postgres
 from penstock.committers.postgres.address import PostgresAddress
-from penstock.committers.postgres.columns import PostgresColumn, statements
+from penstock.committers.postgres.dialect import DIALECT
 from penstock.committers.postgres.types import sql_type
 
 EVOLVE = Evolution(adds=True, alters=True)
@@ -54,9 +56,9 @@ def in_delta(table: pa.DataType, rows: pa.DataType, **options: Any) -> pa.DataTy
 
 
 def in_postgres(table: pa.DataType, rows: pa.DataType, **options: Any) -> pa.DataType | None:
-    state = postgres.PostgresTableState("1", (PostgresColumn("v", str(sql_type(table))),))
+    state = TableState("1", (TableColumn("v", str(sql_type(table))),))
     try:
-        found = postgres.match(pa.schema([("v", rows)]), state, ADDRESS, evolution=EVOLVE, **options)
+        found = postgres.match(pa.schema([("v", rows)]), state, ADDRESS, DIALECT, evolution=EVOLVE, **options)
     except SchemaMismatchError:
         return None
     return rows if found.columns[0].sql_type == sql_type(rows) else table
@@ -157,18 +159,23 @@ def test_a_column_is_renamed_with_its_fields() -> None:
 
 
 def test_postgres_alters_a_table_in_one_statement_and_only_as_needed() -> None:
-    before = (PostgresColumn("n", "integer", is_required=True), PostgresColumn("old", "text"))
+    before = (TableColumn("n", "integer", is_required=True), TableColumn("old", "text"))
     rows = pa.schema([("n", LONG), ("new", pa.string()), ("x", INT)])
     evolution = Evolution(adds=True, alters=True, renames=(("old", "new"),)).of_batch(rows, "append")
-    found = postgres.match(rows, postgres.PostgresTableState("1", before), ADDRESS, evolution=evolution)
+    found = postgres.match(rows, TableState("1", before), ADDRESS, DIALECT, evolution=evolution)
     staged = [(column.name, column.sql_type) for column in found.columns]
-    assert list(statements(staged, ["x"], found.changes, before, ADDRESS)) == [
+
+    def altered(columns: tuple[TableColumn, ...]) -> list[str]:
+        wanted = needed_changes(staged, ["x"], found.changes, columns, ADDRESS, DIALECT.types)
+        return list(DIALECT.alter(ADDRESS, wanted))
+
+    assert altered(before) == [
         'ALTER TABLE "public"."events" RENAME COLUMN "old" TO "new"',
         'ALTER TABLE "public"."events" ADD COLUMN "x" integer, ALTER COLUMN "n" TYPE bigint, '
         'ALTER COLUMN "n" DROP NOT NULL',
     ]
-    after = (PostgresColumn("n", "bigint"), PostgresColumn("new", "text"), PostgresColumn("x", "integer"))
-    assert list(statements(staged, ["x"], found.changes, after, ADDRESS)) == []
+    after = (TableColumn("n", "bigint"), TableColumn("new", "text"), TableColumn("x", "integer"))
+    assert altered(after) == []
 
 
 def test_added_columns_alone_leave_types_as_they_are() -> None:

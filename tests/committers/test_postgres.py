@@ -18,6 +18,7 @@ from tests.support.lakes import ids
 from tests.support.postgres import PostgresQuery, commit_answers, query_into
 
 from penstock.committers.contract import BATCH_WRITE_PREFIX, ManifestState
+from penstock.committers.database import committer
 from penstock.committers.errors import (
     AccessRefusedError,
     CommitStateUnknownError,
@@ -26,11 +27,11 @@ from penstock.committers.errors import (
     TableChangedError,
     TableNotSupportedError,
 )
-from penstock.committers.postgres import committer, fence
+from penstock.committers.postgres.dialect import DIALECT
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.testing.conformance.query import payloads, task
 from penstock.testing.faults import crash_at
-from penstock.writers.postgres.staging_writer import StagingWriter
+from penstock.writers.database.staging_writer import StagingWriter
 
 
 @pytest.fixture
@@ -87,10 +88,10 @@ def test_a_row_of_the_fence_is_locked(query: PostgresQuery, store: SqlManifestSt
     query.run(store, query.batch(0), ids(1))
     target: Any = query.target()
     with target._server.transaction("") as one, target._server.transaction("") as other:
-        fence.lock(one, target._address, query.query_id, "")
+        DIALECT.fence.lock(one, target._address, query.query_id, "")
         other.execute("SET lock_timeout = '200ms'")
         with pytest.raises(psycopg.errors.LockNotAvailable):
-            fence.lock(other, target._address, query.query_id, "")
+            DIALECT.fence.lock(other, target._address, query.query_id, "")
         other.connection.rollback()
 
 
@@ -408,7 +409,7 @@ def test_the_documented_rights_are_enough(query: PostgresQuery, store: SqlManife
 def test_the_server_takes_one_batch_while_the_task_makes_the_next(
     query: PostgresQuery, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy, is_next_asked_for = StagingWriter._copy, threading.Event()
+    copy, is_next_asked_for = StagingWriter._load, threading.Event()
     first, second = ids(*range(10_000)), ids(*range(10_000, 20_000))
 
     def slow_copy(writer: StagingWriter, *arguments: Any) -> None:
@@ -420,7 +421,7 @@ def test_the_server_takes_one_batch_while_the_task_makes_the_next(
         is_next_asked_for.set()
         yield from second.to_batches()
 
-    monkeypatch.setattr(StagingWriter, "_copy", slow_copy)
+    monkeypatch.setattr(StagingWriter, "_load", slow_copy)
     plan = query.plan(store, query.batch(0), first.schema)
     query.commit(store, [plan.write(batches(), task(plan.batch))])
     assert query.ids() == list(range(20_000))
@@ -438,7 +439,7 @@ def test_reading_staged_rows_writes_no_pages(query: PostgresQuery, store: SqlMan
     assert query.sql("SHOW data_checksums") == [("on",)]
     query.sql("CHECKPOINT")
     before = log_bytes()
-    assert query.sql(f"SELECT count(*) FROM {staged[0].sql}") == [(50_000,)]
+    assert query.sql(f"SELECT count(*) FROM {staged[0].path}") == [(50_000,)]
     assert log_bytes() - before < 200_000  # their pages have 1.8 MB
 
 

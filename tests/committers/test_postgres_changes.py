@@ -20,6 +20,7 @@ from tests.support.histories import Histories
 from tests.support.postgres import PostgresQuery, commit_answers, query_into, url_of
 
 from penstock.committers.contract import AlreadyCommitted, Changes, Committed, Manifest
+from penstock.committers.database.merge import merge, mergeable
 from penstock.committers.dead_letters import row_in
 from penstock.committers.errors import (
     AccessRefusedError,
@@ -30,8 +31,7 @@ from penstock.committers.errors import (
     TableNotSupportedError,
 )
 from penstock.committers.postgres import tombstones
-from penstock.committers.postgres.content import decode
-from penstock.committers.postgres.merge import merge, mergeable
+from penstock.committers.postgres.content import MANIFESTS
 from penstock.committers.postgres.tombstones import Tombstones, at_least
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.sink import mode_of
@@ -79,7 +79,7 @@ def build(query: PostgresQuery, batch_id: int, *tasks: pa.Table) -> Manifest:
 
 
 def commit(query: PostgresQuery, *manifests: Manifest) -> Any:
-    return query.target().commit(merge(manifests) if len(manifests) > 1 else manifests[0])
+    return query.target().commit(merge(manifests, MANIFESTS) if len(manifests) > 1 else manifests[0])
 
 
 def run(query: PostgresQuery, batch_id: int, *rows: Row) -> Any:
@@ -901,7 +901,7 @@ def test_two_queries_see_the_deletions_of_each_other(query: PostgresQuery) -> No
     late = query.with_options(**LATE)
     run(late, 0, (9, 1, "x", "u"))
     manifest = build(replace(late, query_id="q2"), 0, rows_of((1, 5, "older", "u")))
-    content = decode(manifest)
+    content = MANIFESTS.decode(manifest)
     assert isinstance(content.mode, Changes)
     target: Any = late.target()
     own = Tombstones(target._address, content.table_id, content.mode, dict(content.staged_columns))
@@ -934,9 +934,9 @@ def test_only_batches_with_the_same_changes_are_delivered_together(query: Postgr
     other = build(query.with_options(deleteWhen="op = 'x'"), 3, rows_of((4, 1, "a", "u")))
     appended = build(query_into(query.url), 4, rows_of((4, 1, "a", "u")).drop_columns(["lsn", "op"]))
 
-    assert mergeable([*some, other]) == some
-    assert mergeable([other, appended]) == [other]
-    assert decode(merge(some)).mode == decode(some[0]).mode
+    assert mergeable([*some, other], MANIFESTS) == some
+    assert mergeable([other, appended], MANIFESTS) == [other]
+    assert MANIFESTS.decode(merge(some, MANIFESTS)).mode == MANIFESTS.decode(some[0]).mode
 
 
 def test_manifests_of_earlier_versions_are_read(query: PostgresQuery) -> None:

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 from tests.support.postgres import PostgresQuery, query_into
 
+from penstock.committers.database.server import COMMIT_TIMEOUT_S, IDLE_TASK_TIMEOUT_S
 from penstock.committers.errors import SchemaMismatchError
-from penstock.committers.postgres.connection import COMMIT_TIMEOUT_S, IDLE_TASK_TIMEOUT_S
 from penstock.committers.postgres.types import holds, is_staged_as, sql_type
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.spark.types import ARROW_TYPES

@@ -18,8 +18,8 @@ from tests.support.lakes import ids
 from tests.support.postgres import PostgresQuery, query_into
 
 from penstock.committers.contract import ManifestState, StreamKey
+from penstock.committers.database import committer
 from penstock.committers.errors import RetryableError
-from penstock.committers.postgres import committer
 from penstock.committers.protocol.batch_writes import COMMIT_WITHIN, GIVEN_UP_AFTER
 from penstock.committers.store.sql import open_store
 from penstock.datasource.committing import commit_batch_write

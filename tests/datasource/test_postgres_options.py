@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from penstock.committers.contract import AttemptId, Batch, StreamKey
+from penstock.committers.database.content import TableContent
+from penstock.committers.database.staging import StagingTable, staging_name
 from penstock.committers.errors import ConfigurationError, ManifestCorruptError
 from penstock.committers.postgres.address import PostgresAddress
-from penstock.committers.postgres.content import PostgresContent, decode, manifest_of
-from penstock.committers.postgres.staging import StagingTable, staging_name
+from penstock.committers.postgres.content import MANIFESTS
 from penstock.datasource.postgres.options import PostgresOptions
 from penstock.datasource.postgres.sink import PostgresSink
 from penstock.datasource.postgres.source import PostgresDataSource
@@ -98,11 +99,11 @@ STAGED = StagingTable("s", staging_name(ATTEMPT, TABLE_SQL), 1, 1)
 )
 def test_a_manifest_that_somebody_has_changed_runs_no_other_statement(table: StagingTable, kind: str) -> None:
     sink = PostgresSink(PostgresOptions.parse(GIVEN))
-    content = PostgresContent("append", "1", (("c", kind),))
+    content = TableContent("append", "1", (("c", kind),))
     with pytest.raises(ManifestCorruptError):
-        decode(manifest_of(_batch(sink), content, [(table,)]))
-    untouched = PostgresContent("append", "1", (("c", "numeric(3,2)[]"),), staged=(STAGED,))
-    assert decode(manifest_of(_batch(sink), untouched, [(STAGED,)])) == untouched
+        MANIFESTS.decode(MANIFESTS.manifest_of(_batch(sink), content, [(table,)]))
+    untouched = TableContent("append", "1", (("c", "numeric(3,2)[]"),), staged=(STAGED,))
+    assert MANIFESTS.decode(MANIFESTS.manifest_of(_batch(sink), untouched, [(STAGED,)])) == untouched
 
 
 def _batch(sink: PostgresSink) -> Batch:

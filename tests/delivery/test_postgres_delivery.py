@@ -15,9 +15,9 @@ from tests.support.lakes import ids
 from tests.support.postgres_backlog import PostgresBacklog
 
 from penstock.committers.contract import ManifestState
+from penstock.committers.database import committer
+from penstock.committers.database import merge as postgres_merge
 from penstock.committers.errors import RetryableError, SchemaMismatchError, TableChangedError
-from penstock.committers.postgres import committer
-from penstock.committers.postgres import merge as postgres_merge
 from penstock.testing.faults import at_point, crash_at
 
 COMMITTED, ABORTED = ManifestState.COMMITTED, ManifestState.ABORTED

@@ -18,6 +18,8 @@ import pyarrow as pa
 from penstock.committers.arrow_ipc.reader import read_schema
 from penstock.committers.cleaning.deletion import is_relative
 from penstock.committers.contract import AttemptId, Batch, DataFile, StreamKey, Token
+from penstock.committers.database.content import TableContent
+from penstock.committers.database.staging import StagingTable, staging_name
 from penstock.committers.dead_letters import WRITING, dead_letter, row_in
 from penstock.committers.delta import history
 from penstock.committers.delta.log_entry import changes_of
@@ -28,9 +30,8 @@ from penstock.committers.files.partitions import NewPartitions, Partition, Table
 from penstock.committers.files.staged import Upload
 from penstock.committers.iceberg.reachability import ExpiredFiles, decode_expired
 from penstock.committers.iceberg.table import committed_batch, token_property
-from penstock.committers.postgres import content as content_of_postgres
 from penstock.committers.postgres.address import PostgresAddress
-from penstock.committers.postgres.staging import StagingTable, staging_name
+from penstock.committers.postgres.content import MANIFESTS as MANIFESTS_OF_POSTGRES
 from penstock.committers.row_log.log import LoggedBatch, RowLog
 from penstock.committers.row_log.names import CHECKSUM, row_log_path
 from penstock.committers.texts.row_text import row_text
@@ -102,15 +103,15 @@ def _committed(text: bytes) -> object:
 
 
 def _staged(content: bytes) -> object:
-    return content_of_postgres.decode(replace(STAGED, content=content))
+    return MANIFESTS_OF_POSTGRES.decode(replace(STAGED, content=content))
 
 
 TARGET = PostgresAddress("localhost", "5432", "shop", "public", "orders")
 STAGED_BATCH = replace(BATCH, stream=StreamKey(BATCH.stream.query_id, TARGET.uri))
 STAGING_NAME = staging_name(AttemptId(BATCH.stream.query_id, "run", BATCH.batch_id, 0, 0), TARGET.sql)
-STAGED = content_of_postgres.manifest_of(
+STAGED = MANIFESTS_OF_POSTGRES.manifest_of(
     STAGED_BATCH,
-    content_of_postgres.PostgresContent("append", "16401", (("id", "bigint"), ("d", "numeric(9,2)"))),
+    TableContent("append", "16401", (("id", "bigint"), ("d", "numeric(9,2)"))),
     [(StagingTable("public", STAGING_NAME, 10, 100),)],
 )
 NOTE = json.dumps({"penstock": {"query_id": "query-1", "batch_id": 8, "digest": "ab", "merged": "6:ab,7:ab"}})

@@ -98,9 +98,9 @@ def query_into(url: str, query_id: str = "q1", **options: str) -> PostgresQuery:
 
 def commit_answers(answer: Callable[[psycopg.Connection], None]) -> AbstractContextManager[None]:
     """Inside the block the next COMMIT of a committer goes as `answer` does it."""
-    from penstock.committers.postgres import committer
+    from penstock.committers.database import committer
 
-    def commit(_real: object, connection: psycopg.Connection) -> psycopg.Error | None:
+    def commit(_real: object, _server: object, connection: psycopg.Connection) -> psycopg.Error | None:
         try:
             answer(connection)
         except psycopg.Error as error:

@@ -1,4 +1,4 @@
-"""Plans how rows that change a Postgres table by key are staged. Runs on the driver."""
+"""Plans how rows that change a table by key are staged. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import replace
 import pyarrow as pa
 
 from ...committers.contract import History
+from ...committers.database.content import TableContent
+from ...committers.database.dialect import Dialect
+from ...committers.database.staged_rows import encoded_schema
+from ...committers.database.staging import DELETES, KEPT, ORDER, RESERVED
 from ...committers.errors import SchemaMismatchError
-from ...committers.postgres.content import PostgresContent
-from ...committers.postgres.staged_rows import encoded_schema
-from ...committers.postgres.staging import DELETES, KEPT, ORDER, RESERVED
-from ...committers.postgres.types import sql_type, text_type
-from ...writers.postgres.changed_rows import StagedChanges
+from ...writers.database.changed_rows import StagedChanges
 from ..changes.planning import PlannedChanges
 
 _NOT_ORDERED = {"json", "jsonb"}
 
 
 def stage_changes(
-    planned: PlannedChanges, rows: pa.Schema, columns: pa.Schema, content: PostgresContent
-) -> tuple[StagedChanges, PostgresContent]:
+    planned: PlannedChanges, rows: pa.Schema, columns: pa.Schema, content: TableContent, dialect: Dialect
+) -> tuple[StagedChanges, TableContent]:
     """Return how tasks stage the rows, and the content of the manifest with that.
 
     Args:
@@ -38,14 +38,14 @@ def stage_changes(
     types = dict(content.columns)
     order, extra, fields = [], [], []
     for number, name in enumerate(changes.order_by, 1):
-        kind = types[in_table[name]] if name in in_table else sql_type(rows.field(name).type)
+        kind = types[in_table[name]] if name in in_table else dialect.types.sql_type(rows.field(name).type)
         if kind is None or kind in _NOT_ORDERED:
             raise SchemaMismatchError(
-                f"orderBy: {name!r} is {kind or rows.field(name).type} in Postgres, which has no order. Cast "
-                "it in the query. Nothing was written."
+                f"orderBy: {name!r} is {kind or rows.field(name).type} in {dialect.name}, which has no "
+                "order. Cast it in the query. Nothing was written."
             )
         staged = in_table.get(name, f"{ORDER}{number}")
-        order.append(pa.field(staged, text_type(kind, rows.field(name).type)))
+        order.append(pa.field(staged, dialect.types.text_type(kind, rows.field(name).type)))
         if name not in in_table:
             extra.append((staged, kind))
             fields.append(rows.field(name))
@@ -68,10 +68,10 @@ def stage_changes(
         partial_columns=tuple([in_table.get(name, name) for name in changes.partial_columns]),
     )
     schema = pa.schema([*planned.columns, *fields, pa.field(DELETES, pa.bool_())])
-    extra.append((DELETES, "boolean"))
+    extra.append((DELETES, str(dialect.types.sql_type(pa.bool_()))))
     if keeps:
         schema = schema.append(pa.field(KEPT, pa.string()))
-        extra.append((KEPT, "text"))
+        extra.append((KEPT, str(dialect.types.sql_type(pa.string()))))
     return staged_changes, replace(content, mode=mode, extra=tuple(extra), schema=encoded_schema(schema))
 
 

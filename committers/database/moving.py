@@ -10,27 +10,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..contract import DeadLetter, DeadLetters, Manifest
 from ..dead_letters import COMMITTING, BadRows, DeadLetterMax, LetterBox, dead_letter
 from ..errors import SchemaMismatchError, TableNotSupportedError, shown
-from .address import PostgresAddress, quoted
-from .connection import Cursor, DatabaseError, in_short, is_about_values
-from .content import PostgresContent
-from .staged_rows import read_rows, tid_literal
+from .content import TableContent
+from .contract import Cursor, RowIds, TableAddress
+from .dialect import Dialect
+from .server import DatabaseServer
+from .staged_rows import read_rows
 from .staging import StagingName, StagingTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ALL = "true"
-_PRIMARY_KEY = """
-SELECT a.attname FROM pg_index i
-JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
-WHERE i.indrelid = to_regclass(%s) AND i.indisprimary
-ORDER BY array_position(i.indkey::int2[], a.attnum)
-"""
+ALL = "1 = 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +45,7 @@ class _Refused:
     """A row that the server refuses."""
 
     source: RowSource
-    tid: str
+    row_id: Any
     batch_id: int
     letter: DeadLetter | None
     """None if refused rows are dropped."""
@@ -66,13 +61,17 @@ class RowMover(ABC):
 
     def __init__(
         self,
+        server: DatabaseServer,
+        dialect: Dialect,
         cursor: Cursor,
-        address: PostgresAddress,
+        address: TableAddress,
         manifest: Manifest,
-        content: PostgresContent,
+        content: TableContent,
         on_bad_rows: BadRows,
         dead_letter_max: DeadLetterMax | None,
     ) -> None:
+        self._server = server
+        self._dialect = dialect
         self._cursor = cursor
         self._address = address
         self._manifest = manifest
@@ -103,7 +102,7 @@ class RowMover(ABC):
         """
 
     @abstractmethod
-    def _origin(self, source: RowSource, tid: str) -> tuple[StagingName, int]:
+    def _origin(self, source: RowSource, row_id: Any) -> tuple[StagingName, int]:
         """Return the staging table of a row, and its number there."""
 
     @abstractmethod
@@ -116,16 +115,16 @@ class RowMover(ABC):
         Raises:
             SchemaMismatchError: the server refuses a row, and `badRows` does not allow it, or too many.
             TableNotSupportedError: the table did not get as many rows as were staged.
-            DatabaseError: the server failed for another reason.
+            Exception: the server failed for another reason.
         """
         is_refused = False
         try:
-            with self._cursor.connection.transaction():
+            with self._server.savepoint(self._cursor):
                 for source in self._sources():
                     self._check_moved(source, self._apply(source, ALL))
-                self._check_deferred()
-        except DatabaseError as error:
-            if not is_about_values(error):
+                self._dialect.check_deferred(self._cursor)
+        except self._server.errors as error:
+            if not self._server.is_about_values(error):
                 raise
             is_refused = True  # continue outside: the details of the error contain values of rows
         return self._move_without_refused() if is_refused else (0, {})
@@ -136,7 +135,7 @@ class RowMover(ABC):
             self._refused = []
             for source in group:
                 self._moved, before = 0, len(self._refused)
-                self._move_pages(source, 0, self._pages(source))
+                self._move_blocks(source, 0, self._ids.blocks(self._cursor, source.relation))
                 self._check_moved(source, self._moved, len(self._refused) - before)
             self._try_refused_again()
             refused += self._refused
@@ -151,57 +150,58 @@ class RowMover(ABC):
     def _try_refused_again(self) -> None:
         """A row may refer to a later row of its group. Ends when no more row is accepted."""
         while True:
-            still = [one for one in self._refused if self._tried(one.source, _is_row([one.tid]))]
+            still = [one for one in self._refused if self._tried(one.source, self._ids.among([one.row_id]))]
             is_done, self._refused = len(still) == len(self._refused), still
             if is_done:
                 return
 
     # Halving ----------------------------------------------------------------------------------------
 
-    def _move_pages(self, source: RowSource, first: int, end: int) -> None:
-        where = f"n.ctid >= '({first},0)'::tid AND n.ctid < '({end},0)'::tid"
+    def _move_blocks(self, source: RowSource, first: int, end: int) -> None:
+        where = self._ids.in_blocks(first, end)
         if self._tried(source, where) is None:
             return
         if end - first > 1:
             middle = (first + end) // 2
-            self._move_pages(source, first, middle)
-            self._move_pages(source, middle, end)
+            self._move_blocks(source, first, middle)
+            self._move_blocks(source, middle, end)
             return
-        select = f"SELECT n.ctid::text FROM {source.relation} AS n WHERE {where} ORDER BY n.ctid"
-        self._move_rows(source, [tid for (tid,) in self._cursor.execute(select).fetchall()])
+        ids = self._ids
+        select = f"SELECT {ids.selected()} FROM {source.relation} n WHERE {where} ORDER BY n.{ids.column}"
+        self._move_rows(source, [row_id for (row_id,) in self._cursor.execute(select).fetchall()])
 
-    def _move_rows(self, source: RowSource, tids: Sequence[str]) -> None:
-        error = self._tried(source, _is_row(tids))
+    def _move_rows(self, source: RowSource, row_ids: Sequence[Any]) -> None:
+        if not row_ids:
+            return
+        error = self._tried(source, self._ids.among(row_ids))
         if error is None:
             return
-        if len(tids) > 1:
-            middle = len(tids) // 2
-            self._move_rows(source, tids[:middle])
-            self._move_rows(source, tids[middle:])
+        if len(row_ids) > 1:
+            middle = len(row_ids) // 2
+            self._move_rows(source, row_ids[:middle])
+            self._move_rows(source, row_ids[middle:])
             return
-        self._refuse(source, tids[0], error)
+        self._refuse(source, row_ids[0], error)
 
-    def _tried(self, source: RowSource, where: str) -> DatabaseError | None:
+    def _tried(self, source: RowSource, where: str) -> Exception | None:
         """Move some rows; return the error if the server refuses them."""
         try:
-            with self._cursor.connection.transaction():
+            with self._server.savepoint(self._cursor):
                 moved = self._apply(source, where)
-                self._check_deferred()
-        except DatabaseError as error:
-            if not is_about_values(error):
+                self._dialect.check_deferred(self._cursor)
+        except self._server.errors as error:
+            if not self._server.is_about_values(error):
                 raise
             return error
         self._moved += moved
         return None
 
-    def _check_deferred(self) -> None:
-        """Check constraints now that are deferred to the COMMIT, where an error would end the transaction."""
-        self._cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    @property
+    def _ids(self) -> RowIds:
+        return self._dialect.row_ids
 
-    def _pages(self, source: RowSource) -> int:
-        size = "SELECT pg_relation_size(%s::regclass) / current_setting('block_size')::bigint"
-        ((pages,),) = self._cursor.execute(size, (source.relation,)).fetchall()
-        return int(pages)
+    def _source_of(self, staged: StagingTable) -> RowSource:
+        return RowSource(self._dialect.staged_sql(staged), staged.path, staged.rows)
 
     def _check_moved(self, source: RowSource, moved: int, refused: int = 0) -> None:
         if moved + refused == source.rows:
@@ -215,18 +215,18 @@ class RowMover(ABC):
 
     # Refused rows -----------------------------------------------------------------------------------
 
-    def _refuse(self, source: RowSource, tid: str, error: DatabaseError) -> None:
-        name, number = self._origin(source, tid)
+    def _refuse(self, source: RowSource, row_id: Any, error: Exception) -> None:
+        name, number = self._origin(source, row_id)
         letter = None
         if self._on_bad_rows is not BadRows.DROP:
-            where = f"ctid = {tid_literal(tid)}"
-            row = read_rows(self._cursor, self._content, source.relation, where=where, limit=1)
+            where = self._ids.among([row_id])
+            row = read_rows(self._cursor, self._dialect, self._content, source.relation, where=where, limit=1)
             if self._on_bad_rows is BadRows.FAIL:
                 self._fail(name.batch_id, number, row, error)
-            code = error.sqlstate or type(error).__name__
-            letter = dead_letter(row, COMMITTING, name.partition, number, code, in_short(error))
+            code = self._server.code(error)
+            letter = dead_letter(row, COMMITTING, name.partition, number, code, self._server.in_short(error))
             self._box.add(letter)
-        self._refused.append(_Refused(source, tid, name.batch_id, letter))
+        self._refused.append(_Refused(source, row_id, name.batch_id, letter))
 
     def _check_limit(self, batch_id: int, letters: Sequence[DeadLetter]) -> None:
         if self._dead_letter_max is None:
@@ -235,10 +235,10 @@ class RowMover(ABC):
         where = f"batch {batch_id} of {self._manifest.batch.stream}"
         self._dead_letter_max.check(len(letters), sum(one.rows for one in mine), where, letters[-1])
 
-    def _fail(self, batch_id: int, number: int, row: pa.RecordBatch, error: DatabaseError) -> NoReturn:
+    def _fail(self, batch_id: int, number: int, row: pa.RecordBatch, error: Exception) -> NoReturn:
         stream = self._manifest.batch.stream
         raise SchemaMismatchError(
-            f"The Postgres table {self._address.uri} rejected rows: {in_short(error)}. The first one is "
+            f"The {self._address.title} rejected rows: {self._server.in_short(error)}. The first one is "
             f"{self._key(row, number)} of batch {batch_id} of {stream}. The batch was not committed.\n"
             "Correct the table, or what the row refers to. Or start the query with badRows=deadLetter and "
             "deadLetter=<location>: then such rows go to the dead-letter table, and all others are "
@@ -259,33 +259,29 @@ class RowAppender(RowMover):
     """Adds all rows to the table."""
 
     def _sources(self) -> Iterator[RowSource]:
-        return (RowSource(one.sql, one.path, one.rows) for one in self._content.staged)
+        return (self._source_of(one) for one in self._content.staged)
 
     def _groups(self) -> Iterator[Sequence[RowSource]]:
         yield list(self._sources())
 
     def _apply(self, source: RowSource, where: str) -> int:
-        names = ", ".join(quoted(name) for name, _ in self._content.columns)
+        names = ", ".join(self._dialect.quoted(name) for name, _ in self._content.columns)
         condition = "" if where == ALL else f" WHERE {where}"
         self._cursor.execute(
-            f"INSERT INTO {self._address.sql} ({names}) SELECT {names} FROM {source.relation} AS n{condition}"
+            f"INSERT INTO {self._address.sql} ({names}) SELECT {names} FROM {source.relation} n{condition}"
         )
         return self._cursor.rowcount
 
-    def _origin(self, source: RowSource, tid: str) -> tuple[StagingName, int]:
-        (staged,) = (one for one in self._content.staged if one.sql == source.relation)
+    def _origin(self, source: RowSource, row_id: Any) -> tuple[StagingName, int]:
+        (staged,) = (one for one in self._content.staged if self._dialect.staged_sql(one) == source.relation)
         number = self._moved + len([one for one in self._refused if one.source is source])
         return parsed_name(staged), number
 
     def _named_by(self) -> Sequence[str]:
-        return [name for (name,) in self._cursor.execute(_PRIMARY_KEY, (self._address.sql,)).fetchall()]
+        return self._dialect.primary_key(self._cursor, self._address)
 
 
 def parsed_name(staged: StagingTable) -> StagingName:
     name = StagingName.parse(staged.name)
     assert name is not None, staged.name  # see `content.decode`
     return name
-
-
-def _is_row(tids: Sequence[str]) -> str:
-    return f"n.ctid = ANY (ARRAY[{', '.join(map(tid_literal, tids))}])"

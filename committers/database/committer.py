@@ -1,8 +1,10 @@
-"""The committer of Postgres tables: one transaction per batch, with the batch's token in it.
+"""The committer of database tables: one transaction per batch, with the batch's token in it.
 
 The rows of a batch are in staging tables (`staging`), which are durable when their tasks end. The transaction
 locks the query's row in the fence table, checks the token, moves the rows into the table, sets the token and
-drops the staging tables. So table and token change together or not at all.
+drops the staging tables. So table and token change together or not at all. If the database commits with each
+statement that creates, changes or drops tables, columns are changed before the transaction, and staging
+tables are dropped after it: neither changes what readers see of the batch.
 
 If the response to COMMIT is lost, the fence row is locked again. That waits for the end of the transaction in
 question, so the row is final when it is read.
@@ -13,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import Any
 
 from .. import crash_points
 from ..contract import (
@@ -23,7 +26,6 @@ from ..contract import (
     Conflict,
     DeadLetters,
     Manifest,
-    Mode,
     Outcome,
     Token,
 )
@@ -39,27 +41,15 @@ from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import is_committed
 from ..target import CheckToken
 from ..texts.safe_text import get_logger
-from . import fence, refused_rows, tombstones
-from .address import PostgresAddress
-from .changes import RowChanger
-from .columns import statements
-from .connection import (
-    COMMIT_TIMEOUT_S,
-    Connection,
-    Cursor,
-    DatabaseError,
-    PostgresServer,
-    in_short,
-    is_answer,
-    is_conflict,
-)
-from .content import PostgresContent, decode
+from .columns import needed_changes
+from .content import TableContent
+from .contract import Cursor, TableAddress
+from .dialect import Dialect
 from .fence import FenceRow
-from .history import HistoryChanger
-from .moving import RowAppender, RowMover
-from .staging import StagingTables, drop, missing_tables
-from .table import PostgresTableState, check_same_table, check_supported, load_if_there
-from .unique_keys import check_unique
+from .layout import AlterTable, TableState
+from .matching import check_same_table, check_supported
+from .server import COMMIT_TIMEOUT_S, DatabaseServer
+from .staging import StagingTables
 
 logger = get_logger(__name__)
 
@@ -76,18 +66,12 @@ _NOT_COMMITTED = "The batch was not committed"
 class _TableAndFence:
     """The table and the query's fence row when they were first loaded."""
 
-    table: PostgresTableState | None
+    table: TableState | None
     row: FenceRow | None
 
 
-def _mover_of(mode: Mode) -> type[RowMover]:
-    if not isinstance(mode, Changes):
-        return RowAppender
-    return RowChanger if mode.history is None else HistoryChanger
-
-
-class PostgresCommitter:
-    """Commits manifests to one Postgres table. Runs on the driver and in the delivery process, one instance
+class DatabaseCommitter:
+    """Commits manifests to one table. Runs on the driver and in the delivery process, one instance
     per call.
 
     A batch is committed at most once per (query, batch id), even if other writers use the table at the same
@@ -95,6 +79,7 @@ class PostgresCommitter:
 
     Args:
         server: connects to the database
+        dialect: its statements
         address: of the table
         on_bad_rows: what happens to rows that the server refuses in the commit
         dead_letter_max: how many of a batch may be dead letters; None: no limit
@@ -102,12 +87,14 @@ class PostgresCommitter:
 
     def __init__(
         self,
-        server: PostgresServer,
-        address: PostgresAddress,
+        server: DatabaseServer,
+        dialect: Dialect,
+        address: TableAddress,
         on_bad_rows: BadRows = BadRows.FAIL,
         dead_letter_max: DeadLetterMax | None = None,
     ) -> None:
         self._server = server
+        self._dialect = dialect
         self._address = address
         self._on_bad_rows = on_bad_rows
         self._dead_letter_max = dead_letter_max
@@ -120,20 +107,20 @@ class PostgresCommitter:
         rows and token change together.
         """
         found = self._load(query_id)
-        in_fence = None if found.row is None or found.row.token is None else found.row.table_oid
+        in_fence = None if found.row is None or found.row.token is None else found.row.table_id
         for wrote in (table_id, in_fence):
             if wrote is not None:
-                check_same_table(found.table, wrote, self._address)
+                self._check_same_table(found.table, wrote)
 
     def accept(self, query_id: str) -> None:
         """See `SupportsTableIdentity`."""
         with self._server.transaction("Nothing was accepted") as cursor:
-            table = load_if_there(cursor, self._address)
+            table = self._dialect.load(cursor, self._address)
             if table is not None:
-                row = fence.read(cursor, self._address, query_id)
-                fence.accept(cursor, self._address, query_id, table.oid)
+                row = self._dialect.fence.read(cursor, self._address, query_id)
+                self._dialect.fence.accept(cursor, self._address, query_id, table.table_id)
                 if row is not None:
-                    tombstones.accept(cursor, self._address, row.table_oid, table.oid)
+                    self._dialect.accept(cursor, self._address, row.table_id, table.table_id)
         self._loaded.clear()
 
     def token(self, query_id: str) -> Token | None:
@@ -147,34 +134,40 @@ class PostgresCommitter:
         return 0 if row is None else row.version
 
     def table_id(self, query_id: str) -> str | None:
-        """The table's OID; None if it does not exist."""
+        """The table's id; None if it does not exist."""
         table = self._load(query_id).table
-        return None if table is None else table.oid
+        return None if table is None else table.table_id
 
     def recorded_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
         """The first of the origins from which another query was the last to commit to the table."""
         with self._server.transaction("Nothing was changed") as cursor:
-            table = load_if_there(cursor, self._address)
-            if table is None or not fence.is_there(cursor, self._address):
+            table = self._dialect.load(cursor, self._address)
+            if table is None or not self._dialect.fence.is_there(cursor, self._address):
                 return None
             for origin in origins:
-                if fence.last_of_origin(cursor, self._address, origin, table.oid) not in (None, query_id):
+                if self._last_query(cursor, origin, table) not in (None, query_id):
                     return origin
         return None
 
     def has_rows(self) -> bool:
         """See `SupportsOrigins`."""
         with self._server.transaction("Nothing was changed") as cursor:
-            if load_if_there(cursor, self._address) is None:
+            if self._dialect.load(cursor, self._address) is None:
                 return False
-            row = cursor.execute(f"SELECT EXISTS (SELECT FROM {self._address.sql})").fetchone()
-            return row is not None and bool(row[0])
+            return self._dialect.has_rows(cursor, self._address)
+
+    def _last_query(self, cursor: Cursor, origin: str, table: TableState) -> str | None:
+        return self._dialect.fence.last_of_origin(cursor, self._address, origin, table.table_id)
+
+    def _check_same_table(self, table: TableState | None, table_id: str | None) -> None:
+        check_same_table(table, table_id, self._address, self._dialect.id_name)
 
     def _load(self, query_id: str) -> _TableAndFence:
         if query_id not in self._loaded:
             with self._server.transaction("Nothing was changed") as cursor:
-                table = load_if_there(cursor, self._address)
-                self._loaded[query_id] = _TableAndFence(table, fence.read(cursor, self._address, query_id))
+                table = self._dialect.load(cursor, self._address)
+                row = self._dialect.fence.read(cursor, self._address, query_id)
+                self._loaded[query_id] = _TableAndFence(table, row)
         return self._loaded[query_id]
 
     # Commit ---------------------------------------------------------------------------------------
@@ -191,23 +184,28 @@ class PostgresCommitter:
             RetryableError: the batch was not committed.
         """
         self._loaded.clear()
-        content = decode(manifest)
+        content = self._decode(manifest)
         crash_points.reach("commit.start", manifest.batch.batch_id)
         with closing(self._server.connect(COMMIT_TIMEOUT_S)) as connection:
             try:
-                outcome = self._move(connection.cursor(), manifest, content, check_token)
-            except DatabaseError as error:
-                if is_conflict(error):
-                    return Conflict(in_short(error))
+                cursor = connection.cursor()
+                if not self._dialect.has_transactional_ddl:
+                    self._change_columns_before(cursor, manifest, content)
+                outcome = self._move(cursor, manifest, content, check_token)
+            except self._server.errors as error:
+                if self._server.is_conflict(error):
+                    return Conflict(self._server.in_short(error))
                 # its details contain values of rows
                 raise self._server.failed(error, _NOT_COMMITTED) from None
             if isinstance(outcome, AlreadyCommitted):
+                self._drop_after(content)
                 return outcome
-            if error_at_end := _commit(connection):
+            if error_at_end := _commit(self._server, connection):
                 outcome_after = self._outcome_after(error_at_end, connection, manifest, content, outcome)
                 if not isinstance(outcome_after, Committed):
                     return outcome_after
         crash_points.reach("commit.landed", manifest.batch.batch_id)
+        self._drop_after(content)
         if outcome.dropped_rows:
             logger.warning(
                 "%s: the table refused %s of %s rows of batches %s to %s (see badRows).",
@@ -220,80 +218,109 @@ class PostgresCommitter:
         return outcome
 
     def _move(
-        self, cursor: Cursor, manifest: Manifest, content: PostgresContent, check_token: CheckToken
+        self, cursor: Cursor, manifest: Manifest, content: TableContent, check_token: CheckToken
     ) -> Committed | AlreadyCommitted:
         """The whole transaction except for its COMMIT."""
-        address, batch = self._address, manifest.batch
+        address, batch, dialect = self._address, manifest.batch, self._dialect
         row = self._locked_row(cursor, batch, content)
         if done := self._already_committed(row, manifest):
-            return replace(done, dead_letters=refused_rows.read(cursor, address, manifest, content))
+            return replace(done, dead_letters=dialect.read_refused(cursor, address, manifest, content))
         check_token(row.token)
         table = self._locked_table(cursor, content)
         self._check_staged(cursor, manifest, content)
-        new, changes = content.new_columns, content.changes
-        for statement in statements(content.columns, new, changes, table.columns, address):
-            cursor.execute(statement)
+        if dialect.has_transactional_ddl:
+            self._change_columns(cursor, content, table)
+        elif self._needed_changes(content, table):
+            raise RetryableError(
+                f"The {address.title} was altered while batch {batch.batch_id} of {batch.stream} was being "
+                f"committed. {_NOT_COMMITTED}. {NEXT_TRY}"
+            )
         # DELETE instead of TRUNCATE, which would block readers and show them an empty table
         if content.mode == "overwrite":
             cursor.execute(f"DELETE FROM {address.sql}")
         limits = self._on_bad_rows, self._dead_letter_max
-        mover = _mover_of(content.mode)
-        dropped, letters = mover(cursor, address, manifest, content, *limits).move()
-        refused_rows.put(cursor, address, manifest, content, letters)
-        fence.update(cursor, address, batch, table.oid, content.origins)
-        self._drop_staged(cursor, (*content.staged, *content.needless))
+        mover = dialect.mover_of(content.mode)
+        dropped, letters = mover(self._server, dialect, cursor, address, manifest, content, *limits).move()
+        if letters:
+            dialect.put_refused(cursor, address, manifest, content, letters)
+        dialect.fence.update(cursor, address, batch, table.table_id, content.origins)
+        if dialect.has_transactional_ddl:
+            self._drop_staged(cursor, (*content.staged, *content.needless))
         return Committed(row.version + 1, dropped, dead_letters=letters)
+
+    def _change_columns_before(self, cursor: Cursor, manifest: Manifest, content: TableContent) -> None:
+        """Change the columns before the transaction, which these statements would commit. A crash leaves a
+        table that accepts the rows, and no row of the batch.
+        """
+        row = self._dialect.fence.read(cursor, self._address, manifest.batch.stream.query_id)
+        table = self._dialect.load(cursor, self._address)
+        is_in = is_in_table(None if row is None else row.token, manifest.batch)
+        if table is not None and table.table_id == content.table_id and not is_in:
+            self._change_columns(cursor, content, table)
+
+    def _change_columns(self, cursor: Cursor, content: TableContent, table: TableState) -> None:
+        if wanted := self._needed_changes(content, table):
+            for statement in self._dialect.alter(self._address, wanted):
+                cursor.execute(statement)
+
+    def _needed_changes(self, content: TableContent, table: TableState) -> AlterTable:
+        new, changes, rules = content.new_columns, content.changes, self._dialect.types
+        return needed_changes(content.columns, new, changes, table.columns, self._address, rules)
+
+    def _drop_after(self, content: TableContent) -> None:
+        """Drop the staging tables after the transaction, if that was not possible in it."""
+        if not self._dialect.has_transactional_ddl:
+            self.discard([content.staged, content.needless])
 
     def _drop_staged(self, cursor: Cursor, staged: StagingTables) -> None:
         """Drop them unless they are being read, for example by pg_dump: a backup must not block the
         stream.
         """
         try:
-            with cursor.connection.transaction():
-                cursor.execute(f"SET LOCAL lock_timeout = '{DROP_TIMEOUT_S}s'")
-                drop(cursor, [table.sql for table in staged])
-        except DatabaseError as error:
-            if not is_conflict(error):
+            with self._server.savepoint(cursor):
+                self._dialect.drop_in_time(cursor, staged, DROP_TIMEOUT_S)
+        except self._server.errors as error:
+            if not self._server.is_conflict(error):
                 raise
             logger.warning(
                 "%s staging tables of %s are left to penstock gc, because one of them is locked: %s",
                 len(staged),
                 self._address.uri,
-                in_short(error),
+                self._server.in_short(error),
             )
 
-    def _locked_row(self, cursor: Cursor, batch: Batch, content: PostgresContent) -> FenceRow:
-        if not fence.is_there(cursor, self._address):
+    def _locked_row(self, cursor: Cursor, batch: Batch, content: TableContent) -> FenceRow:
+        if not self._dialect.fence.is_there(cursor, self._address):
             raise TableChangedError(
                 f"The table {self._address.fence_sql} is missing. It stores which batches of the stream the "
-                f"Postgres table {self._address.uri} has. Nothing was committed. Restore it; or start the "
+                f"{self._address.title} has. Nothing was committed. Restore it; or start the "
                 "query with a new checkpoint to write the table from the beginning."
             )
-        return fence.lock(cursor, self._address, batch.stream.query_id, content.table_id)
+        return self._dialect.fence.lock(cursor, self._address, batch.stream.query_id, content.table_id)
 
-    def _locked_table(self, cursor: Cursor, content: PostgresContent) -> PostgresTableState:
+    def _locked_table(self, cursor: Cursor, content: TableContent) -> TableState:
         """The table, locked so that it is not dropped or altered before this transaction ends."""
-        table = load_if_there(cursor, self._address)
-        check_same_table(table, content.table_id, self._address)
-        cursor.execute(f"LOCK TABLE {self._address.sql} IN ROW EXCLUSIVE MODE")
-        table = load_if_there(cursor, self._address)
-        check_same_table(table, content.table_id, self._address)
+        table = self._dialect.load(cursor, self._address)
+        self._check_same_table(table, content.table_id)
+        self._dialect.lock_table(cursor, self._address)
+        table = self._dialect.load(cursor, self._address)
+        self._check_same_table(table, content.table_id)
         assert table is not None
         check_supported(table, self._address, content.mode)
         if isinstance(content.mode, Changes):
-            check_unique(cursor, table, self._address, content.mode.identity)
+            self._dialect.check_for_changes(cursor, table, self._address, content.mode)
         return table
 
     def _already_committed(self, row: FenceRow, manifest: Manifest) -> AlreadyCommitted | None:
         """The outcome if the table already has the batch."""
         token = row.token
-        if not is_committed(manifest, token, f"Postgres table {self._address.uri}"):
+        if not is_committed(manifest, token, self._address.title):
             return None
         is_last = token is not None and token.batch_id == manifest.batch.batch_id
         return AlreadyCommitted(row.version if is_last else None)
 
-    def _check_staged(self, cursor: Cursor, manifest: Manifest, content: PostgresContent) -> None:
-        missing = missing_tables(cursor, content.staged)
+    def _check_staged(self, cursor: Cursor, manifest: Manifest, content: TableContent) -> None:
+        missing = self._missing(cursor, content.staged)
         if missing:
             raise RetryableError(
                 f"{len(missing)} of the {manifest.files} staging tables of batch {manifest.batch.batch_id} "
@@ -303,22 +330,22 @@ class PostgresCommitter:
 
     def _outcome_after(
         self,
-        error: DatabaseError,
-        connection: Connection,
+        error: Exception,
+        connection: Any,
         manifest: Manifest,
-        content: PostgresContent,
+        content: TableContent,
         outcome: Committed,
     ) -> Outcome:
         """Interpret an error of COMMIT."""
-        if is_conflict(error):
-            return Conflict(in_short(error))
-        if is_answer(error):
+        if self._server.is_conflict(error):
+            return Conflict(self._server.in_short(error))
+        if self._server.is_answer(error):
             raise self._server.failed(error, _NOT_COMMITTED) from None
         connection.close()  # its transaction must not hold the lock that is requested next
         failed = failed_batch(
             manifest.batch,
-            f"the Postgres table {self._address.uri}",
-            in_short(error),
+            f"the {self._address.title}",
+            self._server.in_short(error),
             can_commit_later=False,  # once the row is locked, the transaction has ended
         )
         with (
@@ -334,12 +361,12 @@ class PostgresCommitter:
 
     def refused_rows(self, manifest: Manifest) -> DeadLetters:
         with self._server.transaction("Nothing was changed") as cursor:
-            return refused_rows.read(cursor, self._address, manifest, decode(manifest))
+            return self._dialect.read_refused(cursor, self._address, manifest, self._decode(manifest))
 
     def delete_refused_rows(self, manifest: Manifest) -> None:
         try:
             with self._server.transaction("Nothing was changed") as cursor:
-                refused_rows.delete(cursor, self._address, manifest, decode(manifest))
+                self._dialect.delete_refused(cursor, self._address, manifest, self._decode(manifest))
         except PenstockError as error:
             logger.warning("The table of refused rows is left to penstock gc: %s", error)
 
@@ -351,8 +378,9 @@ class PostgresCommitter:
         """
         query_id = manifest.batch.stream.query_id
         with self._server.transaction("Nothing was changed") as cursor:
-            missing = missing_tables(cursor, decode(manifest).staged)
+            missing = self._missing(cursor, self._decode(manifest).staged)
             # Another process may have committed the batch since the token was read, and dropped the tables.
+            fence = self._dialect.fence
             row = fence.read(cursor, self._address, query_id) if missing else None
         if missing:
             self._loaded.clear()
@@ -365,15 +393,22 @@ class PostgresCommitter:
         staged = [table for tables in payloads for table in tables]
         try:
             with self._server.transaction("Nothing was changed") as cursor:
-                return drop(cursor, [table.sql for table in staged])
+                return self._dialect.drop(cursor, staged)
         except PenstockError as error:
             logger.warning("%s staging tables are left to penstock gc: %s", len(staged), error)
             return 0
 
+    def _missing(self, cursor: Cursor, staged: StagingTables) -> list[str]:
+        there = self._dialect.exist(cursor, staged)
+        return [table.path for table, is_there in zip(staged, there, strict=True) if not is_there]
 
-def _commit(connection: Connection) -> DatabaseError | None:
+    def _decode(self, manifest: Manifest) -> TableContent:
+        return self._dialect.manifests.decode(manifest)
+
+
+def _commit(server: DatabaseServer, connection: Any) -> Exception | None:
     try:
         connection.commit()
-    except DatabaseError as error:
+    except server.errors as error:
         return error
     return None

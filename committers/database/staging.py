@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from ..contract import AttemptId, Batch
-from .address import qualified
-
-if TYPE_CHECKING:
-    from .connection import Cursor
 
 PREFIX = "penstock_"
 
@@ -45,10 +40,6 @@ class StagingTable:
     rows: int
     size_bytes: int
     """Size of the rows as text."""
-
-    @property
-    def sql(self) -> str:
-        return qualified(self.schema, self.name)
 
     @property
     def path(self) -> str:
@@ -123,25 +114,3 @@ def staging_path(query_id: str, schema: str, name: str) -> str:
 
 def _hash(text: str, chars: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:chars]
-
-
-def missing_tables(cursor: Cursor, staged: StagingTables) -> list[str]:
-    """The missing ones among these tables."""
-    there = _there(cursor, [table.sql for table in staged])
-    return [table.path for table, is_there in zip(staged, there, strict=True) if not is_there]
-
-
-def drop(cursor: Cursor, tables: Sequence[str]) -> int:
-    """Drop the existing ones among these tables, given by their SQL names; return their number."""
-    there = sum(_there(cursor, tables))
-    if there:
-        cursor.execute(f"DROP TABLE IF EXISTS {', '.join(tables)}")
-    return there
-
-
-def _there(cursor: Cursor, tables: Sequence[str]) -> list[bool]:
-    statement = (
-        "SELECT to_regclass(name) IS NOT NULL FROM unnest(%s::text[]) WITH ORDINALITY AS t (name, n) "
-        "ORDER BY n"
-    )
-    return [bool(is_there) for (is_there,) in cursor.execute(statement, (list(tables),)).fetchall()]

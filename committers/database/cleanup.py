@@ -4,36 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..cleaning.cleanup import ListedFile, NameParser
 from ..contract import Batch, StreamKey, Token
-from . import fence
-from .address import PostgresAddress, qualified
+from .contract import TableAddress
+from .dialect import Dialect
+from .server import DatabaseServer
 from .staging import (
-    PREFIX,
     StagingComment,
     StagingName,
-    drop,
+    StagingTable,
     query_hash,
     refused_name,
     staging_path,
 )
-from .table import load_if_there
-
-if TYPE_CHECKING:
-    from .connection import PostgresServer
 
 
-_STAGED = """
-SELECT n.nspname, c.relname, coalesce(pg_total_relation_size(c.oid), 0),
-    coalesce(obj_description(c.oid, 'pg_class'), '')
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind = 'r' AND starts_with(c.relname, %s)
-"""
-
-
-class PostgresCleanableTable:
+class DatabaseCleanableTable:
     """See `CleanableTable`. Its "files" are the staging tables of the database.
 
     Their paths are `query id/schema.name`, see `staging_path`.
@@ -45,24 +32,27 @@ class PostgresCleanableTable:
 
     def __init__(
         self,
-        server: PostgresServer,
-        address: PostgresAddress,
+        server: DatabaseServer,
+        dialect: Dialect,
+        address: TableAddress,
         pending: Callable[[], Iterable[Batch]] = lambda: (),
     ) -> None:
         self._server = server
+        self._dialect = dialect
         self._address = address
         self._pending = pending
 
     def id_and_tokens(self, query_ids: Iterable[str]) -> tuple[str | None, Mapping[str, Token]]:
         with self._server.transaction("Nothing was dropped") as cursor:
-            table = load_if_there(cursor, self._address)
+            table = self._dialect.load(cursor, self._address)
+            fence = self._dialect.fence
             rows = {query_id: fence.read(cursor, self._address, query_id) for query_id in query_ids}
         tokens = {query_id: row.token for query_id, row in rows.items() if row is not None and row.token}
-        return None if table is None else table.oid, tokens
+        return None if table is None else table.table_id, tokens
 
     def files(self) -> Iterator[ListedFile]:
         with self._server.transaction("Nothing was dropped") as cursor:
-            rows = cursor.execute(_STAGED, (PREFIX,)).fetchall()
+            rows = list(self._dialect.staging_comments(cursor, self._address))
         held = {refused_name(batch, self._address.sql) for batch in self._pending()}
         for schema, name, size_bytes, comment in rows:
             parsed = StagingComment.parse(comment)
@@ -78,20 +68,21 @@ class PostgresCleanableTable:
     def delete_files(self, paths: Iterable[str]) -> int:
         names = [path.partition("/")[2].rpartition(".") for path in paths]
         with self._server.transaction("Nothing was dropped") as cursor:
-            return drop(cursor, [qualified(schema, name) for schema, _, name in names])
+            return self._dialect.drop(cursor, [StagingTable(schema, name, 0, 0) for schema, _, name in names])
 
 
 @dataclass(frozen=True, slots=True)
-class PostgresRecords:
+class FenceRecords:
     """See `QueryRecords`: the query's row in the fence table."""
 
-    server: PostgresServer
-    address: PostgresAddress
+    server: DatabaseServer
+    dialect: Dialect
+    address: TableAddress
     query_id: str
 
     def found(self) -> Sequence[str]:
         with self.server.transaction("Nothing was removed") as cursor:
-            row = fence.read(cursor, self.address, self.query_id)
+            row = self.dialect.fence.read(cursor, self.address, self.query_id)
         if row is None:
             return []
         return [
@@ -101,7 +92,7 @@ class PostgresRecords:
 
     def remove(self) -> None:
         with self.server.transaction(f"The row of the fence table {self.address.fence_sql} stays") as cursor:
-            fence.remove(cursor, self.address, self.query_id)
+            self.dialect.fence.remove(cursor, self.address, self.query_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +101,12 @@ class _Name:
     batch_id: int
 
 
-def name_parser(streams: Sequence[StreamKey]) -> NameParser:
+def name_parser(streams: Sequence[StreamKey], dialect: Dialect) -> NameParser:
     """Query and batch of a staging table, if it belongs to the table of these streams.
 
     The query id is read from a comment, which other users may change, so it is checked against the name.
     """
-    table_sql = PostgresAddress.parse(streams[0].table_uri).sql
+    table_sql = dialect.address_of(streams[0].table_uri).sql
 
     def parse(path: str) -> _Name | None:
         query_id, _, staged = path.partition("/")

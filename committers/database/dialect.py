@@ -1,0 +1,236 @@
+"""What a database gives so that Penstock can write its tables. Importable on executors.
+
+The other modules of this package are the same for all databases: manifests, staging tables and their names,
+the matching of columns, the fence, the flow of a commit, refused rows, clean-up. A database is a `Dialect`
+(statements), `TypeRules` (types), a `DatabaseServer` (connections and errors), a `TableAddress`, and a loader
+of rows in `writers`. `committers/postgres` is the first one.
+
+Shared statements are standard SQL with `%s` for parameters, and `%%` for a percent sign if there are
+parameters. A driver that wants them otherwise gets a cursor that translates them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from ..contract import Batch, Changes, DeadLetters, Manifest, Mode
+from .content import Manifests, TableContent
+from .contract import Cursor, Mover, RowIds, TableAddress, TypeRules
+from .fence import Fence
+from .layout import AlterTable, PlanOptions, TableColumn, TableMatch, TableState
+from .staging import StagingTable
+
+
+class Dialect(ABC):
+    """The statements of one database. Has no state; methods get the cursor of an open transaction."""
+
+    kind: ClassVar[str]
+    """Of its manifests and streams in the store."""
+    name: ClassVar[str]
+    """Of the database, for messages."""
+    id_name: ClassVar[str] = "id"
+    """What `TableState.table_id` is called."""
+    types: ClassVar[TypeRules]
+    manifests: ClassVar[Manifests]
+    fence: ClassVar[Fence]
+    row_ids: ClassVar[RowIds]
+    has_transactional_ddl: ClassVar[bool] = True
+    """False if a statement that creates, changes or drops tables commits. Then a commit changes columns
+    before its transaction, and drops the staging tables after it.
+    """
+
+    # Names ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def quoted(self, name: str) -> str:
+        """Quote an identifier."""
+
+    def qualified(self, schema: str, name: str) -> str:
+        return f"{self.quoted(schema)}.{self.quoted(name)}"
+
+    def staged_sql(self, staged: StagingTable) -> str:
+        return self.qualified(staged.schema, staged.name)
+
+    @abstractmethod
+    def address_of(self, uri: str) -> TableAddress:
+        """Parse the address of a stream's table.
+
+        Raises:
+            ConfigurationError: it is no address of such a table.
+        """
+
+    @abstractmethod
+    def new_name_problem(self, name: str) -> str:
+        """Why a new column cannot have the name, and what to do; empty if it can."""
+
+    def name_problem(self, name: str, encoding: str) -> str:
+        """Why no column can have the name, and what to do; empty if one can.
+
+        Args:
+            encoding: of the database
+        """
+        if not name:
+            return "a column has an empty name: give it one"
+        return f"{name!r} has a NUL character: rename it" if "\0" in name else ""
+
+    def encoding(self, cursor: Cursor) -> str:
+        """The encoding of the database; empty if it stores every text."""
+        return ""
+
+    # Tables -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def load(self, cursor: Cursor, address: Any) -> TableState | None:
+        """Load the table; None if it does not exist."""
+
+    @abstractmethod
+    def lock_creation(self, cursor: Cursor, address: Any) -> None:
+        """Wait for other processes that create the table or the fence table."""
+
+    @abstractmethod
+    def create(
+        self, cursor: Cursor, address: Any, columns: Sequence[TableColumn], keys: Sequence[str]
+    ) -> None:
+        """Create the table.
+
+        Args:
+            keys: columns of the primary key; empty if there is none
+        """
+
+    def has_rows(self, cursor: Cursor, address: Any) -> bool:
+        row = cursor.execute(f"SELECT EXISTS (SELECT 1 FROM {address.sql})").fetchone()
+        return row is not None and bool(row[0])
+
+    @abstractmethod
+    def lock_table(self, cursor: Cursor, address: Any) -> None:
+        """Keep others from dropping or altering the table until this transaction ends."""
+
+    @abstractmethod
+    def alter(self, address: Any, wanted: AlterTable) -> Iterable[str]:
+        """The statements that change the columns of the table."""
+
+    @abstractmethod
+    def primary_key(self, cursor: Cursor, address: Any) -> Sequence[str]:
+        """The columns of the primary key; empty if there is none."""
+
+    def selected(self, name: str, data_type: pa.DataType) -> str:
+        """A column of a staging table, in a form that the driver returns without loss as Python's value."""
+        return self.quoted(name)
+
+    def limited(self, query: str, limit: int, offset: int = 0) -> str:
+        """The query, which has an order, with a limit to its rows."""
+        return f"{query} LIMIT {limit} OFFSET {offset}" if offset else f"{query} LIMIT {limit}"
+
+    # Staging tables ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def exist(self, cursor: Cursor, tables: Sequence[StagingTable]) -> list[bool]:
+        """For each of these tables, whether it exists."""
+
+    @abstractmethod
+    def drop(self, cursor: Cursor, tables: Sequence[StagingTable]) -> int:
+        """Drop the existing ones among these tables; return their number."""
+
+    def drop_in_time(self, cursor: Cursor, tables: Sequence[StagingTable], timeout_s: float) -> None:
+        """Drop the existing ones among these tables, in a savepoint of a commit. Fails with a conflict if
+        they are still being read after the time.
+        """
+        self.drop(cursor, tables)
+
+    @abstractmethod
+    def staging_comments(self, cursor: Cursor, address: Any) -> Iterable[tuple[str, str, int, str]]:
+        """Schema, name, bytes and comment of the tables whose names have the prefix of staging tables."""
+
+    # Checks of a plan -------------------------------------------------------------------------------
+
+    def check_alterable(self, cursor: Cursor, address: Any, table: TableState, match: TableMatch) -> None:
+        """
+        Raises:
+            TableNotSupportedError: the database would refuse to change columns.
+        """
+        return
+
+    def prepare_changes(
+        self, cursor: Cursor, address: Any, table: TableState, changes: Changes, match: TableMatch
+    ) -> None:
+        """Check that the table can be changed by key, and create what changes need.
+
+        Args:
+            changes: with names of columns of the table
+
+        Raises:
+            TableNotSupportedError: it cannot.
+        """
+        raise NotImplementedError(f"{self.name} has no changes")  # its options refuse them
+
+    @abstractmethod
+    def check_rights(
+        self,
+        cursor: Cursor,
+        address: Any,
+        table: TableState,
+        match: TableMatch,
+        options: PlanOptions,
+        changes: Changes | None,
+    ) -> None:
+        """
+        Raises:
+            AccessRefusedError: the user lacks privileges; names them.
+        """
+
+    # In the commit ----------------------------------------------------------------------------------
+
+    def check_for_changes(self, cursor: Cursor, table: TableState, address: Any, changes: Changes) -> None:
+        """Check again what `prepare_changes` has checked."""
+        return
+
+    def check_one_row(self, cursor: Cursor, batch: Batch, content: TableContent) -> None:
+        """Check that each key of a batch has one last row, before the batch is prepared.
+
+        Raises:
+            SchemaMismatchError: two different rows of one key could be the last one.
+        """
+        return
+
+    @abstractmethod
+    def mover_of(self, mode: Mode) -> Callable[..., Mover]:
+        """A `moving.RowMover`, which moves the rows of a batch: `RowAppender` for those that are added."""
+
+    def check_deferred(self, cursor: Cursor) -> None:
+        """Check constraints now that are deferred to the COMMIT, where an error would end the transaction."""
+        return
+
+    def accept(self, cursor: Cursor, address: Any, before: str, now: str) -> None:
+        """Let what belongs to a table count for the one that took its place.
+
+        Args:
+            before, now: their ids
+        """
+        return
+
+    # Refused rows -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def put_refused(
+        self,
+        cursor: Cursor,
+        address: Any,
+        manifest: Manifest,
+        content: TableContent,
+        letters: DeadLetters,
+    ) -> None:
+        """Store the refused rows of the batches, in the transaction of the commit."""
+
+    @abstractmethod
+    def read_refused(
+        self, cursor: Cursor, address: Any, manifest: Manifest, content: TableContent
+    ) -> DeadLetters:
+        """Return the refused rows of the batches that are held, by batch id."""
+
+    @abstractmethod
+    def delete_refused(self, cursor: Cursor, address: Any, manifest: Manifest, content: TableContent) -> None:
+        """Delete what `put_refused` has stored."""
