@@ -52,6 +52,10 @@ NEEDS_EXTRA = {
         f"penstock.ui.{name}"
         for name in ("app", "charts", "pages", "rendering", "security", "server", "views")
     ),
+    *(
+        f"penstock.writers.postgres.{name}"
+        for name in ("binary_numerics", "binary_values", "copy_binary", "staging_writer")
+    ),
     *(f"penstock.writers.redis.{name}" for name in ("client", "connection")),
     *(f"penstock.writers.requests.{name}" for name in ("http", "http_answers")),
     *(f"penstock.writers.search.{name}" for name in ("elasticsearch_node", "opensearch_connection")),

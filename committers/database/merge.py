@@ -14,7 +14,7 @@ TABLES_MAX = 500
 server has 64 for each allowed connection, 6,400 by default.
 """
 BYTES_MAX = 1024**3
-"""Size limit of the rows of one delivery, as text: roughly their size in the write-ahead log of one
+"""Size limit of the rows of one delivery, as they were sent: roughly their size in the write-ahead log of one
 transaction.
 """
 

@@ -39,7 +39,7 @@ class StagingTable:
     name: str
     rows: int
     size_bytes: int
-    """Size of the rows as text."""
+    """Size of the rows as they were sent."""
 
     @property
     def path(self) -> str:

@@ -36,8 +36,8 @@ _SESSION = {
 }
 """Settings that affect the text form of values. They override the url and the role."""
 
-_COPIED_COLUMN = re.compile(r"^COPY \S+, line \d+, column (.+?): ", re.MULTILINE)
-"""Part of an error's context; the value follows."""
+_COPIED_COLUMN = re.compile(r"^COPY \S+, line \d+, column (.+)$", re.MULTILINE)
+"""Part of an error's context. Of a binary COPY it has no value."""
 
 Connection = psycopg.Connection
 

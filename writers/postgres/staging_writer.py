@@ -1,4 +1,4 @@
-"""Loads rows into staging tables of Postgres. Executors only."""
+"""Copies the rows of one task attempt to its staging table. Executors only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...committers.database.staging import StagingTable
 from ...committers.postgres.address import quoted
 from ...committers.postgres.dialect import DIALECT
 from ..database.staging_writer import StagingWriters
-from .copy_csv import copy_csv
+from .copy_binary import HEADER, TRAILER, copy_binary
 from .text_checks import check_texts, has_limits
 
 
@@ -25,7 +25,7 @@ class PostgresStagingWriters(StagingWriters):
                 check_texts(rows.column(number), rows.schema.names[number], kind)
 
     def encode(self, rows: pa.RecordBatch) -> pa.Buffer:
-        return copy_csv(rows, self.encoding)
+        return copy_binary(rows, self.sql_types, self.encoding)
 
     def create(self, cursor: Any, staged: StagingTable, query_id: str) -> None:
         columns = ", ".join(
@@ -37,6 +37,13 @@ class PostgresStagingWriters(StagingWriters):
         """FREEZE: the commit, which reads the rows, then need not check their visibility and write hint bits.
         It is allowed in the transaction that has created the table.
         """
-        statement = f"COPY {DIALECT.staged_sql(staged)} FROM STDIN (FORMAT csv, FREEZE)"
-        with connection.cursor() as cursor, cursor.copy(statement) as copy:
-            copy.write(memoryview(rows))
+        copy_rows(connection, f"COPY {DIALECT.staged_sql(staged)} FROM STDIN (FORMAT binary, FREEZE)", rows)
+
+
+def copy_rows(connection: Any, statement: str, rows: pa.Buffer) -> int:
+    """Send encoded rows; return how many were stored."""
+    with connection.cursor() as cursor:
+        with cursor.copy(statement) as copy:
+            for part in (HEADER, memoryview(rows), TRAILER):
+                copy.write(part)
+        return int(cursor.rowcount)

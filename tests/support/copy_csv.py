@@ -1,7 +1,7 @@
-"""Converts Arrow batches to the CSV format of Postgres' COPY, column by column in Arrow's own code.
+"""Rows in the CSV format of Postgres' COPY, with which tests compare the binary format.
 
-Executors only. Values keep their full precision: floating-point numbers are written with all needed digits,
-timestamps with microseconds and in UTC.
+Values keep their full precision: floating-point numbers are written with all needed digits, timestamps with
+microseconds and in UTC.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from ...committers.errors import SchemaMismatchError
-from ...committers.postgres.types import UTF8, can_encode
-from ..parquet.columns import is_binary, is_list, is_string
+from penstock.committers.errors import SchemaMismatchError
+from penstock.committers.postgres.types import UTF8, can_encode
+from penstock.writers.parquet.columns import is_binary, is_list, is_string
 
 _TEXT = pa.large_string()
 _YEAR_1_DAYS, _YEAR_9999_DAYS = -719_162, 2_932_896
