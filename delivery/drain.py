@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -61,8 +61,12 @@ def drain(
     context.on_poll(store, streams, now)
     changed = [stream for stream in streams if has_news(stream)]
     idle = sorted((stream for stream in streams if not has_news(stream)), key=maintained_at)
+    drains = [_Drain(store, context, stream) for stream in changed]
     with ThreadPoolExecutor(context.settings.parallel, "delivery") as pool:
-        drained = list(pool.map(partial(_drain_stream, store, context), changed))
+        # The rows of a stream do not wait for the maintenance of another one.
+        for step in (_Drain.deliver, _Drain.maintain):
+            list(pool.map(step, drains))
+        drained = [one.result() for one in drains]
         ends_at = time.monotonic() + (IDLE_MAINTENANCE_S if context.settings.maintains else 0.0)
         due = [stream for stream in idle if is_maintenance_due(stream, now)]
         drained += pool.map(partial(_maintain_idle, store, context, ends_at), due)
@@ -76,7 +80,10 @@ def _maintain_idle(
 ) -> Drained | None:
     if time.monotonic() >= ends_at or context.stop.is_set():
         return _without_batches(stream)
-    return _drain_stream(store, context, stream)
+    drain = _Drain(store, context, stream)
+    drain.deliver()
+    drain.maintain()
+    return drain.result()
 
 
 def _without_batches(stream: StreamStatus) -> Drained | None:
@@ -90,57 +97,88 @@ def _without_batches(stream: StreamStatus) -> Drained | None:
     return Drained(stream, stream.delivery.parked_at is not None, error)
 
 
-def _drain_stream(store: SqlManifestStore, context: DeliveryContext, stream: StreamStatus) -> Drained | None:
-    """Deliver one stream; None for a coupled one."""
-    worker, reports, failures = StreamWorker(stream, store, context), list[DeliveryReport](), 0
-    failure: PenstockError | None = None
-    error: PenstockError | None = None
-    last = -1 if stream.last is None else stream.last.batch.batch_id
-    request = DeliveryRequest("drain", last)
-    busy_since: float | None = None
-    try:
-        worker.see(stream)
-        if not worker.is_decoupled:
-            return None
-        while _left(store, stream, last) and not context.stop.is_set():
-            attempt = worker.attempt(request)
-            reports += attempt.reports
+class _Drain:
+    """One stream: its deliveries, and then its maintenance."""
+
+    def __init__(self, store: SqlManifestStore, context: DeliveryContext, stream: StreamStatus) -> None:
+        self._store = store
+        self._context = context
+        self._stream = stream
+        self._worker = StreamWorker(stream, store, context)
+        self._last = -1 if stream.last is None else stream.last.batch.batch_id
+        self._deliveries = self._batches = self._rows = 0
+        self._failure: PenstockError | None = None
+        self._error: PenstockError | None = None
+        self._busy_since: float | None = None
+
+    def deliver(self) -> None:
+        try:
+            self._worker.see(self._stream)
+            if self._worker.is_decoupled:
+                self._deliver()
+                self._worker.deliver_letters()
+        except PenstockError as error:
+            self._error = error
+
+    def _deliver(self) -> None:
+        context, failures = self._context, 0
+        request = DeliveryRequest("drain", self._last)
+        while self._left() and not context.stop.is_set():
+            attempt = self._worker.attempt(request)
+            self._count(attempt.reports)
             if not attempt.is_busy:
-                busy_since = None
-            elif busy_since is None:
-                busy_since = time.monotonic()
+                self._busy_since = None
+            elif self._busy_since is None:
+                self._busy_since = time.monotonic()
             if attempt.failure is not None:
-                failure, failures = attempt.failure.error, 1 if attempt.reports else failures + 1
-                retry_at = attempt.failure.retry_at
-                if retry_at is None or failures == TRIES_MAX or isinstance(failure, AccessRefusedError):
-                    break
+                error, failures = attempt.failure.error, 1 if attempt.reports else failures + 1
+                self._failure, retry_at = error, attempt.failure.retry_at
+                if retry_at is None or failures == TRIES_MAX or isinstance(error, AccessRefusedError):
+                    return
                 context.stop.wait(max((retry_at - context.clock()).total_seconds(), 0.0))
-            elif busy_since is not None:
-                wait_s = busy_since + context.settings.lease_wait_s - time.monotonic()
+            elif self._busy_since is not None:
+                wait_s = self._busy_since + context.settings.lease_wait_s - time.monotonic()
                 if wait_s <= 0:
-                    break
+                    return
                 context.stop.wait(min(wait_s, context.settings.poll_s))
             elif not attempt.reports:  # parked, or not in Spark's commit log yet
-                break
-        worker.deliver_letters()
-        has_failed = failure is not None and _left(store, stream, last) > 0
-        if context.settings.maintains and not has_failed and not context.stop.is_set():
-            reports += worker.attempt(DeliveryRequest(is_maintenance=True)).reports
-    except PenstockError as raised:
-        error = raised
-    left = _left(store, stream, last)
-    return Drained(
-        stream,
-        is_parked=store.deliveries.state(stream.key).parked_at is not None,
-        error=error,
-        deliveries=len(reports),
-        batches=sum(len(report.delivered.delivery.manifest.batches) for report in reports),
-        rows=sum(report.delivered.delivery.manifest.rows for report in reports),
-        left=left,
-        failure=failure if left else None,
-        is_busy=left > 0 and busy_since is not None,
-    )
+                return
 
+    def maintain(self) -> None:
+        """Maintain the table, unless its delivery has failed."""
+        context = self._context
+        if self._error is not None or not self._worker.is_decoupled:
+            return
+        if not context.settings.maintains or context.stop.is_set():
+            return
+        try:
+            if self._failure is None or not self._left():
+                self._count(self._worker.attempt(DeliveryRequest(is_maintenance=True)).reports)
+        except PenstockError as error:
+            self._error = error
 
-def _left(store: SqlManifestStore, stream: StreamStatus, last: int) -> int:
-    return store.deliveries.backlog(stream.key, before=last + 1).batches
+    def result(self) -> Drained | None:
+        """Return the result; None for a coupled stream."""
+        if self._error is None and not self._worker.is_decoupled:
+            return None
+        left = self._left()
+        return Drained(
+            self._stream,
+            is_parked=self._store.deliveries.state(self._stream.key).parked_at is not None,
+            error=self._error,
+            deliveries=self._deliveries,
+            batches=self._batches,
+            rows=self._rows,
+            left=left,
+            failure=self._failure if left else None,
+            is_busy=left > 0 and self._busy_since is not None,
+        )
+
+    def _count(self, reports: Sequence[DeliveryReport]) -> None:
+        manifests = [report.delivered.delivery.manifest for report in reports]
+        self._deliveries += len(manifests)
+        self._batches += sum(len(manifest.batches) for manifest in manifests)
+        self._rows += sum(manifest.rows for manifest in manifests)
+
+    def _left(self) -> int:
+        return self._store.deliveries.backlog(self._stream.key, before=self._last + 1).batches

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
-from ..contract import NO_LETTERS, DeadLetters, Manifest, ManifestRecord, StreamKey, Token
+from ..contract import NO_LETTERS, Batch, DeadLetters, Manifest, ManifestRecord, StreamKey, Token
 from ..errors import FencedError
 from ..target import Committer
 
 BATCHES_READ = 500
 """Most batches that are read from the store at a time."""
+CONTENTS_BYTES_READ = 8 * 1024**2
+"""Most bytes of manifests that are read from the store at a time, unless a single one has more."""
 LEASE_S_MAX = 3600.0
 """The longest lease, in seconds. A lease that expires later than this was written with a wrong clock."""
 
@@ -193,6 +195,19 @@ class DeliveryStore(Protocol):
         Args:
             limit: maximum number of batches
             after: continue after this batch, which an earlier call has returned
+        """
+        ...
+
+    def manifests_of(self, stream: StreamKey, batches: Sequence[Batch]) -> Sequence[Manifest]:
+        """The batches' own manifests, in the same order, after their checksums are verified: at least the
+        first one, and as many more as `CONTENTS_BYTES_READ` allows. Ends before a batch that the store does
+        not know any more.
+
+        Args:
+            batches: from a result of `deliverable`, in ascending order
+
+        Raises:
+            ManifestCorruptError: a content does not match its checksum.
         """
         ...
 

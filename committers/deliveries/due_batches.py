@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from itertools import chain, takewhile
+from itertools import chain, islice, takewhile
 
-from ..contract import Manifest, ManifestRecord, StreamKey
-from ..protocol.commit_runner import stored_manifest
+from ..contract import Batch, Manifest, ManifestRecord, StreamKey
+from ..protocol.commit_runner import checked_manifest, stored_manifest
 from ..store.contract import ManifestStore
 from ..target import Committer
 from .contract import BATCHES_READ, DeliveryState, DeliveryStore, Mergeable
 from .policy import DeliveryPolicy, due, is_put_off
+
+GROWTH = 8
+"""How many times as many batches are read the next time."""
 
 
 class DueBatches:
@@ -70,8 +73,20 @@ class DueBatches:
         why = trigger or self._due(last)
         if why is None:
             return [], ""
-        manifests = (stored_manifest(self._store, record.batch) for record in chain([first], records))
+        manifests = self._manifests(record.batch for record in chain([first], records))
         return table.mergeable(manifests) if isinstance(table, Mergeable) else [next(manifests)], why
+
+    def _manifests(self, batches: Iterator[Batch]) -> Iterator[Manifest]:
+        """Yield the manifests of these batches, read as `prepared` reads their records."""
+        limit = 1
+        while some := list(islice(batches, limit)):
+            while some:
+                known = self._deliveries.manifests_of(self._stream, some)
+                found: Sequence[Manifest | None] = known or [None]
+                for batch, manifest in zip(some, found, strict=False):
+                    yield checked_manifest(batch, manifest)
+                some = some[len(found) :]
+            limit = min(GROWTH * limit, BATCHES_READ)
 
     def _due(self, last: int | None) -> str | None:
         """Return why a delivery of batches up to `last` is due. Adds up only as many as decide that."""
@@ -88,12 +103,12 @@ class DueBatches:
         return takewhile(lambda one: last is None or one.batch.batch_id <= last, self.prepared())
 
     def prepared(self) -> Iterator[ManifestRecord]:
-        """Yield the batches that are in no delivery, oldest first. Reads one first, then twice as many each
-        time: the cost depends on how many are used, not on how many wait.
+        """Yield the batches that are in no delivery, oldest first. Reads one first, then `GROWTH` times as
+        many each time: the cost depends on how many are used, not on how many wait.
         """
         limit, after = 1, None
         while some := self._deliveries.deliverable(self._stream, limit, after):
             yield from some
             if len(some) < limit:
                 return
-            limit, after = min(2 * limit, BATCHES_READ), some[-1].batch.batch_id
+            limit, after = min(GROWTH * limit, BATCHES_READ), some[-1].batch.batch_id

@@ -130,13 +130,6 @@ def _check_no_file_twice(batch: Batch, files: Sequence[DataFile]) -> None:
     )
 
 
-def columns_bytes(content: LakeManifest) -> int:
-    """Size of the manifest's columns before compression in bytes; at most `DECODED_BYTES_MAX` can be
-    encoded.
-    """
-    return int(_to_columns(content).nbytes)
-
-
 def encode(content: LakeManifest) -> bytes:
     sink = pa.BufferOutputStream()
     is_large = len(content.files) > _UNCOMPRESSED_FILES_MAX
@@ -165,13 +158,20 @@ def decode(manifest: Manifest, kind: str | None = None) -> LakeManifest:
     Raises:
         ManifestCorruptError: not a manifest of a lake table, an unknown version, or damaged.
     """
+    return decode_measured(manifest, kind)[0]
+
+
+def decode_measured(manifest: Manifest, kind: str | None = None) -> tuple[LakeManifest, int]:
+    """Return `decode`, and the size of the manifest's columns before compression in bytes: at most
+    `DECODED_BYTES_MAX` can be encoded.
+    """
     if manifest.version != VERSION:
         raise _corrupt(manifest, f"has the unknown version {manifest.version}")
     if kind is not None and manifest.kind != kind:
         raise _corrupt(manifest, f"is of kind {manifest.kind!r}, but the table is of kind {kind!r}")
     body = _checked_body(manifest)
     try:
-        content = _decode_body(manifest.kind, body)
+        content, columns_bytes = _decode_body(manifest.kind, body)
     except (
         pa.ArrowException,
         OSError,
@@ -185,7 +185,7 @@ def decode(manifest: Manifest, kind: str | None = None) -> LakeManifest:
         raise _corrupt(manifest, f"cannot be read ({error})") from error
     if len(content.files) != manifest.files:
         raise _corrupt(manifest, f"lists {len(content.files)} files instead of {manifest.files}")
-    return content
+    return content, columns_bytes
 
 
 def _checked_body(manifest: Manifest) -> bytes:
@@ -242,7 +242,7 @@ def _check_partition_columns(content: LakeManifest) -> None:
             )
 
 
-def _decode_body(kind: str, body: bytes) -> LakeManifest:
+def _decode_body(kind: str, body: bytes) -> tuple[LakeManifest, int]:
     stream = read_stream(body, DECODED_BYTES_MAX, FILES_MAX)
     header = json.loads((stream.schema.metadata or {})[_HEADER_KEY])
     partition_by = _strings(header, "partition_by")
@@ -254,7 +254,7 @@ def _decode_body(kind: str, body: bytes) -> LakeManifest:
     mode = _mode(header)
     if isinstance(mode, Changes):
         files = tuple([replace(file, partition_values=()) if is_key_file(file) else file for file in files])
-    return LakeManifest(
+    content = LakeManifest(
         kind=kind,
         mode=mode,
         table_id=_typed(header, "table_id", str),
@@ -269,6 +269,7 @@ def _decode_body(kind: str, body: bytes) -> LakeManifest:
         altered=_strings({"altered": [], **header}, "altered"),
         renames=_pairs({"renames": [], **header}, "renames"),
     )
+    return content, sum(batch.nbytes for batch in stream.batches)
 
 
 def _mode(header: Mapping[str, Any]) -> Mode:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from ..contract import Changes, Manifest
-from .manifest import DECODED_BYTES_MAX, LakeManifest, build_manifest, columns_bytes, decode
+from .manifest import DECODED_BYTES_MAX, LakeManifest, build_manifest, decode, decode_measured
 
 FILES_MAX = 100_000
 """Limit per delivery: a number of files that one table commit handles well."""
 BYTES_MAX = DECODED_BYTES_MAX // 4
 """Limit per delivery, for the manifest's columns: paths, statistics and partition values of its files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decoded(Manifest):
+    """A manifest that is decoded already: that takes longer than all else that a merge does with it."""
+
+    decoded: LakeManifest = field(repr=False, compare=False)
 
 
 class MergeableFiles:
@@ -36,7 +44,7 @@ def merge(manifests: Sequence[Manifest], verified_version: int = -1) -> Manifest
         manifests: of consecutive pending batches of one stream, oldest first, all of one shape
         verified_version: version up to which changes by others were checked, if versions are ordered
     """
-    contents = [decode(manifest) for manifest in manifests]
+    contents = [one.decoded if isinstance(one, _Decoded) else decode(one) for one in manifests]
     overwrites = [number for number, content in enumerate(contents) if content.mode == "overwrite"]
     kept = contents[overwrites[-1] :] if overwrites else contents
     whole = replace(
@@ -61,14 +69,18 @@ def mergeable(manifests: Iterable[Manifest]) -> list[Manifest]:
     taken: list[Manifest] = []
     shape, files, size_bytes = None, 0, 0
     for manifest in manifests:
-        content = decode(manifest)
+        content, columns_bytes = decode_measured(manifest)
         files += len(content.files)
-        size_bytes += columns_bytes(content)
+        size_bytes += columns_bytes
         if taken and (_shape(content) != shape or files > FILES_MAX or size_bytes > BYTES_MAX):
             break
         shape = _shape(content)
-        taken.append(manifest)
+        taken.append(_Decoded(**_fields_of(manifest), decoded=content))
     return taken
+
+
+def _fields_of(manifest: Manifest) -> dict[str, Any]:
+    return {one.name: getattr(manifest, one.name) for one in fields(manifest)}
 
 
 def _shape(content: LakeManifest) -> tuple[object, ...]:

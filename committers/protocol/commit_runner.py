@@ -169,7 +169,11 @@ def stored_manifest(store: ManifestStore, batch: Batch) -> Manifest:
     Raises:
         RetryableError: the store no longer has it.
     """
-    manifest = store.manifest(batch.stream, batch.batch_id)
+    return checked_manifest(batch, store.manifest(batch.stream, batch.batch_id))
+
+
+def checked_manifest(batch: Batch, manifest: Manifest | None) -> Manifest:
+    """Return what the store has as the manifest of a batch. Raises as `stored_manifest`."""
     if manifest is None or manifest.batch != batch:
         what = "no manifest" if manifest is None else "the manifest of other rows"
         raise RetryableError(

@@ -8,7 +8,7 @@ removed. If the delivery did not rewrite files, only the manifest of the deliver
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,18 +22,17 @@ from .database import Database
 from .delivery_queries import DeliveryRecord
 from .tables import IS_PREPARED, IS_UNFINISHED, contents, deliveries, lineage, manifests
 
+_WITH_CONTENTS = manifests.outerjoin(
+    contents,
+    sa.and_(contents.c.stream_id == manifests.c.stream_id, contents.c.batch_id == manifests.c.batch_id),
+)
 _BATCHES = sa.select(
     manifests, contents.c.content, lineage.c.ranges, deliveries.c.sources_removed_at
 ).select_from(
-    manifests.outerjoin(
-        contents,
-        sa.and_(contents.c.stream_id == manifests.c.stream_id, contents.c.batch_id == manifests.c.batch_id),
-    )
-    .outerjoin(
+    _WITH_CONTENTS.outerjoin(
         lineage,
         sa.and_(lineage.c.stream_id == manifests.c.stream_id, lineage.c.batch_id == manifests.c.batch_id),
-    )
-    .outerjoin(deliveries, deliveries.c.id == manifests.c.delivery_id)
+    ).outerjoin(deliveries, deliveries.c.id == manifests.c.delivery_id)
 )
 """Manifests joined with their content. The content is NULL if it is lost or was deleted with the source files
 of a delivery.
@@ -52,10 +51,28 @@ def of_batch(database: Database, stream: StreamKey, batch_id: int) -> Manifest |
     Raises:
         ManifestCorruptError: the content does not match its checksum.
     """
-    query = _BATCHES.where(queries.of_stream(stream), manifests.c.batch_id == batch_id)
-    row = database.row(query)
-    is_removed = row is not None and row.content is None and row.sources_removed_at is not None
-    return None if row is None or is_removed else checked(database, stream, row)
+    row = database.row(_BATCHES.where(queries.of_stream(stream), manifests.c.batch_id == batch_id))
+    return None if row is None or _is_removed(row) else checked(database, stream, row)
+
+
+def of_batches(
+    database: Database, stream: StreamKey, batch_ids: Sequence[int], bytes_max: int
+) -> Iterator[Manifest]:
+    """Yield `of_batch` of several batches in ascending order, read with one statement: of the first one, and
+    of as many more as have at most `bytes_max` bytes together.
+    """
+    are_given = (queries.of_stream(stream), manifests.c.batch_id.in_(batch_ids))
+    size = sa.func.coalesce(sa.func.length(contents.c.content), 0)
+    up_to = sa.func.sum(size).over(order_by=manifests.c.batch_id).label("up_to")
+    sizes = sa.select(manifests.c.batch_id, up_to).select_from(_WITH_CONTENTS).where(*are_given).subquery()
+    fits = sa.or_(sizes.c.up_to <= bytes_max, sizes.c.batch_id == batch_ids[0])
+    query = _BATCHES.where(*are_given, manifests.c.batch_id.in_(sa.select(sizes.c.batch_id).where(fits)))
+    rows = database.rows(query.order_by(manifests.c.batch_id))
+    return (checked(database, stream, row) for row in rows if not _is_removed(row))
+
+
+def _is_removed(row: Row[Any]) -> bool:
+    return row.content is None and row.sources_removed_at is not None
 
 
 def in_state(database: Database, stream: StreamKey, state: ManifestState) -> Iterator[Manifest]:

@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import groupby
+from itertools import groupby, takewhile
 
 import sqlalchemy as sa
 
 from ..contract import (
     NO_LETTERS,
+    Batch,
     DeadLetters,
     Manifest,
     ManifestRecord,
     StreamKey,
 )
-from ..deliveries.contract import BATCHES_READ, Backlog, Delivery, DeliveryState, Lease
+from ..deliveries.contract import BATCHES_READ, CONTENTS_BYTES_READ, Backlog, Delivery, DeliveryState, Lease
 from ..errors import CommitStateUnknownError, ManifestCorruptError
 from . import contents, delivery_queries, manifest_queries, pruning, queries
 from .database import Clock, Database
@@ -288,6 +289,13 @@ class SqlDeliveries(SqlOperatorActions):
             first, last = rows[0].batch_id, rows[-1].batch_id
             gap = delivery_queries.find_gap(connection, of_stream, first, last, after)
         return [manifest_queries.to_record(stream, row) for row in rows if gap is None or row.batch_id < gap]
+
+    def manifests_of(self, stream: StreamKey, batches: Sequence[Batch]) -> Sequence[Manifest]:
+        """See `DeliveryStore`. Takes no lock."""
+        ids = [batch.batch_id for batch in batches]
+        found = contents.of_batches(self._database, stream, ids, CONTENTS_BYTES_READ)
+        in_order = zip(ids, found, strict=False)
+        return [one for _, one in takewhile(lambda pair: pair[0] == pair[1].batch.batch_id, in_order)]
 
     def recent(self, stream: StreamKey, limit: int) -> Sequence[DeliveryRecord]:
         """The newest deliveries in any state, newest first. Takes no lock."""

@@ -43,7 +43,7 @@ from penstock.committers.errors import (
     SchemaMismatchError,
     TableChangedError,
 )
-from penstock.committers.file_tables.manifest import build_manifest, columns_bytes, decode
+from penstock.committers.file_tables.manifest import build_manifest, decode, decode_measured
 from penstock.committers.file_tables.merge import merge
 from penstock.committers.file_tables.merged_batches import merged_note, recorded_digest
 from penstock.committers.protocol.commit_runner import Retry
@@ -225,7 +225,7 @@ def test_a_schema_change_in_the_middle_of_a_backlog_ends_a_delivery(stream: Stre
 
 def test_large_manifests_are_delivered_in_parts(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     manifests = [stream.prepare(batch_id, [batch_id]).manifest for batch_id in range(5)]
-    one = columns_bytes(decode(manifests[0]))
+    _, one = decode_measured(manifests[0])
     monkeypatch.setattr("penstock.committers.file_tables.merge.BYTES_MAX", int(2.5 * one))
     assert [len(delivered.delivery.manifest.merged) for delivered in stream.deliver_all()] == [2, 2, 1]
     assert stream.holds(range(5))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from penstock.committers.contract import (
@@ -299,6 +300,10 @@ class MemoryDeliveries:
         free = [one for one in known.pending() if one.delivery_id is None]
         given = [one for one in free if gap is None or one.batch.batch_id < gap]
         return [one for one in given if after is None or one.batch.batch_id > after][:limit]
+
+    def manifests_of(self, stream: StreamKey, batches: Sequence[Batch]) -> Sequence[Manifest]:
+        found = [self._store.manifest(stream, batch.batch_id) for batch in batches]
+        return [one for one in takewhile(lambda one: one is not None, found) if one is not None]
 
     def recent(self, stream: StreamKey, limit: int) -> Sequence[DeliveryRecord]:
         return self._records(stream)[::-1][:limit]

@@ -934,7 +934,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "the manifest of other rows is not taken": Mutation(
         "commits whatever the store has under the batch id by now",
-        without("committers/protocol/commit_runner.py::stored_manifest", "manifest.batch != batch"),
+        without("committers/protocol/commit_runner.py::checked_manifest", "manifest.batch != batch"),
         test=f"{TWO_PHASE_TESTS}::test_the_manifest_of_other_rows_is_not_taken_for_an_earlier_one",
     ),
     "a batch whose files are gone stays prepared until its replay is": Mutation(

@@ -300,6 +300,9 @@ def everything(store: MemoryStore | SqlManifestStore) -> Iterator[object]:
         yield [store.settings(key), deliveries.state(key), deliveries.backlog(key)]
         yield [deliveries.backlog(key, 2, 1), deliveries.backlog(key, since=1), list(_pages(deliveries, key))]
         yield [(store.record(key, number), store.manifest(key, number)) for number in range(4)]
+        yield [
+            list(deliveries.manifests_of(key, [Batch(key, n, "") for n in some])) for some in ([0], [1, 2, 3])
+        ]
         yield [list(store.manifests(key, state)) for state in ManifestState]
         yield store.progress.read(key)
         yield [deliveries.unfinished(key), list(deliveries.deliverable(key))]

@@ -23,7 +23,17 @@ T = TypeVar("T")
 
 READS = {
     *("settings", "written_table", "other_queries", "streams_of", "record", "manifest", "pending", "history"),
-    *("of_table", "unfinished", "state", "backlog", "deliverable", "with_sources", "stream_keys", "read"),
+    *(
+        "of_table",
+        "unfinished",
+        "state",
+        "backlog",
+        "deliverable",
+        "manifests_of",
+        "with_sources",
+        "stream_keys",
+        "read",
+    ),
     "dead_letters",
     *("settings_of_table", "backlog_of_query"),
 }

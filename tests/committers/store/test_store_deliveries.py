@@ -68,6 +68,25 @@ def test_a_delivery_reads_back_as_prepared(
     assert [one.batch.batch_id for one in store.deliveries.deliverable(STREAM)] == [2]
 
 
+def test_manifests_are_read_in_parts_of_limited_bytes(
+    store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store, 4)
+    own_manifests = [own(number) for number in range(4)]
+    batches = [one.batch for one in own_manifests]
+    size = len(own_manifests[0].content)
+    for bytes_max, found in ((4 * size, 4), (3 * size - 1, 2), (1, 1)):
+        monkeypatch.setattr("penstock.committers.store.deliveries.CONTENTS_BYTES_READ", bytes_max)
+        assert list(store.deliveries.manifests_of(STREAM, batches)) == own_manifests[:found]
+
+
+def test_the_manifest_of_a_batch_that_is_gone_is_not_passed_over(store: SqlManifestStore) -> None:
+    fill(store, 3)
+    batches = [batch(0), batch(7), batch(2)]
+    assert list(store.deliveries.manifests_of(STREAM, batches)) == [own(0)]
+    assert list(store.deliveries.manifests_of(STREAM, batches[1:])) == []
+
+
 def test_a_delivery_of_one_batch_is_one_of_its_own_manifest(store: SqlManifestStore, lease: Lease) -> None:
     fill(store, 1)
     given = store.deliveries.prepare(lease, own(0), "age", is_compacted=False)
