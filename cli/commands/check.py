@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -70,6 +72,7 @@ def check(
     """
     from ...operating.checking.checks import check_query
     from ...operating.checking.described import described
+    from ...operating.checking.report import is_any_waiting
     from ...operating.findings import Severity
     from .. import output
 
@@ -92,7 +95,12 @@ def check(
     else:
         for one in findings:
             output.print_line(str(one), style=_STYLES[one.severity.value])
-    raise typer.Exit(ATTENTION if any(one.severity is Severity.ERROR for one in findings) else 0)
+    code = ATTENTION if any(one.severity is Severity.ERROR for one in findings) else 0
+    if is_any_waiting():
+        # Libraries wait for their threads when the interpreter ends, or abort the process.
+        sys.stdout.flush()
+        os._exit(code)
+    raise typer.Exit(code)
 
 
 def _typed(pairs: Iterable[str]) -> dict[str, str]:

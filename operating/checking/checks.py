@@ -57,7 +57,7 @@ def check(
         schema: of the rows, if the query is a format: a `StructType`, a DataFrame, a schema of Arrow, or
             columns as in SQL. Without it, rows are not compared with the table
         output_mode: if the query is a format: `append`, `complete` or `update`
-        wait_s: seconds in which the store has to answer, and then the targets
+        wait_s: seconds in which checkpoint and store have to answer, and then the targets
         more_options: other options
 
     Returns:
@@ -82,9 +82,7 @@ def check_query(wanted: DescribedQuery, wait_s: float = WAIT_S) -> list[Finding]
         return report.findings()
     with report.step("query"):
         _check_writer(wanted)
-    shared: list[tuple[NextBatch | None, CheckedStore]] = []
-    run_parts([Part("store", "", lambda own: shared.append(_shared(own, wanted, made)))], report, wait_s)
-    following, store = shared[0] if shared else (None, CheckedStore())
+    following, store = _shared(wanted, made, report, wait_s)
     run_parts(list(_parts(wanted, made, following, store)), report, wait_s)
     store.close()
     return report.findings()
@@ -121,20 +119,36 @@ def _check_writer(wanted: DescribedQuery) -> None:
         )
 
 
-def _shared(report: Report, wanted: DescribedQuery, query: Query) -> tuple[NextBatch | None, CheckedStore]:
-    following = check_checkpoint(report, query, is_writer=wanted.spark is not None)
-    return following, check_store(report, query)
+def _shared(
+    wanted: DescribedQuery, query: Query, report: Report, wait_s: float
+) -> tuple[NextBatch | None, CheckedStore]:
+    """Check what all targets of the query share."""
+    following: list[NextBatch | None] = []
+    store: list[CheckedStore] = []
+    location = f"The checkpoint {query.options.checkpoint_location}"
+
+    def check_own_checkpoint(own: Report) -> None:
+        following.append(check_checkpoint(own, query, is_writer=wanted.spark is not None))
+
+    shared = [
+        Part("checkpoint", "", location, check_own_checkpoint),
+        Part("store", "", "The manifest store", lambda own: store.append(check_store(own, query))),
+    ]
+    run_parts(shared, report, wait_s)
+    return (following or [None])[0], (store or [CheckedStore()])[0]
 
 
 def _parts(
     wanted: DescribedQuery, query: Query, following: NextBatch | None, store: CheckedStore
 ) -> Iterator[Part]:
     for name, sink in query.targets.items():
-        yield Part("table", name, TargetCheck(name, sink, query, wanted, following, store.opened).run)
+        yield Part(
+            "table", name, sink.table_uri, TargetCheck(name, sink, query, wanted, following, store.opened).run
+        )
         letters = letter_sink_of(sink)
         if letters is not None:
             label = f"dead letters of {name}" if name else "dead letters"
-            yield Part("table", label, partial(check_letters, letters))
+            yield Part("table", label, letters.table_uri, partial(check_letters, letters))
 
 
 def _extras(query: Query) -> Iterator[str]:

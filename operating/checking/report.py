@@ -12,6 +12,9 @@ from ...committers.errors import ConfigurationError, PenstockError
 from ...committers.texts.secrets import Secrets, names_a_secret
 from ..findings import Finding, Severity
 
+_THREAD = "penstock-check"
+"""Name of the threads of checks."""
+
 
 @dataclass(slots=True)
 class Report:
@@ -79,6 +82,8 @@ class Part:
 
     subject: str
     target: str
+    place: str
+    """Its address, without secrets."""
     run: Callable[[Report], None]
 
 
@@ -91,7 +96,7 @@ def run_parts(parts: list[Part], report: Report, wait_s: float) -> None:
     running = []
     for part in parts:
         own = Report(report.secrets)
-        thread = threading.Thread(target=_run, args=(part, own), name="penstock-check", daemon=True)
+        thread = threading.Thread(target=_run, args=(part, own), name=_THREAD, daemon=True)
         thread.start()
         running.append((part, own, thread))
     for part, own, thread in running:
@@ -103,10 +108,15 @@ def run_parts(parts: list[Part], report: Report, wait_s: float) -> None:
             report.add(
                 Severity.ERROR,
                 part.subject,
-                f"There was no answer in {wait_s:g} seconds.",
-                "Check the address, and that it can be reached from here.",
+                f"{part.place} gave no answer in {wait_s:g} seconds.",
+                "Check the addresses in the options, and that a server answers there.",
                 target=part.target,
             )
+
+
+def is_any_waiting() -> bool:
+    """Return True if a part of a check in this process still waits for an answer."""
+    return any(thread.name == _THREAD for thread in threading.enumerate())
 
 
 def _run(part: Part, report: Report) -> None:

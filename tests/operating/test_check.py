@@ -266,7 +266,7 @@ def test_a_part_that_does_not_answer_ends_after_the_wait(
     monkeypatch.setattr(DeltaSink, "probes", lambda _: answered.wait(60) and [])
     findings = penstock.check("penstock.delta", place.options, schema=IDS, wait_s=0.05)
     answered.set()
-    assert "no answer in 0.05 seconds" in errors(list(findings))
+    assert f"{place.table} gave no answer in 0.05 seconds" in errors(list(findings))
 
 
 def test_one_target_that_is_wrong_hides_no_other(place: Place, tmp_path: Path) -> None:
