@@ -72,6 +72,14 @@ PARTITION_POINTS = (
 )
 """Crash points while a catalog gets the partitions of a batch of plain files, after `commit.landed`."""
 
+PREPARED_POINTS = (
+    "prepared.decided",
+    "prepared.ended",
+)
+"""Crash points of a commit of prepared transactions, before `commit.landed`: the token is set; after each
+transaction that was ended.
+"""
+
 RETIRE_POINTS = (
     "retire.start",
     "retire.related",
@@ -88,6 +96,7 @@ CRASH_POINTS = (
     *SKIP_POINTS,
     *PAIR_POINTS,
     *PARTITION_POINTS,
+    *PREPARED_POINTS,
     *RETIRE_POINTS,
 )
 """The names of all steps at which a job can be killed. docs/testing.md says when each one is reached."""

@@ -74,6 +74,20 @@ class HoldsRefusedRows(Protocol):
 
 
 @runtime_checkable
+class RollsBackAttempts(Protocol):
+    """Capability of a target: what task attempts leave in it keeps later ones from writing."""
+
+    def roll_back_attempts(self, query_id: str) -> None:
+        """Undo what attempts of earlier runs have left that no commit will use. Called on the driver before
+        the tasks of a batch start, when no batch of the query is pending.
+
+        Raises:
+            RetryableError: the target cannot do that now.
+        """
+        ...
+
+
+@runtime_checkable
 class ChecksConnection(Protocol):
     """Capability of a target: it can find out whether the destination answers, without rows and columns."""
 

@@ -43,7 +43,10 @@ class Postgres:
     def start(self) -> None:
         """Start the server and wait until it responds; after a kill, this includes the replay of its log."""
         data = self._server.pgdata
-        options = f"-h 127.0.0.1 -p {self.port} -c unix_socket_directories= -c max_connections=50"
+        options = (
+            f"-h 127.0.0.1 -p {self.port} -c unix_socket_directories= -c max_connections=50 "
+            "-c max_prepared_transactions=50"
+        )
         self._control("start", "-l", str(data / "log"), "-o", options)
         self._main = psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
 

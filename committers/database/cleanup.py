@@ -9,6 +9,7 @@ from ..cleaning.cleanup import ListedFile, NameParser
 from ..contract import Batch, StreamKey, Token
 from .contract import TableAddress
 from .dialect import Dialect
+from .prepared import PreparedOfQuery, names_of
 from .server import DatabaseServer
 from .staging import (
     StagingComment,
@@ -66,9 +67,15 @@ class DatabaseCleanableTable:
         return iter(())
 
     def delete_files(self, paths: Iterable[str]) -> int:
-        names = [path.partition("/")[2].rpartition(".") for path in paths]
-        with self._server.transaction("Nothing was dropped") as cursor:
-            return self._dialect.drop(cursor, [StagingTable(schema, name, 0, 0) for schema, _, name in names])
+        tables: dict[str, list[StagingTable]] = {}
+        for path in paths:
+            query_id, _, staged = path.partition("/")
+            schema, _, name = staged.rpartition(".")
+            tables.setdefault(query_id, []).append(StagingTable(schema, name, 0, 0))
+        return sum(
+            drop_staged(self._server, self._dialect, self._address, query_id, staged)
+            for query_id, staged in tables.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +98,38 @@ class FenceRecords:
         ]
 
     def remove(self) -> None:
+        settle(self.server, self.dialect, self.address, self.query_id)
         with self.server.transaction(f"The row of the fence table {self.address.fence_sql} stays") as cursor:
             self.dialect.fence.remove(cursor, self.address, self.query_id)
+
+
+def drop_staged(
+    server: DatabaseServer,
+    dialect: Dialect,
+    address: TableAddress,
+    query_id: str,
+    staged: Sequence[StagingTable],
+) -> int:
+    """Drop staging tables of a query, and roll back its prepared transactions; return their number."""
+    prepared, dropped = names_of(staged), 0
+    with server.transaction("Nothing was dropped") as cursor:
+        table = dialect.load(cursor, address) if prepared else None
+        dropped = dialect.drop(cursor, [one for one in staged if not one.is_prepared])
+    if table is not None:
+        dropped += PreparedOfQuery(server, dialect, address, query_id).roll_back(table.table_id, prepared)
+    return dropped
+
+
+def settle(server: DatabaseServer, dialect: Dialect, address: TableAddress, query_id: str) -> None:
+    """End the prepared transactions of a query that have a verdict."""
+    if dialect.prepared is None:
+        return
+    query = PreparedOfQuery(server, dialect, address, query_id)
+    with server.transaction("Nothing was changed") as cursor:
+        table = dialect.load(cursor, address)
+        has_any = table is not None and query.has_any(cursor)
+    if table is not None and has_any:
+        query.settle(table.table_id)
 
 
 @dataclass(frozen=True, slots=True)

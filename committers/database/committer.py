@@ -41,6 +41,7 @@ from ..protocol.failed_commit import failed_batch
 from ..protocol.token_check import is_committed
 from ..target import CheckToken
 from ..texts.safe_text import get_logger
+from .cleanup import drop_staged
 from .columns import needed_changes
 from .content import TableContent
 from .contract import Cursor, TableAddress
@@ -48,8 +49,9 @@ from .dialect import Dialect
 from .fence import FenceRow
 from .layout import AlterTable, TableState
 from .matching import check_same_table, check_supported
+from .prepared import PreparedOfQuery, names_of
 from .server import COMMIT_TIMEOUT_S, DatabaseServer
-from .staging import StagingTables
+from .staging import PREPARED, StagingTable, StagingTables
 
 logger = get_logger(__name__)
 
@@ -68,6 +70,8 @@ class _TableAndFence:
 
     table: TableState | None
     row: FenceRow | None
+    has_prepared: bool = False
+    """There are prepared transactions of the query."""
 
 
 class DatabaseCommitter:
@@ -167,8 +171,14 @@ class DatabaseCommitter:
             with self._server.transaction("Nothing was changed") as cursor:
                 table = self._dialect.load(cursor, self._address)
                 row = self._dialect.fence.read(cursor, self._address, query_id)
-                self._loaded[query_id] = _TableAndFence(table, row)
+                has_prepared = self._dialect.prepared is not None and self._prepared(query_id).has_any(cursor)
+            if table is not None and has_prepared:  # rows of a batch that counts as committed become visible
+                self._prepared(query_id).settle(table.table_id)
+            self._loaded[query_id] = _TableAndFence(table, row, has_prepared)
         return self._loaded[query_id]
+
+    def _prepared(self, query_id: str) -> PreparedOfQuery:
+        return PreparedOfQuery(self._server, self._dialect, self._address, query_id)
 
     # Commit ---------------------------------------------------------------------------------------
 
@@ -198,14 +208,14 @@ class DatabaseCommitter:
                 # its details contain values of rows
                 raise self._server.failed(error, _NOT_COMMITTED) from None
             if isinstance(outcome, AlreadyCommitted):
-                self._drop_after(content)
+                self._finish(manifest, content)
                 return outcome
             if error_at_end := _commit(self._server, connection):
                 outcome_after = self._outcome_after(error_at_end, connection, manifest, content, outcome)
                 if not isinstance(outcome_after, Committed):
                     return outcome_after
+        self._finish(manifest, content)
         crash_points.reach("commit.landed", manifest.batch.batch_id)
-        self._drop_after(content)
         if outcome.dropped_rows:
             logger.warning(
                 "%s: the table refused %s of %s rows of batches %s to %s (see badRows).",
@@ -235,6 +245,10 @@ class DatabaseCommitter:
                 f"The {address.title} was altered while batch {batch.batch_id} of {batch.stream} was being "
                 f"committed. {_NOT_COMMITTED}. {NEXT_TRY}"
             )
+        if content.is_prepared:
+            self._prepared(batch.stream.query_id).decide(cursor, names_of(content.staged))
+            dialect.fence.update(cursor, address, batch, table.table_id, content.origins)
+            return Committed(row.version + 1)
         # DELETE instead of TRUNCATE, which would block readers and show them an empty table
         if content.mode == "overwrite":
             cursor.execute(f"DELETE FROM {address.sql}")
@@ -267,9 +281,14 @@ class DatabaseCommitter:
         new, changes, rules = content.new_columns, content.changes, self._dialect.types
         return needed_changes(content.columns, new, changes, table.columns, self._address, rules)
 
-    def _drop_after(self, content: TableContent) -> None:
-        """Drop the staging tables after the transaction, if that was not possible in it."""
-        if not self._dialect.has_transactional_ddl:
+    def _finish(self, manifest: Manifest, content: TableContent) -> None:
+        """After the transaction, commit what tasks have prepared, or drop the staging tables if that was not
+        possible in it.
+        """
+        if content.is_prepared:
+            crash_points.reach("prepared.decided", manifest.batch.batch_id)
+            self._prepared(manifest.batch.stream.query_id).settle(content.table_id)
+        elif not self._dialect.has_transactional_ddl:
             self.discard([content.staged, content.needless])
 
     def _drop_staged(self, cursor: Cursor, staged: StagingTables) -> None:
@@ -390,13 +409,33 @@ class DatabaseCommitter:
         """Drop staging tables that no manifest lists; return their number. If the database does not answer
         now, they are left to clean-up.
         """
-        staged = [table for tables in payloads for table in tables]
+        staged = tuple(table for tables in payloads for table in tables)
         try:
-            with self._server.transaction("Nothing was changed") as cursor:
-                return self._dialect.drop(cursor, staged)
+            return sum(
+                drop_staged(self._server, self._dialect, self._address, query_id, some)
+                for query_id, some in self._by_query(staged).items()
+            )
         except PenstockError as error:
             logger.warning("%s staging tables are left to penstock gc: %s", len(staged), error)
             return 0
+
+    def _by_query(self, staged: StagingTables) -> dict[str, list[StagingTable]]:
+        """Return the payloads by their queries, which only prepared transactions need."""
+        names, found = names_of(staged), {"": [one for one in staged if not one.is_prepared]}
+        if names and self._dialect.prepared is not None:
+            with self._server.transaction("Nothing was changed") as cursor:
+                for kept in self._dialect.prepared.kept(cursor):
+                    if kept.name in names:
+                        one = StagingTable(PREPARED, kept.name, 0, 0)
+                        found.setdefault(kept.query_id, []).append(one)
+        return found
+
+    def roll_back_attempts(self, query_id: str) -> None:
+        """See `RollsBackAttempts`."""
+        found = self._load(query_id)
+        if found.table is not None and found.has_prepared:
+            self._prepared(query_id).roll_back(found.table.table_id)
+            self._loaded.clear()
 
     def _missing(self, cursor: Cursor, staged: StagingTables) -> list[str]:
         there = self._dialect.exist(cursor, staged)

@@ -50,6 +50,11 @@ class TableContent:
     """What the commit does to other columns of the table."""
 
     @property
+    def is_prepared(self) -> bool:
+        """True: the rows are in prepared transactions."""
+        return any(one.is_prepared for one in self.staged)
+
+    @property
     def staged_columns(self) -> tuple[tuple[str, str], ...]:
         """Name and SQL type of each column of the staging tables."""
         return (*self.columns, *self.extra)

@@ -22,6 +22,7 @@ from .content import Manifests, TableContent
 from .contract import Cursor, Mover, RowIds, TableAddress, TypeRules
 from .fence import Fence
 from .layout import AlterTable, PlanOptions, TableColumn, TableMatch, TableState
+from .prepared import PreparedTransactions
 from .staging import StagingTable
 
 
@@ -38,6 +39,8 @@ class Dialect(ABC):
     manifests: ClassVar[Manifests]
     fence: ClassVar[Fence]
     row_ids: ClassVar[RowIds]
+    prepared: ClassVar[PreparedTransactions | None] = None
+    """None: it has no `commit=prepared`."""
     has_transactional_ddl: ClassVar[bool] = True
     """False if a statement that creates, changes or drops tables commits. Then a commit changes columns
     before its transaction, and drops the staging tables after it.
@@ -129,7 +132,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def exist(self, cursor: Cursor, tables: Sequence[StagingTable]) -> list[bool]:
-        """For each of these tables, whether it exists."""
+        """For each of these tables, or prepared transactions, whether it exists."""
 
     @abstractmethod
     def drop(self, cursor: Cursor, tables: Sequence[StagingTable]) -> int:
@@ -143,7 +146,9 @@ class Dialect(ABC):
 
     @abstractmethod
     def staging_comments(self, cursor: Cursor, address: Any) -> Iterable[tuple[str, str, int, str]]:
-        """Schema, name, bytes and comment of the tables whose names have the prefix of staging tables."""
+        """Schema, name, bytes and comment of the tables whose names have the prefix of staging tables.
+        Prepared transactions have the comment that their tables would have.
+        """
 
     # Checks of a plan -------------------------------------------------------------------------------
 

@@ -72,4 +72,4 @@ def _changes(contents: Sequence[TableContent]) -> ColumnChanges:
 
 def _shape(content: TableContent) -> tuple[object, ...]:
     changes = content.mode if isinstance(content.mode, Changes) else None
-    return content.table_id, content.staged_columns, changes
+    return content.table_id, content.staged_columns, changes, content.is_prepared

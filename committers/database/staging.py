@@ -16,6 +16,9 @@ from ..contract import AttemptId, Batch
 
 PREFIX = "penstock_"
 
+PREPARED = "(prepared)"
+"""In place of the schema: the rows are in a prepared transaction. See `prepared`."""
+
 DELETES = "penstock_deletes"
 """Column of the staging tables of changes: whether the row deletes its key."""
 ORDER = "penstock_order_"
@@ -33,13 +36,17 @@ _NAME = re.compile(rf"{PREFIX}([0-9a-f]{{12}})_(\d{{1,19}})_(\d{{1,10}})_[0-9a-f
 
 @dataclass(frozen=True, slots=True)
 class StagingTable:
-    """A staging table filled by a task attempt."""
+    """A staging table filled by a task attempt; or its prepared transaction."""
 
     schema: str
     name: str
     rows: int
     size_bytes: int
     """Size of the rows as they were sent."""
+
+    @property
+    def is_prepared(self) -> bool:
+        return self.schema == PREPARED
 
     @property
     def path(self) -> str:

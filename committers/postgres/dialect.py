@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -13,13 +13,15 @@ from ..database.content import TableContent
 from ..database.contract import Cursor, RowIds, TypeRules
 from ..database.layout import AlterTable, PlanOptions, TableColumn, TableMatch, TableState
 from ..database.moving import RowAppender, RowMover
+from ..database.prepared import names_of
 from ..database.refused_rows import RefusedTables
-from ..database.staging import PREFIX, StagingComment, StagingTable
+from ..database.staging import PREFIX, PREPARED, StagingComment, StagingTable
 from . import table, tombstones
 from . import types as rules
 from .address import IDENTIFIER_BYTES_MAX, PostgresAddress, literal, quoted
 from .content import KIND, MANIFESTS
 from .fence import PostgresFence
+from .prepared import PostgresPrepared
 from .rights import check_alterable, check_rights
 from .tombstones import Tombstones
 from .types import UTF8, can_encode
@@ -80,6 +82,7 @@ class PostgresDialect(RefusedTables):
     types: ClassVar[TypeRules] = rules
     manifests = MANIFESTS
     fence = PostgresFence()
+    prepared = PostgresPrepared()
     row_ids = _Ctid()
 
     # Names ------------------------------------------------------------------------------------------
@@ -158,8 +161,15 @@ class PostgresDialect(RefusedTables):
             "SELECT to_regclass(name) IS NOT NULL FROM unnest(%s::text[]) WITH ORDINALITY AS t (name, n) "
             "ORDER BY n"
         )
-        names = [self.staged_sql(one) for one in tables]
-        return [bool(is_there) for (is_there,) in cursor.execute(statement, (names,)).fetchall()]
+        kept: set[str] = set()
+        if names_of(tables):
+            kept = {one.name for one in self.prepared.kept(cursor)}
+        names = ["" if one.is_prepared else self.staged_sql(one) for one in tables]
+        found = cursor.execute(statement, (names,)).fetchall()
+        return [
+            one.name in kept if one.is_prepared else bool(is_there)
+            for one, (is_there,) in zip(tables, found, strict=True)
+        ]
 
     def drop(self, cursor: Cursor, tables: Sequence[StagingTable]) -> int:
         there = sum(self.exist(cursor, tables))
@@ -173,9 +183,10 @@ class PostgresDialect(RefusedTables):
 
     def staging_comments(
         self, cursor: Cursor, address: PostgresAddress
-    ) -> Iterable[tuple[str, str, int, str]]:
-        found: list[tuple[str, str, int, str]] = cursor.execute(_STAGED, (PREFIX,)).fetchall()
-        return found
+    ) -> Iterator[tuple[str, str, int, str]]:
+        yield from cursor.execute(_STAGED, (PREFIX,)).fetchall()
+        for one in self.prepared.kept(cursor):
+            yield PREPARED, one.name, 0, str(StagingComment(one.prepared_at, one.query_id))
 
     def create_staging(self, cursor: Cursor, staged: StagingTable, definition: str, query_id: str) -> None:
         """Create a table with the comment of a staging table."""

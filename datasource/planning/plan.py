@@ -20,6 +20,7 @@ from ...committers.protocol.decision import Action
 from ...committers.protocol.decoupled import DecoupledCommitter
 from ...committers.protocol.two_phase import TwoPhaseCommitter
 from ...committers.store.sql import sqlite_url
+from ...committers.target import RollsBackAttempts
 from ...writers.bad_rows import with_bad_rows
 from ...writers.local_path import local_path
 from ...writers.parts import PartsWriters
@@ -183,6 +184,8 @@ def _plan_coupled(
         return None
     if not key.overwrite:
         check_new_target(sink, store, table, batch, in_function=key.in_function)
+    if isinstance(table, RollsBackAttempts):
+        table.roll_back_attempts(batch.stream.query_id)
     return table.plan_batch(key.rows, mode_of(key.sink.options, key.overwrite), batch.batch_id)
 
 

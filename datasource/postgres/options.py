@@ -4,19 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from ...committers.dead_letters import BadRows
 from ...committers.errors import check_installed
 from ...committers.file_tables.evolution import SchemaEvolution
 from ...committers.postgres.address import parse_schema_name, parse_table_name
 from ..options.changes import TableChangeOptions, problems_of_changes
-from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
+from ..options.declaring import declared, option, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import DeliveryOptions
 from ..options.file_tables import refused_file_options
-from ..options.parsing import text
+from ..options.parsing import one_of, text
 from ..options.stream import parse_as
 
 NAME = "penstock.postgres"
+
+
+PREPARED = "prepared"
+_NOT_PREPARED = {
+    "is_upsert": "writeMode=upsert",
+    "is_decoupled": "delivery=decoupled",
+    "route_by": "routeBy",
+    "schema_evolution": "schemaEvolution",
+    "renames": "renameColumns",
+    "bad_rows": "badRows",
+    "staging_schema": "stagingSchema",
+}
+"""Fields of options that need staging tables, and their names."""
+_UNSET = (None, False, (), SchemaEvolution.FAIL, BadRows.FAIL)
 
 
 def _url(url: str) -> str:
@@ -53,6 +68,16 @@ class PostgresOptions(TableChangeOptions, DeliveryOptions):
     staging_schema: str | None = optional(
         "stagingSchema", parse_schema_name, "Schema of the staging tables.", default="the schema of the table"
     )
+    commit: str = option(
+        "commit",
+        one_of({name: name for name in ("staged", "prepared")}),
+        "`staged`: tasks write staging tables, and one transaction moves the rows and sets the token. "
+        "`prepared`: tasks write the table itself in transactions that they prepare, and the driver commits "
+        "these; each row is written once, and rows become visible task by task. Needs "
+        "`max_prepared_transactions`; only coupled streams that append. See [Prepared "
+        "transactions](postgres.md#prepared-transactions).",
+        default="staged",
+    )
     storage_options: Mapping[str, str] = passed_on(
         "storage.", str.upper, "For a checkpoint in an object store, such as `storage.AWS_REGION`."
     )
@@ -66,8 +91,16 @@ class PostgresOptions(TableChangeOptions, DeliveryOptions):
             options,
             examples={"url": "postgresql://user@host:5432/database", "dbtable": "schema.table"},
             refused=refused_file_options(NAME, OPTIONS, "dbtable"),
-            problems_of_values=problems_of_changes,
+            problems_of_values=_problems,
         )
+
+
+def _problems(values: Mapping[str, Any]) -> list[str]:
+    problems = problems_of_changes(values)
+    if values.get("commit") == PREPARED:
+        given = [name for of_field, name in _NOT_PREPARED.items() if values.get(of_field) not in _UNSET]
+        problems += [f"{name}: a query with commit=prepared cannot have it." for name in given]
+    return problems
 
 
 def require_driver() -> None:

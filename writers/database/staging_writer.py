@@ -79,6 +79,19 @@ class StagingWriters(ABC):
     def load(self, connection: Any, staged: StagingTable, rows: Any, count: int) -> None:
         """Send encoded rows to the staging table, in the open transaction."""
 
+    def end(self, connection: Any, staged: StagingTable, query_id: str) -> None:
+        """End the transaction of a task, so that its rows are durable and invisible."""
+        connection.commit()
+
+    def undo(self, staged: StagingTable, query_id: str) -> None:
+        """Undo `end`. Called if it is unknown whether it took effect, on no open connection.
+
+        Raises:
+            PenstockError: not possible now; it is left to clean-up.
+        """
+        with self.server.transaction("The staging table is left to penstock gc") as cursor:
+            self.dialect.drop(cursor, [staged])
+
     @property
     def staged_names(self) -> list[str]:
         """Columns of the staging tables."""
@@ -161,7 +174,7 @@ class StagingWriter:
         self._background.wait()
         self._background.stop()
         try:
-            self._connection.commit()
+            self._plan.end(self._connection, self._table, self._query_id)
         except self._plan.server.errors as error:
             raise self._plan.server.failed(error, _NOT_STAGED) from None
         self._connection.close()
@@ -179,5 +192,4 @@ class StagingWriter:
             if self._connection is not None:
                 self._connection.close()
             if may_exist:
-                with self._plan.server.transaction("The staging table is left to penstock gc") as cursor:
-                    self._plan.dialect.drop(cursor, [self._table])
+                self._plan.undo(self._table, self._query_id)

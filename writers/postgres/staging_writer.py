@@ -1,4 +1,4 @@
-"""Copies the rows of one task attempt to its staging table. Executors only."""
+"""Loads rows into staging tables of Postgres. Executors only."""
 
 from __future__ import annotations
 
