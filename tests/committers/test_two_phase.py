@@ -10,6 +10,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from penstock.committers.contract import Conflict, Manifest, ManifestRecord, Man
 from penstock.committers.crash_points import DELIVERY_POINTS, STREAM_POINTS
 from penstock.committers.errors import (
     CheckpointMismatchError,
+    CommitStateUnknownError,
     FencedError,
     PenstockError,
     RetryableError,
@@ -161,6 +163,25 @@ def test_a_checkpoint_fork_is_an_error(query: Query, store: SqlManifestStore) ->
         query.two_phase(store).begin(query.batch(1), lambda _: query.batch(0).digest)
     same = query.batch(0, "of the copy").digest
     assert query.two_phase(store).begin(query.batch(1), lambda _: same) is Action.WRITE
+
+
+def test_an_unknown_outcome_of_prepare_deletes_nothing(
+    query: Query, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = store.prepare_all
+
+    def prepare_without_answer(*arguments: Any, **named: Any) -> NoReturn:
+        prepare(*arguments, **named)
+        raise CommitStateUnknownError("The store did not answer.")
+
+    written = query.write(query.plan(store, query.batch(0)), PARTS, "r1")
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "prepare_all", prepare_without_answer)
+        with pytest.raises(CommitStateUnknownError):
+            query.commit(store, written)
+    assert data_files(query) == set(written.paths)
+    query.two_phase(store).recovery.recover(query.stream)
+    assert query.holds(store, [1, 2, 3])
 
 
 def test_the_manifest_of_other_rows_is_not_taken_for_an_earlier_one(

@@ -736,6 +736,7 @@ MUTATIONS: dict[str, Mutation] = {
     "an unknown outcome of prepare deletes nothing": Mutation(
         "deletes the files of a batch although its manifest may have been stored",
         instead(f"{PREPARATION}.prepare", "(FencedError, RetryableError)", "Exception"),
+        test="tests/committers/test_two_phase.py::test_an_unknown_outcome_of_prepare_deletes_nothing",
     ),
     "mark only what is committed": Mutation(
         "marks a batch COMMITTED whatever became of its commit",
