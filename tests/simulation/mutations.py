@@ -745,6 +745,7 @@ MUTATIONS: dict[str, Mutation] = {
     "a batch aborted during its commit is no success": Mutation(
         "goes on although another run has aborted the batch",
         never(f"{RUNNER}.commit_and_mark", "self.state(batch) is not ManifestState.COMMITTED"),
+        test="tests/committers/test_two_phase.py::test_a_superseded_driver_gets_an_error",
     ),
     "what can never be committed is aborted at once": Mutation(
         "leaves a manifest pending that the table has refused for its offsets",
