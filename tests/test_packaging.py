@@ -54,7 +54,7 @@ NEEDS_EXTRA = {
     ),
     *(
         f"penstock.writers.postgres.{name}"
-        for name in ("binary_numerics", "binary_values", "copy_binary", "staging_writer")
+        for name in ("binary_numerics", "binary_values", "copy_binary", "prepared_writer", "staging_writer")
     ),
     *(f"penstock.writers.redis.{name}" for name in ("client", "connection")),
     *(f"penstock.writers.requests.{name}" for name in ("http", "http_answers")),

@@ -37,7 +37,7 @@ class CleaningClaims(Claims):
         untidy.run(store, untidy.batch(1), ids(3), run_id="r2")
         deliver(store)
         lost = len(harness.uncommitted())
-        assert lost
+        assert bool(lost) != harness.promises.undoes_attempts
 
         listed = lost if harness.promises.discards else 0
         found = _clean(untidy, store, delete=False)
@@ -65,7 +65,7 @@ class CleaningClaims(Claims):
         untidy.prepare(store, untidy.batch(1), ids(1))
         kept = set(harness.uncommitted())
 
-        assert len(kept) == 3
+        assert len(kept) == (2 if harness.promises.undoes_attempts else 3)
         assert _clean(untidy, store).deleted == 0
         assert set(harness.uncommitted()) == kept
         untidy.run(store, untidy.batch(1), ids(1), run_id="r2")

@@ -46,6 +46,8 @@ class Promises:
     """True: what the tasks of a coupled query write waits for the commit, and can be discarded. False: it is
     sent at once.
     """
+    undoes_attempts: bool = False
+    """True: what attempts of earlier runs have left is undone before the tasks of a batch start."""
     discards: bool = True
     """True: staged payloads can be deleted. False: the destination deletes them by itself after a while."""
     overwrites: bool = True

@@ -31,6 +31,7 @@ from tests.support.lossy_requests import ProxiedHarness
 from tests.support.postgres import PostgresTable, commit_answers
 
 from penstock import testing
+from penstock.committers.database.staging import query_hash
 from penstock.committers.delta.log_files import LocalLogFiles
 from penstock.committers.hudi.publishing import Publishing
 from penstock.datasource.aws import dynamodb, firehose, kinesis, sqs
@@ -271,6 +272,58 @@ class PostgresHarness(PostgresTable, DestinationHarness):
     def roll_back(self) -> None:
         """After a restore, only the fence says which batches the table has."""
         self.sql("UPDATE penstock_fence SET batch_id = batch_id - 1")
+
+
+class PreparedPostgresHarness(PostgresHarness):
+    """The same with `commit=prepared`."""
+
+    promises = replace(
+        PostgresHarness.promises,
+        name="Postgres tables with commit=prepared",
+        payload="a prepared transaction for each task",
+        commit="one transaction that decides, after which the prepared ones are committed",
+        token="a row of the table `penstock_fence`, changed in the deciding transaction",
+        is_atomic=False,
+        undoes_attempts=True,
+        overwrites=False,
+        adds_columns=False,
+        narrows=False,
+        evolves=False,
+        quarantines=False,
+        changes="",
+        computes_rows=False,
+    )
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {**super().options, "commit": "prepared"}
+
+    @property
+    def secret_options(self) -> dict[str, str]:
+        return {**self.options, "url": self.url.replace("//postgres@", f"//postgres:{SECRET}@", 1)}
+
+    @property
+    def unreachable_options(self) -> dict[str, str]:
+        return {}  # decoupled delivery is refused
+
+    def uncommitted(self) -> Collection[str]:
+        return [*self.staged(), *self._kept(), *self._verdicts()]
+
+    def delete_uncommitted(self) -> None:
+        with psycopg.connect(self.url.replace("+psycopg", ""), autocommit=True) as other:
+            for name in self._kept():
+                other.execute(f"ROLLBACK PREPARED '{name}'")
+
+    def _kept(self) -> list[str]:
+        table = f'"{self.schema}"."events"'
+        found = [gid for (gid,) in self.sql("SELECT gid FROM pg_prepared_xacts")]
+        return [gid for gid in found if query_hash(gid.partition("/")[0], table) in gid]
+
+    def _verdicts(self) -> list[str]:
+        ((is_there,),) = self.sql("SELECT to_regclass('penstock_prepared') IS NOT NULL")
+        return (
+            [one for (one,) in self.sql("SELECT transaction_id FROM penstock_prepared")] if is_there else []
+        )
 
 
 class DuckLakeHarness(DuckLake, FileTableHarness):

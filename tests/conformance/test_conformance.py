@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from servers.postgres import Postgres, postgres
 from tests.conformance.harnesses import (
     DeltaHarness,
     DeltaLibraryHarness,
     IcebergHarness,
     PostgresHarness,
+    PreparedPostgresHarness,
 )
 
 from penstock.committers.delta.committer import DeltaTableCommitter
@@ -19,10 +21,12 @@ from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.delta.sink import DeltaTarget
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
 from penstock.testing.conformance.changes import ChangeClaims
+from penstock.testing.conformance.cleaning import CleaningClaims
 from penstock.testing.conformance.commits import CommitClaims
 from penstock.testing.conformance.concurrency import ConcurrencyClaims
 from penstock.testing.conformance.crashes import CrashClaims
 from penstock.testing.conformance.responses import ResponseClaims
+from penstock.testing.conformance.secrecy import SecrecyClaims
 
 
 class TestDelta(DestinationConformance):
@@ -65,3 +69,21 @@ class TestPostgres(DestinationConformance):
     ) -> DestinationHarness:
         monkeypatch.setenv("PGUSER", "postgres")  # the store knows no user
         return PostgresHarness(new_postgres_url)
+
+
+@pytest.fixture(scope="module")
+def preparing_server() -> Iterator[Postgres]:
+    with postgres() as server:
+        yield server
+
+
+@pytest.mark.slow
+class TestPreparedPostgres(
+    CommitClaims, CrashClaims, ResponseClaims, ConcurrencyClaims, CleaningClaims, SecrecyClaims
+):
+    """Tasks prepare transactions in a server that allows them."""
+
+    @pytest.fixture
+    def harness(self, preparing_server: Postgres, monkeypatch: pytest.MonkeyPatch) -> DestinationHarness:
+        monkeypatch.setenv("PGUSER", "postgres")  # the store knows no user
+        return PreparedPostgresHarness(preparing_server.new_url)
