@@ -761,7 +761,7 @@ MUTATIONS: dict[str, Mutation] = {
     "the table is read before the store": Mutation(
         "takes a batch that a concurrent driver has just committed for one with other offsets",
         earlier(f"{TWO_PHASE}._decide", "record =", than="token = self._table.token("),
-        needs=("concurrent_drivers",),
+        test="tests/committers/test_two_phase.py::test_a_concurrent_commit_during_planning_is_no_mismatch",
     ),
     # The store
     "fence: prepare needs the claim": Mutation(
