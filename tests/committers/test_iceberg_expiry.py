@@ -495,6 +495,17 @@ def crash(*_: object) -> Any:
     raise Crash
 
 
+def test_the_files_of_snapshots_that_a_crash_left_in_the_table_stay(history: History) -> None:
+    """Between plan and commit; later runs keep more snapshots."""
+    history.append(2 * KEEP + 1)
+    history.at_step(2, crash)
+    with pytest.raises(Crash):
+        history.run()
+    history.forget_step()
+    history.policy = replace(POLICY, keep_snapshots_max=20)
+    history.settle_and_check()
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing(history: History, after: bool) -> None:
     history.policy = replace(POLICY, files_per_run_max=2)

@@ -833,6 +833,8 @@ MUTATIONS: dict[str, Mutation] = {
         "deletes the files of a plan although its snapshots are still in the table",
         always(f"{EXPIRY}._due", "expiry.expired_at is not None"),
         instead(f"{EXPIRY}._delete", "needed_again(table.io, table.metadata, files)", "set()"),
+        test="tests/committers/test_iceberg_expiry.py::"
+        "test_the_files_of_snapshots_that_a_crash_left_in_the_table_stay",
     ),
     "expiry: grace period": Mutation(
         "deletes files of snapshots that have just expired",
