@@ -24,6 +24,13 @@ class PenstockPostgres(Penstock):
         return rows.writeStream.format("penstock.postgres").option("url", url).option("dbtable", folder.name)
 
 
+class PreparedPostgres(PenstockPostgres):
+    """Tasks write the table itself, in transactions that they prepare."""
+
+    def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
+        return super().writer(rows, folder).option("commit", "prepared")
+
+
 class ForeachJdbc(Sink):
     """Spark's JDBC sink. Each task is a transaction, so a repeated batch doubles rows."""
 
@@ -109,6 +116,7 @@ def jdbc_options(server: str) -> dict[str, str]:
 
 POSTGRES_SINKS: dict[str, type[Sink]] = {
     "penstock.postgres": PenstockPostgres,
+    "penstock.postgres-prepared": PreparedPostgres,
     "foreach-jdbc": ForeachJdbc,
     "penstock.postgres-upserts": PenstockUpserts,
     "foreach-jdbc-merge": ForeachJdbcMerge,

@@ -173,6 +173,11 @@ class StreamOptions(DeadLetterOptions):
     """Why the destination does not rename columns, if it can do the rest of `evolve`."""
 
     @property
+    def only_for_streams(self) -> str:
+        """An option that batch writes cannot have, with its value and why; empty if there is none."""
+        return ""
+
+    @property
     def evolution(self) -> Evolution:
         """What a batch may change in the schema of the table."""
         evolves = self.schema_evolution is SchemaEvolution.EVOLVE

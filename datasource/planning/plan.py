@@ -211,6 +211,8 @@ def plan_batch_write(
             "badRows=deadLetter is only for streams: a batch write has no store that could keep the rows. "
             "Remove the option, or set badRows=drop."
         )
+    if only := sink.options.only_for_streams:
+        raise ConfigurationError(f"{only}. Remove the option, or write the rows as a stream.")
     rows = arrow_schema(schema, variants=sink.options.takes_variants)
     event_time = event_time_column(rows, sink.options.event_time)
     began_at, write = now(), uuid.uuid4()

@@ -82,6 +82,13 @@ class PostgresOptions(TableChangeOptions, DeliveryOptions):
         "storage.", str.upper, "For a checkpoint in an object store, such as `storage.AWS_REGION`."
     )
 
+    @property
+    def only_for_streams(self) -> str:
+        """See `StreamOptions`."""
+        if self.commit != PREPARED:
+            return ""
+        return "commit=prepared: nobody rolls back the transactions of a batch write that has failed"
+
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> PostgresOptions:
         """Parse the options that Spark passes; see `parse_as`."""

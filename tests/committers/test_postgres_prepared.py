@@ -8,12 +8,14 @@ from typing import Any
 
 import psycopg
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 from servers.postgres import Postgres, postgres
 from tests.support.postgres import PostgresQuery, query_into
 
 from penstock.committers.contract import ManifestState
 from penstock.committers.database.staging import query_hash
 from penstock.committers.errors import (
+    AccessRefusedError,
     ConfigurationError,
     RetryableError,
     SchemaMismatchError,
@@ -21,6 +23,7 @@ from penstock.committers.errors import (
     TableNotSupportedError,
 )
 from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.datasource.planning.plan import plan_batch_write
 from penstock.testing.conformance.query import ids
 from penstock.testing.faults import crash_at
 
@@ -299,3 +302,23 @@ def test_clean_up_rolls_orphans_back_and_leaves_what_is_committed(
     assert table.delete_files([one.path for one in table.files()]) == 1
     assert left(query) == []
     assert store.record(query.stream, 1).state is ManifestState.COMMITTED
+
+
+def test_a_batch_write_is_refused(query: PostgresQuery) -> None:
+    schema = StructType([StructField("id", LongType())])
+    with pytest.raises(ConfigurationError, match="commit=prepared: nobody rolls back"):
+        plan_batch_write(query.sink(), schema, overwrite=False)
+
+
+def test_a_user_without_rights_on_the_table_of_verdicts_is_refused(
+    query: PostgresQuery, store: SqlManifestStore
+) -> None:
+    query.run(store, query.batch(0), ids(0))
+    user = f"u_{query.schema}"
+    query.sql(f"CREATE ROLE {user} LOGIN")
+    query.sql(f"GRANT ALL ON SCHEMA {query.schema} TO {user}")
+    query.sql(f"GRANT ALL ON events, penstock_fence TO {user}")
+    query.sql(f"GRANT SELECT ON penstock_prepared TO {user}")
+    other = query_into(query.url.replace("//postgres@", f"//{user}@"), commit="prepared")
+    with pytest.raises(AccessRefusedError, match="lacks privileges: INSERT, DELETE on"):
+        other.plan(store, other.batch(1))

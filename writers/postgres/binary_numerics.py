@@ -92,7 +92,7 @@ def _divided(limbs: _Limbs, divisor: int) -> tuple[_Limbs, npt.NDArray[np.uint64
         quotient = part // by
         quotients.append(quotient)
         rest = part - quotient * by
-    return quotients, rest  # type: ignore[return-value]
+    return quotients, rest
 
 
 def numerics_of_texts(texts: pa.Array, column: str) -> pa.LargeBinaryArray:

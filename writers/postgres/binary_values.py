@@ -79,7 +79,8 @@ def _times(array: pa.Array, column: str) -> Fixed:
             "to STRING in the query."
         )
     found = _numbers(numbers, numbers.type.to_pandas_dtype())
-    return found - found.dtype.type(_YEAR_2000_DAYS * per_day)
+    since_2000: Fixed = found - found.dtype.type(_YEAR_2000_DAYS * per_day)
+    return since_2000
 
 
 def _numbers(array: pa.Array, dtype: npt.DTypeLike, per_value: int = 1) -> Any:

@@ -117,7 +117,7 @@ def _list_field(array: pa.ListArray, column: str, kind: str, encoding: str) -> S
 
 def _joined(pieces: Sequence[_Piece], count: int) -> pa.LargeBinaryArray:
     """Join the pieces of each row."""
-    arrays = []
+    arrays: list[pa.Array] = []
     for is_array, group in groupby(pieces, key=lambda piece: isinstance(piece, pa.Array)):
         if is_array:
             arrays += group
@@ -166,8 +166,8 @@ def _ends(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _lengths(values: pa.LargeBinaryArray) -> Fixed:
-    lengths = pc.binary_length(values).fill_null(_NULL)
-    return lengths.to_numpy(zero_copy_only=False).astype(np.int32)
+    lengths = pc.binary_length(values).fill_null(_NULL).to_numpy(zero_copy_only=False)
+    return np.asarray(lengths, np.int32)
 
 
 def _width(values: Fixed) -> int:
