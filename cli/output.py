@@ -137,7 +137,12 @@ def time_text(moment: datetime | None) -> str | None:
 
 
 def seconds_since(moment: datetime | None, now: datetime) -> float | None:
-    return None if moment is None else round((now - moment).total_seconds(), 3)
+    return None if moment is None else rounded((now - moment).total_seconds())
+
+
+def rounded(seconds: float | None) -> float | None:
+    """Return the seconds with milliseconds."""
+    return None if seconds is None else round(seconds, 3)
 
 
 # Streams and batches as JSON --------------------------------------------------------------------------
@@ -163,6 +168,9 @@ def record_json(record: ManifestRecord) -> dict[str, Any]:
         "run_id": record.run_id,
         "prepared_at": time_text(record.prepared_at),
         "finished_at": time_text(record.finished_at),
+        "write_s": rounded(record.write_s),
+        "prepare_s": rounded(record.prepare_s),
+        "commit_s": rounded(record.commit_s),
         **version_json("table_version", record.table_version),
         "reason": record.reason,
         "is_skipped": record.is_skipped,

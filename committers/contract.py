@@ -327,6 +327,10 @@ class Manifest:
     """Rows that its tasks have refused. They are stored with the manifest, and not read with it."""
     sources: tuple[SourceRange, ...] = field(default=(), repr=False, compare=False)
     """What its batches have read of the sources of the query; empty if that is not recorded."""
+    planned_at: datetime | None = field(default=None, compare=False)
+    """When the batch was planned, before its tasks began; None if that is not known."""
+    written_at: datetime | None = field(default=None, compare=False)
+    """When all its tasks had ended."""
 
     @property
     def content_sha256(self) -> str:
@@ -384,6 +388,28 @@ class ManifestRecord:
     """The delivery that the batch is part of, or was committed with."""
     aborted_by: AbortedBy | None = None
     """None unless the batch is ABORTED."""
+    planned_at: datetime | None = None
+    """When the batch was planned, before its tasks began; None if that is not known."""
+    written_at: datetime | None = None
+    """When all its tasks had ended."""
+
+    @property
+    def write_s(self) -> float | None:
+        """Seconds in which its tasks have read and written; None if that is not known."""
+        return _seconds(self.planned_at, self.written_at)
+
+    @property
+    def prepare_s(self) -> float | None:
+        """Seconds from the end of its tasks until it was prepared; None if that is not known."""
+        return _seconds(self.written_at, self.prepared_at)
+
+    @property
+    def commit_s(self) -> float | None:
+        """Seconds from its prepare to its commit, with the wait for a delivery; None if it is not
+        committed.
+        """
+        is_committed = self.state is ManifestState.COMMITTED
+        return _seconds(self.prepared_at, self.finished_at) if is_committed else None
 
     @property
     def awaits_replay(self) -> bool:
@@ -396,6 +422,11 @@ class ManifestRecord:
     @property
     def is_skipped(self) -> bool:
         return self.aborted_by is AbortedBy.SKIP
+
+
+def _seconds(start: datetime | None, end: datetime | None) -> float | None:
+    """The clocks of two machines may differ."""
+    return None if start is None or end is None else max((end - start).total_seconds(), 0.0)
 
 
 @dataclass(frozen=True, slots=True)

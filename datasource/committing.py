@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
@@ -59,14 +60,16 @@ def _commit_batch(
     messages: Sequence[CommittableMessage],
     observer: CommitObserver,
 ) -> None:
-    batch = checked_committables(messages)[0].batch
+    batch, written_at = checked_committables(messages)[0].batch, datetime.now(timezone.utc)
     try:
         query, messages = query.opened(store, messages)
         opened = {name: _open(query, store, name) for name in query.targets}
         written = {target.name: target for target in messages[0].targets}
         sources = next((one.sources for one in messages if one.sources), ())
         observer.begins(batch, {name: opened[name].sink for name in written}, sources)
-        targets = [_target_batch(opened[name], target, messages) for name, target in written.items()]
+        targets = [
+            _target_batch(opened[name], target, messages, written_at) for name, target in written.items()
+        ]
     except PenstockError:
         discard(query, messages)
         raise
@@ -122,7 +125,7 @@ def _check_as_it_is_now(sink: Destination, store: SqlManifestStore, stream: Stre
 
 
 def _target_batch(
-    opened: _Opened, planned: PlannedTarget, messages: Sequence[CommittableMessage]
+    opened: _Opened, planned: PlannedTarget, messages: Sequence[CommittableMessage], written_at: datetime
 ) -> TargetBatch:
     """
     Raises:
@@ -133,7 +136,13 @@ def _target_batch(
         committables = [message.of_target(planned, batch) for message in messages]
         check_letters(opened.sink.options, committables)
         manifest = manifest_of(opened.table, planned.content, committables)
-        manifest = replace(manifest, sources=next((one.sources for one in messages if one.sources), ()))
+        planned_at = next((one.planned_at for one in messages if one.planned_at is not None), None)
+        manifest = replace(
+            manifest,
+            sources=next((one.sources for one in messages if one.sources), ()),
+            planned_at=planned_at,
+            written_at=None if planned_at is None else written_at,
+        )
     return TargetBatch(
         opened.committer, manifest, committables, planned.digest_before, planned.part, opened.name
     )

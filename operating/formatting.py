@@ -28,5 +28,12 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 120 else age(timedelta(seconds=seconds))
 
 
+def short_seconds(seconds: float | None) -> str:
+    """Return seconds with hundredths below one; a dash if they are not known."""
+    if seconds is None:
+        return "-"
+    return f"{seconds:.2f} s" if seconds < 1 else seconds_text(seconds)
+
+
 def count(number: int, noun: str, ending: str = "s") -> str:
     return f"{number:,} {noun}{'' if number == 1 else ending}"

@@ -50,7 +50,7 @@ def plot(
         done = [batch for batch in own if batch.finished_at is not None]
         prepared = [batch.prepared_at for batch in own]
         rows.step(prepared, [batch.rows for batch in own], where="post", label=table)
-        seconds.plot([batch.prepared_at for batch in done], list(map(_seconds, done)), marker=".")
+        seconds.plot([batch.prepared_at for batch in done], [batch.commit_s for batch in done], marker=".")
         waiting.step(*waiting_over_time(own), where="post")
     rows.set_ylabel("rows of a batch")
     seconds.set_ylabel("seconds until\nit was committed")
@@ -63,11 +63,6 @@ def plot(
     rows.legend(loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
     figure.autofmt_xdate()
     return figure
-
-
-def _seconds(batch: BatchRecord) -> float:
-    assert batch.finished_at is not None
-    return (batch.finished_at - batch.prepared_at).total_seconds()
 
 
 def waiting_over_time(batches: Sequence[BatchRecord]) -> tuple[list[datetime], list[int]]:

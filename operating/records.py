@@ -94,6 +94,12 @@ class BatchRecord:
     prepared_at: datetime
     finished_at: datetime | None
     """When it was committed or given up; None: it waits."""
+    write_s: float | None
+    """Seconds in which its tasks have read and written; None: not known."""
+    prepare_s: float | None
+    """Seconds from the end of its tasks until it was prepared; None: not known."""
+    commit_s: float | None
+    """Seconds from its prepare to its commit, with the wait for a delivery; None: it is not committed."""
     table_version: int | None
     reason: str
     """Why it was given up, or the result of the last attempt to commit it."""
@@ -110,6 +116,9 @@ class BatchRecord:
             size_bytes=batch.size_bytes,
             prepared_at=batch.prepared_at,
             finished_at=batch.finished_at,
+            write_s=batch.write_s,
+            prepare_s=batch.prepare_s,
+            commit_s=batch.commit_s,
             table_version=batch.table_version,
             reason=batch.reason,
         )
@@ -258,6 +267,8 @@ def _text(value: object) -> str:
         return f"{value:%Y-%m-%d %H:%M:%S}"
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
     return " ".join(str(value).split())
@@ -274,4 +285,6 @@ def _arrow_type(annotation: str) -> pa.DataType:
         return pa.timestamp("us", "UTC")
     if annotation.startswith("tuple"):
         return pa.list_(pa.int64())
+    if annotation.startswith("float"):
+        return pa.float64()
     return pa.int64() if annotation.startswith("int") else pa.string()

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, Response
 
 from ..committers.store.selection import short_id
 from ..committers.texts.safe_text import safe
-from ..operating.formatting import age, count, seconds_text, size
+from ..operating.formatting import age, count, short_seconds, size
 from .config import CurrentStore, UiConfig
 from .security import Sessions, session_of
 
@@ -80,9 +80,7 @@ def _number(value: float | None, decimals: int = 0) -> str:
 
 
 def _seconds(value: float | None) -> str:
-    if value is None:
-        return NOTHING
-    return f"{value:.2f} s" if value < 1 else seconds_text(value)
+    return NOTHING if value is None else short_seconds(value)
 
 
 def _size(value: int | None) -> str:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from ..committers.contract import ManifestRecord, ManifestState
 from ..committers.store.delivery_queries import DeliveryPhase, DeliveryRecord
-from ..operating.formatting import count, seconds_text
+from ..operating.formatting import count, seconds_text, short_seconds
 from ..operating.overview import Details
 from ..operating.plotting import waiting_over_time
 from ..operating.records import BatchRecord, DeliveredRecord
@@ -48,10 +48,6 @@ class Problem:
 @dataclass(frozen=True, slots=True)
 class BatchRow:
     record: BatchRecord
-    between_s: float | None
-    """Time since the batch before was prepared: until then Spark has planned, read and written this one."""
-    waited_s: float | None
-    """Time from prepared to readable."""
     bar: Markup
 
 
@@ -83,24 +79,23 @@ def batch_rows(details: Details, now: datetime) -> list[BatchRow]:
     batches = details.batches
     if not batches:
         return []
-    start = min(one.prepared_at for one in batches)
+    start = min(one.planned_at or one.prepared_at for one in batches)
     end = max([_end(one, now) for one in batches])
-    before = [*batches[1:], None]
-    rows = []
-    for batch, previous in zip(batches, before, strict=True):
-        between = None if previous is None else (batch.prepared_at - previous.prepared_at).total_seconds()
-        waited = (_end(batch, now) - batch.prepared_at).total_seconds()
-        span = Span(batch.prepared_at, _end(batch, now), _css(batch), f"{waited:,.1f} s from prepared on")
-        is_done = batch.finished_at is not None
-        rows.append(
-            BatchRow(
-                BatchRecord.of(details.status, batch),
-                between if between is None or between >= 0 else None,
-                max(waited, 0.0) if is_done else None,
-                timeline([span], start, end),
-            )
+    return [
+        BatchRow(BatchRecord.of(details.status, one), timeline(_spans(one, now), start, end))
+        for one in batches
+    ]
+
+
+def _spans(batch: ManifestRecord, now: datetime) -> Iterator[Span]:
+    if batch.planned_at is not None and batch.written_at is not None:
+        yield Span(batch.planned_at, batch.written_at, "write", f"{short_seconds(batch.write_s)} write")
+        yield Span(
+            batch.written_at, batch.prepared_at, "prepare", f"{short_seconds(batch.prepare_s)} prepare"
         )
-    return rows
+    end = _end(batch, now)
+    waited = max((end - batch.prepared_at).total_seconds(), 0.0)
+    yield Span(batch.prepared_at, end, _css(batch), f"{short_seconds(waited)} from prepared on")
 
 
 def delivery_rows(details: Details, now: datetime) -> list[DeliveryRow]:
@@ -138,7 +133,7 @@ def charts(details: Details, batches: Sequence[ManifestRecord], now: datetime) -
         return None
     oldest_first = list(reversed(batches))
     done = [one for one in oldest_first if one.state is ManifestState.COMMITTED]
-    seconds = [max((_end(one, now) - one.prepared_at).total_seconds(), 0.0) for one in done]
+    seconds = [one.commit_s or 0.0 for one in done]
     times, counts = waiting_over_time([BatchRecord.of(details.status, one) for one in oldest_first])
     older = max(details.status.pending - (counts[-1] if counts else 0), 0)
     """Batches that wait and are older than all of these."""

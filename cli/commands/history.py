@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from ...committers.contract import ManifestRecord
     from ...committers.store.delivery_queries import DeliveryRecord
 
+WIDE = 110
+"""Columns of a terminal in which the times of the steps of each batch are shown, too."""
+_STEPS = ("Write", "Prepare", "Commit")
+
 
 def history(
     stream: options.OfQuery,
@@ -55,13 +59,17 @@ def history(
 
 
 def _print(batches: Sequence[ManifestRecord], deliveries: Sequence[DeliveryRecord]) -> None:
+    from ...operating.formatting import short_seconds
     from .. import output
 
-    table = output.table("Batch", "State", "Rows", "Files", "Size", "Prepared", "Finished", left=("State",))
+    is_wide = output.console().width >= WIDE
+    headings = ["Batch", "State", "Rows", "Files", "Size", "Prepared", "Finished"]
+    table = output.table(*headings, *(_STEPS if is_wide else ()), left=("State",))
     for batch in batches:
-        times = (_second(output.time_text(moment)) for moment in (batch.prepared_at, batch.finished_at))
+        times = [_second(output.time_text(moment)) for moment in (batch.prepared_at, batch.finished_at)]
         row = (str(batch.batch.batch_id), output.state_text(batch), f"{batch.rows:,}", f"{batch.files:,}")
-        table.add_row(*row, output.size(batch.size_bytes), *times)
+        lasted = [short_seconds(one) for one in (batch.write_s, batch.prepare_s, batch.commit_s)]
+        table.add_row(*row, output.size(batch.size_bytes), *times, *(lasted if is_wide else ()))
     output.console().print(table)
     for delivery in deliveries:
         version = "" if delivery.table_version is None else f"version {delivery.table_version}, "

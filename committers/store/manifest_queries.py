@@ -92,6 +92,8 @@ def put_manifest(
         **columns_of(manifest),
         "content_sha256": checksum,
         "run_id": run_id,
+        "planned_at": manifest.planned_at,
+        "written_at": manifest.written_at,
         "prepared_at": now,
         "reason": "",
     }
@@ -110,6 +112,8 @@ def put_manifest(
         size_bytes=manifest.size_bytes,
         run_id=run_id,
         prepared_at=now.astimezone(timezone.utc),
+        planned_at=manifest.planned_at,
+        written_at=manifest.written_at,
     )
 
 

@@ -25,6 +25,7 @@ SCHEMA_VERSIONS = (
     "0010",
     "0011",
     "0012",
+    "0013",
 )
 """All schema versions, oldest first: the revisions in `migrations/versions`."""
 
@@ -126,6 +127,9 @@ manifests = sa.Table(
     # The delivery that the batch is part of. A PREPARED batch can only be part of a PREPARED delivery.
     sa.Column("delivery_id", sa.BigInteger),
     sa.Column("oldest_event_at", UtcDateTime),
+    # When its tasks could begin, and when all of them had ended.
+    sa.Column("planned_at", UtcDateTime),
+    sa.Column("written_at", UtcDateTime),
     sqlite_with_rowid=False,
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -50,6 +51,8 @@ class CommittableMessage(WriterCommitMessage):
     """Copied from the plan by the first task."""
     observed: Observed | None = None
     """The same."""
+    planned_at: datetime | None = None
+    """The same."""
 
     def of_target(self, target: PlannedTarget, batch: Batch) -> Committable[Any]:
         """Return the committable as if the target were the only one.
@@ -88,6 +91,7 @@ class BatchPlan:
     """What the batch reads of the sources of the query."""
     observed: Observed | None = None
     """None if the query has no observers."""
+    planned_at: datetime | None = None
 
     @classmethod
     def of_one_target(
@@ -138,7 +142,7 @@ class BatchPlan:
         )
         if task.partition > 0:
             return CommittableMessage(committable, self.targets)
-        return CommittableMessage(committable, self.targets, self.sources, self.observed)
+        return CommittableMessage(committable, self.targets, self.sources, self.observed, self.planned_at)
 
     def _observing(
         self, writers: PartsWriters, attempt: AttemptId, rows: Iterable[pa.RecordBatch]

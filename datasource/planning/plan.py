@@ -71,7 +71,8 @@ def plan_stream_batch(query: Query, schema: StructType, overwrite: bool) -> Batc
             return plan_batch(query, store, batch, rows, overwrite, checkpoint.digest_of_logged)
 
     plan = planned(observed, batch, query.targets, sources, planned_batch)
-    return replace(plan, run_id=run_id, sources=sources, observed=observed)
+    planned_at = datetime.now(timezone.utc)
+    return replace(plan, run_id=run_id, sources=sources, observed=observed, planned_at=planned_at)
 
 
 def plan_batch(

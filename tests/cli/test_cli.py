@@ -407,6 +407,21 @@ def test_history_fits_80_columns(local_lake: Lake) -> None:
     assert "…" not in ended.out
 
 
+def test_a_wide_history_tells_how_long_each_step_took(local_lake: Lake) -> None:
+    written = local_lake.write(2)
+    now = datetime.now(timezone.utc)
+    times = {"planned_at": now - timedelta(seconds=7), "written_at": now - timedelta(seconds=3)}
+    local_lake.prepare(2, written, **times)
+    first, second, _ = Ended("history", "ids", columns=120).out.splitlines()[3:6]
+    assert "4.0 s" in first
+    assert second.count(" - ") == 2  # as of an earlier version
+    found, earlier, _ = Ended("history", "ids", "--json").json["batches"]
+    assert (found["write_s"], found["commit_s"]) == (4.0, None)
+    assert found["prepare_s"] >= 3
+    assert (earlier["write_s"], earlier["prepare_s"]) == (None, None)
+    assert earlier["commit_s"] >= 0
+
+
 @pytest.mark.usefixtures("local_lake")
 def test_history_of_an_unknown_stream_is_an_error() -> None:
     ended = Ended("history", "nobody")

@@ -89,7 +89,8 @@ def test_the_number_of_waiting_batches_over_time() -> None:
     def batch(number: int, prepared: int, finished: int | None) -> BatchRecord:
         end = None if finished is None else BEGIN + timedelta(seconds=finished)
         return BatchRecord(
-            *("q", "t", number, "COMMITTED", 1, 1, 1, BEGIN + timedelta(seconds=prepared), end, None, "")
+            *("q", "t", number, "COMMITTED", 1, 1, 1, BEGIN + timedelta(seconds=prepared), end),
+            *(None, None, None, None, ""),
         )
 
     times, counts = waiting_over_time([batch(0, 0, 2), batch(1, 1, 2), batch(2, 3, None)])

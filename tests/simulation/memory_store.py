@@ -203,6 +203,8 @@ class MemoryStore:
                 size_bytes=manifest.size_bytes,
                 run_id=run_id,
                 prepared_at=self.now(),
+                planned_at=manifest.planned_at,
+                written_at=manifest.written_at,
             )
             known.manifests[batch.batch_id] = replace(manifest, dead_letters=())
             known.letters.pop(batch.batch_id, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -151,9 +152,11 @@ class Lake:
     def set_age(self, path: str, age: timedelta) -> None:
         os.utime(self.table / path, 2 * ((NOW - age).timestamp(),))
 
-    def prepare(self, batch_id: int, files: Iterable[DataFile], mode: Mode = "append") -> Manifest:
+    def prepare(
+        self, batch_id: int, files: Iterable[DataFile], mode: Mode = "append", **times: datetime
+    ) -> Manifest:
         content = self.plan(mode).content.with_files(list(files))
-        manifest = build_manifest(self.batch(batch_id), content)
+        manifest = replace(build_manifest(self.batch(batch_id), content), **times)
         self.runs += 1
         self.store.claim(self.stream, f"run-{self.runs}")
         self.store.prepare(manifest, f"run-{self.runs}")

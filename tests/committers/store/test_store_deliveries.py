@@ -544,6 +544,8 @@ def test_a_store_without_deliveries_is_upgraded_in_place(store_url: str) -> None
         assert list(store.manifests(STREAM, COMMITTED)) == [own(0)]
         aborted_by = [record.aborted_by for record in reversed(store.history(STREAM, 5))]
         assert aborted_by == [None, None, AbortedBy.SKIP, AbortedBy.ABORT, AbortedBy.REPLAY]
+        times = [(one.write_s, one.prepare_s, one.commit_s) for one in store.history(STREAM, 5)]
+        assert times == [(None, None, None)] * 5
         store.claim(STREAM, "r1")
         fill(store, 1, first=2)
         lease = store.deliveries.acquire(STREAM, "first", 10)
