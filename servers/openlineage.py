@@ -18,6 +18,8 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
 _SPEC = Path(__file__).parent / "openlineage_spec"
+HELD_S = 60.0
+"""After this time, a request gets its answer in any case."""
 _EVENT = "https://openlineage.io/spec/2-0-2/OpenLineage.json"
 
 
@@ -59,8 +61,9 @@ class LineageCollector:
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
         self.problems: list[str] = []
-        self.delay_s = 0.0
-        """What it waits before it answers."""
+        self.answers = threading.Event()
+        """While it is not set, no request gets an answer."""
+        self.answers.set()
         self.url = ""
 
     @property
@@ -83,7 +86,7 @@ def lineage_collector() -> Iterator[LineageCollector]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             event = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            time.sleep(collector.delay_s)
+            collector.answers.wait(HELD_S)
             found = problems_of(event)
             collector.problems.extend(found)
             collector.events.append(event)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 
 import pytest
 
@@ -48,11 +47,9 @@ def test_jobs_are_dropped_once_too_many_wait(caplog: pytest.LogCaptureFixture) -
 def test_a_slow_receiver_delays_one_batch_a_minute() -> None:
     now = [0.0]
     sender, go_on = Sender("Tests", clock=lambda: now[0]), threading.Event()
-    sender.put(lambda: go_on.wait(5))
+    sender.put(lambda: go_on.wait(30))
     assert not sender.wait(0.01)
-    began = time.monotonic()
-    assert not sender.wait(5)  # it is known to be slow
-    assert time.monotonic() - began < 1
+    assert not sender.wait(60)  # it is known to be slow: a wait would see the job end
     now[0] = SLOW_S + 1
     go_on.set()
     assert sender.wait(5)
