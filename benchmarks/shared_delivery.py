@@ -59,8 +59,8 @@ def run(options: Options) -> Report:
         "or two processes of `penstock deliver --once` start: they find them, merge those of a stream into "
         "one commit, and end. `local` rewrites the small files of a delivery as one, `none` leaves them. The "
         "seconds are those from the first delivery to the last; before it, a process starts, and reads the "
-        "state of all streams. The processes share two cores with the server. Each row is in its table once "
-        "afterwards.",
+        "state of all streams, and after it, the tables are maintained. The processes share two cores with "
+        "the server. Each row is in its table once afterwards.",
     )
     rows: list[tuple[object, ...]] = []
     with tempfile.TemporaryDirectory(prefix="bench-shared-") as name, postgres_url() as url:
