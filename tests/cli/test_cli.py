@@ -410,8 +410,8 @@ def test_history_fits_80_columns(local_lake: Lake) -> None:
 def test_a_wide_history_tells_how_long_each_step_took(local_lake: Lake) -> None:
     written = local_lake.write(2)
     now = datetime.now(timezone.utc)
-    times = {"planned_at": now - timedelta(seconds=7), "written_at": now - timedelta(seconds=3)}
-    local_lake.prepare(2, written, **times)
+    times = (now - timedelta(seconds=7), now - timedelta(seconds=3))
+    local_lake.prepare(2, written, times=times)
     first, second, _ = Ended("history", "ids", columns=120).out.splitlines()[3:6]
     assert "4.0 s" in first
     assert second.count(" - ") == 2  # as of an earlier version

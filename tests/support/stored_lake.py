@@ -153,10 +153,19 @@ class Lake:
         os.utime(self.table / path, 2 * ((NOW - age).timestamp(),))
 
     def prepare(
-        self, batch_id: int, files: Iterable[DataFile], mode: Mode = "append", **times: datetime
+        self,
+        batch_id: int,
+        files: Iterable[DataFile],
+        mode: Mode = "append",
+        times: tuple[datetime | None, datetime | None] = (None, None),
     ) -> Manifest:
+        """
+        Args:
+            times: when it was planned, and when it was written
+        """
         content = self.plan(mode).content.with_files(list(files))
-        manifest = replace(build_manifest(self.batch(batch_id), content), **times)
+        manifest = build_manifest(self.batch(batch_id), content)
+        manifest = replace(manifest, planned_at=times[0], written_at=times[1])
         self.runs += 1
         self.store.claim(self.stream, f"run-{self.runs}")
         self.store.prepare(manifest, f"run-{self.runs}")
