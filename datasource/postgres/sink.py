@@ -67,19 +67,20 @@ class PostgresTarget(DatabaseTarget):
         self, rows: pa.Schema, mode: Mode, batch_id: int
     ) -> PlannedBatch[StagingTables, TableContent]:
         """See `Target`."""
-        query = self._query
+        query, address = self._query, self._address
         assert isinstance(query, PostgresOptions)
+        assert isinstance(address, PostgresAddress)
         if query.commit != PREPARED:
             return super().plan_batch(rows, mode, batch_id)
         with self._server.transaction("Nothing was written") as cursor:
-            check_prepares(cursor, self._address, mode)
+            check_prepares(cursor, address, mode)
         planned = super().plan_batch(rows, mode, batch_id)
         with self._server.transaction("Nothing was written") as cursor:
-            create_prepared(cursor, self._address)
+            create_prepared(cursor, address)
             if in_dry_run():
                 cursor.connection.rollback()
         staging = planned.writers
         assert isinstance(staging, PostgresStagingWriters)
         given = {one.name: getattr(staging, one.name) for one in fields(staging)}
-        given |= {"schema": PREPARED_SCHEMA, "table_uri": self._address.uri, "table_id": planned.target_id}
+        given |= {"schema": PREPARED_SCHEMA, "table_uri": address.uri, "table_id": planned.target_id}
         return replace(planned, writers=PreparedWriters(**given))

@@ -156,7 +156,8 @@ def test_a_driver_that_is_paused_while_it_rolls_back_takes_nothing_from_a_commit
 
     plan = query.plan(store, query.batch(0))
     messages = query.write(plan, [ids(1), ids(2)])
-    real, refused = PostgresPrepared.end, []
+    real = PostgresPrepared.end
+    refused: list[bool] = []
 
     def paused(self: Any, connection: Any, transaction_id: str, *, commits: bool) -> None:
         if not commits and not refused:
@@ -301,7 +302,7 @@ def test_clean_up_rolls_orphans_back_and_leaves_what_is_committed(
     query.write(query.plan(store, query.batch(3)), [ids(7)], run_id="dead")
     assert table.delete_files([one.path for one in table.files()]) == 1
     assert left(query) == []
-    assert store.record(query.stream, 1).state is ManifestState.COMMITTED
+    assert query.state(store, 1) is ManifestState.COMMITTED
 
 
 def test_a_batch_write_is_refused(query: PostgresQuery) -> None:

@@ -17,6 +17,7 @@ from servers.aws import KEY, SECRET, aws_server
 from servers.http_rows import http_rows
 from servers.kafka import kafka_server
 from servers.nats import nats_server
+from servers.postgres import postgres
 from servers.redis import redis_server
 from servers.unreachable import UnreachableError
 from tests.conformance.harnesses import (
@@ -26,6 +27,7 @@ from tests.conformance.harnesses import (
     KinesisHarness,
     NatsIdHarness,
     PostgresHarness,
+    PreparedPostgresHarness,
     RedisFenceHarness,
 )
 from tests.spark.killed_stream import FILES, ROWS, ROWS_PER_FILE, KilledDriver, KilledStream
@@ -97,6 +99,10 @@ def destinations(stack: ExitStack, new_postgres_url: Callable[[], str]) -> dict[
         "hudi9": Killed(lambda folder: HudiHarness(folder, 9), ("commit.start", "commit.landed")),
         "lance": Killed(LanceHarness),
         "postgres": Killed(lambda _: PostgresHarness(new_postgres_url)),
+        "postgres-prepared": Killed(
+            lambda _: PreparedPostgresHarness(stack.enter_context(postgres()).new_url),
+            ("prepared.decided", "prepared.ended"),
+        ),
         "http": Killed(http, ("prepare.start", "prepare.done")),
         "http-decoupled": Killed(http, ("write.files_closed", "prepare.done"), decoupled),
         "kinesis": Killed(
