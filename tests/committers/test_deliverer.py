@@ -330,6 +330,18 @@ def test_a_delivery_of_which_the_table_holds_a_part_is_refused(stream: Stream) -
         check_none_committed(merge(manifests), token, "t")
 
 
+def test_a_delivery_of_which_another_process_has_committed_a_part_is_abandoned(stream: Stream) -> None:
+    """The next one has the batches that are left."""
+    manifests = [stream.prepare(batch_id, [batch_id]).manifest for batch_id in range(3)]
+    with crash_at("deliver.prepared"):
+        stream.deliver()
+    assert isinstance(stream.query.target().commit(manifests[0]), Committed)
+    assert isinstance(stream.deliver(), Failed)
+    stream.clock.advance(100)
+    stream.deliver_all()
+    assert stream.holds([0, 1, 2])
+
+
 # Failing ----------------------------------------------------------------------------------------------
 
 

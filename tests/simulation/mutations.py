@@ -873,6 +873,8 @@ MUTATIONS: dict[str, Mutation] = {
     "a failed overlap check abandons the delivery": Mutation(
         "tries a delivery again of which another process has committed a part",
         without(f"{DELIVERY}._commit_and_finish", "self._deliveries.abandon("),
+        test="tests/committers/test_deliverer.py::"
+        "test_a_delivery_of_which_another_process_has_committed_a_part_is_abandoned",
     ),
     "the batches before are known, or delivered": Mutation(
         "goes on although batches were lost with the store",
@@ -881,7 +883,7 @@ MUTATIONS: dict[str, Mutation] = {
     "digest of a prepared batch (decoupled)": Mutation(
         "skips a batch that is prepared from other offsets",
         entry(f"{DECISION}::DECOUPLED", "RecordStatus.PREPARED_OTHER", "_ALWAYS_SKIP"),
-        needs=("decoupled", "rewind_checkpoint"),
+        test="tests/committers/test_decoupled.py::test_a_rewound_checkpoint_supersedes_pending_batches",
     ),
     "the batch before is the same": Mutation(
         "writes a batch behind one that the store has from other offsets",
