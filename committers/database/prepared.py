@@ -166,19 +166,18 @@ class PreparedOfQuery:
         return bool(self._kept(cursor) or self._sql.verdicts(cursor, self.address, self.query_id))
 
     def decide(self, cursor: Cursor, names: Sequence[str]) -> None:
-        """Store the verdict "commit", in the transaction that sets the token. The query's row of the fence is
-        locked.
+        """Store the verdict "commit", in the transaction that sets the token. It has locked the query's row
+        of the fence, and has seen that the server keeps the transactions.
 
         Raises:
-            RetryableError: a transaction is missing, or is rolled back. Nothing was committed.
+            RetryableError: another process is rolling one back. Nothing was committed.
         """
-        kept, verdicts = self._kept(cursor), self._sql.verdicts(cursor, self.address, self.query_id)
-        gone = [name for name in names if name not in kept or name in verdicts]
-        if gone:
+        verdicts = self._sql.verdicts(cursor, self.address, self.query_id)
+        if ending := [name for name in names if name in verdicts]:
             raise RetryableError(
-                f"{len(gone)} of {len(names)} prepared transactions of a batch of {self.query_id} for the "
-                f"{self.address.title} are missing, first {gone[0]}: they were rolled back. The batch was "
-                f"not committed. {NEXT_TRY}"
+                f"{len(ending)} of {len(names)} prepared transactions of a batch of {self.query_id} for the "
+                f"{self.address.title} are being rolled back, first {ending[0]}. The batch was not "
+                f"committed. {NEXT_TRY}"
             )
         self._sql.put_verdicts(cursor, self.address, self.query_id, names, commits=True)
 
