@@ -98,6 +98,7 @@ def test_a_crash_at_each_step_loses_and_doubles_nothing(
         query.run(store, query.batch(1), ids(1, 2), ids(3))
     again = store if has_store else empty_store
     query.run(again, query.batch(1), ids(1), ids(2), ids(3), run_id="r2")
+    assert query.ids() == [0, 1, 2, 3]
     query.run(again, query.batch(2), ids(4), run_id="r2")
 
     assert query.ids() == [0, 1, 2, 3, 4]
