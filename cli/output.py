@@ -180,11 +180,6 @@ def record_json(record: ManifestRecord) -> dict[str, Any]:
 # penstock show --------------------------------------------------------------------------------------
 
 
-def state_text(record: ManifestRecord) -> str:
-    """Return the state of a batch for people."""
-    return "SKIPPED" if record.is_skipped else record.state.value
-
-
 def in_table(token: Token | None, batch: Batch) -> tuple[str, str]:
     """Return whether the table contains the batch, by its token: a fixed word for scripts, and a sentence."""
     if token is None:
@@ -206,7 +201,7 @@ def print_batch(stream: StreamStatus, record: ManifestRecord, answer: str) -> No
         "Stream": title(stream),
         "Query id": stream.key.query_id,
         "Table": stream.key.table_uri,
-        "Batch": f"{record.batch.batch_id} {state_text(record)}",
+        "Batch": f"{record.batch.batch_id} {record.shown_state}",
         "Holds": f"{record.rows:,} rows in {count(record.files, 'file')}, {size(record.size_bytes)}",
         "In the table": answer,
         "Table version": "-" if record.table_version is None else str(record.table_version),

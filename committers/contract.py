@@ -396,12 +396,12 @@ class ManifestRecord:
     @property
     def write_s(self) -> float | None:
         """Seconds in which its tasks have read and written; None if that is not known."""
-        return _seconds(self.planned_at, self.written_at)
+        return seconds_between(self.planned_at, self.written_at)
 
     @property
     def prepare_s(self) -> float | None:
         """Seconds from the end of its tasks until it was prepared; None if that is not known."""
-        return _seconds(self.written_at, self.prepared_at)
+        return seconds_between(self.written_at, self.prepared_at)
 
     @property
     def commit_s(self) -> float | None:
@@ -409,7 +409,12 @@ class ManifestRecord:
         committed.
         """
         is_committed = self.state is ManifestState.COMMITTED
-        return _seconds(self.prepared_at, self.finished_at) if is_committed else None
+        return seconds_between(self.prepared_at, self.finished_at) if is_committed else None
+
+    @property
+    def shown_state(self) -> str:
+        """The state for people: PREPARED, COMMITTED, ABORTED or SKIPPED."""
+        return "SKIPPED" if self.is_skipped else self.state.value
 
     @property
     def awaits_replay(self) -> bool:
@@ -424,8 +429,8 @@ class ManifestRecord:
         return self.aborted_by is AbortedBy.SKIP
 
 
-def _seconds(start: datetime | None, end: datetime | None) -> float | None:
-    """The clocks of two machines may differ."""
+def seconds_between(start: datetime | None, end: datetime | None) -> float | None:
+    """Return the seconds, at least 0: the clocks of two machines may differ. None if a time is not known."""
     return None if start is None or end is None else max((end - start).total_seconds(), 0.0)
 
 

@@ -110,7 +110,7 @@ class BatchRecord:
             query_name=stream.query_name,
             table=stream.key.table_uri,
             batch_id=batch.batch.batch_id,
-            state="SKIPPED" if batch.is_skipped else batch.state.value,
+            state=batch.shown_state,
             rows=batch.rows,
             files=batch.files,
             size_bytes=batch.size_bytes,
@@ -145,6 +145,10 @@ class DeliveredRecord:
     size_bytes: int
     prepared_at: datetime
     finished_at: datetime | None
+    waited_s: float
+    """Seconds in which its oldest batch has waited for it."""
+    commit_s: float | None
+    """Seconds from its prepare to its commit; None: it is not committed."""
     table_version: int | None
     reason: str
     """Why it was abandoned."""
@@ -165,6 +169,8 @@ class DeliveredRecord:
             size_bytes=delivery.size_bytes,
             prepared_at=delivery.prepared_at,
             finished_at=delivery.finished_at,
+            waited_s=delivery.waited_s,
+            commit_s=delivery.commit_s,
             table_version=delivery.table_version,
             reason=delivery.reason,
         )

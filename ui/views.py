@@ -54,10 +54,6 @@ class BatchRow:
 @dataclass(frozen=True, slots=True)
 class DeliveryRow:
     record: DeliveredRecord
-    waited_s: float
-    """How long the oldest batch has waited for the delivery to be prepared."""
-    committed_s: float | None
-    """Time from the prepare of the delivery to its commit."""
     bar: Markup
 
 
@@ -107,19 +103,17 @@ def delivery_rows(details: Details, now: datetime) -> list[DeliveryRow]:
     end = max(one.finished_at or now for one in deliveries)
     rows = []
     for one in deliveries:
-        waited = (one.prepared_at - one.oldest_prepared_at).total_seconds()
-        commit_s = None if one.finished_at is None else (one.finished_at - one.prepared_at).total_seconds()
         spans = [
-            Span(one.oldest_prepared_at, one.prepared_at, "wait", f"{waited:,.1f} s waiting"),
+            Span(one.oldest_prepared_at, one.prepared_at, "wait", f"{short_seconds(one.waited_s)} waiting"),
             Span(
                 one.prepared_at,
                 one.finished_at or now,
                 _css_of_delivery(one),
-                f"{commit_s or 0:,.1f} s commit",
+                f"{short_seconds(one.commit_s)} commit",
             ),
         ]
         record = DeliveredRecord.of(details.status, one)
-        rows.append(DeliveryRow(record, max(waited, 0.0), commit_s, timeline(spans, start, end)))
+        rows.append(DeliveryRow(record, timeline(spans, start, end)))
     return rows
 
 

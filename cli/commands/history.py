@@ -67,7 +67,7 @@ def _print(batches: Sequence[ManifestRecord], deliveries: Sequence[DeliveryRecor
     table = output.table(*headings, *(_STEPS if is_wide else ()), left=("State",))
     for batch in batches:
         times = [_second(output.time_text(moment)) for moment in (batch.prepared_at, batch.finished_at)]
-        row = (str(batch.batch.batch_id), output.state_text(batch), f"{batch.rows:,}", f"{batch.files:,}")
+        row = (str(batch.batch.batch_id), batch.shown_state, f"{batch.rows:,}", f"{batch.files:,}")
         lasted = [short_seconds(one) for one in (batch.write_s, batch.prepare_s, batch.commit_s)]
         table.add_row(*row, output.size(batch.size_bytes), *times, *(lasted if is_wide else ()))
     output.console().print(table)
@@ -88,7 +88,7 @@ def _second(time: str | None) -> str:
 
 def _delivery_json(delivery: DeliveryRecord) -> dict[str, Any]:
     from ...delivery.listeners import version_json
-    from ..output import time_text
+    from ..output import rounded, time_text
 
     return {
         "first_batch_id": delivery.first_batch_id,
@@ -102,6 +102,8 @@ def _delivery_json(delivery: DeliveryRecord) -> dict[str, Any]:
         "size_bytes": delivery.size_bytes,
         "prepared_at": time_text(delivery.prepared_at),
         "finished_at": time_text(delivery.finished_at),
+        "waited_s": rounded(delivery.waited_s),
+        "commit_s": rounded(delivery.commit_s),
         **version_json("table_version", delivery.table_version),
         "reason": delivery.reason,
     }

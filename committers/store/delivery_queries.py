@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Row
 
-from ..contract import AbortedBy, Batch, Manifest, ManifestState, StreamKey
+from ..contract import AbortedBy, Batch, Manifest, ManifestState, StreamKey, seconds_between
 from ..deliveries.contract import LEASE_S_MAX, Lease
 from ..deliveries.policy import is_ahead
 from ..errors import FencedError, RetryableError
@@ -66,6 +66,17 @@ class DeliveryRecord:
     reason: str
     """Why the delivery was abandoned."""
     sources_removed_at: datetime | None
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds in which its oldest batch has waited for it."""
+        return seconds_between(self.oldest_prepared_at, self.prepared_at) or 0.0
+
+    @property
+    def commit_s(self) -> float | None:
+        """Seconds from its prepare to its commit; None if it is not committed."""
+        is_committed = self.phase is DeliveryPhase.COMMITTED
+        return seconds_between(self.prepared_at, self.finished_at) if is_committed else None
 
 
 RECORDS = sa.select(*(column for column in deliveries.c if column is not deliveries.c.content))
