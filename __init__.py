@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .datasource.kafka.source import KafkaDataSource
     from .datasource.lake.source import LakeDataSource
     from .datasource.lance.source import LanceDataSource
+    from .datasource.mysql.source import MySqlDataSource
     from .datasource.nats.source import NatsDataSource
     from .datasource.paimon.source import PaimonDataSource
     from .datasource.postgres.source import PostgresDataSource
@@ -97,6 +98,7 @@ __all__ = [
     "LakeDataSource",
     "LanceDataSource",
     "ManifestCorruptError",
+    "MySqlDataSource",
     "NatsDataSource",
     "OpenSearchDataSource",
     "PaimonDataSource",
@@ -146,6 +148,7 @@ _HOME = {
     "KafkaDataSource": "datasource.kafka.source",
     "LakeDataSource": "datasource.lake.source",
     "LanceDataSource": "datasource.lance.source",
+    "MySqlDataSource": "datasource.mysql.source",
     "NatsDataSource": "datasource.nats.source",
     "OpenSearchDataSource": "datasource.search.sources",
     "PaimonDataSource": "datasource.paimon.source",

@@ -20,6 +20,7 @@ NAMES = (
     "partitions",
     "postgres_sink",
     "postgres_upserts",
+    "mysql_sink",
     "kafka_sink",
     "requests",
     "kafka_clients",

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 import psycopg
@@ -23,7 +24,7 @@ from benchmarks.spark.process import CORES, LOCAL, Peers, Spark, started
 from benchmarks.throughput import FLOOR, QUICK_ROWS, ROWS, WARM_UP, WARM_UP_ROWS, LargeBatches
 from pyarrow import csv
 from servers.maven import MavenUnreachableError, classpath
-from servers.postgres import Postgres, postgres
+from servers.postgres import postgres
 
 JDBC_DRIVER = Path(__file__).parent / "peers" / "jdbc.xml"
 OURS, PREPARED, JDBC, COPY = "penstock.postgres", "penstock.postgres-prepared", "foreach-jdbc", "copy"
@@ -111,10 +112,16 @@ class Database:
         return seconds
 
 
+class HasProcesses(Protocol):
+    """A server, whose first process is the main one."""
+
+    def processes(self) -> list[psutil.Process]: ...
+
+
 class Processor:
     """Measures the processor time of each run. Other programs on the machine hardly affect it."""
 
-    def __init__(self, spark: Spark, server: Postgres) -> None:
+    def __init__(self, spark: Spark, server: HasProcesses) -> None:
         self._spark, self._server = spark, server
         self._runs: dict[str, list[tuple[float, float, float]]] = {}
 

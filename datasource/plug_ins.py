@@ -18,6 +18,7 @@ BUILT_IN = {
     "iceberg": "penstock.datasource.iceberg.sink:DESTINATION",
     "hudi": "penstock.datasource.hudi.sink:DESTINATION",
     "postgres": "penstock.datasource.postgres.stored:DESTINATION",
+    "mysql": "penstock.datasource.mysql.stored:DESTINATION",
     "ducklake": "penstock.datasource.ducklake.sink:DESTINATION",
     "dynamodb": "penstock.datasource.aws.dynamodb:DESTINATION",
     "firehose": "penstock.datasource.aws.firehose:DESTINATION",

@@ -43,6 +43,12 @@ def _postgres(address: str) -> DatasetName:
     return DatasetName(f"postgres://{unquote(parts.netloc)}", ".".join(_names(parts.path)))
 
 
+def _mysql(address: str) -> DatasetName:
+    """`mysql://host:port/database/table`"""
+    parts = urlsplit(address)
+    return DatasetName(f"mysql://{unquote(parts.netloc)}", ".".join(_names(parts.path)))
+
+
 def _kafka(address: str) -> DatasetName:
     """`kafka://host:port,host:port/topic?progressTopic=…`: the first server names the cluster."""
     parts = urlsplit(address)
@@ -76,6 +82,7 @@ _OF_KIND: dict[str, Callable[[str], DatasetName]] = {
     "ducklake": _ducklake,
     "iceberg": _catalog_table("iceberg"),
     "kafka": _kafka,
+    "mysql": _mysql,
     "paimon": _catalog_table("paimon"),
     "postgres": _postgres,
 }

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from servers.http_rows import HttpRows
     from servers.kafka import KafkaServer
     from servers.lossy_proxy import LossyProxy
+    from servers.mariadb import MariaDB
     from servers.nats import NatsServer
     from servers.opensearch import OpenSearchServer
     from servers.redis import RedisServer
@@ -61,7 +62,7 @@ SLOW = {
         "compaction deletion delta_azure delta_lost_responses delta_object_store "
         "ducklake* files_* hudi_changes hudi_java hudi_s3 iceberg_catalogs iceberg_expiry "
         "iceberg_foreign_tables iceberg_glue iceberg_hive iceberg_rest "
-        "iceberg_table_properties lance postgres*"
+        "iceberg_table_properties lance mysql* postgres*"
     ),
     "conformance": "files http lance hudi mutations",
     "datasource": (
@@ -271,6 +272,20 @@ def new_postgres_url() -> Iterator[Callable[[], str]]:
     admin.dispose()
     server.cleanup()
     folder.rmdir()
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaDB]:
+    """A MariaDB server that lives as long as the test session."""
+    from servers.debian import DebianUnreachableError
+    from servers.mariadb import mariadb
+
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(mariadb())
+        except DebianUnreachableError as error:
+            pytest.skip(str(error))
+        yield server
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])

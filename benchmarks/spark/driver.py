@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from benchmarks.measure import machine
 from benchmarks.spark.kafka_sinks import KAFKA_SINKS
+from benchmarks.spark.mysql_sinks import MYSQL_SINKS
 from benchmarks.spark.postgres_sinks import POSTGRES_SINKS
 from benchmarks.spark.sinks import JVM_EXTENSIONS, PARTITION, Sink
 from benchmarks.spark.sinks import SINKS as FOLDER_SINKS
@@ -27,7 +28,7 @@ from benchmarks.spark.upsert_sinks import UPSERT_SINKS
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
-SINKS = {**FOLDER_SINKS, **POSTGRES_SINKS, **UPSERT_SINKS, **KAFKA_SINKS}
+SINKS = {**FOLDER_SINKS, **POSTGRES_SINKS, **MYSQL_SINKS, **UPSERT_SINKS, **KAFKA_SINKS}
 Progress = dict[str, float]
 """Milliseconds of one batch by step, from Spark's progress, and its `rows`."""
 

@@ -53,6 +53,9 @@ class Fence(ABC):
     changes a row which another one has changed must fail.
     """
 
+    now: ClassVar[str] = "CURRENT_TIMESTAMP"
+    """The time of `committed_at`."""
+
     @abstractmethod
     def is_there(self, cursor: Cursor, address: TableAddress) -> bool:
         """Return True if the fence table exists."""
@@ -99,7 +102,7 @@ class Fence(ABC):
         query_id = batch.stream.query_id
         cursor.execute(
             f"UPDATE {_sql(address)} SET batch_id = %s, digest = %s, version = version + 1, "
-            f"{self.id_column} = %s, origins = %s, committed_at = CURRENT_TIMESTAMP "
+            f"{self.id_column} = %s, origins = %s, committed_at = {self.now} "
             "WHERE query_id = %s AND table_name = %s",
             (batch.batch_id, batch.digest, table_id, self.origins(origins), query_id, address.table),
         )

@@ -10,6 +10,7 @@ import pyarrow as pa
 from ..changes.history import check_history
 from ..changes.kept_values import check_partial
 from ..contract import Changes, History
+from ..dry_runs import before_creating, in_dry_run
 from ..errors import ConfigurationError, SchemaMismatchError
 from .contract import Cursor
 from .dialect import Dialect
@@ -120,8 +121,12 @@ def _create(
                 f"There is no {address.title}, and createTable=false. Create it, or fix dbtable."
             )
         keys = options.mode.identity if isinstance(options.mode, Changes) else ()
-        dialect.create(cursor, address, new_columns_of(rows, address, dialect), keys)
-    dialect.fence.create(cursor, address)
+        columns = new_columns_of(rows, address, dialect)
+        if not dialect.has_transactional_ddl:
+            before_creating(address.title)
+        dialect.create(cursor, address, columns, keys)
+    if dialect.has_transactional_ddl or not in_dry_run():
+        dialect.fence.create(cursor, address)
     table = dialect.load(cursor, address)
     assert table is not None
     return table

@@ -19,6 +19,7 @@ from ..iceberg.source import IcebergDataSource
 from ..kafka.source import KafkaDataSource
 from ..lake.source import LakeDataSource
 from ..lance.source import LanceDataSource
+from ..mysql.source import MySqlDataSource
 from ..nats.source import NatsDataSource
 from ..paimon.source import PaimonDataSource
 from ..plug_ins import BUILT_IN, load, plug_ins
@@ -40,6 +41,7 @@ DATA_SOURCES: tuple[type[QueryDataSource], ...] = (
     IcebergDataSource,
     HudiDataSource,
     PostgresDataSource,
+    MySqlDataSource,
     DuckLakeDataSource,
     HttpDataSource,
     KinesisDataSource,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import psycopg
+import pymysql
 from deltalake import DeltaTable
 from nats.js.errors import NotFoundError
 from pyiceberg.catalog.sql import SqlCatalog
@@ -28,6 +29,8 @@ from tests.support.harness import CRASH_POINTS, FileTableHarness
 from tests.support.hudi import HudiLake
 from tests.support.lakes import DeltaLake, IcebergLake, Lake
 from tests.support.lossy_requests import ProxiedHarness
+from tests.support.mysql import MySqlTable
+from tests.support.mysql import commit_answers as mysql_commit_answers
 from tests.support.postgres import PostgresTable, commit_answers
 
 from penstock import testing
@@ -324,6 +327,67 @@ class PreparedPostgresHarness(PostgresHarness):
         return (
             [one for (one,) in self.sql("SELECT transaction_id FROM penstock_prepared")] if is_there else []
         )
+
+
+class MySqlHarness(MySqlTable, DestinationHarness):
+    """A table in a database of its own, read by PyMySQL."""
+
+    promises = Promises(
+        name="MySQL tables",
+        payload="a staging table for each task",
+        commit="one transaction that moves the rows into the table",
+        token="a row of the table `penstock_fence`, changed in the same transaction",
+        shows_secrets_to_tasks=True,
+        narrows=True,
+        quarantines=True,
+        reserved_columns=("penstock_row",),
+        crash_points=CRASH_POINTS,
+    )
+
+    def __init__(self, new_url: Callable[[], str]) -> None:
+        super().__init__(new_url())
+
+    @property
+    def secret_options(self) -> dict[str, str]:
+        return self.options  # its password is SECRET
+
+    @property
+    def unreachable_options(self) -> dict[str, str]:
+        return {**self.options, "url": f"mysql://me:{SECRET}@127.0.0.1:{self.unreachable_port}/db"}
+
+    def ids(self) -> list[int]:
+        return MySqlTable.ids(self) if "events" in self.tables() else []
+
+    def uncommitted(self) -> Collection[str]:
+        return self.staged()
+
+    def losing(self, lost: Lost) -> AbstractContextManager[None]:
+        def answer(connection: Any) -> None:
+            if lost == "response":
+                connection.commit()
+            else:
+                connection.close()  # the server only sees a closed connection
+            raise pymysql.OperationalError(2013, "Lost connection to MySQL server during query")
+
+        return mysql_commit_answers(answer)
+
+    def delete_uncommitted(self) -> None:
+        for name in self.uncommitted():
+            self.sql(f"DROP TABLE {name}")
+
+    def append(self, row_id: int) -> None:
+        self.sql(f"INSERT INTO events (id) VALUES ({row_id})")
+
+    def drop(self) -> None:
+        self.sql("DROP TABLE events")
+
+    def recreate(self) -> None:
+        self.drop()
+        self.sql("CREATE TABLE events (id bigint)")
+
+    def roll_back(self) -> None:
+        """After a restore, only the fence says which batches the table has."""
+        self.sql("UPDATE penstock_fence SET batch_id = batch_id - 1")
 
 
 class DuckLakeHarness(DuckLake, FileTableHarness):

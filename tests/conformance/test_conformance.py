@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from servers.mariadb import MariaDB
 from servers.postgres import Postgres, postgres
 from tests.conformance.harnesses import (
     DeltaHarness,
     DeltaLibraryHarness,
     IcebergHarness,
+    MySqlHarness,
     PostgresHarness,
     PreparedPostgresHarness,
 )
@@ -52,6 +54,17 @@ class TestIceberg(DestinationConformance):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> DestinationHarness:
         return IcebergHarness(tmp_path)
+
+
+@pytest.mark.slow
+class TestMySql(DestinationConformance):
+    """On MariaDB."""
+
+    @pytest.fixture
+    def harness(self, mariadb_server: MariaDB, monkeypatch: pytest.MonkeyPatch) -> DestinationHarness:
+        for name, value in mariadb_server.environment.items():
+            monkeypatch.setenv(name, value)  # the store knows no user
+        return MySqlHarness(mariadb_server.new_url)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from tests.conformance.harnesses import (
     HttpResourcesHarness,
     HudiHarness,
     IcebergHarness,
+    MySqlHarness,
     NatsHarness,
     NatsIdHarness,
     OpenSearchHarness,
@@ -89,7 +90,7 @@ the tests that depend on the storage.
 
 GROUPS = {
     "Tables": ("delta", "iceberg", "lance", "ducklake", "hudi", "paimon"),
-    "Databases": ("postgres", "dynamodb", "redis", "opensearch", "elasticsearch"),
+    "Databases": ("postgres", "mysql", "dynamodb", "redis", "opensearch", "elasticsearch"),
     "Files": ("files",),
     "Messages and requests": ("kafka", "kinesis", "firehose", "sqs", "nats", "http"),
     "Your own": ("jsonlines", "influxdb"),
@@ -186,6 +187,7 @@ def _page(folder: Path) -> str:
         HudiHarness(folder),
         PaimonHarness(folder),
         PostgresHarness(lambda: nowhere),
+        MySqlHarness(lambda: "mysql://user@host/database"),
         HttpHarness(folder, HttpRows("http://localhost")),
         HttpResourcesHarness(folder, HttpRows("http://localhost")),
         *(of(folder, AwsServer("http://localhost")) for of in AWS),

@@ -16,6 +16,7 @@ import pytest
 from servers.aws import KEY, SECRET, aws_server
 from servers.http_rows import http_rows
 from servers.kafka import kafka_server
+from servers.mariadb import mariadb
 from servers.nats import nats_server
 from servers.postgres import postgres
 from servers.redis import redis_server
@@ -25,6 +26,7 @@ from tests.conformance.harnesses import (
     DuckLakeHarness,
     HudiHarness,
     KinesisHarness,
+    MySqlHarness,
     NatsIdHarness,
     PostgresHarness,
     PreparedPostgresHarness,
@@ -87,6 +89,10 @@ def destinations(stack: ExitStack, new_postgres_url: Callable[[], str]) -> dict[
 
         return JsonLinesHarness(folder)
 
+    def mysql(_: Path) -> DestinationHarness:
+        server = stack.enter_context(mariadb())
+        return MySqlHarness(server.new_url)
+
     decoupled = {"delivery": "decoupled"}
     return {
         "ducklake": Killed(lambda folder: DuckLakeHarness(folder, sqlite_lake(folder).catalog)),
@@ -103,6 +109,7 @@ def destinations(stack: ExitStack, new_postgres_url: Callable[[], str]) -> dict[
             lambda _: PreparedPostgresHarness(stack.enter_context(postgres()).new_url),
             ("prepared.decided", "prepared.ended"),
         ),
+        "mysql": Killed(mysql),
         "http": Killed(http, ("prepare.start", "prepare.done")),
         "http-decoupled": Killed(http, ("write.files_closed", "prepare.done"), decoupled),
         "kinesis": Killed(

@@ -1,0 +1,95 @@
+"""Measures large batches into a MariaDB table: Penstock, and Spark's JDBC sink."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from benchmarks import data
+from benchmarks.measure import Options, interleaved, machine, medians, ratio
+from benchmarks.postgres_sink import Processor
+from benchmarks.report import Report, bars
+from benchmarks.spark.mysql_sinks import JDBC_ROWS, SERVER_SETTING
+from benchmarks.spark.process import CORES, LOCAL, Peers, started
+from benchmarks.throughput import FLOOR, QUICK_ROWS, ROWS, WARM_UP, WARM_UP_ROWS, LargeBatches
+from servers.mariadb import MariaDB, mariadb
+from servers.maven import MavenUnreachableError, classpath
+
+JDBC_DRIVER = Path(__file__).parent / "peers" / "mariadb.xml"
+OURS, JDBC = "penstock.mysql", "foreach-mysql-jdbc"
+CASES = (FLOOR, OURS, JDBC)
+TIMES_AS_FAST = 1
+
+
+def run(options: Options) -> Report:
+    report = Report(
+        "mysql_sink",
+        "Throughput into a MySQL table",
+        "A stream of TPC-H's lineitem, all rows in one batch, into a table without indexes in MariaDB. "
+        f"`{OURS}` is exactly-once. Spark's own JDBC sink in `foreachBatch` is not; it has MariaDB's driver, "
+        f"`batchsize={JDBC_ROWS}` and `useBulkStmtsForInserts=true`. `{FLOOR}` is a Python sink that "
+        f"receives the rows and does nothing. {CORES} tasks run at a time, on {CORES} cores that they share "
+        "with the server. MariaDB has its default settings, except for a buffer pool of 1 GB. The runs of "
+        f"all cases are interleaved; the figures are medians of {options.repeat}. Processor seconds include "
+        "all threads and processes.",
+    )
+    source = data.lineitem(options.rows or (QUICK_ROWS if options.is_quick else ROWS))
+    jars, missing_reason = "", ""
+    try:
+        jars = classpath(JDBC_DRIVER).replace(":", ",")
+    except MavenUnreachableError as error:
+        missing_reason = f"Without Spark's JDBC sink: {error}."
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
+        mariadb("--innodb-buffer-pool-size=1G") as server,
+        started(LOCAL, Peers(Path(sys.executable), ""), _settings(server, jars)) as spark,
+    ):
+        report.machine = machine("pyspark", "pyarrow", "pymysql")
+        processor, large = Processor(spark, server), LargeBatches(spark, source, Path(folder))
+        cases: dict[str, Callable[[], float]] = {FLOOR: partial(large.run, FLOOR)}
+        for case in (OURS, JDBC):
+            cases[case] = partial(filled, server, partial(large.run, case), source.rows + WARM_UP_ROWS)
+        cases = {case: partial(processor.measured, case, run) for case, run in cases.items()}
+        wanted = [case for case in CASES if options.wants(case) and (jars or case != JDBC)]
+        seconds = interleaved({case: cases[case] for case in wanted}, options.repeat, warm_up=WARM_UP)
+    middle = medians(seconds)
+    speeds = {case: source.rows / one / 1e6 for case, one in middle.items()}
+    report.table(
+        ("", "seconds", "million rows/s", "processor s: JVM", "Python", "server"),
+        ((f"`{case}`", one, speeds[case], *processor.medians(case)) for case, one in middle.items()),
+    )
+    report.text(
+        "The tasks load rows into staging tables, and one transaction moves them, so each row is written "
+        "twice. `INSERT ... SELECT` runs in one thread of the server."
+    )
+    if missing_reason:
+        report.text(missing_reason)
+    report.plot("Rows per second", bars(speeds, "million rows a second"))
+    if OURS in seconds and JDBC in seconds:
+        times = ratio(seconds, JDBC, OURS)
+        report.bound(f"{OURS}, times as fast as {JDBC}", times, ">=", TIMES_AS_FAST)
+    return report
+
+
+def _settings(server: MariaDB, jars: str) -> dict[str, str]:
+    settings = {SERVER_SETTING: server.new_url().removeprefix("mysql://")}
+    return {**settings, "spark.jars": jars} if jars else settings
+
+
+def filled(server: MariaDB, write: Callable[[], float], rows: int) -> float:
+    """Call `write`, check the number of rows in its new table, and drop the table; return its seconds."""
+    seconds = write()
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT table_schema, table_name FROM information_schema.tables "
+            "WHERE table_schema LIKE 't%' AND table_name NOT LIKE 'penstock%'"
+        )
+        ((schema, table),) = cursor.fetchall()
+        cursor.execute(f"SELECT count(*) FROM {schema}.`{table}`")
+        ((counted,),) = cursor.fetchall()
+        assert counted == rows, f"{counted:,} rows were written, not {rows:,}"
+        cursor.execute(f"DROP TABLE {schema}.`{table}`")
+    return seconds

@@ -1,0 +1,296 @@
+"""The statements of MySQL and MariaDB. See `Dialect`.
+
+A statement that creates, changes or drops a table commits. So a commit has none of them: refused rows are in
+a table that a plan has created, columns are changed before, and staging tables are dropped after the
+transaction.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
+from typing import Any, ClassVar
+
+from ..contract import Changes, DeadLetter, DeadLetters, Manifest, Mode
+from ..database.content import TableContent
+from ..database.contract import Cursor, NumberedRows, TypeRules
+from ..database.dialect import Dialect
+from ..database.layout import AlterTable, PlanOptions, TableColumn, TableMatch, TableState
+from ..database.moving import RowAppender
+from ..database.refused_rows import COLUMNS, letter_values
+from ..database.staging import PREFIX, StagingComment, StagingTable
+from ..errors import RetryableError
+from . import types as rules
+from .address import IDENTIFIER_CHARS_MAX, MySqlAddress, literal, quoted
+from .content import KIND, MANIFESTS
+from .fence import MySqlFence
+
+ROW = "penstock_row"
+"""Column of the staging tables: numbers of their rows."""
+DROP_TIMEOUT_S = 5
+"""How long a statement that drops staging tables waits for their readers."""
+_CREATE_TIMEOUT_S = 60
+_COMMENT = "penstock table "
+_ID = re.compile(rf"{_COMMENT}([0-9a-f]{{32}})")
+
+_TABLE = """
+SELECT table_name, table_type, coalesce(engine, ''), table_comment, @@lower_case_table_names
+FROM information_schema.tables WHERE table_schema = %s AND table_name = %s
+"""
+_COLUMNS = """
+SELECT column_name, column_type, is_nullable, column_default, extra, column_key
+FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position
+"""
+_PRIMARY_KEY = """
+SELECT column_name FROM information_schema.statistics
+WHERE table_schema = %s AND table_name = %s AND index_name = 'PRIMARY' ORDER BY seq_in_index
+"""
+_STAGED = """
+SELECT table_schema, table_name, coalesce(data_length, 0), table_comment FROM information_schema.tables
+WHERE table_name LIKE %s AND table_type = 'BASE TABLE'
+"""
+
+
+class MySqlDialect(Dialect):
+    """See `Dialect`."""
+
+    kind = KIND
+    name = "MySQL"
+    types: ClassVar[TypeRules] = rules
+    manifests = MANIFESTS
+    fence = MySqlFence()
+    row_ids = NumberedRows(ROW)
+    has_transactional_ddl = False
+
+    # Names ------------------------------------------------------------------------------------------
+
+    def quoted(self, name: str) -> str:
+        return quoted(name)
+
+    def address_of(self, uri: str) -> MySqlAddress:
+        return MySqlAddress.parse(uri)
+
+    def new_name_problem(self, name: str) -> str:
+        if len(name) > IDENTIFIER_CHARS_MAX:
+            return f"{name!r} is longer than {IDENTIFIER_CHARS_MAX} characters: rename it"
+        if any(ord(char) > 0xFFFF for char in name):
+            return f"{name!r} has a character beyond U+FFFF, which no name in MySQL has: rename it"
+        return f"{name!r} ends with a space: rename it" if name.endswith(" ") else ""
+
+    def name_problem(self, name: str, encoding: str) -> str:
+        if name.lower() == ROW:
+            return f"{name!r} is a column of the staging tables: rename it"
+        return super().name_problem(name, encoding)
+
+    # Tables -----------------------------------------------------------------------------------------
+
+    def load(self, cursor: Cursor, address: MySqlAddress) -> TableState | None:
+        names = (address.schema, address.table)
+        found = [
+            row
+            for row in cursor.execute(_TABLE, names).fetchall()
+            if row[0] == address.table or (int(row[-1]) and row[0].lower() == address.table.lower())
+        ]
+        if not found:
+            return None
+        _, kind, engine, comment, _ = found[0]
+        unsupported = ""
+        if kind != "BASE TABLE":
+            unsupported = "it is no plain table"
+        elif engine.lower() != "innodb":
+            unsupported = f"its engine {engine} has no transactions: run ALTER TABLE ... ENGINE = InnoDB"
+        own = _ID.search(_text(comment))
+        columns = tuple(_column(*row) for row in cursor.execute(_COLUMNS, names).fetchall())
+        return TableState(own[1] if own else "", columns, unsupported)
+
+    def lock_creation(self, cursor: Cursor, address: MySqlAddress) -> None:
+        """Until the connection ends."""
+        name = f"penstock_create {address.schema}"[:64]
+        ((is_locked,),) = cursor.execute("SELECT GET_LOCK(%s, %s)", (name, _CREATE_TIMEOUT_S)).fetchall()
+        if not is_locked:
+            raise RetryableError(
+                f"Another process has been creating tables for {address.title} for {_CREATE_TIMEOUT_S} s. "
+                "Nothing was written."
+            )
+
+    def create(
+        self, cursor: Cursor, address: MySqlAddress, columns: Sequence[TableColumn], keys: Sequence[str]
+    ) -> None:
+        """See `Dialect`. The comment tells the table from a later one of the same name."""
+        parts = [f"{quoted(column.name)} {_definition(column.sql_type)}" for column in columns]
+        if keys:
+            parts.append(f"PRIMARY KEY ({', '.join(map(quoted, keys))})")
+        cursor.execute(
+            f"CREATE TABLE {address.sql} ({', '.join(parts)}) ENGINE = InnoDB "
+            f"DEFAULT CHARACTER SET utf8mb4 COMMENT {literal(_COMMENT + uuid.uuid4().hex)}"
+        )
+
+    def lock_table(self, cursor: Cursor, address: MySqlAddress) -> None:
+        """See `Dialect`. A transaction keeps the definition of each table that it has read."""
+        cursor.execute(f"SELECT 1 FROM {address.sql} LIMIT 0").fetchall()
+
+    def alter(self, address: MySqlAddress, wanted: AlterTable) -> Iterator[str]:
+        """See `Dialect`. Options allow only new columns."""
+        added = [f"ADD COLUMN {quoted(name)} {_definition(kind)}" for name, kind in wanted.added]
+        if added:
+            yield f"ALTER TABLE {address.sql} {', '.join(added)}"
+
+    def primary_key(self, cursor: Cursor, address: MySqlAddress) -> Sequence[str]:
+        rows = cursor.execute(_PRIMARY_KEY, (address.schema, address.table)).fetchall()
+        return [_text(name) for (name,) in rows]
+
+    # Staging tables ---------------------------------------------------------------------------------
+
+    def exist(self, cursor: Cursor, tables: Sequence[StagingTable]) -> list[bool]:
+        there: set[tuple[str, str]] = set()
+        for schema in {one.schema for one in tables}:
+            names = [one.name for one in tables if one.schema == schema]
+            places = ", ".join(["%s"] * len(names))
+            found = cursor.execute(
+                "SELECT table_name FROM information_schema.tables "
+                f"WHERE table_schema = %s AND table_name IN ({places})",
+                (schema, *names),
+            ).fetchall()
+            there |= {(schema, _text(name)) for (name,) in found}
+        return [(one.schema, one.name) in there for one in tables]
+
+    def drop(self, cursor: Cursor, tables: Sequence[StagingTable]) -> int:
+        there = [one for one, is_there in zip(tables, self.exist(cursor, tables), strict=True) if is_there]
+        if there:
+            cursor.execute(f"SET SESSION lock_wait_timeout = {DROP_TIMEOUT_S}")
+            cursor.execute(f"DROP TABLE IF EXISTS {', '.join(map(self.staged_sql, there))}")
+        return len(there)
+
+    def staging_comments(self, cursor: Cursor, address: MySqlAddress) -> list[tuple[str, str, int, str]]:
+        pattern = PREFIX.replace("_", "\\_") + "%"
+        rows = cursor.execute(_STAGED, (pattern,)).fetchall()
+        return [
+            (_text(schema), _text(name), int(size), _text(comment)) for schema, name, size, comment in rows
+        ]
+
+    def create_staging(
+        self, cursor: Cursor, staged: StagingTable, columns: Sequence[tuple[str, str]], query_id: str
+    ) -> None:
+        """Create a staging table. This commits.
+
+        Args:
+            columns: name and SQL type
+        """
+        ((now,),) = cursor.execute("SELECT UTC_TIMESTAMP(6)").fetchall()
+        comment = literal(str(StagingComment(now.replace(tzinfo=timezone.utc), query_id)))
+        parts = [f"{quoted(name)} {rules.staged_type(kind)} NULL" for name, kind in columns]
+        cursor.execute(
+            f"CREATE TABLE {self.staged_sql(staged)} ({', '.join(parts)}, "
+            f"{ROW} bigint NOT NULL AUTO_INCREMENT PRIMARY KEY) ENGINE = InnoDB "
+            f"DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT {comment}"
+        )
+
+    # Checks of a plan -------------------------------------------------------------------------------
+
+    def check_rights(
+        self,
+        cursor: Cursor,
+        address: MySqlAddress,
+        table: TableState,
+        match: TableMatch,
+        options: PlanOptions,
+        changes: Changes | None,
+    ) -> None:
+        """See `Dialect`. The server checks the privileges of statements that do nothing; whoever lacks one is
+        told which.
+        """
+        there = {column.name for column in table.columns}
+        names = [quoted(column.name) for column in match.columns if column.name in there]
+        if names:
+            nothing = ", ".join(["NULL"] * len(names))
+            cursor.execute(
+                f"INSERT INTO {address.sql} ({', '.join(names)}) SELECT {nothing} FROM DUAL WHERE 1 = 0"
+            )
+        if options.mode == "overwrite":
+            cursor.execute(f"DELETE FROM {address.sql} WHERE 1 = 0")
+        if self.fence.is_there(cursor, address):
+            cursor.execute(f"UPDATE {address.fence_sql} SET version = version WHERE query_id = ''")
+
+    # In the commit ----------------------------------------------------------------------------------
+
+    def mover_of(self, mode: Mode) -> Callable[..., RowAppender]:
+        return RowAppender
+
+    # Refused rows -----------------------------------------------------------------------------------
+
+    def put_refused(
+        self,
+        cursor: Cursor,
+        address: MySqlAddress,
+        manifest: Manifest,
+        content: TableContent,
+        letters: DeadLetters,
+    ) -> None:
+        self.delete_refused(cursor, address, manifest, content)
+        columns = ("query_id", "table_name", "batch_id", *COLUMNS)
+        places = ", ".join(["%s"] * len(columns))
+        statement = f"INSERT INTO {_escaped(address)} ({', '.join(columns)}) VALUES ({places})"
+        query_id = manifest.batch.stream.query_id
+        for batch_id, some in letters.items():
+            key = (query_id, address.table, batch_id)
+            cursor.executemany(statement, [(*key, *letter_values(letter)) for letter in some])
+
+    def read_refused(
+        self, cursor: Cursor, address: MySqlAddress, manifest: Manifest, content: TableContent
+    ) -> DeadLetters:
+        if not self.fence.is_there(cursor, address):
+            return {}
+        found: dict[int, list[DeadLetter]] = {}
+        rows = cursor.execute(
+            f"SELECT batch_id, {', '.join(COLUMNS)} FROM {_escaped(address)} WHERE {_OF_BATCHES} "
+            "ORDER BY letter_id",
+            _batches(address, manifest),
+        ).fetchall()
+        for batch_id, letter_id, row_id, code, message, refused_at, row in rows:
+            at: datetime = refused_at.replace(tzinfo=timezone.utc)
+            letter = DeadLetter(letter_id, row_id, code, message, at, row)
+            found.setdefault(int(batch_id), []).append(letter)
+        return found
+
+    def delete_refused(
+        self, cursor: Cursor, address: MySqlAddress, manifest: Manifest, content: TableContent
+    ) -> None:
+        if self.fence.is_there(cursor, address):
+            delete = f"DELETE FROM {_escaped(address)} WHERE {_OF_BATCHES}"
+            cursor.execute(delete, _batches(address, manifest))
+
+
+_OF_BATCHES = "query_id = %s AND table_name = %s AND batch_id BETWEEN %s AND %s"
+
+
+def _batches(address: MySqlAddress, manifest: Manifest) -> tuple[str, str, int, int]:
+    ids = [batch.batch_id for batch in manifest.batches]
+    return manifest.batch.stream.query_id, address.table, min(ids), max(ids)
+
+
+def _escaped(address: MySqlAddress) -> str:
+    return address.refused_sql.replace("%", "%%")
+
+
+def _definition(kind: str) -> str:
+    """A new column. Without NULL an old server gives a `timestamp` a default."""
+    return f"{kind} NULL"
+
+
+def _column(name: Any, kind: Any, nullable: str, default: Any, extra: str, key: str) -> TableColumn:
+    extra = extra.lower()
+    is_computed = "generated" in extra.replace("default_generated", "")
+    is_required = nullable == "NO"
+    is_filled = default is not None or "auto_increment" in extra or is_computed
+    sql_type = rules.normalized(_text(kind))
+    return TableColumn(_text(name), sql_type, is_required, is_filled, is_computed, key == "PRI")
+
+
+def _text(value: Any) -> str:
+    """A name or a comment. MySQL 8 lists some of them as bytes."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+DIALECT = MySqlDialect()
