@@ -29,6 +29,7 @@ from penstock.delivery.metrics import Metrics
 
 ROOT = Path(__file__).parent.parent
 OPTIONS_PAGE = ROOT / "docs" / "options.md"
+READING_PAGE = ROOT / "docs" / "reading.md"
 OPTIONS_BLOCK = re.compile(r"(<!-- options of (.*?): .*? -->\n).*?(<!-- end of options -->)", re.DOTALL)
 
 
@@ -61,6 +62,11 @@ OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
         tuple(one for one in lake.OPTIONS if one.name == "formats"),  # the others are Delta's and Iceberg's
         lake.PREFIXES,
     ),
+    **{
+        f"{kind}, reading": (of.OPTIONS, of.PREFIXES)
+        for kind in ("delta", "iceberg")
+        for of in [import_module(f"penstock.datasource.{kind}.reading")]
+    },
     "all": (options_of(StreamOptions) + _own(DeliveryOptions, StreamOptions), prefixes_of(DeliveryOptions)),
     "files": (_own(FileTableOptions, DeliveryOptions), ()),
 }
@@ -78,15 +84,18 @@ def options_table(of: str) -> str:
     return "\n".join(["| option | meaning |", "|---|---|", *rows]) + "\n"
 
 
-def test_the_page_has_all_options() -> None:
-    page = OPTIONS_PAGE.read_text()
-    wanted = OPTIONS_BLOCK.sub(lambda block: block[1] + options_table(block[2]) + block[3], page)
-    if os.environ.get("PENSTOCK_UPDATE_DOCS"):
-        OPTIONS_PAGE.write_text(wanted)
-    assert {block[2] for block in OPTIONS_BLOCK.finditer(page)} == set(OPTIONS)
+def test_the_pages_have_all_options() -> None:
+    found: set[str] = set()
+    for path in (OPTIONS_PAGE, READING_PAGE):
+        page = path.read_text()
+        wanted = OPTIONS_BLOCK.sub(lambda block: block[1] + options_table(block[2]) + block[3], page)
+        if os.environ.get("PENSTOCK_UPDATE_DOCS"):
+            path.write_text(wanted)
+        found |= {block[2] for block in OPTIONS_BLOCK.finditer(page)}
+        assert wanted == path.read_text(), "run it with PENSTOCK_UPDATE_DOCS=1"
+    assert found == set(OPTIONS)
     for name, count in {"branch": 1, "dbtable": 2}.items():
-        assert wanted.count(f"| `{name}` |") == count
-    assert wanted == OPTIONS_PAGE.read_text(), "run it with PENSTOCK_UPDATE_DOCS=1"
+        assert OPTIONS_PAGE.read_text().count(f"| `{name}` |") == count
 
 
 def test_the_readme_stays_short() -> None:
@@ -106,8 +115,14 @@ def test_supported_versions_are_the_same_everywhere() -> None:
         assert f"{oldest} to {newest}" in text
 
 
-CODE = ("committers", "datasource", "testing", "writers")
-PUBLIC = ("penstock", "penstock.destination", "penstock.testing", "penstock.testing.conformance")
+CODE = ("committers", "datasource", "readers", "testing", "writers")
+PUBLIC = (
+    "penstock",
+    "penstock.destination",
+    "penstock.reader",
+    "penstock.testing",
+    "penstock.testing.conformance",
+)
 
 
 def test_every_public_name_is_explained() -> None:
@@ -117,7 +132,7 @@ def test_every_public_name_is_explained() -> None:
     assert [name for name in names if not is_explained(name.rpartition(".")[2], texts)] == []
 
 
-@pytest.mark.parametrize("file", ["__init__.py", "destination.py", "testing/__init__.py"])
+@pytest.mark.parametrize("file", ["__init__.py", "destination.py", "reader.py", "testing/__init__.py"])
 def test_the_pages_of_the_api_find_every_public_name(file: str) -> None:
     """They read the imports for type checkers, as names are loaded when they are first used."""
     (block,) = (one for one in ast.parse((ROOT / file).read_text()).body if isinstance(one, ast.If))

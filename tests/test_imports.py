@@ -22,6 +22,7 @@ PACKAGES = (
     "datasource",
     "delivery",
     "operating",
+    "readers",
     "telemetry",
     "testing",
     "ui",

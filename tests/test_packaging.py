@@ -30,6 +30,7 @@ FOLDERS = (
     "delivery",
     "datasource",
     "telemetry",
+    "readers",
     "writers",
     "committers",
     "testing",
@@ -121,6 +122,7 @@ def package_files() -> set[str]:
     return {
         "__init__.py",
         "destination.py",
+        "reader.py",
         "py.typed",
         *(str(path.relative_to(ROOT)) for path in modules + of_page),
     }
@@ -197,7 +199,7 @@ def test_the_sdist_holds_what_builds_the_wheel_and_nothing_else(dist: Path) -> N
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    links = {f"src/penstock/{name}" for name in ("__init__.py", "destination.py", "py.typed")}
+    links = {f"src/penstock/{name}" for name in ("__init__.py", "destination.py", "reader.py", "py.typed")}
     texts = {"README.md", "LICENSE", "CHANGELOG.md", "PKG-INFO", "pyproject.toml", ".gitignore"}
     templates = {"committers/store/migrations/script.py.mako"}
     assert names == package_files() | links | texts | templates

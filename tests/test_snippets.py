@@ -21,6 +21,8 @@ from tests.test_docs import REQUESTS, ROOT, TABLES
 from penstock.cli.app import app
 from penstock.committers.errors import ConfigurationError
 from penstock.datasource.options.declaring import options_of, prefixes_of
+from penstock.datasource.plug_ins import load
+from penstock.datasource.reading.formats import READ_OPTIONS
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 COMMANDS: Any = typer.main.get_command(app)
@@ -52,6 +54,7 @@ class Query:
     """Options whose value is computed."""
     is_open: bool = True
     """Some options are not in the chain, or it starts nothing."""
+    reads: bool = False
 
 
 def chains(tree: ast.AST) -> Iterator[Query]:
@@ -66,7 +69,8 @@ def chains(tree: ast.AST) -> Iterator[Query]:
             while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 collect(query, node.func.attr, node)
                 node = node.func.value
-                if isinstance(node, ast.Attribute) and node.attr in ("writeStream", "write"):
+                if isinstance(node, ast.Attribute) and node.attr in ("writeStream", "write", "read"):
+                    query.reads = node.attr == "read"
                     break
             if query.kind:
                 yield query
@@ -77,7 +81,7 @@ def collect(query: Query, method: str, call: ast.Call) -> None:
         _, _, query.kind = str(call.args[0].value).partition("penstock.")
     elif method == "option" and len(call.args) == 2 and isinstance(call.args[0], ast.Constant):
         add(query, str(call.args[0].value), call.args[1])
-    elif method in ("start", "save"):
+    elif method in ("start", "save", "load"):
         query.is_open = False  # the last call, so the first one here
         if call.args:
             add(query, "path", call.args[0])
@@ -107,7 +111,7 @@ def problems(query: Query) -> list[str]:
 
 
 def problems_of(query: Query, kind: str) -> list[str]:
-    parser = options_class(kind)
+    parser = load(READ_OPTIONS[f"penstock.{kind}"]) if query.reads else options_class(kind)
     known = {option.name for option in options_of(parser)}
     prefixes = tuple(prefix.name for prefix in prefixes_of(parser))
     found = [
@@ -173,6 +177,8 @@ def test_most_pages_have_queries() -> None:
         ),
         ('s.writeStream.format("penstock.delta").option("path", "/t").option("partitonBy", a)', "partitonBy"),
         ('s.writeStream.format("penstock.iceberg").option("catalog", "c").start()', "table is missing"),
+        ('s.read.format("penstock.delta").option("partitionBy", "a").load("/t")', "partitionBy"),
+        ('s.read.format("penstock.iceberg").option("warehouse", "/w").load()', "table is missing"),
         (
             's.writeStream.format("penstock.fanout").option("target.a", "penstock.delta")'
             '.option("target.a.paths", "/t")',

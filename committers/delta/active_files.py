@@ -25,7 +25,7 @@ from ..errors import NEXT_TRY, RetryableError, TableNotSupportedError
 from .history import open_log
 from .library import in_short
 from .log_entry import ActiveFile
-from .log_files import LOG
+from .log_files import LOG, entry_name
 from .snapshot_cache import LogTail, TableSnapshot
 
 TABLES_MAX = 20
@@ -46,28 +46,28 @@ class ActiveFiles:
     by_path: dict[str, ActiveFile] = field(default_factory=dict)
     """By the path in the log."""
 
-    def apply(self, action: Mapping[str, Any]) -> None:
-        """
-        Raises:
-            KeyError, TypeError, ValueError, AttributeError: the action is damaged.
-        """
-        if (removed := action.get("remove")) is not None:
-            self.by_path.pop(str(removed["path"]), None)
-        if (added := action.get("add")) is not None:
-            file = ActiveFile.of(added)
-            self.by_path[file.logged_path] = file
 
-    def apply_entry(self, content: bytes) -> None:
-        """Removes count before adds: a commit may replace the vector of a file by removing and adding it."""
-        actions = [
-            json.loads(line) for line in content.splitlines() if b'"add"' in line or b'"remove"' in line
-        ]
-        for action in actions:
-            if "remove" in action:
-                self.apply(action)
-        for action in actions:
-            if "remove" not in action:
-                self.apply(action)
+def _apply(action: Mapping[str, Any], by_path: dict[str, ActiveFile]) -> None:
+    """
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: the action is damaged.
+    """
+    if (removed := action.get("remove")) is not None:
+        by_path.pop(str(removed["path"]), None)
+    if (added := action.get("add")) is not None:
+        file = ActiveFile.of(added)
+        by_path[file.logged_path] = file
+
+
+def _apply_entry(content: bytes, by_path: dict[str, ActiveFile]) -> None:
+    """Removes count before adds: a commit may replace the vector of a file by removing and adding it."""
+    actions = [json.loads(line) for line in content.splitlines() if b'"add"' in line or b'"remove"' in line]
+    for action in actions:
+        if "remove" in action:
+            _apply(action, by_path)
+    for action in actions:
+        if "remove" not in action:
+            _apply(action, by_path)
 
 
 _kept: dict[tuple[str, frozenset[tuple[str, str]]], ActiveFiles] = {}
@@ -91,12 +91,13 @@ def active_files(table: TableSnapshot, storage_options: Mapping[str, str]) -> li
     with _log_errors(table.table_uri):
         files = _kept.pop(key, None)
         if files is None or not _is_before(files.at, tail):
-            files = _from_checkpoint(table.table_uri, storage_options, tail)
+            version, by_path = _at_checkpoint(open_log(table.table_uri, storage_options), tail.version)
+            files = ActiveFiles(LogTail(tail.files, version, "", tail.read_at_s), by_path)
         for version in range(files.at.version + 1, tail.version + 1):
             entry = tail.files.read(version)
             if entry is None:
                 raise OSError(f"the entry of version {version} is missing")
-            files.apply_entry(entry.content)
+            _apply_entry(entry.content, files.by_path)
         files.at = tail
     if len(_kept) >= TABLES_MAX:
         _kept.clear()
@@ -113,15 +114,30 @@ def _is_before(known: LogTail, tail: LogTail) -> bool:
     return known.is_there()
 
 
-def _from_checkpoint(table_uri: str, storage_options: Mapping[str, str], tail: LogTail) -> ActiveFiles:
-    """Return the files at the last checkpoint up to a version; without one, none at version -1."""
-    log = open_log(table_uri, storage_options)
-    version, paths = _last_checkpoint(log, tail.version)
-    files = ActiveFiles(LogTail(tail.files, version, "", tail.read_at_s))
+def files_at(table_uri: str, storage_options: Mapping[str, str], version: int) -> list[ActiveFile]:
+    """Return the files of any version that the log still has, for readers. Nothing is kept.
+
+    Raises:
+        RetryableError: the log cannot be read now, or was cleaned up in the meantime.
+        TableNotSupportedError: an entry is damaged.
+    """
+    with _log_errors(table_uri, "read"):
+        log = open_log(table_uri, storage_options)
+        known, by_path = _at_checkpoint(log, version)
+        for number in range(known + 1, version + 1):
+            with log.open_input_file(entry_name(number)) as entry:
+                _apply_entry(entry.read(), by_path)
+    return list(by_path.values())
+
+
+def _at_checkpoint(log: pafs.FileSystem, version_max: int) -> tuple[int, dict[str, ActiveFile]]:
+    """Return the version of the last checkpoint up to a version, and its files; without one -1 and none."""
+    version, paths = _last_checkpoint(log, version_max)
+    by_path: dict[str, ActiveFile] = {}
     for path in paths:
         for action in _checkpoint_actions(log, path):
-            files.apply(action)
-    return files
+            _apply(action, by_path)
+    return version, by_path
 
 
 def _last_checkpoint(log: pafs.FileSystem, version_max: int) -> tuple[int, list[str]]:
@@ -170,16 +186,16 @@ def _parquet_actions(log: pafs.FileSystem, path: str) -> Iterator[Mapping[str, A
 
 
 @contextmanager
-def _log_errors(table_uri: str) -> Iterator[None]:
+def _log_errors(table_uri: str, not_done: str = "committed") -> Iterator[None]:
     try:
         yield
     except (DeltaError, OSError) as error:
         raise retryable(error)(
             f"The log of the Delta table {table_uri} cannot be read: {in_short(error)}. Nothing was "
-            f"committed. Check that the storage is reachable. {NEXT_TRY}"
+            f"{not_done}. Check that the storage is reachable. {NEXT_TRY}"
         ) from error
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, pa.ArrowException) as error:
         raise TableNotSupportedError(
             f"The log of the Delta table {table_uri} has an entry that cannot be read: {error!r}. Nothing "
-            "was committed. Repair the log with the engine that has written it."
+            f"was {not_done}. Repair the log with the engine that has written it."
         ) from error

@@ -12,6 +12,7 @@ from threading import Lock
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from .library.snapshots import Live
 
@@ -68,13 +69,22 @@ def live_files(table: Table, branch: str, cache: ManifestCache = MANIFEST_CACHE)
     Raises:
         Exception: raised by the storage: a manifest cannot be read.
     """
-    head = table.metadata.snapshot_by_name(branch)
-    manifests = [] if head is None else list(head.manifests(table.io))
+    return files_of(table.metadata.snapshot_by_name(branch), table.io, cache)
+
+
+def files_of(snapshot: Snapshot | None, io: FileIO, cache: ManifestCache = MANIFEST_CACHE) -> LiveFiles:
+    """
+    Args:
+        snapshot: any one of the table; None: no files
+
+    Raises: as `live_files`.
+    """
+    manifests = [] if snapshot is None else list(snapshot.manifests(io))
     if len(manifests) < 2:
-        entries = [cache.read(table.io, manifest) for manifest in manifests]
+        entries = [cache.read(io, manifest) for manifest in manifests]
     else:
         with ThreadPoolExecutor(_THREADS) as threads:
-            entries = list(threads.map(partial(cache.read, table.io), manifests))
+            entries = list(threads.map(partial(cache.read, io), manifests))
     live = list(zip(manifests, entries, strict=True))
     return LiveFiles(
         live,

@@ -187,10 +187,10 @@ class DeletedRows:
         files = {entry.data_file.file_path: entry.data_file for entry in entries}
         new = [file for path, file in files.items() if path not in self._read]
         if len(new) < 2:
-            read = list(map(self._rows_in, new))
+            read = [read_deletes(file.file_path, self._open_file) for file in new]
         else:
             with ThreadPoolExecutor(_READ_THREADS) as threads:
-                read = list(threads.map(self._rows_in, new))
+                read = list(threads.map(lambda file: read_deletes(file.file_path, self._open_file), new))
         self._read.update((file.file_path, rows) for file, rows in zip(new, read, strict=True))
 
     def of(self, data: DataFile, deletes: Sequence[ManifestEntry]) -> pa.Array:
@@ -199,22 +199,28 @@ class DeletedRows:
         parts = [self._read[one.data_file.file_path].get(data.file_path, _NONE) for one in deletes]
         return union(parts)
 
-    def _rows_in(self, file: DataFile) -> Mapping[str, pa.Array]:
-        path = file.file_path
-        try:
-            with self._open_file(path) as stream:
-                rows = pq.read_table(stream, columns=["file_path", "pos"], use_threads=False)
-            return _by_path(rows)
-        except (pa.ArrowException, KeyError) as error:
-            raise PenstockError(
-                f"The delete file {path} cannot be read: {error}. Nothing was committed. Restore it from a "
-                "backup of the storage."
-            ) from error
-        except OSError as error:
-            raise retryable(error)(
-                f"The delete file {path} cannot be read: {error}. Nothing was committed. Check that the "
-                f"storage is reachable. {NEXT_TRY}"
-            ) from error
+
+def read_deletes(path: str, open_file: OpenFile) -> Mapping[str, pa.Array]:
+    """Return the numbers of deleted rows (int64) in a delete file, by data file.
+
+    Raises:
+        PenstockError: it is damaged or missing.
+        RetryableError: the storage cannot be reached now.
+    """
+    try:
+        with open_file(path) as stream:
+            rows = pq.read_table(stream, columns=["file_path", "pos"], use_threads=False)
+        return _by_path(rows)
+    except (pa.ArrowException, KeyError) as error:
+        raise PenstockError(
+            f"The delete file {path} cannot be read: {error}. Nothing was committed. Restore it from a "
+            "backup of the storage."
+        ) from error
+    except OSError as error:
+        raise retryable(error)(
+            f"The delete file {path} cannot be read: {error}. Nothing was committed. Check that the "
+            f"storage is reachable. {NEXT_TRY}"
+        ) from error
 
 
 def _by_path(rows: pa.Table) -> Mapping[str, pa.Array]:

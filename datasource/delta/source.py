@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..spark.base_source import PenstockDataSource
+from ..spark.table_source import TableDataSource
 
 if TYPE_CHECKING:
     from .sink import DeltaSink
 
 
-class DeltaDataSource(PenstockDataSource):
-    """Delta tables, by their path. See `PenstockDataSource`."""
+class DeltaDataSource(TableDataSource):
+    """Delta tables, by their path. See `TableDataSource`."""
 
     format = "penstock.delta"
 

@@ -111,11 +111,13 @@ class IcebergOptions(FileChangeOptions, FileTableOptions):
 
 
 def _problems(values: Mapping[str, Any]) -> list[str]:
+    return [*problems_of_changes(values), *problems_of_catalog(values)]
+
+
+def problems_of_catalog(values: Mapping[str, Any]) -> list[str]:
+    """Return the problems of options that say where the table is."""
     warehouse = values.get("catalog_properties", {}).get("warehouse", "")
-    problems = [
-        *problems_of_urls({"catalog.warehouse": warehouse}, PREFIXES),
-        *problems_of_changes(values),
-    ]
+    problems = problems_of_urls({"catalog.warehouse": warehouse}, PREFIXES)
     if not {"catalog", "catalog_properties", "warehouse"} & set(values):
         problems.append(
             "Neither catalog nor warehouse is given. Give warehouse=/path for tables in a local directory, "

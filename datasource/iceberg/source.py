@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..spark.base_source import PenstockDataSource
+from ..spark.table_source import TableDataSource
 
 if TYPE_CHECKING:
     from .sink import IcebergSink
 
 
-class IcebergDataSource(PenstockDataSource):
-    """Iceberg tables, by their name in a catalog. See `PenstockDataSource`."""
+class IcebergDataSource(TableDataSource):
+    """Iceberg tables, by their name in a catalog. See `TableDataSource`."""
 
     format = "penstock.iceberg"
 

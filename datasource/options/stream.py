@@ -224,9 +224,9 @@ def parse_as(
     values, problems = parse_options(options, prefixes, kept)
     are_valid = not problems
     problems += [of_refused[key] for key in keys if key in of_refused]
-    required = _required(cls)
+    required = required_fields(cls)
     problems += [
-        _missing(option.name, (examples or {}).get(option.name))
+        missing_option(option.name, (examples or {}).get(option.name))
         for option in options
         if option.field in required and option.name.lower() not in keys
     ]
@@ -242,13 +242,15 @@ def parse_as(
     return cls(**values, given=stored)
 
 
-def _required(cls: type[StreamOptions]) -> set[str]:
+def required_fields(cls: Any) -> set[str]:
+    """Return the fields of a dataclass that have no default."""
     return {one.name for one in fields(cls) if one.default is MISSING and one.default_factory is MISSING}
 
 
-def _missing(name: str, example: str | None) -> str:
+def missing_option(name: str, example: str | None = None, start: str = " or .start(path)") -> str:
+    """Return the problem of a required option that is not given."""
     value = "..." if example is None else f'"{example}"'
-    or_start = " or .start(path)" if name == "path" else ""
+    or_start = start if name == "path" else ""
     return f'{name} is missing: give .option("{name}", {value}){or_start}.'
 
 

@@ -25,6 +25,9 @@ from tests.filters import sql
 from tests.filters.rows import Filter
 from tests.support.lakes import IcebergLake, LakeTable
 
+from penstock import reader
+from penstock.readers.conditions import Conditions
+from penstock.readers.predicates import Predicate
 from penstock.testing.duckdb_reader import connect
 
 Count: TypeAlias = Callable[[Filter], int]
@@ -155,7 +158,32 @@ def _iceberg_filter(one: Filter) -> Any:
     return predicates[one.operator](one.column, one.value)
 
 
+def _penstock(lake: LakeTable) -> tuple[Count, Count]:
+    """Compared with the rows as Polars reads them, which orders NaN last, as Spark does."""
+    table = reader.open_table(f"penstock.{lake.kind}", lake.options, columns="flag")
+    _, on_all = _polars(lake)
+    conditions = Conditions(table.reader.schema(table.reader.column_names))
+
+    def count(one: Filter) -> int:
+        rows = table.and_where([_penstock_condition(conditions, one)]).to_reader()
+        return sum(batch.num_rows for batch in rows)
+
+    return count, on_all
+
+
+def _penstock_condition(conditions: Conditions, one: Filter) -> Predicate:
+    name = one.column.split(".")
+    if one.operator in ("null", "not null"):
+        return conditions.is_null(name, negated=one.operator == "not null")
+    if one.operator == "nan":
+        return conditions.is_nan(name)
+    if one.operator == "prefix":
+        return conditions.starts_with(name, one.value)
+    return conditions.compare(name, one.operator, one.value)
+
+
 LIBRARIES: Sequence[Reader] = (
+    Reader("penstock", ("delta", "iceberg"), _penstock),
     Reader(f"duckdb {version('duckdb')}", ("delta", "iceberg"), _duckdb),
     Reader(f"polars {version('polars')}", ("delta", "iceberg"), _polars),
     Reader(f"deltalake {version('deltalake')} to_pyarrow_dataset", ("delta",), _delta_dataset),

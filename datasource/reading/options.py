@@ -1,0 +1,129 @@
+"""Options of readers: of `spark.read` and of `penstock.reader`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any, Protocol, TypeVar
+
+from ...readers.table import TableReader
+from ...readers.values import parse_timestamp
+from ..options.declaring import option, optional, options_of, prefixes_of
+from ..options.parsing import MIB, check, columns, parse_options, size, text
+from ..options.places import problems_of_plain_http
+from ..options.stream import missing_option, problems_of_urls, required_fields
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def time_of(text: str) -> datetime:
+    """Parse a time; without a zone it is in UTC."""
+    try:
+        return _EPOCH + timedelta(microseconds=parse_timestamp(text, has_zone=True))
+    except (ValueError, OverflowError):
+        raise ValueError("must be a time such as 2026-11-29T10:00:00Z, or a day") from None
+
+
+def number(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,19}", text.strip()):
+        raise ValueError("must be a whole number")
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """Options of all readers."""
+
+    columns: tuple[str, ...] | None = optional(
+        "columns",
+        columns,
+        "Columns to read: `a, b`, or a JSON array. Spark does not tell Python sources which columns a query "
+        "needs, so without this option all of them are read.",
+        default="all",
+    )
+    where: str | None = optional(
+        "where",
+        text,
+        "Condition on the rows, such as `day >= '2026-01-01' AND (amount > 5 OR note IS NULL)`. Files and "
+        "row groups in which no row can match are not read.",
+    )
+    split_bytes: int = option(
+        "splitSize",
+        size(MIB, 64 * 1024 * MIB),
+        "Approximate size of the files that one task of Spark reads. Small tables are divided further, for "
+        "all cores of the driver. Only for `spark.read`.",
+        default="128mb",
+    )
+
+    @property
+    def parts_min(self) -> int:
+        """See `split`."""
+        return os.cpu_count() or 1
+
+
+class Opens(Protocol):
+    """Options of readers of one format."""
+
+    columns: tuple[str, ...] | None
+    where: str | None
+
+    def open(self) -> TableReader:
+        """Load the version of the table that the options say.
+
+        Raises:
+            ConfigurationError: the table or the version does not exist.
+            TableNotSupportedError: the table cannot be read.
+            RetryableError: it cannot be read now.
+        """
+        ...
+
+
+OptionsT = TypeVar("OptionsT", bound=ReadOptions)
+
+
+def parse_read_options(
+    cls: type[OptionsT],
+    name: str,
+    given: Mapping[str, str],
+    problems_of_values: Callable[[Mapping[str, Any]], Iterable[str]],
+) -> OptionsT:
+    """Parse options of a reader.
+
+    Args:
+        cls: declares the options
+        name: of the data source, for messages
+        problems_of_values: returns problems of values that are all valid one by one
+
+    Raises:
+        ConfigurationError: lists all problems, one sentence each.
+    """
+    options, prefixes = options_of(cls), prefixes_of(cls)
+    values, problems = parse_options(options, prefixes, given)
+    are_valid = not problems
+    keys = {key.lower() for key in given}
+    required = required_fields(cls)
+    problems += [
+        missing_option(one.name, start=" or .load(path)")
+        for one in options
+        if one.field in required and one.name.lower() not in keys
+    ]
+    shown = {one.name: given[key] for key in given for one in options if one.name.lower() == key.lower()}
+    problems += problems_of_urls({key: value for key, value in shown.items() if key != "where"}, prefixes)
+    if are_valid:
+        problems += problems_of_plain_http(values, ("path",))
+        problems += problems_of_values(values)
+    check(f"{name} (reading)", problems)
+    return cls(**values)
+
+
+def only_one(values: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
+    """Return the problem of options that say different versions of the table.
+
+    Args:
+        names: of these options, by their field
+    """
+    given = [name for of_field, name in names.items() if of_field in values]
+    return [f"{' and '.join(given)} are given: give one of them."] if len(given) > 1 else []

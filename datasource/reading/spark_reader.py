@@ -1,0 +1,125 @@
+"""What Spark calls to read a table. Runs on the driver; `read` on executors.
+
+One version of the table is read: the newest one, or that of the options, at the time when Spark plans the
+query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from ...committers.errors import ConfigurationError
+from ...readers.scan import Scan, ScanFile
+from ...readers.table import TableScan, split
+from ..spark.spark_workers import release_caches
+from ..spark.worker_errors import message_first
+from .formats import read_options
+from .options import ReadOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def schema_to_read(name: str, options: Mapping[str, str]) -> StructType:
+    """Return the columns that are read.
+
+    Args:
+        name: of the data source
+
+    Raises: as `penstock.reader.open_table`.
+    """
+    parsed = read_options(name, options)
+    table = TableScan.of(parsed.open(), parsed.columns, parsed.where)
+    return _spark_schema(table)
+
+
+def _spark_schema(table: TableScan) -> StructType:
+    fields = table.reader.spark_fields(table.columns)
+    schema: StructType = StructType.fromJson({"type": "struct", "fields": list(fields)})
+    return schema
+
+
+def reader_of(name: str, options: Mapping[str, str], schema: StructType) -> DataSourceReader:
+    """Return the reader of the columns that `schema_to_read` has returned, or the user has given.
+
+    Raises:
+        ConfigurationError: the table has other columns.
+    """
+    parsed = read_options(name, options)
+    table = TableScan.of(parsed.open(), schema.names, parsed.where)
+    own = _spark_schema(table)
+    if _types(own) != _types(schema):
+        raise ConfigurationError(
+            f"{table.reader.name} has the columns {own.simpleString()}, and Spark wants "
+            f"{schema.simpleString()}. If the table was changed in the meantime, read it again. Give no "
+            "schema, or columns of the table with their types. Nothing was read."
+        )
+    assert isinstance(parsed, ReadOptions)
+    return TableRowsReader(table, schema, parsed.split_bytes, parsed.parts_min)
+
+
+def _types(schema: StructType) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the types that Spark expects of the rows: batches of others are refused."""
+    if "timezone" in signature(to_arrow_schema).parameters:
+        return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema)  # Spark 4.0: in UTC
+
+
+@dataclass
+class FilesPartition(InputPartition):
+    """What one task reads."""
+
+    files: Sequence[ScanFile]
+
+
+class TableRowsReader(DataSourceReader):
+    """Reads one version of a table.
+
+    It has no `pushFilters`. Spark 4.3 keeps what a reader has planned with the filters of one query, and may
+    read it again for another query of the same DataFrame: a query whose filter was not pushed found no rows
+    after one whose filter was.
+    """
+
+    def __init__(self, table: TableScan, schema: StructType, split_bytes: int, parts_min: int) -> None:
+        self._table: TableScan | None = table
+        self._split_bytes = split_bytes
+        self._parts_min = parts_min
+        self._arrow = _arrow_schema(schema)
+        self._scan: Scan | None = None
+
+    @message_first()
+    def partitions(self) -> Sequence[InputPartition]:
+        """Driver: return the files of each task. Spark reads nothing if there is none."""
+        assert self._table is not None
+        parts = split(self._table.files(), self._split_bytes, self._parts_min)
+        release_caches()
+        return [FilesPartition(part) for part in parts] or [FilesPartition(())]
+
+    @message_first()
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Executor: return the rows of a partition."""
+        assert isinstance(partition, FilesPartition)
+        assert self._scan is not None
+        return self._rows(self._scan, partition)
+
+    def _rows(self, scan: Scan, partition: FilesPartition) -> Iterator[pa.RecordBatch]:
+        with message_first():
+            yield from scan.read(partition.files)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Executors get what reads files, and nothing of the catalog."""
+        scan = self._scan
+        if scan is None and self._table is not None:
+            scan = self._table.scan(self._arrow).in_a_task()
+        return {"_scan": scan, "_table": None, "_arrow": None}

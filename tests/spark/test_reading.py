@@ -1,0 +1,168 @@
+"""`spark.read.format("penstock.…")`: types, filters, partitions and versions, without jars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from tests.support.lakes import IcebergLake, LakeTable
+
+pytestmark = pytest.mark.spark
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+SCHEMA = """
+    id bigint, flag boolean, i int, f float, d double, price decimal(9,2), text string, bin binary, day date,
+    ts timestamp, ntz timestamp_ntz, l array<bigint>, m map<string,double>,
+    s struct<a: bigint, b: array<string>>
+"""
+
+
+def typed_rows(spark: SparkSession) -> DataFrame:
+    return spark.range(0, 1000, numPartitions=2).selectExpr(
+        "id",
+        "id % 2 = 0 AS flag",
+        "cast(if(id % 7 = 0, NULL, id) AS int) AS i",
+        "cast(if(id % 5 = 0, 'NaN', id / 10) AS float) AS f",
+        "cast(if(id % 3 = 0, 'NaN', id / 10) AS double) AS d",
+        "cast(id / 100 AS decimal(9,2)) AS price",
+        "if(id % 11 = 0, NULL, concat('text ', id % 10)) AS text",
+        "cast(cast(id AS string) AS binary) AS bin",
+        "date_add(DATE'1969-12-01', cast(id AS int)) AS day",
+        "timestamp_micros(id * 1000003 - 5000000) AS ts",
+        "cast(timestamp_micros(id * 1000003 - 5000000) AS timestamp_ntz) AS ntz",
+        "if(id % 4 = 0, NULL, array(id, NULL)) AS l",
+        "if(id % 4 = 1, NULL, map('k', double('NaN'))) AS m",
+        "if(id % 4 = 2, NULL, named_struct('a', id, 'b', array('x', NULL))) AS s",
+    )
+
+
+def read(spark: SparkSession, table: LakeTable, **options: str) -> DataFrame:
+    return spark.read.format(table.source).options(**table.options, **options).load()
+
+
+def write(rows: DataFrame, table: LakeTable, **options: str) -> None:
+    rows.write.format(table.source).mode("append").options(**table.options, **options).save()
+
+
+def in_order(rows: DataFrame) -> list[str]:
+    return [repr(row) for row in rows.orderBy("id").collect()]
+
+
+@pytest.fixture(params=["true", "false"])
+def pushdown(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The setting, which Spark 4.0 does not know."""
+    before = spark.conf.get(PUSHDOWN, None)
+    spark.conf.set(PUSHDOWN, request.param)
+    yield request.param
+    spark.conf.unset(PUSHDOWN) if before is None else spark.conf.set(PUSHDOWN, before)
+
+
+def test_rows_and_types_are_those_that_were_written(spark: SparkSession, table: LakeTable) -> None:
+    rows = typed_rows(spark)
+    write(rows, table)
+    found = read(spark, table)
+    assert found.schema.simpleString() == spark.createDataFrame([], SCHEMA).schema.simpleString()
+    assert in_order(found) == in_order(rows)
+
+
+def test_a_data_frame_has_all_rows_after_a_query_with_a_filter(
+    spark: SparkSession, table: LakeTable, pushdown: str
+) -> None:
+    """Spark keeps what a reader has planned for the first query."""
+    write(spark.range(0, 1000), table)
+    found = read(spark, table)
+    assert found.where("id = 5").count() == 1
+    assert found.count() == 1000
+    assert found.where("id = 6 OR id = 7").count() == 2
+    assert found.where("id = 6").count() == 1
+
+
+def test_a_data_frame_keeps_its_version(spark: SparkSession, table: LakeTable) -> None:
+    write(spark.range(0, 10), table)
+    found = read(spark, table)
+    assert found.count() == 10
+    write(spark.range(10, 20), table)
+    assert found.count() == 10
+    assert read(spark, table).count() == 20
+
+
+def test_columns_and_conditions_are_options(spark: SparkSession, table: LakeTable) -> None:
+    write(typed_rows(spark), table)
+    found = read(spark, table, columns="text, id", where="id >= 990 AND text IS NOT NULL")
+    assert found.columns == ["text", "id"]
+    assert found.count() == 9
+    given = spark.read.format(table.source).options(**table.options).schema("text string, id bigint").load()
+    assert given.where("id = 7").collect() == [("text 7", 7)]
+
+
+def test_files_are_skipped_and_divided_between_tasks(spark: SparkSession, table: LakeTable) -> None:
+    rows = spark.range(0, 400_000, numPartitions=4).withColumn(
+        "noise", f.sha2(f.col("id").cast("string"), 512)
+    )
+    write(rows, table, rowGroupRows="10000")
+    whole = read(spark, table, splitSize="1mb")
+    assert whole.rdd.getNumPartitions() > 4
+    assert whole.select(f.countDistinct("id"), f.count("id")).collect() == [(400_000, 400_000)]
+    few = read(spark, table, where="id = 5")
+    assert few.rdd.getNumPartitions() == 1
+    assert few.count() == 1
+
+
+def test_partition_columns_are_read(spark: SparkSession, table: LakeTable) -> None:
+    rows = spark.createDataFrame([(1, "a/b=%"), (2, None), (3, "é x")], "id bigint, part string")
+    write(rows, table, **{table.partitioning: "part"})
+    assert in_order(read(spark, table)) == in_order(rows)
+    assert read(spark, table).where("part = 'a/b=%'").collect() == [(1, "a/b=%")]
+    assert read(spark, table).where("part IS NULL").collect() == [(2, None)]
+
+
+def test_an_earlier_version_is_read(spark: SparkSession, table: LakeTable) -> None:
+    write(spark.range(0, 10), table)
+    version = {"versionAsOf": "1"}
+    if isinstance(table, IcebergLake):
+        snapshot = table.load().current_snapshot()
+        assert snapshot is not None
+        version = {"snapshotId": str(snapshot.snapshot_id)}
+    write(spark.range(10, 30), table)
+    assert read(spark, table).count() == 30
+    assert read(spark, table, **version).count() == 10
+
+
+def test_not_null_columns_stay_not_null(spark: SparkSession, table: LakeTable) -> None:
+    table.create(pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("more", pa.string())]))
+    found = read(spark, table)
+    assert [field.nullable for field in found.schema.fields] == [False, True]
+    assert found.count() == 0
+
+
+def test_what_is_wrong_is_said_without_a_traceback(
+    spark: SparkSession, table: LakeTable, tmp_path: Path
+) -> None:
+    write(spark.range(0, 10), table)
+    with pytest.raises(Exception, match="Did you mean where"):
+        read(spark, table, wehre="id = 1").collect()
+    with pytest.raises(Exception, match="there is no column nothing"):
+        read(spark, table, where="nothing = 1").collect()
+    with pytest.raises(Exception, match="Spark wants"):
+        spark.read.format(table.source).options(**table.options).schema("id string").load().collect()
+
+
+def test_a_stream_writes_and_the_same_session_reads(
+    spark: SparkSession, table: LakeTable, tmp_path: Path
+) -> None:
+    spark.range(0, 100).write.parquet(str(tmp_path / "source"))
+    query = (
+        spark.readStream.schema("id bigint")
+        .parquet(str(tmp_path / "source"))
+        .writeStream.format(table.source)
+        .options(**table.options)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert read(spark, table).select(f.sum("id")).collect() == [(4950,)]
