@@ -179,6 +179,24 @@ def copied_by_psycopg(
     return stored(connection, "adapted")
 
 
+def test_decimals_of_all_scales_are_stored(connection: psycopg.Connection) -> None:
+    """Numbers of up to 64 bits, and larger ones."""
+    sizes = [(precision, scale) for precision in (5, 18, 19, 38) for scale in range(6)]
+    parts = [1, -1, 12_345, -99_999, None, 0]
+    columns = [
+        pa.array([one and Decimal(f"{one * 10 ** (precision - 5)}E-{scale}") for one in parts], kind)
+        for (precision, scale) in sizes
+        for kind in [pa.decimal128(precision, scale)]
+    ]
+    rows = pa.RecordBatch.from_arrays(columns, names=[f"c{number}" for number in range(len(columns))])
+    kinds = [str(sql_type(kind)) for kind in rows.schema.types]
+    with connection.transaction(force_rollback=True):
+        create(connection, "ours", kinds)
+        copy_into(connection, "ours", "binary", *binary(rows, kinds))
+        found = connection.execute("SELECT * FROM ours ORDER BY ctid").fetchall()
+    assert list(map(repr, found)) == [repr(tuple(row.values())) for row in rows.to_pylist()]
+
+
 TEXTS_OF_NUMBERS = [
     "0",
     "-0.00",

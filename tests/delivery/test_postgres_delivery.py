@@ -73,7 +73,7 @@ def test_one_transaction_moves_only_so_much(
 
 
 def test_overwritten_batches_do_not_count(lake: PostgresBacklog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_merge, "BYTES_MAX", 10)
+    monkeypatch.setattr(postgres_merge, "BYTES_MAX", 30)  # a row of one number has 14
     lake.fill(5, overwrite=True)
     lake.drain()
 
