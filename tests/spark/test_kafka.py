@@ -41,6 +41,8 @@ def test_a_stream_is_in_kafka_once(
             (stream,) = store.streams()
             wait_until(lambda: not store.pending(stream.key))
 
+    # A commit returns when its end is certain; readers see it partition by partition after that.
+    wait_until(lambda: len(kafka_process.records(topic)) >= FILES * ROWS)
     records = kafka_process.records(topic)
     assert sorted(json.loads(one.value())["id"] for one in records) == list(range(FILES * ROWS))
     assert all(json.loads(one.value())["id"] == int(one.key()) for one in records)
