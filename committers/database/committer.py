@@ -258,7 +258,7 @@ class DatabaseCommitter:
         if letters:
             dialect.put_refused(cursor, address, manifest, content, letters)
         dialect.fence.update(cursor, address, batch, table.table_id, content.origins)
-        if dialect.has_transactional_ddl:
+        if self._drops_in_transaction:
             self._drop_staged(cursor, (*content.staged, *content.needless))
         return Committed(row.version + 1, dropped, dead_letters=letters)
 
@@ -281,6 +281,10 @@ class DatabaseCommitter:
         new, changes, rules = content.new_columns, content.changes, self._dialect.types
         return needed_changes(content.columns, new, changes, table.columns, self._address, rules)
 
+    @property
+    def _drops_in_transaction(self) -> bool:
+        return self._dialect.has_transactional_ddl and not self._dialect.has_staging_files
+
     def _finish(self, manifest: Manifest, content: TableContent) -> None:
         """After the transaction, commit what tasks have prepared, or drop the staging tables if that was not
         possible in it.
@@ -288,7 +292,7 @@ class DatabaseCommitter:
         if content.is_prepared:
             crash_points.reach("prepared.decided", manifest.batch.batch_id)
             self._prepared(manifest.batch.stream.query_id).settle(content.table_id)
-        elif not self._dialect.has_transactional_ddl:
+        elif not self._drops_in_transaction:
             self.discard([content.staged, content.needless])
 
     def _drop_staged(self, cursor: Cursor, staged: StagingTables) -> None:

@@ -45,6 +45,10 @@ class Dialect(ABC):
     """False if a statement that creates, changes or drops tables commits. Then a commit changes columns
     before its transaction, and drops the staging tables after it.
     """
+    has_staging_files: ClassVar[bool] = False
+    """True if files take the place of staging tables. A commit deletes them after its transaction."""
+    ignores_case: ClassVar[bool] = False
+    """True if a table cannot have two columns whose names differ only in case."""
 
     # Names ------------------------------------------------------------------------------------------
 
@@ -108,6 +112,10 @@ class Dialect(ABC):
         row = cursor.execute(f"SELECT EXISTS (SELECT 1 FROM {address.sql})").fetchone()
         return row is not None and bool(row[0])
 
+    def identified(self, cursor: Cursor, address: Any, table: TableState) -> TableState:
+        """Give the table an id if it has none, for a database that does not number its tables."""
+        return table
+
     @abstractmethod
     def lock_table(self, cursor: Cursor, address: Any) -> None:
         """Keep others from dropping or altering the table until this transaction ends."""
@@ -123,6 +131,13 @@ class Dialect(ABC):
     def selected(self, name: str, data_type: pa.DataType) -> str:
         """A column of a staging table, in a form that the driver returns without loss as Python's value."""
         return self.quoted(name)
+
+    def arrow_rows(self, cursor: Cursor, query: str, schema: pa.Schema) -> pa.RecordBatch:
+        """The result of a query whose columns are `selected`."""
+        rows = cursor.execute(query).fetchall()
+        columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
+        arrays = [pa.array(list(values), field.type) for values, field in zip(columns, schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def limited(self, query: str, limit: int, offset: int = 0) -> str:
         """The query, which has an order, with a limit to its rows."""

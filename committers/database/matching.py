@@ -72,6 +72,13 @@ def check_names(rows: pa.Schema, address: TableAddress, dialect: Dialect, encodi
         SchemaMismatchError: lists the names that no column of the database can have.
     """
     problems = [problem for name in rows.names if (problem := dialect.name_problem(name, encoding))]
+    if dialect.ignores_case:
+        folded = Counter(name.lower() for name in rows.names)
+        problems += [
+            f"{name!r} is there twice: the names of columns in {dialect.name} ignore case. Rename one of them"
+            for name in rows.names
+            if folded[name.lower()] > rows.names.count(name)
+        ]
     if problems:
         raise query_mismatch(address.title, problems, _given(rows))
 

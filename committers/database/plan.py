@@ -79,7 +79,7 @@ def plan(
         dialect.prepare_changes(cursor, address, table, changes, fit)
     dialect.check_rights(cursor, address, table, fit, options, changes)
     return TableLayout(
-        table.table_id,
+        dialect.identified(cursor, address, table).table_id,
         fit.rows,
         fit.columns,
         tuple(column.name for column in fit.new),

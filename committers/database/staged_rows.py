@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import pyarrow as pa
 
@@ -56,8 +55,7 @@ def read_rows(
     statement = (
         f"SELECT {', '.join(columns)} FROM {relation} n WHERE {where} ORDER BY n.{dialect.row_ids.column}"
     )
-    rows = cursor.execute(dialect.limited(statement, limit)).fetchall()
-    return _to_arrow(rows, schema)
+    return dialect.arrow_rows(cursor, dialect.limited(statement, limit), schema)
 
 
 def each_batch(
@@ -73,9 +71,3 @@ def each_batch(
         each = f"SELECT {ids.selected()} FROM {relation} n WHERE {where} ORDER BY n.{ids.column}"
         ((row_id,),) = cursor.execute(dialect.limited(each, 1, rows.num_rows - 1)).fetchall()
         where = f"n.{ids.column} > {ids.literal(row_id)}"
-
-
-def _to_arrow(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
-    arrays = [pa.array(list(values), field.type) for values, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)

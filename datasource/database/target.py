@@ -22,7 +22,7 @@ from ...committers.database.staged_rows import encoded_schema
 from ...committers.database.staging import StagingTables
 from ...committers.dry_runs import before_creating, in_dry_run
 from ...committers.errors import RetryableError
-from ...writers.database.staging_writer import StagingWriters
+from ...writers.database.staging_writer import DatabaseWriters
 from ..changes.planning import plan_changes
 from ..checked import ChecksByDryRun
 from ..options.delivery import DeliveryOptions
@@ -37,7 +37,7 @@ class DatabaseTarget(ChecksByDryRun, DatabaseCommitter):
         staging_schema: of the staging tables
     """
 
-    writers: ClassVar[type[StagingWriters]]
+    writers: ClassVar[type[DatabaseWriters]]
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from ...committers.contract import AttemptId
+from ...committers.contract import AttemptId, TaskWriter
 from ...committers.crash_points import reach
 from ...committers.database.dialect import Dialect
 from ...committers.database.server import COMMIT_TIMEOUT_S, IDLE_TASK_TIMEOUT_S, DatabaseServer
@@ -33,10 +33,8 @@ class EncodedRows(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class StagingWriters(ABC):
-    """Opens task writers. Pickled to the executors, with the connection settings. A database implements how
-    rows are encoded and sent.
-    """
+class DatabaseWriters(ABC):
+    """Opens task writers. Pickled to the executors, with the connection settings."""
 
     server: DatabaseServer
     dialect: Dialect
@@ -62,6 +60,28 @@ class StagingWriters(ABC):
         Raises:
             SchemaMismatchError: it does not accept one.
         """
+
+    @property
+    def staged_names(self) -> list[str]:
+        """Columns of the staging tables."""
+        schema = self.columns if self.changes is None else self.changes.schema(self.columns)
+        return list(schema.names)
+
+    def projector(self, attempt: AttemptId) -> SchemaProjector | ChangeProjector:
+        """Return what projects the rows of a task to the columns of a staging table."""
+        where = f"batch {attempt.batch_id}, partition {attempt.partition}, attempt {attempt.attempt}"
+        if self.changes is None:
+            return SchemaProjector(self.columns, where, narrows=self.narrows)
+        return ChangeProjector(self.changes, self.columns, where, narrows=self.narrows)
+
+    @abstractmethod
+    def open(self, attempt: AttemptId) -> TaskWriter[StagingTables]:
+        """Open the writer of a task attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagingWriters(DatabaseWriters):
+    """For databases into which tasks write. They implement how rows are encoded and sent."""
 
     @abstractmethod
     def encode(self, rows: pa.RecordBatch) -> EncodedRows:
@@ -92,12 +112,6 @@ class StagingWriters(ABC):
         with self.server.transaction("The staging table is left to penstock gc") as cursor:
             self.dialect.drop(cursor, [staged])
 
-    @property
-    def staged_names(self) -> list[str]:
-        """Columns of the staging tables."""
-        schema = self.columns if self.changes is None else self.changes.schema(self.columns)
-        return list(schema.names)
-
     def open(self, attempt: AttemptId) -> StagingWriter:
         return StagingWriter(self, attempt)
 
@@ -114,12 +128,7 @@ class StagingWriter:
         self._plan = plan
         self._query_id, self._batch_id = attempt.query_id, attempt.batch_id
         self._name = staging_name(attempt, plan.table_sql)
-        where = f"batch {attempt.batch_id}, partition {attempt.partition}, attempt {attempt.attempt}"
-        self._project: SchemaProjector | ChangeProjector
-        if plan.changes is None:
-            self._project = SchemaProjector(plan.columns, where, narrows=plan.narrows)
-        else:
-            self._project = ChangeProjector(plan.changes, plan.columns, where, narrows=plan.narrows)
+        self._project = plan.projector(attempt)
         self._connection: Any = None
         self._background = Background("penstock-copy")
         self._rows = self._bytes = 0
