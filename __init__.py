@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         SqsDataSource,
     )
     from .datasource.delta.source import DeltaDataSource
+    from .datasource.duckdb.source import DuckDbDataSource
     from .datasource.ducklake.source import DuckLakeDataSource
     from .datasource.fanout.source import FanoutDataSource
     from .datasource.files.source import FilesDataSource
@@ -80,6 +81,7 @@ __all__ = [
     "DeliveredRecord",
     "DeliveryHandle",
     "DeltaDataSource",
+    "DuckDbDataSource",
     "DuckLakeDataSource",
     "DynamoDbDataSource",
     "ElasticsearchDataSource",
@@ -135,6 +137,7 @@ __all__ = [
 _HOME = {
     "DeliveryHandle": "delivery.handle",
     "DeltaDataSource": "datasource.delta.source",
+    "DuckDbDataSource": "datasource.duckdb.source",
     "DuckLakeDataSource": "datasource.ducklake.source",
     "DynamoDbDataSource": "datasource.aws.sources",
     "ElasticsearchDataSource": "datasource.search.sources",

@@ -56,7 +56,7 @@ def _kafka(address: str) -> DatasetName:
 
 
 def _ducklake(address: str) -> DatasetName:
-    """`ducklake+postgresql://host:port/database/schema/table`, `ducklake+sqlite:///path/schema/table`"""
+    """`duckdb:///path/schema/table`, `ducklake+postgresql://host:port/database/schema/table`, `ducklake+sqlite:///path/schema/table`"""
     scheme, _, rest = address.partition("://")
     place, schema, table = rest.rsplit("/", 2)
     return DatasetName(f"{scheme.partition('+')[0]}://{place}", f"{unquote(schema)}.{unquote(table)}")
@@ -79,6 +79,7 @@ def _names(path: str) -> list[str]:
 
 
 _OF_KIND: dict[str, Callable[[str], DatasetName]] = {
+    "duckdb": _ducklake,
     "ducklake": _ducklake,
     "iceberg": _catalog_table("iceberg"),
     "kafka": _kafka,

@@ -44,11 +44,11 @@ _KAFKA = ("brokers", "checking", "clients", "committer", "errors", "markers", "p
 NEEDS_EXTRA = {
     *(f"penstock.committers.ducklake.{name}" for name in _DUCKLAKE),
     *(f"penstock.committers.{name}" for name in ("files.container", "files.hive", "iceberg.library.hive")),
-    *(f"penstock.committers.{name}.connection" for name in ("mysql", "postgres")),
+    *(f"penstock.committers.{name}.connection" for name in ("duckdb", "mysql", "postgres")),
     *(f"penstock.committers.kafka.{name}" for name in _KAFKA),
     *(
         f"penstock.datasource.{name}"
-        for name in ("ducklake.target", "kafka.sink", "mysql.sink", "postgres.sink")
+        for name in ("duckdb.sink", "ducklake.target", "kafka.sink", "mysql.sink", "postgres.sink")
     ),
     *(f"penstock.telemetry.{name}" for name in ("openlineage", "opentelemetry")),
     *(f"penstock.writers.{name}" for name in ("aws.connection", "nats.parser", "paimon.buckets")),

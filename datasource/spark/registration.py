@@ -10,6 +10,7 @@ from ...committers.errors import ConfigurationError, shown
 from ...committers.texts.safe_text import get_logger
 from ..aws.sources import DynamoDbDataSource, FirehoseDataSource, KinesisDataSource, SqsDataSource
 from ..delta.source import DeltaDataSource
+from ..duckdb.source import DuckDbDataSource
 from ..ducklake.source import DuckLakeDataSource
 from ..fanout.source import FanoutDataSource
 from ..files.source import FilesDataSource
@@ -42,6 +43,7 @@ DATA_SOURCES: tuple[type[QueryDataSource], ...] = (
     HudiDataSource,
     PostgresDataSource,
     MySqlDataSource,
+    DuckDbDataSource,
     DuckLakeDataSource,
     HttpDataSource,
     KinesisDataSource,

@@ -31,6 +31,7 @@ from tests.conformance.harnesses import (
     RedisHarness,
     RedisStreamHarness,
 )
+from tests.support.duckdb_table import DuckDbHarness
 from tests.support.files import FilesHarness
 from tests.support.files_remote import AzureFilesHarness, S3FilesHarness
 from tests.support.kafka_topic import KafkaHarness
@@ -90,7 +91,7 @@ the tests that depend on the storage.
 
 GROUPS = {
     "Tables": ("delta", "iceberg", "lance", "ducklake", "hudi", "paimon"),
-    "Databases": ("postgres", "mysql", "dynamodb", "redis", "opensearch", "elasticsearch"),
+    "Databases": ("postgres", "mysql", "duckdb", "dynamodb", "redis", "opensearch", "elasticsearch"),
     "Files": ("files",),
     "Messages and requests": ("kafka", "kinesis", "firehose", "sqs", "nats", "http"),
     "Your own": ("jsonlines", "influxdb"),
@@ -183,6 +184,7 @@ def _page(folder: Path) -> str:
         S3FilesHarness({}, folder),
         AzureFilesHarness("http://127.0.0.1:1", folder),
         LanceHarness(folder),
+        DuckDbHarness(folder),
         DuckLakeHarness(folder, f"sqlite:{folder}/catalog.sqlite"),
         HudiHarness(folder),
         PaimonHarness(folder),

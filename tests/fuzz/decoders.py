@@ -23,6 +23,8 @@ from penstock.committers.database.staging import StagingTable, staging_name
 from penstock.committers.dead_letters import WRITING, dead_letter, row_in
 from penstock.committers.delta import history
 from penstock.committers.delta.log_entry import changes_of
+from penstock.committers.duckdb.address import DuckDbAddress
+from penstock.committers.duckdb.content import MANIFESTS as MANIFESTS_OF_DUCKDB
 from penstock.committers.errors import ManifestCorruptError, PenstockError, TableChangedError
 from penstock.committers.file_tables import manifest as lake_manifest
 from penstock.committers.files.journal import Journal
@@ -106,6 +108,10 @@ def _staged(content: bytes) -> object:
     return MANIFESTS_OF_POSTGRES.decode(replace(STAGED, content=content))
 
 
+def _staged_files(content: bytes) -> object:
+    return MANIFESTS_OF_DUCKDB.decode(replace(STAGED_FILES, content=content))
+
+
 TARGET = PostgresAddress("localhost", "5432", "shop", "public", "orders")
 STAGED_BATCH = replace(BATCH, stream=StreamKey(BATCH.stream.query_id, TARGET.uri))
 STAGING_NAME = staging_name(AttemptId(BATCH.stream.query_id, "run", BATCH.batch_id, 0, 0), TARGET.sql)
@@ -113,6 +119,16 @@ STAGED = MANIFESTS_OF_POSTGRES.manifest_of(
     STAGED_BATCH,
     TableContent("append", "16401", (("id", "bigint"), ("d", "numeric(9,2)"))),
     [(StagingTable("public", STAGING_NAME, 10, 100),)],
+)
+FILE_TARGET = DuckDbAddress("/lake.duckdb", "main", "orders")
+FILE_BATCH = replace(BATCH, stream=StreamKey(BATCH.stream.query_id, FILE_TARGET.uri))
+FILE_NAME = staging_name(AttemptId(BATCH.stream.query_id, "run", BATCH.batch_id, 0, 0), FILE_TARGET.sql)
+STAGED_FILES = MANIFESTS_OF_DUCKDB.manifest_of(
+    FILE_BATCH,
+    TableContent(
+        "append", "16401", (("id", "BIGINT"), ("s", 'STRUCT(a DECIMAL(9,2)[], "b c" MAP(DATE, BLOB))'))
+    ),
+    [(StagingTable("query-1", FILE_NAME, 10, 100),)],
 )
 NOTE = json.dumps({"penstock": {"query_id": "query-1", "batch_id": 8, "digest": "ab", "merged": "6:ab,7:ab"}})
 EXPIRED = ExpiredFiles((1, 2), 3, ("s3://b/a.parquet",), ("s3://b/m.avro",), ("s3://b/l.avro",))
@@ -194,6 +210,7 @@ NO_JOURNAL = (ValueError, KeyError, TypeError, AttributeError, OverflowError, Re
 DECODERS = (
     Decoder("manifest", BODIES, decode_body, CORRUPT),
     Decoder("Postgres manifest", (STAGED.content,), _staged, CORRUPT),
+    Decoder("DuckDB manifest", (STAGED_FILES.content,), _staged_files, CORRUPT),
     Decoder("expiry", (EXPIRY,), lambda text: decode_expired(zlib.compress(text)), CORRUPT),
     Decoder("compressed expiry", (EXPIRED.encode(),), decode_expired, CORRUPT),
     Decoder("settings", (SETTINGS,), lambda text: StreamSettings.parse(_text(text)), CORRUPT),

@@ -34,6 +34,7 @@ from tests.conformance.harnesses import (
 )
 from tests.spark.killed_stream import FILES, ROWS, ROWS_PER_FILE, KilledDriver, KilledStream
 from tests.support.cli import Ended
+from tests.support.duckdb_table import DuckDbHarness
 from tests.support.ducklakes import sqlite_lake
 from tests.support.files import FilesHarness
 from tests.support.kafka_topic import KafkaHarness
@@ -95,6 +96,7 @@ def destinations(stack: ExitStack, new_postgres_url: Callable[[], str]) -> dict[
 
     decoupled = {"delivery": "decoupled"}
     return {
+        "duckdb": Killed(DuckDbHarness),
         "ducklake": Killed(lambda folder: DuckLakeHarness(folder, sqlite_lake(folder).catalog)),
         "files": Killed(FilesHarness, ("write.files_closed", "commit.landed")),
         "hudi": Killed(

@@ -1,0 +1,46 @@
+"""The fence table in a DuckDB database, and the table of refused rows beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..contract import BATCH_WRITE_PREFIX
+from ..database.contract import Cursor
+from ..database.fence import FENCE_TABLE, Fence
+from .address import DATABASE
+
+_THERE = (
+    "SELECT count(*) FROM duckdb_tables() "
+    f"WHERE database_name = '{DATABASE}' AND lower(schema_name) = %s AND table_name = %s"
+)
+
+
+class DuckDbFence(Fence):
+    """See `Fence`. A commit that another one of this process has overtaken fails when it changes the row."""
+
+    ddl = """
+CREATE TABLE IF NOT EXISTS {fence} (
+    query_id VARCHAR NOT NULL,
+    table_name VARCHAR NOT NULL,
+    batch_id BIGINT NOT NULL,
+    digest VARCHAR NOT NULL,
+    version BIGINT NOT NULL,
+    table_id VARCHAR NOT NULL,
+    origins VARCHAR NOT NULL,
+    committed_at TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT now(),
+    PRIMARY KEY (query_id, table_name)
+)
+"""
+    insert = "INSERT INTO {fence} ({columns}) VALUES ({values}) ON CONFLICT DO NOTHING"
+    for_update = ""
+
+    def is_there(self, cursor: Cursor, address: Any) -> bool:
+        ((count,),) = cursor.execute(_THERE, (address.schema, FENCE_TABLE)).fetchall()
+        return int(count) == 1
+
+    def prune(self, cursor: Cursor, address: Any) -> None:
+        cursor.execute(
+            f"DELETE FROM {address.fence_sql.replace('%', '%%')} WHERE starts_with(query_id, %s) "
+            "AND table_name = %s AND committed_at < now() - INTERVAL 7 DAY",
+            (BATCH_WRITE_PREFIX, address.table),
+        )

@@ -1,0 +1,107 @@
+"""A DuckDB table that a query writes, read by another process that knows nothing of the writer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from tests.support.faults import in_next_call
+from tests.support.harness import CRASH_POINTS
+
+from penstock.committers.database import committer
+from penstock.datasource.duckdb.stored import DESTINATION
+from penstock.testing.conformance import DestinationHarness, Lost, Promises
+
+_RUN = """
+import json, sys, duckdb
+with duckdb.connect(sys.argv[1]) as connection:
+    try:
+        found = connection.execute(sys.argv[2])
+        print(json.dumps(found.fetchall() if found.description else [], default=str))
+    except duckdb.CatalogException:  # there is no such table
+        print("[]")
+"""
+
+
+class DuckDbHarness(DestinationHarness):
+    """The table `events` of a database in a folder."""
+
+    destination = DESTINATION
+    promises = Promises(
+        name="DuckDB tables",
+        payload="Parquet files in a folder beside the database",
+        commit="one transaction that loads the files into the table",
+        token="a row of the table `penstock_fence`, changed in the same transaction",
+        narrows=True,
+        evolves=True,
+        quarantines=True,
+        reserved_columns=("penstock_row",),
+        crash_points=CRASH_POINTS,
+    )
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "lake.duckdb"
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"path": str(self.path), "dbtable": "events"}
+
+    def sql(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run in a process of its own. Without the table, nothing happens."""
+        command = [sys.executable, "-c", _RUN, str(self.path), statement]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return [tuple(row) for row in json.loads(done.stdout)]
+
+    def ids(self) -> list[int]:
+        return [row[0] for row in self.sql("SELECT id FROM events")] if self.path.exists() else []
+
+    def uncommitted(self) -> Collection[str]:
+        folder = Path(f"{self.path}.staging")
+        return {str(path.relative_to(folder)) for path in folder.glob("*/*")}
+
+    def delete_uncommitted(self) -> None:
+        for name in self.uncommitted():
+            Path(f"{self.path}.staging", name).unlink()
+
+    def losing(self, lost: Lost) -> AbstractContextManager[None]:
+        def answer(connection: Any) -> None:
+            if lost == "response":
+                connection.commit()
+            else:
+                connection.close()
+            raise duckdb.IOException("the disk was lost")
+
+        return commit_answers(answer)
+
+    def append(self, row_id: int) -> None:
+        self.sql(f"INSERT INTO events (id) VALUES ({row_id})")
+
+    def drop(self) -> None:
+        self.sql("DROP TABLE events")
+
+    def recreate(self) -> None:
+        self.sql("CREATE OR REPLACE TABLE events (id bigint)")
+
+    def roll_back(self) -> None:
+        """After a restore, only the fence says which batches the table has."""
+        self.sql("UPDATE penstock_fence SET batch_id = batch_id - 1")
+
+
+def commit_answers(answer: Callable[[Any], None]) -> AbstractContextManager[None]:
+    """Inside the block the next COMMIT of a committer goes as `answer` does it."""
+
+    def commit(_real: object, _server: object, connection: Any) -> duckdb.Error | None:
+        try:
+            answer(connection)
+        except duckdb.Error as error:
+            return error
+        return None
+
+    return in_next_call(committer, "_commit", commit)
