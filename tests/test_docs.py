@@ -94,7 +94,7 @@ def test_the_pages_have_all_options() -> None:
         found |= {block[2] for block in OPTIONS_BLOCK.finditer(page)}
         assert wanted == path.read_text(), "run it with PENSTOCK_UPDATE_DOCS=1"
     assert found == set(OPTIONS)
-    for name, count in {"branch": 1, "dbtable": 2}.items():
+    for name, count in {"branch": 1, "lockWaitSeconds": 1}.items():
         assert OPTIONS_PAGE.read_text().count(f"| `{name}` |") == count
 
 
