@@ -7,11 +7,26 @@ from typing import Any
 from ..contract import BATCH_WRITE_PREFIX
 from ..database.contract import Cursor
 from ..database.fence import FENCE_TABLE, Fence
-from .address import DATABASE
+from .address import DATABASE, REFUSED_TABLE
+
+_REFUSED = """
+CREATE TABLE IF NOT EXISTS {name} (
+    query_id VARCHAR NOT NULL,
+    table_name VARCHAR NOT NULL,
+    batch_id BIGINT NOT NULL,
+    letter_id VARCHAR NOT NULL,
+    row_id VARCHAR NOT NULL,
+    code VARCHAR NOT NULL,
+    message VARCHAR NOT NULL,
+    refused_at VARCHAR NOT NULL,
+    content BLOB NOT NULL,
+    PRIMARY KEY (query_id, table_name, batch_id, letter_id)
+)
+"""
 
 _THERE = (
     "SELECT count(*) FROM duckdb_tables() "
-    f"WHERE database_name = '{DATABASE}' AND lower(schema_name) = %s AND table_name = %s"
+    f"WHERE database_name = '{DATABASE}' AND lower(schema_name) = %s AND table_name IN (%s, %s)"
 )
 
 
@@ -35,8 +50,14 @@ CREATE TABLE IF NOT EXISTS {fence} (
     for_update = ""
 
     def is_there(self, cursor: Cursor, address: Any) -> bool:
-        ((count,),) = cursor.execute(_THERE, (address.schema, FENCE_TABLE)).fetchall()
-        return int(count) == 1
+        """See `Fence`. True if both tables are there."""
+        names = (address.schema, FENCE_TABLE, REFUSED_TABLE)
+        ((count,),) = cursor.execute(_THERE, names).fetchall()
+        return int(count) == 2
+
+    def create(self, cursor: Cursor, address: Any) -> None:
+        super().create(cursor, address)
+        cursor.execute(_REFUSED.format(name=address.refused_sql))
 
     def prune(self, cursor: Cursor, address: Any) -> None:
         cursor.execute(
