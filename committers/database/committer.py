@@ -144,6 +144,8 @@ class DatabaseCommitter:
 
     def recorded_origin(self, query_id: str, origins: Sequence[str]) -> str | None:
         """The first of the origins from which another query was the last to commit to the table."""
+        if self._server.is_new():
+            return None
         with self._server.transaction("Nothing was changed") as cursor:
             table = self._dialect.load(cursor, self._address)
             if table is None or not self._dialect.fence.is_there(cursor, self._address):
@@ -155,6 +157,8 @@ class DatabaseCommitter:
 
     def has_rows(self) -> bool:
         """See `SupportsOrigins`."""
+        if self._server.is_new():
+            return False
         with self._server.transaction("Nothing was changed") as cursor:
             if self._dialect.load(cursor, self._address) is None:
                 return False
@@ -168,6 +172,8 @@ class DatabaseCommitter:
 
     def _load(self, query_id: str) -> _TableAndFence:
         if query_id not in self._loaded:
+            if self._server.is_new():
+                return _TableAndFence(None, None)
             with self._server.transaction("Nothing was changed") as cursor:
                 table = self._dialect.load(cursor, self._address)
                 row = self._dialect.fence.read(cursor, self._address, query_id)

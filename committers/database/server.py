@@ -36,6 +36,10 @@ class DatabaseServer(ABC):
             RetryableError: the database cannot be reached now; `AccessRefusedError` if it denies access.
         """
 
+    def is_new(self) -> bool:
+        """Return True if there is no database yet, and `connect` would create it."""
+        return False
+
     @contextmanager
     def transaction(self, so: str) -> Iterator[Cursor]:
         """Open a connection with one short transaction, which is committed if the block ends without an

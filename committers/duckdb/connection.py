@@ -84,6 +84,10 @@ class DuckDbServer(DatabaseServer):
             else:
                 return DuckDbConnection(connection, staging_folder(self.path))
 
+    def is_new(self) -> bool:
+        """See `DatabaseServer`."""
+        return self.may_create and not Path(self.path).exists()
+
     def _before_creating(self) -> None:
         if not self.may_create:
             raise ConfigurationError(

@@ -22,7 +22,7 @@ from .value_checks import check_times
 
 ROW_GROUP_ROWS = 122_880
 """As many as DuckDB's own row groups have."""
-ROW_GROUP_BYTES = 64 * 1024 * 1024
+ROW_GROUP_BYTES = 16 * 1024 * 1024
 """Rows that are held in memory."""
 
 
