@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import WriterCommitMessage
 
-from penstock import DeltaDataSource, IcebergDataSource, PenstockError
+from penstock import DeltaDataSource, LakeDataSource, PenstockError
 from penstock.committers.contract import Batch, Committable, StreamKey
 from penstock.datasource.committing import checked_committables
 from penstock.datasource.delta.options import DeltaOptions
@@ -53,8 +53,7 @@ def test_a_stream_writer_that_was_pickled_does_not_commit(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("source", "readers"),
     [
-        (DeltaDataSource, "DuckDB, Polars"),
-        (IcebergDataSource, "DuckDB, Polars"),
+        (LakeDataSource, "DuckDB, Polars"),
         (PostgresDataSource, "SQL, or from Spark with spark.read.jdbc"),
     ],
 )
