@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -81,6 +82,19 @@ def test_a_file_that_another_process_has_open_is_waited_for_and_named(
         with pytest.raises(RetryableError, match=f"lake.duckdb is open in process {process} "):
             run(store, waits, ids(2), 1)
     run(store, waits, ids(2), 1)
+    assert sorted(table.ids()) == [1, 2]
+
+
+def test_a_batch_waits_until_another_process_has_closed_the_file(
+    table: DuckDbHarness, store: SqlManifestStore
+) -> None:
+    run(store, query(table), ids(1))
+    with ExitStack() as other:
+        other.enter_context(opened_elsewhere(table.path, read_only=False))
+        closes = threading.Timer(1, other.close)
+        closes.start()
+        run(store, query(table), ids(2), 1)
+        closes.join()
     assert sorted(table.ids()) == [1, 2]
 
 
