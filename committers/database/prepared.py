@@ -22,6 +22,7 @@ under the lock, for transactions that have ended. A database adds its statements
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -36,6 +37,8 @@ from .server import DatabaseServer
 from .staging import PREFIX, StagingName, StagingTable, query_hash
 
 PREPARED_TABLE = "penstock_prepared"
+BUSY_S = 10.0
+"""How long to wait for another process that ends the same transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +93,11 @@ class PreparedTransactions(ABC):
 
     @abstractmethod
     def has_ended(self, error: Any) -> bool:
-        """Return True if `end` has failed because there is no such transaction, or another process is ending
-        it.
-        """
+        """Return True if `end` has failed because there is no such transaction."""
+
+    @abstractmethod
+    def is_busy(self, error: Any) -> bool:
+        """Return True if `end` has failed because another process is ending the transaction."""
 
     def create(self, cursor: Cursor, address: Any) -> None:
         cursor.execute(self.ddl.format(table=self.table_sql(address)))
@@ -235,14 +240,24 @@ class PreparedOfQuery:
             return
         with closing(self.server.connect()) as connection:
             for name, commits in verdicts.items():
-                try:
-                    self._sql.end(connection, transaction_id(self.query_id, name), commits=commits)
-                except self.server.errors as error:
-                    if not self._sql.has_ended(error):
-                        so = "Prepared transactions of a batch were not ended"
-                        raise self.server.failed(error, so) from None
+                self._end_one(connection, name, commits=commits)
                 parsed = StagingName.parse(name)
                 crash_points.reach("prepared.ended", -1 if parsed is None else parsed.batch_id)
+
+    def _end_one(self, connection: Any, name: str, *, commits: bool) -> None:
+        deadline = time.monotonic() + BUSY_S
+        while True:
+            try:
+                self._sql.end(connection, transaction_id(self.query_id, name), commits=commits)
+            except self.server.errors as error:
+                if self._sql.has_ended(error):
+                    return
+                if not self._sql.is_busy(error) or time.monotonic() > deadline:
+                    so = "Prepared transactions of a batch were not ended"
+                    raise self.server.failed(error, so) from None
+                time.sleep(0.02)
+            else:
+                return
 
     def _kept(self, cursor: Cursor) -> set[str]:
         prefix = f"{PREFIX}{query_hash(self.query_id, self.address.sql)}_"

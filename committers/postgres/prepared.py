@@ -17,8 +17,8 @@ WHERE database = current_database() AND gid ~ '^[^/]+/penstock_[0-9a-f]{12}_'
 """
 _CREATE_LOCK_KEY = 0x70656E73746F7067
 """That of the fence table."""
-_GONE, _BUSY = "42704", "55006"
-"""SQLSTATEs: undefined_object, object_in_use."""
+_GONE, _BUSY = "42704", "55000"
+"""SQLSTATEs: undefined_object, object_not_in_prerequisite_state."""
 
 
 class PostgresPrepared(PreparedTransactions):
@@ -51,7 +51,10 @@ CREATE TABLE IF NOT EXISTS {table} (
         connection.execute(f"{'COMMIT' if commits else 'ROLLBACK'} PREPARED {literal(transaction_id)}")
 
     def has_ended(self, error: Any) -> bool:
-        return error.sqlstate in (_GONE, _BUSY)
+        return bool(error.sqlstate == _GONE)
+
+    def is_busy(self, error: Any) -> bool:
+        return bool(error.sqlstate == _BUSY)
 
 
 _LIMIT = "max_prepared_transactions"

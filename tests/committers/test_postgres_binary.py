@@ -167,7 +167,7 @@ def copied_by_psycopg(
     if any(name.startswith(("json", "uuid")) for name in names):
         return None
     if any(
-        name.startswith("numeric") != pa.types.is_decimal(kind)
+        name.startswith("numeric") != pa.types.is_decimal(kind.value_type if pa.types.is_list(kind) else kind)
         for name, kind in zip(names, rows.schema.types, strict=True)
     ):
         return None

@@ -80,7 +80,7 @@ class PreparedWriters(PostgresStagingWriters):
             try:
                 DIALECT.prepared.end(connection, transaction_id(query_id, staged.name), commits=False)
             except self.server.errors as error:
-                if not DIALECT.prepared.has_ended(error):
+                if not (DIALECT.prepared.has_ended(error) or DIALECT.prepared.is_busy(error)):
                     raise self.server.failed(
                         error, "The prepared transaction is left to penstock gc"
                     ) from None
