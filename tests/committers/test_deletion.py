@@ -182,6 +182,7 @@ CALLERS = {
     "committers/delta/log_files.py": "its own temporary file",
     "committers/delta/maintenance.py": "only asks the library for a list",
     "committers/files/local_folder.py": "behind the gate",
+    "committers/duckdb/staged_files.py": "files of tasks in the staging folder, by their names",
     "committers/hudi/storage.py": "behind the gate; and folders that are empty",
     "committers/iceberg/files.py": "behind the gate of `TableFiles`",
     "committers/iceberg/file_deletion.py": "`delete_files`, whose callers ask the gate",
