@@ -892,9 +892,7 @@ MUTATIONS: dict[str, Mutation] = {
     "an aborted batch before is the same": Mutation(
         "writes a batch behind one that a fork had put in its place and an operator has aborted",
         before(f"{FORKS}.check_before", "digest, what =", "if before.is_dropped:\n    return before"),
-        needs=("decoupled", "one_store"),
-        events=("abort", "copy_checkpoint", "reset_checkpoint", "deliver"),
-        first=746_000,
+        test=f"{DECOUPLED_TESTS}::test_a_checkpoint_fork_is_an_error_even_after_an_aborted_batch",
     ),
     "an operator aborts what was shown": Mutation(
         "aborts whatever is prepared by then",
