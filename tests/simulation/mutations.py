@@ -170,8 +170,8 @@ MUTATIONS: dict[str, Mutation] = {
         "prepares the batch of all targets in the stream of the first one",
         instead(
             f"{COMMITTING}::_commit_batch",
-            "_target_batch(opened[name], target, messages)",
-            "_target_batch(next(iter(opened.values())), target, messages)",
+            "_target_batch(opened[name], target, messages, written_at)",
+            "_target_batch(next(iter(opened.values())), target, messages, written_at)",
         ),
         targets=2,
     ),
