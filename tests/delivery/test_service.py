@@ -174,6 +174,19 @@ def test_a_drain_maintains_few_of_many_idle_streams(
     assert [worker.stream.key for worker in maintained] == [delta.stream]
 
 
+def test_all_streams_are_delivered_before_a_table_is_maintained(
+    delta: DecoupledLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise rows of a stream wait for the maintenance of others."""
+    left: list[int] = []
+    with DecoupledLake(tmp_path / "other", delta.store_url, OTHER_QUERY) as other:
+        other.decouple(**SOON)
+        other.fill(2)
+        monkeypatch.setattr(StreamWorker, "_run_maintenance", lambda *_: left.append(delta.left + other.left))
+        drain(delta.store, context_of(settings=replace(QUICK, maintains=True, parallel=1)))
+    assert left == [0, 0]
+
+
 def test_records_are_deleted_after_their_retention(tmp_path: Path) -> None:
     lake = decoupled(tmp_path, batches=6, keepDelivered="2", compactWith="none", **SOON)
     with serving(lake, settings=replace(QUICK, maintains=True)):
