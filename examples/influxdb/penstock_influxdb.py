@@ -60,14 +60,10 @@ class Points:
                 raise SchemaMismatchError(f"Cast the column {column.name}: it cannot be {column.type} here.")
 
     def lines(self, rows: pa.RecordBatch) -> list[bytes]:
-        """
-        Raises:
-            SchemaMismatchError: a row has no time, or a value that the line protocol cannot write.
-        """
-        times = rows.column(self.time)
-        if times.null_count:
+        """Raise SchemaMismatchError if a row has no time, or a value that the line protocol cannot write."""
+        if rows.column(self.time).null_count:
             raise SchemaMismatchError(f"A row has NULL in the column {self.time}: filter it.")
-        micros = times.cast(pa.int64()).to_pylist()
+        micros = rows.column(self.time).cast(pa.int64()).to_pylist()
         try:
             values = rows.drop_columns([self.time]).to_pylist()
         except UnicodeDecodeError as error:
