@@ -123,8 +123,8 @@ class DatabaseCommitter:
             if table is not None:
                 row = self._dialect.fence.read(cursor, self._address, query_id)
                 self._dialect.fence.accept(cursor, self._address, query_id, table.table_id)
-                if row is not None:
-                    self._dialect.accept(cursor, self._address, row.table_id, table.table_id)
+                if row is not None and self._dialect.changes is not None:
+                    self._dialect.changes.accept(cursor, self._address, row.table_id, table.table_id)
         self._loaded.clear()
 
     def token(self, query_id: str) -> Token | None:
@@ -259,7 +259,8 @@ class DatabaseCommitter:
         if content.mode == "overwrite":
             cursor.execute(f"DELETE FROM {address.sql}")
         limits = self._on_bad_rows, self._dead_letter_max
-        mover = dialect.mover_of(content.mode)
+        movers = dialect.keyed_changes() if isinstance(content.mode, Changes) else dialect
+        mover = movers.mover_of(content.mode)
         dropped, letters = mover(self._server, dialect, cursor, address, manifest, content, *limits).move()
         if letters:
             dialect.put_refused(cursor, address, manifest, content, letters)
@@ -337,7 +338,7 @@ class DatabaseCommitter:
         assert table is not None
         check_supported(table, self._address, content.mode)
         if isinstance(content.mode, Changes):
-            self._dialect.check_for_changes(cursor, table, self._address, content.mode)
+            self._dialect.keyed_changes().check_table(cursor, self._address, table, content.mode)
         return table
 
     def _already_committed(self, row: FenceRow, manifest: Manifest) -> AlreadyCommitted | None:

@@ -17,10 +17,12 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from ..contract import Batch, Changes, DeadLetters, Manifest, Mode
+from ..contract import Changes, DeadLetters, Manifest, Mode
+from ..errors import ConfigurationError
 from .content import Manifests, TableContent
 from .contract import Cursor, Mover, RowIds, TableAddress, TypeRules
 from .fence import Fence
+from .keyed_changes import KeyedChanges
 from .layout import AlterTable, PlanOptions, TableColumn, TableMatch, TableState
 from .prepared import PreparedTransactions
 from .staging import StagingTable
@@ -41,6 +43,8 @@ class Dialect(ABC):
     row_ids: ClassVar[RowIds]
     prepared: ClassVar[PreparedTransactions | None] = None
     """None: it has no `commit=prepared`."""
+    changes: ClassVar[KeyedChanges | None] = None
+    """None: it has no `writeMode=upsert`."""
     has_transactional_ddl: ClassVar[bool] = True
     """False if a statement that creates, changes or drops tables commits. Then a commit changes columns
     before its transaction, and drops the staging tables after it.
@@ -49,6 +53,19 @@ class Dialect(ABC):
     """True if files take the place of staging tables. A commit deletes them after its transaction."""
     ignores_case: ClassVar[bool] = False
     """True if a table cannot have two columns whose names differ only in case."""
+
+    def keyed_changes(self) -> KeyedChanges:
+        """
+        Raises:
+            ConfigurationError: the database has no changes by key.
+        """
+        if self.changes is None:
+            raise ConfigurationError(
+                f"writeMode=upsert: Penstock only appends to tables of {self.name}, and replaces and deletes "
+                "no rows by key. Nothing was written. To keep all changes, append the changes as they are: "
+                "leave writeMode out."
+            )
+        return self.changes
 
     # Names ------------------------------------------------------------------------------------------
 
@@ -174,19 +191,6 @@ class Dialect(ABC):
         """
         return
 
-    def prepare_changes(
-        self, cursor: Cursor, address: Any, table: TableState, changes: Changes, match: TableMatch
-    ) -> None:
-        """Check that the table can be changed by key, and create what changes need.
-
-        Args:
-            changes: with names of columns of the table
-
-        Raises:
-            TableNotSupportedError: it cannot.
-        """
-        raise NotImplementedError(f"{self.name} has no changes")  # its options refuse them
-
     @abstractmethod
     def check_rights(
         self,
@@ -204,32 +208,12 @@ class Dialect(ABC):
 
     # In the commit ----------------------------------------------------------------------------------
 
-    def check_for_changes(self, cursor: Cursor, table: TableState, address: Any, changes: Changes) -> None:
-        """Check again what `prepare_changes` has checked."""
-        return
-
-    def check_one_row(self, cursor: Cursor, batch: Batch, content: TableContent) -> None:
-        """Check that each key of a batch has one last row, before the batch is prepared.
-
-        Raises:
-            SchemaMismatchError: two different rows of one key could be the last one.
-        """
-        return
-
     @abstractmethod
     def mover_of(self, mode: Mode) -> Callable[..., Mover]:
-        """A `moving.RowMover`, which moves the rows of a batch: `RowAppender` for those that are added."""
+        """A `moving.RowAppender`, which moves the rows of a batch that are added."""
 
     def check_deferred(self, cursor: Cursor) -> None:
         """Check constraints now that are deferred to the COMMIT, where an error would end the transaction."""
-        return
-
-    def accept(self, cursor: Cursor, address: Any, before: str, now: str) -> None:
-        """Let what belongs to a table count for the one that took its place.
-
-        Args:
-            before, now: their ids
-        """
         return
 
     # Refused rows -----------------------------------------------------------------------------------

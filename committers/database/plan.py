@@ -52,6 +52,8 @@ def plan(
             f"The query's rows for the {address.title} have no columns. Nothing was written. "
             "Select at least one."
         )
+    if isinstance(options.mode, Changes):
+        dialect.keyed_changes()  # or refuses them by name
     encoding = dialect.encoding(cursor)
     check_names(rows, address, dialect, encoding)
     table = dialect.load(cursor, address)
@@ -76,7 +78,7 @@ def plan(
         check_partial(changes, [*rows.names, *(column.name for column in table.columns)])
         if changes.history is not None:
             _check_ends(changes.history, fit)
-        dialect.prepare_changes(cursor, address, table, changes, fit)
+        dialect.keyed_changes().prepare(cursor, address, table, changes, fit)
     dialect.check_rights(cursor, address, table, fit, options, changes)
     return TableLayout(
         dialect.identified(cursor, address, table).table_id,

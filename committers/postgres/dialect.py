@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 
-from ..contract import Batch, Changes, Mode
-from ..database.content import TableContent
+from ..contract import Changes, Mode
 from ..database.contract import Cursor, RowIds, TypeRules
 from ..database.layout import AlterTable, PlanOptions, TableColumn, TableMatch, TableState
 from ..database.moving import RowAppender, RowMover
 from ..database.prepared import names_of
 from ..database.refused_rows import RefusedTables
 from ..database.staging import PREFIX, PREPARED, StagingComment, StagingTable
-from . import table, tombstones
+from . import table
 from . import types as rules
 from .address import IDENTIFIER_BYTES_MAX, PostgresAddress, literal, quoted
 from .content import KIND, MANIFESTS
 from .fence import PostgresFence
+from .keyed_changes import PostgresChanges, tombstones_of
 from .prepared import PostgresPrepared
 from .rights import check_alterable, check_rights
-from .tombstones import Tombstones
 from .types import UTF8, can_encode
-from .unique_keys import check_unique
 
 _CREATE_LOCK_KEY = 0x70656E73746F7067  # "penstopg" in ASCII
 
@@ -83,6 +81,7 @@ class PostgresDialect(RefusedTables):
     manifests = MANIFESTS
     fence = PostgresFence()
     prepared = PostgresPrepared()
+    changes = PostgresChanges()
     row_ids = _Ctid()
 
     # Names ------------------------------------------------------------------------------------------
@@ -205,18 +204,6 @@ class PostgresDialect(RefusedTables):
     ) -> None:
         check_alterable(cursor, address, table, match)
 
-    def prepare_changes(
-        self,
-        cursor: Cursor,
-        address: PostgresAddress,
-        table: TableState,
-        changes: Changes,
-        match: TableMatch,
-    ) -> None:
-        check_unique(cursor, table, address, changes.identity)
-        if deleted := _tombstones(address, table, changes, match):
-            deleted.create(cursor)
-
     def check_rights(
         self,
         cursor: Cursor,
@@ -226,43 +213,16 @@ class PostgresDialect(RefusedTables):
         options: PlanOptions,
         changes: Changes | None,
     ) -> None:
-        deleted = None if changes is None else _tombstones(address, table, changes, match)
+        deleted = None if changes is None else tombstones_of(address, table, changes, match)
         check_rights(cursor, address, table, match, options, deleted)
 
     # In the commit ----------------------------------------------------------------------------------
 
-    def check_for_changes(
-        self, cursor: Cursor, table: TableState, address: PostgresAddress, changes: Changes
-    ) -> None:
-        check_unique(cursor, table, address, changes.identity)
-
-    def check_one_row(self, cursor: Cursor, batch: Batch, content: TableContent) -> None:
-        from .changes import check_one_row
-
-        check_one_row(cursor, batch, content)
-
     def mover_of(self, mode: Mode) -> type[RowMover]:
-        if not isinstance(mode, Changes):
-            return RowAppender
-        from .changes import RowChanger
-        from .history import HistoryChanger
-
-        return RowChanger if mode.history is None else HistoryChanger
+        return RowAppender
 
     def check_deferred(self, cursor: Cursor) -> None:
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
-
-    def accept(self, cursor: Cursor, address: Any, before: str, now: str) -> None:
-        tombstones.accept(cursor, address, before, now)
-
-
-def _tombstones(
-    address: PostgresAddress, table: TableState, changes: Changes, match: TableMatch
-) -> Tombstones | None:
-    if changes.late_rows != "ignore":
-        return None
-    types_of = {column.name: column.sql_type for column in match.columns}
-    return Tombstones(address, table.table_id, changes, types_of)
 
 
 DIALECT = PostgresDialect()

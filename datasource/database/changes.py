@@ -49,7 +49,8 @@ def stage_changes(
         if name not in in_table:
             extra.append((staged, kind))
             fields.append(rows.field(name))
-    keeps = bool(changes.partial_columns) or planned.kinds.decode is not None
+    may_keep = bool(changes.partial_columns) or planned.kinds.decode is not None
+    keeps = may_keep and dialect.keyed_changes().computes_rows
     staged_changes = StagedChanges(
         planned.kinds,
         tuple([in_table[name] for name in changes.identity]),

@@ -147,5 +147,5 @@ class DatabaseTarget(ChecksByDryRun, DatabaseCommitter):
         manifest = self._dialect.manifests.manifest_of(batch, content, payloads)
         if isinstance(content.mode, Changes):
             with self._server.transaction("Nothing was committed") as cursor:
-                self._dialect.check_one_row(cursor, batch, self._decode(manifest))
+                self._dialect.keyed_changes().check_one_row(cursor, batch, self._decode(manifest))
         return manifest

@@ -19,7 +19,6 @@ from ...committers.changes.keys import FALSE, TRUE, KeySet, last_rows, one_array
 from ...committers.changes.last_changes import ambiguous
 from ...committers.changes.same_rows import are_equal
 from ...committers.contract import AttemptId, DataFile, DataFiles, TaskWriter
-from ...committers.errors import SchemaMismatchError
 from ...committers.file_tables.evolution import Narrowing
 from ..bad_rows import ChecksRows
 from ..parquet.data_files import ARRAY_BYTES_MAX
@@ -168,12 +167,8 @@ class ChangeFileWriter:
 
     def _split(self, batch: pa.RecordBatch) -> ChangedRows:
         changed = self._kinds.split(batch)
-        if changed.kept and not self._config.may_keep:
-            raise SchemaMismatchError(
-                f"A row does not have the values of {', '.join(sorted(changed.kept))}, which its key keeps. "
-                "The commit to this table does not read the rows that it replaces. Filter these rows, or let "
-                "the source give whole rows, for example with REPLICA IDENTITY FULL in Postgres."
-            )
+        if not self._config.may_keep:
+            changed.check_whole()
         return changed
 
     def _kept_in_table(self, changed: ChangedRows) -> Mapping[str, pa.Array]:

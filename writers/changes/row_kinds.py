@@ -36,6 +36,19 @@ class ChangedRows:
     NULL in these rows.
     """
 
+    def check_whole(self) -> None:
+        """For a destination that computes no rows.
+
+        Raises:
+            SchemaMismatchError: a row keeps a value.
+        """
+        if self.kept:
+            raise SchemaMismatchError(
+                f"A row does not have the values of {', '.join(sorted(self.kept))}, which its key keeps. "
+                "The commit to this table does not read the rows that it replaces. Filter these rows, or let "
+                "the source give whole rows, for example with REPLICA IDENTITY FULL in Postgres."
+            )
+
 
 KEPT = "\0kept"
 """A column that rows may have beside those of the query: the names of the columns that keep their value in

@@ -60,9 +60,12 @@ class ChangeProjector:
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """
         Raises:
-            SchemaMismatchError: a value does not fit, or a key or order column has NULL.
+            SchemaMismatchError: a value does not fit, a key or order column has NULL, or a row keeps values
+                and the database computes no rows.
         """
         changed = self._staged.kinds.split(batch)
+        if not self._staged.kept:
+            changed.check_whole()
         rows = self._columns(changed.upserts)
         upserts = self._staged_rows(
             rows, self._order_of(changed.upsert_order), is_deleted=False, kept=self._kept_of(changed)
