@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from .datasource.spark.foreach_batch import foreach_batch
     from .datasource.spark.registration import register
     from .datasource.spark.start_settings import START_SETTINGS
+    from .datasource.sql.source import SqlDataSource
     from .delivery.handle import DeliveryHandle, start_delivery
     from .operating.checking.checks import check
     from .operating.findings import Finding, Severity
@@ -111,6 +112,7 @@ __all__ = [
     "RetryableError",
     "SchemaMismatchError",
     "Severity",
+    "SqlDataSource",
     "SqsDataSource",
     "StoreFailedError",
     "StoreMissingError",
@@ -158,6 +160,7 @@ _HOME = {
     "PostgresDataSource": "datasource.postgres.source",
     "RedisDataSource": "datasource.redis.source",
     "START_SETTINGS": "datasource.spark.start_settings",
+    "SqlDataSource": "datasource.sql.source",
     "SqsDataSource": "datasource.aws.sources",
     "distribute": "datasource.spark.distribute",
     "error_of": "datasource.spark.error_of",

@@ -19,6 +19,7 @@ BUILT_IN = {
     "hudi": "penstock.datasource.hudi.sink:DESTINATION",
     "postgres": "penstock.datasource.postgres.stored:DESTINATION",
     "mysql": "penstock.datasource.mysql.stored:DESTINATION",
+    "sql": "penstock.datasource.sql.stored:DESTINATION",
     "duckdb": "penstock.datasource.duckdb.stored:DESTINATION",
     "ducklake": "penstock.datasource.ducklake.sink:DESTINATION",
     "dynamodb": "penstock.datasource.aws.dynamodb:DESTINATION",

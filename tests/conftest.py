@@ -64,7 +64,7 @@ SLOW = {
         "iceberg_foreign_tables iceberg_glue iceberg_hive iceberg_rest "
         "iceberg_table_properties lance mysql* postgres*"
     ),
-    "conformance": "duckdb files http lance hudi mutations",
+    "conformance": "duckdb sql files http lance hudi mutations",
     "datasource": (
         "cold_processes dead_letters distribute fanout fanout_dead_letters "
         "iceberg_maintenance lake lake_cleanup lake_compaction lake_coupled "

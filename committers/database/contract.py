@@ -63,7 +63,7 @@ class TableAddress(Protocol):
 
 
 class TypeRules(Protocol):
-    """Which SQL type stores which Arrow type. A module with these functions."""
+    """Which SQL type stores which Arrow type. A module, or an object, with these functions."""
 
     def sql_type(self, data_type: pa.DataType, /) -> str | None:
         """The type of a new column; None if there is none that stores the values without loss."""

@@ -36,6 +36,10 @@ class DatabaseServer(ABC):
             RetryableError: the database cannot be reached now; `AccessRefusedError` if it denies access.
         """
 
+    def is_missing(self) -> bool:
+        """Return True if there is no database yet."""
+        return False
+
     def is_new(self) -> bool:
         """Return True if there is no database yet, and `connect` would create it."""
         return False

@@ -65,7 +65,7 @@ class DuckDbServer(DatabaseServer):
             RetryableError: another process has it open; `AccessRefusedError` if this user must not write it.
             ConfigurationError: it is no database of DuckDB, or it or its folder does not exist.
         """
-        if not Path(self.path).exists():
+        if self.is_missing():
             self._before_creating()
         deadline = time.monotonic() + self.lock_wait_s
         while True:
@@ -84,9 +84,11 @@ class DuckDbServer(DatabaseServer):
             else:
                 return DuckDbConnection(connection, staging_folder(self.path))
 
+    def is_missing(self) -> bool:
+        return not Path(self.path).exists()
+
     def is_new(self) -> bool:
-        """See `DatabaseServer`."""
-        return self.may_create and not Path(self.path).exists()
+        return self.may_create and self.is_missing()
 
     def _before_creating(self) -> None:
         if not self.may_create:

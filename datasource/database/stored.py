@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ...committers.contract import DataFile, Manifest
 from ...committers.database.content import Manifests
@@ -32,7 +32,10 @@ class StoredDatabase(ABC):
     stream: StreamKey
     access: TableAccess
 
-    dialect: ClassVar[Dialect]
+    @property
+    @abstractmethod
+    def dialect(self) -> Dialect:
+        """Of the table's database."""
 
     @abstractmethod
     def server(self) -> tuple[DatabaseServer, Any]:
@@ -45,6 +48,10 @@ class StoredDatabase(ABC):
         return DatabaseCommitter(server, self.dialect, address)
 
     def now(self) -> TableNow | None:
+        """See `StoredTable`. Creates no missing database."""
+        server, _ = self.server()
+        if server.is_missing():
+            return None
         table = self.committer()
         oid = table.table_id(self.stream.query_id)
         return None if oid is None else TableNow(oid, table.version(self.stream.query_id))

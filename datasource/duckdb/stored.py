@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...committers.duckdb.address import DuckDbAddress, quoted
@@ -17,7 +16,6 @@ from .options import OPTIONS, DuckDbOptions, require_duckdb
 if TYPE_CHECKING:
     from ...committers.contract import StreamKey
     from ...committers.duckdb.connection import DuckDbServer
-    from ..stored.stored_table import TableNow
     from ..stored.table_access import TableAccess
     from .sink import DuckDbSink
 
@@ -27,11 +25,6 @@ class StoredDuckDb(StoredDatabase):
     """See `StoredTable`."""
 
     dialect = DIALECT
-
-    def now(self) -> TableNow | None:
-        """See `StoredTable`. Does not create a missing file."""
-        is_there = Path(DuckDbAddress.parse(self.stream.table_uri).path).exists()
-        return super(StoredDuckDb, self).now() if is_there else None
 
     def server(self) -> tuple[DuckDbServer, DuckDbAddress]:
         require_duckdb()

@@ -27,6 +27,7 @@ from ..plug_ins import BUILT_IN, load, plug_ins
 from ..postgres.source import PostgresDataSource
 from ..redis.source import RedisDataSource
 from ..search.sources import ElasticsearchDataSource, OpenSearchDataSource
+from ..sql.source import SqlDataSource
 from .arrow_batches import cut_by_rows
 from .base_source import QueryDataSource
 from .notebook_errors import explain_in_notebooks, leave_to_ipython
@@ -43,6 +44,7 @@ DATA_SOURCES: tuple[type[QueryDataSource], ...] = (
     HudiDataSource,
     PostgresDataSource,
     MySqlDataSource,
+    SqlDataSource,
     DuckDbDataSource,
     DuckLakeDataSource,
     HttpDataSource,

@@ -37,6 +37,7 @@ from tests.support.files_remote import AzureFilesHarness, S3FilesHarness
 from tests.support.kafka_topic import KafkaHarness
 from tests.support.lance_table import LanceHarness
 from tests.support.paimon_table import PaimonHarness
+from tests.support.sqlite_table import SqliteHarness
 
 from penstock.committers.deliveries.contract import Mergeable
 from penstock.datasource.file_table import Compactable
@@ -91,7 +92,7 @@ the tests that depend on the storage.
 
 GROUPS = {
     "Tables": ("delta", "iceberg", "lance", "ducklake", "hudi", "paimon"),
-    "Databases": ("postgres", "mysql", "duckdb", "dynamodb", "redis", "opensearch", "elasticsearch"),
+    "Databases": ("postgres", "mysql", "duckdb", "sql", "dynamodb", "redis", "opensearch", "elasticsearch"),
     "Files": ("files",),
     "Messages and requests": ("kafka", "kinesis", "firehose", "sqs", "nats", "http"),
     "Your own": ("jsonlines", "influxdb"),
@@ -185,6 +186,7 @@ def _page(folder: Path) -> str:
         AzureFilesHarness("http://127.0.0.1:1", folder),
         LanceHarness(folder),
         DuckDbHarness(folder),
+        SqliteHarness(folder),
         DuckLakeHarness(folder, f"sqlite:{folder}/catalog.sqlite"),
         HudiHarness(folder),
         PaimonHarness(folder),

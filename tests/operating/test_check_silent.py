@@ -29,6 +29,7 @@ SILENT = {
     "ducklake": {"catalog": "postgresql://user:word@{at}/database", "table": "rows"},
     "postgres": {"url": "postgresql://user:word@{at}/database", "dbtable": "rows"},
     "mysql": {"url": "mysql://user:word@{at}/database", "dbtable": "rows"},
+    "sql": {"url": "postgresql+psycopg://user:word@{at}/database", "dbtable": "rows"},
     "dynamodb": {"table": "rows", "keyColumns": "id", **AWS},
     "firehose": {"stream": "rows", **AWS},
     "kinesis": {"stream": "rows", **AWS},

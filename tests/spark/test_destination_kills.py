@@ -39,6 +39,7 @@ from tests.support.ducklakes import sqlite_lake
 from tests.support.files import FilesHarness
 from tests.support.kafka_topic import KafkaHarness
 from tests.support.lance_table import LanceHarness
+from tests.support.sqlite_table import SqliteHarness
 
 import penstock
 from penstock.testing.conformance import DestinationHarness
@@ -112,6 +113,7 @@ def destinations(stack: ExitStack, new_postgres_url: Callable[[], str]) -> dict[
             ("prepared.decided", "prepared.ended"),
         ),
         "mysql": Killed(mysql),
+        "sql": Killed(SqliteHarness),
         "http": Killed(http, ("prepare.start", "prepare.done")),
         "http-decoupled": Killed(http, ("write.files_closed", "prepare.done"), decoupled),
         "kinesis": Killed(

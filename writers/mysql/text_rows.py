@@ -14,12 +14,11 @@ import pyarrow.compute as pc
 
 from ...committers.errors import SchemaMismatchError
 from ...committers.mysql.types import bytes_max, length_max
+from ..database.value_checks import check_years
 from ..parquet.columns import is_binary, is_string
 
 _TEXT = pa.large_string()
 _TAB, _LINE, _EMPTY = (pa.scalar(text, _TEXT) for text in ("\t", "\n", ""))
-_YEAR_1_DAYS, _YEAR_9999_DAYS = -719_162, 2_932_896
-_DAY_US = 86_400_000_000
 _ESCAPES = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\0", "\\0"))
 _QUOTED_ESCAPES = (("\\", "\\\\"), ("'", "''"), ("\0", "\\0"), ("\x1a", "\\Z"))
 
@@ -114,10 +113,10 @@ def _text(array: pa.Array, column: str) -> pa.Array:
     if pa.types.is_boolean(data_type):
         return array.cast(pa.int8()).cast(_TEXT)
     if pa.types.is_timestamp(data_type):
-        _check_years(array, column)
+        check_years(array, column)
         return array.view(pa.timestamp("us")).cast(_TEXT)
     if pa.types.is_date(data_type):
-        _check_years(array, column)
+        check_years(array, column)
     if pa.types.is_floating(data_type):
         array = array.cast(pa.float64())  # the shortest text of a float may be beyond the largest one
         if pc.all(pc.is_finite(array)).as_py() is False:
@@ -156,22 +155,3 @@ def _hex(array: pa.Array) -> pa.Array:
     digits = b"" if data is None else data.to_pybytes().hex().encode()
     doubled = pc.multiply(pa.Array.from_buffers(pa.int64(), len(array) + 1, [None, offsets]), 2)
     return pa.Array.from_buffers(_TEXT, len(array), [valid, doubled.buffers()[1], pa.py_buffer(digits)])
-
-
-def _check_years(array: pa.Array, column: str) -> None:
-    """Check dates or timestamps in microseconds.
-
-    Raises:
-        SchemaMismatchError: a value is outside of the years 1 to 9999.
-    """
-    if pa.types.is_date(array.type):
-        low, high, numbers = _YEAR_1_DAYS, _YEAR_9999_DAYS, array.view(pa.int32())
-    else:
-        low, high = _YEAR_1_DAYS * _DAY_US, (_YEAR_9999_DAYS + 1) * _DAY_US - 1
-        numbers = array.view(pa.int64())
-    bounds = pc.min_max(numbers).as_py()
-    if bounds["min"] is not None and (bounds["min"] < low or bounds["max"] > high):
-        raise SchemaMismatchError(
-            f"A value in {column} is outside of the years 1 to 9999. Filter these rows, or cast the column "
-            "to STRING in the query."
-        )

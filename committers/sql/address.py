@@ -1,0 +1,182 @@
+"""Address of a table in a database that SQLAlchemy reaches, without user and password."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+from ..database.fence import FENCE_TABLE
+from ..errors import ConfigurationError, shown
+from .backends import BACKENDS, REFUSED, Backend
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
+
+REFUSED_TABLE = "penstock_refused"
+NAME_CHARS_MAX = 63
+"""Characters of a name that every supported database has."""
+
+_SCHEME = "sql+"
+_PART = r'(?:"(?:[^"]|"")+"|[^\W\d]\w*)'
+_TABLE_NAME = re.compile(rf"(?:({_PART})\.)?({_PART})")
+_FORM = (
+    "must be a URL of SQLAlchemy, such as sqlite:////data/lake.db or mssql+pyodbc://user:password@host/db. "
+    "Percent-encode special characters in the password"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SqlAddress:
+    """Normalized, but for the default schema: `t` and `schema.t` may be one table."""
+
+    backend_name: str
+    """See `backends`."""
+    server: str
+    """`host:port`; empty for a file."""
+    database: str
+    """For a file its path, absolute and without links."""
+    schema: str
+    """Empty: the default of the user."""
+    table: str
+
+    @classmethod
+    def of(cls, url: URL, table: tuple[str, str]) -> SqlAddress:
+        """
+        Args:
+            url: from `parse_url`
+            table: (schema, name)
+        """
+        name = url.get_backend_name()
+        if BACKENDS[name].is_file:  # its names ignore the case of ASCII letters
+            return cls(name, "", url.database or "", "", _lower(table[1]))
+        return cls(name, f"{url.host}:{url.port or BACKENDS[name].default_port}", url.database or "", *table)
+
+    @classmethod
+    def parse(cls, uri: str) -> SqlAddress:
+        """Parse the result of `uri`.
+
+        Raises:
+            ConfigurationError: it is no address of such a table.
+        """
+        scheme, separator, rest = uri.partition("://")
+        name, (server, _, path) = scheme.removeprefix(_SCHEME), rest.partition("/")
+        database, _, names = path.rpartition("/")
+        schema, _, table = names.rpartition(".")
+        is_ours = scheme.startswith(_SCHEME) and name in BACKENDS and separator
+        if not is_ours or not database or not table or bool(server) == BACKENDS[name].is_file:
+            raise ConfigurationError(f"{shown(uri)} is not the address of a table of penstock.sql.")
+        root = "/" if BACKENDS[name].is_file else ""
+        return cls(name, unquote(server), root + unquote(database), unquote(schema), unquote(table))
+
+    @property
+    def uri(self) -> str:
+        """`sql+sqlite:///path/of/file.db/table`, `sql+mssql://host:1433/database/schema.table`"""
+        names = [_encoded(name) for name in (self.schema, self.table) if name]
+        database = quote(self.database.removeprefix("/") if self.backend.is_file else self.database)
+        return f"{_SCHEME}{self.backend_name}://{quote(self.server, safe=':')}/{database}/{'.'.join(names)}"
+
+    @property
+    def backend(self) -> Backend:
+        return BACKENDS[self.backend_name]
+
+    @property
+    def title(self) -> str:
+        return f"{self.backend.title} table {self.uri}"
+
+    @property
+    def sql(self) -> str:
+        return qualified(self.schema, self.table)
+
+    @property
+    def fence_sql(self) -> str:
+        """The table with the tokens of all queries that write to this schema."""
+        return qualified(self.schema, FENCE_TABLE)
+
+    @property
+    def refused_sql(self) -> str:
+        """The table with the refused rows of batches that the manifest store does not have yet."""
+        return qualified(self.schema, REFUSED_TABLE)
+
+
+def _encoded(name: str) -> str:
+    return quote(name, safe="").replace(".", "%2E")
+
+
+def quoted(name: str) -> str:
+    """Quote an identifier for SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def qualified(schema: str, name: str) -> str:
+    return f"{quoted(schema)}.{quoted(name)}" if schema else quoted(name)
+
+
+def parse_url(text: str) -> URL:
+    """Parse a URL of SQLAlchemy to one with a driver, and with an absolute path without links for a file.
+
+    Raises:
+        ValueError: it is none, or of a database that Penstock refuses. The message does not contain the URL.
+    """
+    import sqlalchemy as sa
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        url = sa.make_url(text)
+    except (ArgumentError, ValueError):
+        raise ValueError(_FORM) from None
+    name, has_driver = url.get_backend_name(), "+" in url.drivername
+    if name == "postgres":
+        name, url = "postgresql", url.set(drivername="postgresql")
+    if name in REFUSED:
+        raise ValueError(f"names {name}, which Penstock refuses: {REFUSED[name]}")
+    if name not in BACKENDS:
+        known = ", ".join(BACKENDS)
+        raise ValueError(f"names a database that Penstock does not know ({name:.30}). It knows {known}")
+    if not has_driver:
+        url = url.set(drivername=f"{name}+{BACKENDS[name].default_driver}")
+    if BACKENDS[name].is_file:
+        return url.set(database=_path(url))
+    if not url.host or not url.database or "@" in url.host:
+        raise ValueError(_FORM)
+    return url
+
+
+def _path(url: URL) -> str:
+    path = url.database or ":memory:"
+    if ":memory:" in path or "mode" in url.query:
+        raise ValueError("names a database in memory, which ends with its process. Give the path of a file")
+    if url.query or path.startswith("file:"):
+        raise ValueError("must have no parameters: sqlite:////data/lake.db")
+    if not Path(path).is_absolute():
+        raise ValueError("must have an absolute path, with four slashes: sqlite:////data/lake.db")
+    if Path(path).is_dir():
+        raise ValueError("names a folder, not a file")
+    return os.path.realpath(path)
+
+
+def parse_table_name(text: str) -> tuple[str, str]:
+    """Parse `table`, `schema.table` or `"my schema"."my table"` to (schema, table); no schema is empty. Names
+    without quotes are in lower case.
+
+    Raises:
+        ValueError: it is not a table name.
+    """
+    match = _TABLE_NAME.fullmatch(text.strip())
+    if match is None:
+        raise ValueError('must be table, schema.table or "my schema"."my table"')
+    return _plain(match[1] or ""), _plain(match[2])
+
+
+def _plain(part: str) -> str:
+    name = part[1:-1].replace('""', '"') if part.startswith('"') else _lower(part)
+    if len(name) > NAME_CHARS_MAX:
+        raise ValueError(f"has a name longer than {NAME_CHARS_MAX} characters")
+    return name
+
+
+def _lower(name: str) -> str:
+    return "".join(char.lower() if char.isascii() else char for char in name)

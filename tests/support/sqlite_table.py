@@ -1,0 +1,168 @@
+"""A table in a SQLite database that a query writes, read by DuckDB in a process of its own.
+
+DuckDB has a SQLite of its own. Two copies of SQLite in one process release each other's locks.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, closing
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from sqlalchemy import exc
+from tests.conformance.harnesses import PostgresHarness
+from tests.support.faults import in_next_call
+from tests.support.harness import CRASH_POINTS
+
+from penstock.committers.database import committer
+from penstock.datasource.sql.stored import DESTINATION
+from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promises
+
+_READER = """
+import json, sys
+import duckdb
+from penstock.testing.duckdb_reader import load_extensions
+
+connection = duckdb.connect(config={"temp_directory": ""})
+load_extensions(connection, "sqlite-scanner")
+for line in sys.stdin:
+    path, query = json.loads(line)
+    connection.execute(f"ATTACH '{path}' AS file (TYPE sqlite, READ_ONLY)")
+    try:
+        rows = connection.execute(query).fetchall()
+    except duckdb.CatalogException:
+        rows = []
+    connection.execute("DETACH file")
+    print(json.dumps(rows, default=str), flush=True)
+"""
+
+
+@cache
+def _reader() -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    reader = subprocess.Popen([sys.executable, "-c", _READER], stdin=pipe, stdout=pipe, text=True)
+    atexit.register(reader.kill)
+    return reader
+
+
+def read(path: Path, query: str) -> list[tuple[Any, ...]]:
+    """Query the database, which is called `file`. No rows if there is no such table."""
+    reader = _reader()
+    assert reader.stdin is not None
+    assert reader.stdout is not None
+    reader.stdin.write(json.dumps([str(path), query]) + "\n")
+    reader.stdin.flush()
+    return [tuple(row) for row in json.loads(reader.stdout.readline())]
+
+
+class SqliteHarness(DestinationHarness):
+    """The table `events` of a SQLite database in a folder."""
+
+    destination = DESTINATION
+    promises = Promises(
+        name="Tables of SQL databases",
+        payload="a staging table for each task",
+        commit="one transaction that moves the rows into the table",
+        token="a row of the table `penstock_fence`, changed in the same transaction",
+        narrows=True,
+        quarantines=True,
+        reserved_columns=("penstock_row",),
+        crash_points=CRASH_POINTS,
+    )
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "lake.db"
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"url": f"sqlite:///{self.path}", "dbtable": "events"}
+
+    def sql(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run as another writer, with the same copy of SQLite."""
+        with closing(sqlite3.connect(self.path, timeout=30, isolation_level=None)) as other:
+            return other.execute(statement).fetchall()
+
+    def ids(self) -> list[int]:
+        return [row[0] for row in read(self.path, "SELECT id FROM file.events")] if self.path.exists() else []
+
+    def uncommitted(self) -> Collection[str]:
+        if not self.path.exists():
+            return []
+        names = self.sql(
+            "SELECT name FROM sqlite_master WHERE name GLOB 'penstock_[0-9a-f]*_*_*' AND type = 'table'"
+        )
+        return [name for (name,) in names]
+
+    def delete_uncommitted(self) -> None:
+        for name in self.uncommitted():
+            self.sql(f"DROP TABLE {name}")
+
+    def losing(self, lost: Lost) -> AbstractContextManager[None]:
+        def answer(connection: Any) -> None:
+            if lost == "response":
+                connection.commit()
+            else:
+                connection.close()
+            raise exc.OperationalError("COMMIT", None, sqlite3.OperationalError("disk I/O error"))
+
+        return commit_answers(answer)
+
+    def append(self, row_id: int) -> None:
+        self.sql(f"INSERT INTO events (id) VALUES ({row_id})")
+
+    def drop(self) -> None:
+        self.sql("DROP TABLE events")
+
+    def recreate(self) -> None:
+        self.drop()
+        self.sql("CREATE TABLE events (id BIGINT)")
+
+    def roll_back(self) -> None:
+        """After a restore, only the fence says which batches the table has."""
+        self.sql("UPDATE penstock_fence SET batch_id = batch_id - 1")
+
+
+def commit_answers(answer: Callable[[Any], None]) -> AbstractContextManager[None]:
+    """Inside the block the next COMMIT of a committer goes as `answer` does it."""
+
+    def commit(_real: object, _server: object, connection: Any) -> Exception | None:
+        try:
+            answer(connection)
+        except exc.SQLAlchemyError as error:
+            return error
+        return None
+
+    return in_next_call(committer, "_commit", commit)
+
+
+class SqlPostgresHarness(PostgresHarness):
+    """The same in a Postgres server, with the statements that servers get."""
+
+    destination = DESTINATION
+    promises = replace(
+        SqliteHarness.promises, name="Tables of Postgres by penstock.sql", shows_secrets_to_tasks=True
+    )
+
+    @property
+    def unreachable_options(self) -> dict[str, str]:
+        url = f"postgresql+psycopg://me:{SECRET}@127.0.0.1:{self.unreachable_port}/db"
+        return {**self.options, "url": url}
+
+    def losing(self, lost: Lost) -> AbstractContextManager[None]:
+        def answer(connection: Any) -> None:
+            if lost == "response":
+                connection.commit()
+            else:
+                connection.close()
+            raise exc.OperationalError("COMMIT", None, psycopg.OperationalError("the connection was lost"))
+
+        return commit_answers(answer)
