@@ -129,15 +129,15 @@ def parse_url(text: str) -> URL:
     except (ArgumentError, ValueError):
         raise ValueError(_FORM) from None
     name, has_driver = url.get_backend_name(), "+" in url.drivername
-    if name == "postgres":
-        name, url = "postgresql", url.set(drivername="postgresql")
     if name in REFUSED:
         raise ValueError(f"names {name}, which Penstock refuses: {REFUSED[name]}")
     if name not in BACKENDS:
         known = ", ".join(BACKENDS)
         raise ValueError(f"names a database that Penstock does not know ({name:.30}). It knows {known}")
-    if not has_driver:
-        url = url.set(drivername=f"{name}+{BACKENDS[name].default_driver}")
+    driver = BACKENDS[name].driver
+    if has_driver and url.get_driver_name() != driver:
+        raise ValueError(f"names the driver {url.get_driver_name():.30}, but Penstock knows only {driver}")
+    url = url.set(drivername=f"{name}+{driver}")
     if BACKENDS[name].is_file:
         return url.set(database=_path(url))
     if not url.host or not url.database or "@" in url.host:

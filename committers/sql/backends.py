@@ -15,7 +15,8 @@ class Backend:
     """A database. Its name is that of SQLAlchemy's dialect."""
 
     title: str
-    default_driver: str
+    driver: str
+    """The only one of SQLAlchemy's drivers whose errors are known."""
     default_port: int = 0
     is_tested: bool = False
     """False: Penstock's tests do not run on it."""

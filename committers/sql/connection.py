@@ -37,7 +37,6 @@ LOCK_TIMEOUT_S = 30.0
 IDLE_TIMEOUT_S = 15.0
 """How long a server lets a transaction do nothing, as far as it has such a limit."""
 
-_LIBPQ = ("psycopg", "psycopg2")
 _CONFLICTS = ("40001", "40P01", "55P03", "HYT00")
 """SQLSTATE: serialization failure, deadlock, a lock that is not available, a time-out."""
 _VALUES = ("P0001", "22", "23", "44")
@@ -79,15 +78,15 @@ class SqlServer(DatabaseServer):
             self._before_creating()
         try:
             connection = _engine(self.url).connect()
+        except (ImportError, exc.NoSuchModuleError):
+            raise ConfigurationError(
+                f"{self.url.drivername} needs a package that is not installed. Install the one that the "
+                "documentation of SQLAlchemy names, on the driver, the executors and where commands and "
+                "delivery processes run."
+            ) from None
         except exc.SQLAlchemyError as error:
             raise self.failed(error, "Nothing was changed") from None  # the cause may contain the settings
-        except ImportError as error:
-            raise ConfigurationError(
-                f"{self.url.drivername} needs a package that is not installed ({error.name}). Install the "
-                "driver that SQLAlchemy's documentation names, on the driver, the executors and where "
-                "commands and delivery processes run."
-            ) from None
-        if self.url.get_driver_name() in _LIBPQ:
+        if self._backend.driver == "psycopg":
             self._limit(connection, statement_timeout_s, idle_timeout_s)
         return SqlConnection(connection)
 
@@ -245,7 +244,7 @@ def _engine(url: URL) -> Engine:
     settings: dict[str, Any] = {}
     if backend.is_file:
         settings = {"timeout": LOCK_TIMEOUT_S, "isolation_level": None, "check_same_thread": False}
-    elif url.get_driver_name() in _LIBPQ:
+    elif backend.driver == "psycopg":
         settings = connection_settings(url)
     engine = sa.create_engine(url, poolclass=sa.NullPool, connect_args=settings, hide_parameters=True)
     if backend.is_file:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
-import psycopg
 import pyarrow as pa
 import pytest
-from tests.support.sqlite_table import SqliteHarness, SqlPostgresHarness, read
+from tests.support.sqlite_table import SqliteHarness, read
 
 from penstock import ConfigurationError, RetryableError, SchemaMismatchError
 from penstock.committers.errors import AccessRefusedError, TableNotSupportedError
@@ -85,42 +84,6 @@ def test_values_are_read_from_sqlite_as_they_were_written(
     assert second[9:] == ("2112-09-17 23:53:47.370497", None)
     days = "SELECT count(*) FROM file.events WHERE day = DATE '9999-12-31' AND at > TIMESTAMP '2112-09-17'"
     assert read(table.path, days) == [(1,)]
-
-
-def test_values_are_read_from_postgres_as_they_were_written(
-    new_postgres_url: Callable[[], str], store: SqlManifestStore
-) -> None:
-    table = SqlPostgresHarness(new_postgres_url)
-    rows = pa.table(
-        {
-            "id": pa.array([2**63 - 1, None]),
-            "flag": pa.array([True, None]),
-            "text": pa.array(["a'%s%%\\", ""]),
-            "bytes": pa.array([b"\0\xff", b""], pa.binary()),
-            "day": pa.array([date(1, 1, 1), date(9999, 12, 31)], pa.date32()),
-            "double": pa.array([float("inf"), 5e-324]),
-            "float": pa.array([1.1, float("nan")], pa.float32()),
-            "price": pa.array([Decimal("-0." + "1" * 38), None], pa.decimal128(38, 38)),
-            "at": pa.array([-1, 2**52 + 1], TIMES),
-            "local": pa.array([0, None], pa.timestamp("us")),
-        }
-    )
-    of = Query(table)
-    for batch_id in range(2):
-        of.run(store, of.batch(batch_id), rows)
-    with psycopg.connect(table.url.replace("+psycopg", "")) as other:
-        other.execute("SET TimeZone = 'UTC'")
-        found = other.execute("SELECT * FROM events WHERE id IS NOT NULL").fetchall()
-        kinds = other.execute(
-            "SELECT data_type FROM information_schema.columns WHERE table_name = 'events' "
-            "AND table_schema = current_schema() ORDER BY ordinal_position"
-        ).fetchall()
-    expected = tuple(rows.slice(0, 1).to_pylist()[0].values())
-    assert [tuple(row) for row in found] == [(*expected[:6], pytest.approx(1.1), *expected[7:])] * 2
-    assert [kind for (kind,) in kinds] == [
-        "bigint", "boolean", "text", "bytea", "date", "double precision", "real", "numeric",
-        "timestamp with time zone", "timestamp without time zone",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -206,6 +169,27 @@ def test_a_trigger_that_drops_rows_is_refused(table: SqliteHarness, store: SqlMa
     with pytest.raises(TableNotSupportedError, match="a trigger of the table drops rows"):
         run(store, query(table), ids(1, 2))
     assert table.ids() == []
+
+
+def test_a_trigger_that_ends_the_transaction_leaves_no_row(
+    table: SqliteHarness, store: SqlManifestStore
+) -> None:
+    """Later statements of the commit must not be transactions of their own."""
+    table.path.touch()
+    table.sql("CREATE TABLE events (id BIGINT)")
+    table.sql(
+        "CREATE TRIGGER none BEFORE INSERT ON events WHEN new.id = 2 "
+        "BEGIN SELECT RAISE(ROLLBACK, 'no two'); END"
+    )
+    with pytest.raises(RetryableError, match="no such savepoint"):
+        run(store, query(table, badRows="drop"), ids(1, 2), ids(3))
+    assert table.ids() == []
+
+
+def test_a_driver_that_is_not_installed_is_an_error_that_says_so(store: SqlManifestStore) -> None:
+    server = connection.SqlServer(parse_url("cockroachdb://u:secret@localhost/d"), "t")
+    with pytest.raises(ConfigurationError, match=r"cockroachdb\+psycopg needs a package"):
+        server.connect()
 
 
 @pytest.mark.parametrize(
@@ -323,6 +307,7 @@ def test_a_missing_database_is_not_created_without_create_table(
         ("snowflake://u:secret@h/d", "does not enforce primary keys"),
         ("clickhouse://u:secret@h/d", "no transactions"),
         ("firebird://u:secret@h/d", "does not know"),
+        ("sqlite+aiosqlite:////lake.db", "knows only pysqlite"),
         ("sqlite://", "in memory"),
         ("sqlite:///lake.db", "four slashes"),
         ("sqlite:////", "folder"),

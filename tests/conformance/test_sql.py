@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.sqlite_table import SqliteHarness, SqlPostgresHarness
+from tests.support.sql_postgres import SqlPostgresHarness
+from tests.support.sqlite_table import SqliteHarness
 
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
 

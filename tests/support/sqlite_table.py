@@ -12,20 +12,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, closing
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import psycopg
 from sqlalchemy import exc
-from tests.conformance.harnesses import PostgresHarness
 from tests.support.faults import in_next_call
 from tests.support.harness import CRASH_POINTS
 
 from penstock.committers.database import committer
 from penstock.datasource.sql.stored import DESTINATION
-from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promises
+from penstock.testing.conformance import DestinationHarness, Lost, Promises
 
 _READER = """
 import json, sys
@@ -142,27 +139,3 @@ def commit_answers(answer: Callable[[Any], None]) -> AbstractContextManager[None
         return None
 
     return in_next_call(committer, "_commit", commit)
-
-
-class SqlPostgresHarness(PostgresHarness):
-    """The same in a Postgres server, with the statements that servers get."""
-
-    destination = DESTINATION
-    promises = replace(
-        SqliteHarness.promises, name="Tables of Postgres by penstock.sql", shows_secrets_to_tasks=True
-    )
-
-    @property
-    def unreachable_options(self) -> dict[str, str]:
-        url = f"postgresql+psycopg://me:{SECRET}@127.0.0.1:{self.unreachable_port}/db"
-        return {**self.options, "url": url}
-
-    def losing(self, lost: Lost) -> AbstractContextManager[None]:
-        def answer(connection: Any) -> None:
-            if lost == "response":
-                connection.commit()
-            else:
-                connection.close()
-            raise exc.OperationalError("COMMIT", None, psycopg.OperationalError("the connection was lost"))
-
-        return commit_answers(answer)

@@ -1,0 +1,82 @@
+"""`penstock.sql` in a Postgres server: what servers get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+import pytest
+from tests.support.sql_postgres import SqlPostgresHarness
+
+from penstock import SchemaMismatchError
+from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.testing.conformance.query import Query, ids
+
+TIMES = pa.timestamp("us", "UTC")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
+    with open_store(f"sqlite:///{tmp_path}/store.sqlite") as store:
+        yield store
+
+
+def test_values_are_read_from_postgres_as_they_were_written(
+    new_postgres_url: Callable[[], str], store: SqlManifestStore
+) -> None:
+    table = SqlPostgresHarness(new_postgres_url)
+    rows = pa.table(
+        {
+            "id": pa.array([2**63 - 1, None]),
+            "flag": pa.array([True, None]),
+            "text": pa.array(["a'%s%%\\", ""]),
+            "bytes": pa.array([b"\0\xff", b""], pa.binary()),
+            "day": pa.array([date(1, 1, 1), date(9999, 12, 31)], pa.date32()),
+            "double": pa.array([float("inf"), 5e-324]),
+            "float": pa.array([1.1, float("nan")], pa.float32()),
+            "price": pa.array([Decimal("-0." + "1" * 38), None], pa.decimal128(38, 38)),
+            "at": pa.array([-1, 2**52 + 1], TIMES),
+            "local": pa.array([0, None], pa.timestamp("us")),
+        }
+    )
+    of = Query(table)
+    for batch_id in range(2):
+        of.run(store, of.batch(batch_id), rows)
+    with psycopg.connect(table.url.replace("+psycopg", "")) as other:
+        other.execute("SET TimeZone = 'UTC'")
+        found = other.execute("SELECT * FROM events WHERE id IS NOT NULL").fetchall()
+        kinds = other.execute(
+            "SELECT data_type FROM information_schema.columns WHERE table_name = 'events' "
+            "AND table_schema = current_schema() ORDER BY ordinal_position"
+        ).fetchall()
+    expected = tuple(rows.slice(0, 1).to_pylist()[0].values())
+    assert [tuple(row) for row in found] == [(*expected[:6], pytest.approx(1.1), *expected[7:])] * 2
+    assert [kind for (kind,) in kinds] == [
+        "bigint", "boolean", "text", "bytea", "date", "double precision", "real", "numeric",
+        "timestamp with time zone", "timestamp without time zone",
+    ]  # fmt: skip
+
+
+def test_a_text_with_a_nul_is_a_bad_row(new_postgres_url: Callable[[], str], store: SqlManifestStore) -> None:
+    of = Query(SqlPostgresHarness(new_postgres_url))
+    with pytest.raises(SchemaMismatchError, match="NUL character, which PostgreSQL cannot store"):
+        of.run(store, of.batch(0), pa.table({"text": ["a\0b"]}))
+
+
+def test_deferred_constraints_and_triggers_refuse_single_rows(
+    new_postgres_url: Callable[[], str], store: SqlManifestStore
+) -> None:
+    table = SqlPostgresHarness(new_postgres_url)
+    table.sql("CREATE TABLE events (id bigint UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+    table.sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN IF new.id = 7 THEN RAISE EXCEPTION 'seven'; END IF; RETURN new; END $$"
+    )
+    table.sql("CREATE TRIGGER refuse BEFORE INSERT ON events FOR EACH ROW EXECUTE FUNCTION refuse()")
+    of = Query(table, options={"badRows": "drop"})
+    of.run(store, of.batch(0), ids(1, 7, 2), ids(1, 3))
+    assert sorted(table.ids()) == [1, 2, 3]
