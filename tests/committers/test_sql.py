@@ -82,7 +82,9 @@ def test_values_are_read_from_sqlite_as_they_were_written(
     assert [f"{row[8]:.2f}" for row in (first, second)] == ["1234567890123.45", "0.10"]
     assert first[9:] == ("1969-12-31 23:59:59.999999", "1970-01-01 00:00:00.000000")
     assert second[9:] == ("2112-09-17 23:53:47.370497", None)
-    days = "SELECT count(*) FROM file.events WHERE day = DATE '9999-12-31' AND at > TIMESTAMP '2112-09-17'"
+    days = (
+        "SELECT count(*) FROM file.events WHERE day = DATE '9999-12-31' AND \"at\" > TIMESTAMP '2112-09-17'"
+    )
     assert read(table.path, days) == [(1,)]
 
 

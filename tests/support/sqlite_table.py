@@ -38,6 +38,8 @@ for line in sys.stdin:
         rows = connection.execute(query).fetchall()
     except duckdb.CatalogException:
         rows = []
+    except duckdb.Error as error:
+        rows = str(error)
     connection.execute("DETACH file")
     print(json.dumps(rows, default=str), flush=True)
 """
@@ -58,7 +60,9 @@ def read(path: Path, query: str) -> list[tuple[Any, ...]]:
     assert reader.stdout is not None
     reader.stdin.write(json.dumps([str(path), query]) + "\n")
     reader.stdin.flush()
-    return [tuple(row) for row in json.loads(reader.stdout.readline())]
+    found = json.loads(reader.stdout.readline())
+    assert isinstance(found, list), found
+    return [tuple(row) for row in found]
 
 
 class SqliteHarness(DestinationHarness):
