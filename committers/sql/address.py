@@ -53,7 +53,8 @@ class SqlAddress:
         name = url.get_backend_name()
         if BACKENDS[name].is_file:  # its names ignore the case of ASCII letters
             return cls(name, "", url.database or "", "", _lower(table[1]))
-        return cls(name, f"{url.host}:{url.port or BACKENDS[name].default_port}", url.database or "", *table)
+        port = url.port or url.query.get("port") or BACKENDS[name].default_port
+        return cls(name, f"{_host_of(url)}:{port}", url.database or "", *table)
 
     @classmethod
     def parse(cls, uri: str) -> SqlAddress:
@@ -102,6 +103,12 @@ class SqlAddress:
         return qualified(self.schema, REFUSED_TABLE)
 
 
+def _host_of(url: URL) -> str:
+    """The host, or the folder of a socket, which is a parameter."""
+    host = url.host or url.query.get("host", "")
+    return host if isinstance(host, str) else ""
+
+
 def _encoded(name: str) -> str:
     return quote(name, safe="").replace(".", "%2E")
 
@@ -140,7 +147,7 @@ def parse_url(text: str) -> URL:
     url = url.set(drivername=f"{name}+{driver}")
     if BACKENDS[name].is_file:
         return url.set(database=_path(url))
-    if not url.host or not url.database or "@" in url.host:
+    if not _host_of(url) or not url.database or "@" in _host_of(url):
         raise ValueError(_FORM)
     return url
 

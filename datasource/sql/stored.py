@@ -79,9 +79,11 @@ def _url_of(address: SqlAddress) -> str:
     from sqlalchemy.engine import URL
 
     host, _, port = address.server.rpartition(":")
-    url = URL.create(
-        address.backend_name, host=host or None, port=int(port) if port else None, database=address.database
-    )
+    url = URL.create(address.backend_name, database=address.database)
+    if host.startswith("/"):
+        url = url.update_query_dict({"host": host, "port": port})
+    elif host:
+        url = url.set(host=host, port=int(port))
     return url.render_as_string(hide_password=False)
 
 

@@ -335,6 +335,7 @@ def test_a_database_without_tests_has_to_be_allowed(store: SqlManifestStore, tab
     [
         SqlAddress("sqlite", "", "/a b/c?.db", "", "t.ü"),
         SqlAddress("postgresql", "h:5432", "d/x", "s.x", "t"),
+        SqlAddress("postgresql", "/tmp/socket:5432", "d", "s", "t"),
         SqlAddress("mssql", "[::1]:1433", "d", "", "T/%"),
     ],
 )
