@@ -21,7 +21,7 @@ from .backends import BACKENDS
 from .content import KIND, MANIFESTS
 from .fence import SqlFence
 from .schema import comment_of, create_table, load_table, names_in, new_column, new_id, type_sql
-from .types import SqlTypes, staged_type
+from .types import SqlTypes
 
 ROW = "penstock_row"
 """Column of the staging tables: numbers of their rows, from 0."""
@@ -141,7 +141,7 @@ class SqlDialect(OneRefusedTable):
         Args:
             columns: name and SQL type
         """
-        made = [new_column(name, staged_type(kind)) for name, kind in columns]
+        made = [new_column(name, kind) for name, kind in columns]
         made.append(new_column(ROW, "bigint", is_key=True))
         comment = str(StagingComment(datetime.now(timezone.utc), query_id))
         create_table(cursor.connection.own, staged.schema, staged.name, made, comment)

@@ -62,14 +62,14 @@ _SIZE = re.compile(r"(\w+)\((\d+)(?:,(\d+))?\)")
 def column_type(kind: str) -> TypeEngine[Any]:
     """
     Args:
-        kind: a type of `types`
+        kind: a type of `types`, or `varchar(n)`
     """
     size = _SIZE.fullmatch(kind)
     if size is None:
         return _TYPES[kind]
     if size[1] == "decimal":
         return sa.Numeric(int(size[2]), int(size[3] or 0))
-    return sa.Unicode(int(size[2])) if size[1] == "varchar" else sa.VARBINARY(int(size[2]))
+    return sa.Unicode(int(size[2]))
 
 
 def kind_of(given: Any, backend: Backend) -> str:
@@ -84,12 +84,10 @@ def kind_of(given: Any, backend: Backend) -> str:
         return "real" if isinstance(given, sa.REAL) and not backend.is_file else "double"
     if isinstance(given, sa.Numeric) and given.precision and given.precision <= backend.decimal_digits_max:
         return f"decimal({given.precision},{given.scale or 0})"
-    if isinstance(given, sa.Text) or (isinstance(given, sa.String) and (backend.is_file or not given.length)):
-        return "text"
-    if isinstance(given, sa.String) and not isinstance(given, sa.Enum):
-        return f"varchar({given.length})"
-    if isinstance(given, sa.LargeBinary | sa.BINARY | sa.VARBINARY):
-        return f"varbinary({given.length})" if isinstance(given.length, int) else "binary"
+    if isinstance(given, sa.String):
+        return "text" if backend.is_file or _keeps_texts(given, backend) else f"{given!s:.100}"
+    if isinstance(given, sa.LargeBinary | sa.VARBINARY) and not isinstance(given.length, int):
+        return "binary"
     if isinstance(given, sa.Date):
         return "date"
     if isinstance(given, sa.DateTime) and _has_microseconds(given, backend):
@@ -97,6 +95,13 @@ def kind_of(given: Any, backend: Backend) -> str:
             return DATETIME
         return "timestamptz" if given.timezone or isinstance(given, mssql.DATETIMEOFFSET) else "timestamp"
     return f"{given!s:.100}"
+
+
+def _keeps_texts(given: Any, backend: Backend) -> bool:
+    """With a length, a server may cut or add spaces. In SQL Server other texts have few characters."""
+    if isinstance(given, sa.Enum | sa.CHAR | sa.NCHAR) or given.length:
+        return False
+    return backend != BACKENDS["mssql"] or isinstance(given, sa.NVARCHAR | sa.UnicodeText)
 
 
 def _has_microseconds(given: Any, backend: Backend) -> bool:

@@ -30,9 +30,7 @@ _ARROW_TYPES = {kind: data_type for data_type, kind in _SQL_TYPES.items()}
 DATETIME = "datetime"
 """A column of a database without time zones. Points in time are in UTC."""
 _DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
-_SIZED = re.compile(r"(varchar|varbinary)\((\d{1,10})\)")
 _DECIMAL = re.compile(r"decimal\((\d{1,3}),(\d{1,3})\)")
-_KINDS = {"text": ("text", "varchar"), "binary": ("binary", "varbinary")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class SqlTypes:
             return pa.decimal128(*size) if size[0] <= 38 else pa.string()
         if column == DATETIME:
             return pa.timestamp("us")
-        return _ARROW_TYPES.get(staged_type(column), pa.string())
+        return _ARROW_TYPES.get(column, pa.string())
 
     def holds(self, column: str, data_type: pa.DataType, /) -> bool:
         own = self.sql_type(data_type)
@@ -74,8 +72,6 @@ class SqlTypes:
     def takes(self, column: str, staged: str, /) -> bool:
         if staged == column or (staged, column) == ("real", "double"):
             return True
-        if (kind := staged_type(staged)) in _KINDS:
-            return column.partition("(")[0] in _KINDS[kind]
         given, wanted = _number(staged), _number(column)
         if given is None or wanted is None:
             return False
@@ -90,13 +86,7 @@ class SqlTypes:
 
 def is_staged_as(column: str) -> bool:
     """See `TypeRules`."""
-    return column == DATETIME or staged_type(column) in _ARROW_TYPES or _decimal(column) is not None
-
-
-def staged_type(column: str) -> str:
-    """The type of a column of a staging table. The commit refuses the single rows that are too long."""
-    sized = _SIZED.fullmatch(column)
-    return column if sized is None else {"varchar": "text", "varbinary": "binary"}[sized[1]]
+    return column == DATETIME or column in _ARROW_TYPES or _decimal(column) is not None
 
 
 def _number(column: str) -> tuple[int, int] | None:

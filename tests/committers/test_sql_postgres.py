@@ -80,3 +80,15 @@ def test_deferred_constraints_and_triggers_refuse_single_rows(
     of = Query(table, options={"badRows": "drop"})
     of.run(store, of.batch(0), ids(1, 7, 2), ids(1, 3))
     assert sorted(table.ids()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", ["varchar(9)", "char(9)", "timestamp(3)", "numeric", "uuid"])
+def test_a_column_that_would_change_values_is_refused(
+    kind: str, new_postgres_url: Callable[[], str], store: SqlManifestStore
+) -> None:
+    table = SqlPostgresHarness(new_postgres_url)
+    table.sql(f"CREATE TABLE events (id {kind})")
+    of = Query(table)
+    value = pa.array([0], pa.timestamp("us")) if "time" in kind else pa.array(["1  "])
+    with pytest.raises(SchemaMismatchError, match="cannot store"):
+        of.run(store, of.batch(0), pa.table({"id": value}))
