@@ -84,14 +84,17 @@ SLOW = {
     "writers/iceberg": "iceberg_tables",
     "writers/requests": "misbehaving_service",
     "writers/search": "search_sending",
-    "writers": "compaction memory speed uploads",
+    "writers": "compaction memory uploads",
 }
 """Files of tests, by folder, that `make test` leaves to `make test-all`, besides tests marked `slow`."""
 
 
 CAMPAIGNS = {
     "bad_input": "names partitions values",
+    "committers": "hudi_s3",
     "delivery": "postgres_failover service_delivery",
+    "request_plug_in": "influxdb",
+    "simulation": "fake_delta_faults fake_delta_histories",
     "spark": "destination_kills fanout_kills files_catalog",
 }
 """What `make test-all` leaves to `make campaigns`, besides `filters` and what is marked `campaign`."""

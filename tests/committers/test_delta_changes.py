@@ -228,7 +228,11 @@ def changed(tmp_path: Path, store: SqlManifestStore, monkeypatch: pytest.MonkeyP
 def seeds(fast: Mapping[type[Changed], int], count: int) -> list[Any]:
     """Return a kind of table and a seed for each test, of which some are fast enough for every run."""
     return [
-        pytest.param(kind, seed, marks=[pytest.mark.slow] if seed >= few else [])
+        pytest.param(
+            kind,
+            seed,
+            marks=[] if seed < few else [pytest.mark.slow if seed < few + 3 else pytest.mark.campaign],
+        )
         for kind, few in fast.items()
         for seed in range(count)
     ]

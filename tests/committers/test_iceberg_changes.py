@@ -82,7 +82,11 @@ SPECS = ("", "bucket(3, k)", "day(ts)", "s, day(ts)", "truncate(1, d)")
 @pytest.mark.parametrize(
     ("kind", "seed"),
     [
-        pytest.param(kind, seed, marks=[pytest.mark.slow] if seed >= few else [])
+        pytest.param(
+            kind,
+            seed,
+            marks=[] if seed < few else [pytest.mark.slow if seed < few + 3 else pytest.mark.campaign],
+        )
         for kind, few in ((Changed, 3), (Versioned, 1))
         for seed in range(12)
     ],

@@ -90,7 +90,7 @@ def preparing_server() -> Iterator[Postgres]:
         yield server
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 class TestPreparedPostgres(
     CommitClaims, CrashClaims, ResponseClaims, ConcurrencyClaims, CleaningClaims, SecrecyClaims
 ):

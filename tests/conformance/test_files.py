@@ -26,6 +26,7 @@ class TestFiles(DestinationConformance):
         return FilesHarness(tmp_path)
 
 
+@pytest.mark.campaign
 class TestFormats(DataClaims, CleaningClaims):
     @pytest.fixture(params=["json", "csv", "avro", "orc"])
     def harness(self, tmp_path: Path, request: pytest.FixtureRequest) -> DestinationHarness:
@@ -45,6 +46,7 @@ class RemoteClaims(
     """The claims that depend on the storage."""
 
 
+@pytest.mark.campaign
 class TestFilesOnS3(RemoteClaims):
     @pytest.fixture
     def harness(

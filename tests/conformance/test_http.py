@@ -14,7 +14,7 @@ from penstock.testing.conformance.upserts import UpsertClaims
 
 
 @pytest.mark.parametrize(
-    "kind", [HttpHarness, pytest.param(DeduplicatingHttpHarness, marks=pytest.mark.slow)], scope="class"
+    "kind", [DeduplicatingHttpHarness, pytest.param(HttpHarness, marks=pytest.mark.campaign)], scope="class"
 )
 class TestHttp(DestinationConformance):
     """Rows arrive at least once; exactly once where the service takes each key once. There, each test loses
@@ -29,7 +29,7 @@ class TestHttp(DestinationConformance):
         return harness.lossy() if harness.promises.is_exactly_once else harness
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 class TestHttpResources(UpsertClaims):
     """Each key has a URL, which requests replace and delete. Each test loses the first requests or responses
     with rows.

@@ -80,7 +80,13 @@ def test_rows_arrive_in_the_order_of_batch_partition_and_row(stream: Stream) -> 
     assert stream.query.target().token("q1") == Token(2, stream.query.batch(2).digest)
 
 
-@pytest.mark.parametrize(("parts", "deduplicates"), [("row", False), ("row", True), ("ndjson", False)])
+@pytest.mark.parametrize(
+    ("parts", "deduplicates"),
+    [
+        ("row", False),
+        *(pytest.param(*one, marks=pytest.mark.campaign) for one in (("row", True), ("ndjson", False))),
+    ],
+)
 def test_a_delivery_process_that_is_killed_sends_again_only_what_was_in_flight(
     stream: Stream, start: Callable[[str], subprocess.Popen[str]], deduplicates: bool, parts: str
 ) -> None:

@@ -17,7 +17,10 @@ from penstock.committers.store.sql import open_store
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("kind", list(NAMED_BY))
+@pytest.mark.parametrize(
+    "kind",
+    ["kinesis", *(pytest.param(one, marks=pytest.mark.campaign) for one in NAMED_BY if one != "kinesis")],
+)
 def test_a_decoupled_stream_is_delivered_beside_its_driver(
     spark: SparkSession, aws_service: AwsServer, source: Path, tmp_path: Path, kind: str
 ) -> None:

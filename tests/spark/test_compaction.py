@@ -92,7 +92,10 @@ app()
 """
 
 
-@pytest.mark.parametrize(("kind", "by"), [("delta", "penstock"), ("iceberg", "spark-submit")])
+@pytest.mark.parametrize(
+    ("kind", "by"),
+    [pytest.param("delta", "penstock", marks=pytest.mark.campaign), ("iceberg", "spark-submit")],
+)
 def test_penstock_deliver_has_spark_rewrite_a_backlog_of_small_files(
     kind: str, by: str, tmp_path: Path
 ) -> None:

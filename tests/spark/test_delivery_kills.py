@@ -87,13 +87,16 @@ class KilledDelivery:
         return self._folder / f"reached-{turn}"
 
 
+STORES = ["sqlite", pytest.param("postgres", marks=pytest.mark.campaign)]
+
+
 def test_the_kills_cover_every_crash_point_of_a_delivery() -> None:
     assert set(KILLS) == {*DELIVERY_POINTS, EVOLVE, "commit.start", "commit.landed"}
 
 
 @pytest.mark.parametrize("kill_round", range(ROUNDS))
-@pytest.mark.parametrize("store", ["sqlite", "postgres"])
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("kind", ["delta", pytest.param("iceberg", marks=pytest.mark.campaign)])
 def test_a_delivery_killed_at_every_crash_point_loses_and_doubles_nothing(
     kind: str, store: str, kill_round: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -122,7 +125,7 @@ POSTGRES_KILLS = tuple(point for point in KILLS if point != EVOLVE and not point
 
 
 @pytest.mark.parametrize("kill_round", range(ROUNDS))
-@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+@pytest.mark.parametrize("store", STORES)
 def test_a_delivery_into_a_postgres_table_killed_at_every_crash_point_loses_and_doubles_nothing(
     store: str,
     kill_round: int,

@@ -334,10 +334,8 @@ writer.option("checkpointLocation", f"{folder}/checkpoint").start().awaitTermina
 
 
 @pytest.mark.kills
-@pytest.mark.parametrize(
-    ("delivery", "point"),
-    [("coupled", "commit.landed"), pytest.param("decoupled", "prepare.done", marks=pytest.mark.campaign)],
-)
+@pytest.mark.campaign
+@pytest.mark.parametrize(("delivery", "point"), [("coupled", "commit.landed"), ("decoupled", "prepare.done")])
 def test_a_driver_that_is_killed_between_its_writes_writes_each_row_once(
     tmp_path: Path, delivery: str, point: str
 ) -> None:

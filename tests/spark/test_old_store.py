@@ -100,7 +100,7 @@ class OldQuery:
         assert found.rows == batches * ROWS
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture(params=["delta", pytest.param("iceberg", marks=pytest.mark.campaign)])
 def kind(request: pytest.FixtureRequest) -> Iterator[str]:
     """A format whose archive is unpacked, for one test at a time on this machine."""
     with LOCK.open("w") as lock:

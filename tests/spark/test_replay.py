@@ -20,7 +20,9 @@ OFFSET_LOG = "spark.sql.streaming.offsetLog.formatVersion"
 SOURCE_NAMES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 
-@pytest.fixture(params=[1, 2], ids=["offsets-v1", "offsets-v2"], autouse=True)
+@pytest.fixture(
+    params=[1, pytest.param(2, marks=pytest.mark.campaign)], ids=["offsets-v1", "offsets-v2"], autouse=True
+)
 def offset_log_version(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[int]:
     """Each version that Spark can write: the checkpoint's first batch decides."""
     version: int = request.param

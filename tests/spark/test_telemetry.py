@@ -34,6 +34,7 @@ def lineage() -> Iterator[LineageCollector]:
         yield collector
 
 
+@pytest.mark.campaign
 def test_a_killed_stream_has_one_trace_and_one_run_for_each_batch(
     tmp_path: Path, otel: Collector, lineage: LineageCollector
 ) -> None:

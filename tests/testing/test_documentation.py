@@ -20,7 +20,7 @@ FILES = {name[1]: block for block in BLOCKS if (name := re.match(r"# (\w+\.py)\n
 
 @pytest.mark.spark
 @pytest.mark.kills
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_the_example_runs_and_prints_what_the_page_says(tmp_path: Path) -> None:
     """As a user runs it, but for a JVM that starts faster."""
     for name, text in FILES.items():
