@@ -22,7 +22,7 @@ from tests.simulation.source_changes import ChangedModules
 from tests.simulation.targets import targets_in
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 225
+SEEDS = 120
 UPSERTS, UPSERT_SEEDS = Chosen(features=("upserts",)), 20
 
 
