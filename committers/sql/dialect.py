@@ -84,7 +84,7 @@ class SqlDialect(OneRefusedTable):
 
     def has_rows(self, cursor: Cursor, address: SqlAddress) -> bool:
         select = f"SELECT CASE WHEN EXISTS (SELECT 1 FROM {address.sql}) THEN 1 ELSE 0 END"
-        return cursor.execute(select).fetchone() == (1,)
+        return bool(cursor.execute(select).fetchone()[0])
 
     def lock_table(self, cursor: Cursor, address: SqlAddress) -> None:
         """See `Dialect`. A transaction keeps the definition of a table that it has read, or it fails."""

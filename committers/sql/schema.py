@@ -42,6 +42,7 @@ class _Named(UserDefinedType[Any]):
         return self.name
 
 
+_SQL_SERVER: Any = mssql  # its types have no annotations
 _TYPES: Mapping[str, TypeEngine[Any]] = {
     "boolean": sa.Boolean(),
     "smallint": sa.SmallInteger().with_variant(_Named("INT2"), "sqlite"),
@@ -50,11 +51,11 @@ _TYPES: Mapping[str, TypeEngine[Any]] = {
     "real": sa.REAL().with_variant(_Named("FLOAT4"), "sqlite"),
     "double": sa.Double(),
     "text": sa.UnicodeText().with_variant(mssql.NVARCHAR(), "mssql"),
-    "binary": sa.LargeBinary().with_variant(mssql.VARBINARY("max"), "mssql"),
+    "binary": sa.LargeBinary().with_variant(_SQL_SERVER.VARBINARY("max"), "mssql"),
     "date": sa.Date(),
     DATETIME: sa.DateTime(),
-    "timestamp": sa.DateTime().with_variant(mssql.DATETIME2(6), "mssql"),
-    "timestamptz": sa.DateTime(timezone=True).with_variant(mssql.DATETIMEOFFSET(6), "mssql"),
+    "timestamp": sa.DateTime().with_variant(_SQL_SERVER.DATETIME2(6), "mssql"),
+    "timestamptz": sa.DateTime(timezone=True).with_variant(_SQL_SERVER.DATETIMEOFFSET(6), "mssql"),
 }
 _SIZE = re.compile(r"(\w+)\((\d+)(?:,(\d+))?\)")
 
