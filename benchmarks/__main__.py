@@ -28,6 +28,7 @@ NAMES = (
     "outage",
     "backlog",
     "tables",
+    "reading",
     "arrow_batches",
     "start_settings",
     "small_batches",

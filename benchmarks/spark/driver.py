@@ -22,11 +22,14 @@ from benchmarks.measure import machine
 from benchmarks.spark.kafka_sinks import KAFKA_SINKS
 from benchmarks.spark.mysql_sinks import MYSQL_SINKS
 from benchmarks.spark.postgres_sinks import POSTGRES_SINKS
+from benchmarks.spark.readers import READERS
 from benchmarks.spark.sinks import JVM_EXTENSIONS, PARTITION, Sink
 from benchmarks.spark.sinks import SINKS as FOLDER_SINKS
 from benchmarks.spark.upsert_sinks import UPSERT_SINKS
-from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql import DataFrame, Observation, SparkSession, functions
 from pyspark.sql.types import StructType
+
+import penstock
 
 SINKS = {**FOLDER_SINKS, **POSTGRES_SINKS, **MYSQL_SINKS, **UPSERT_SINKS, **KAFKA_SINKS}
 Progress = dict[str, float]
@@ -113,6 +116,32 @@ class Streams:
         query = made.start(made.writer(rows, folder).trigger(processingTime="1 second"), folder)
         query.awaitTermination(seconds)
         query.stop()
+
+    def write_tables(self, source: Path, folder: Path) -> dict[str, dict[str, str]]:
+        """Write the rows into a Delta and an Iceberg table, and return where they are."""
+        penstock.register(self._spark)
+        rows = self._spark.read.parquet(str(source))
+        path, warehouse = str(folder / "delta"), str(folder / "iceberg")
+        rows.write.format("penstock.delta").mode("append").save(path)
+        iceberg = {"warehouse": warehouse, "table": "lake.lineitem"}
+        rows.write.format("penstock.iceberg").mode("append").options(**iceberg).save()
+        in_warehouse = Path(warehouse) / "lake" / "lineitem"
+        metadata = str(max((in_warehouse / "metadata").glob("*.metadata.json")))
+        data = str(in_warehouse / "data")
+        return {
+            "delta": {"format": "penstock.delta", "path": path, "data": path},
+            "iceberg": {"format": "penstock.iceberg", **iceberg, "metadata": metadata, "data": data},
+        }
+
+    def read_table(self, reader: str, table: dict[str, str], columns: list[str]) -> tuple[float, int]:
+        """Read a table into nothing; return the seconds and the number of its rows."""
+        _activate(self._spark)
+        start = time.perf_counter()
+        observed = Observation()
+        rows = READERS[reader](self._spark, table, columns)
+        rows = rows.observe(observed, functions.count(functions.lit(1)).alias("rows"))
+        rows.write.format("noop").mode("overwrite").save()
+        return time.perf_counter() - start, int(observed.get["rows"])
 
     def open(self, sink: str, files: list[Path], folder: Path, partitions: int = 1) -> list[Progress]:
         """Start a query into a table of this number of partitions; its first batch has these files."""

@@ -259,8 +259,10 @@ class DatabaseCommitter:
         if content.mode == "overwrite":
             cursor.execute(f"DELETE FROM {address.sql}")
         limits = self._on_bad_rows, self._dead_letter_max
-        movers = dialect.keyed_changes() if isinstance(content.mode, Changes) else dialect
-        mover = movers.mover_of(content.mode)
+        mode = content.mode
+        mover = (
+            dialect.keyed_changes().mover_of(mode) if isinstance(mode, Changes) else dialect.mover_of(mode)
+        )
         dropped, letters = mover(self._server, dialect, cursor, address, manifest, content, *limits).move()
         if letters:
             dialect.put_refused(cursor, address, manifest, content, letters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import polars as pl
@@ -35,7 +36,7 @@ class Recipe:
         started = code.rstrip().removesuffix(")")
         assert started.rstrip().endswith(".start()"), started
         query = started.rstrip().removesuffix(".start()") + ".trigger(availableNow=True).start()\n)"
-        scope = dict(names)
+        scope: dict[str, Any] = dict(names)
         exec(f"query = {query}", scope)
         scope["query"].awaitTermination()
 
