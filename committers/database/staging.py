@@ -27,7 +27,9 @@ KEPT = "penstock_kept"
 """Column of the staging tables of changes whose rows may keep columns: see `kept_values`."""
 NUMBER = "penstock_number"
 """Column with the place of a row among those of its key in its batch, from 1."""
-RESERVED = (DELETES, ORDER, KEPT, NUMBER, "penstock_batch", "penstock_source", "penstock_row")
+BATCH, SOURCE, PLACE = "penstock_batch", "penstock_source", "penstock_place"
+"""Columns of rows that a commit has collected: batch, number of the staging table, and the id there."""
+RESERVED = (DELETES, ORDER, KEPT, NUMBER, BATCH, SOURCE, PLACE, "penstock_row")
 """Names that commits use beside those of the table's columns."""
 
 _COMMENT = re.compile(r"penstock, staged at (\S+) by (.+)", re.DOTALL)

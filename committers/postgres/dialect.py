@@ -20,7 +20,7 @@ from . import types as rules
 from .address import IDENTIFIER_BYTES_MAX, PostgresAddress, literal, quoted
 from .content import KIND, MANIFESTS
 from .fence import PostgresFence
-from .keyed_changes import PostgresChanges, tombstones_of
+from .keyed_changes import PostgresChanges
 from .prepared import PostgresPrepared
 from .rights import check_alterable, check_rights
 from .types import UTF8, can_encode
@@ -213,7 +213,7 @@ class PostgresDialect(RefusedTables):
         options: PlanOptions,
         changes: Changes | None,
     ) -> None:
-        deleted = None if changes is None else tombstones_of(address, table, changes, match)
+        deleted = None if changes is None else self.changes.tombstones_of(address, table, changes, match)
         check_rights(cursor, address, table, match, options, deleted)
 
     # In the commit ----------------------------------------------------------------------------------

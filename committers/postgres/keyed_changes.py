@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from ..contract import Batch, Changes
-from ..database.content import TableContent
+from collections.abc import Sequence
+
+from ..contract import Changes
 from ..database.contract import Cursor
 from ..database.keyed_changes import KeyedChanges
 from ..database.layout import TableMatch, TableState
 from ..database.moving import RowMover
-from . import tombstones
-from .address import PostgresAddress
+from .address import PostgresAddress, quoted
 from .tombstones import Tombstones
+from .types import compared, widest
 from .unique_keys import check_unique
+
+_TABLES = """
+SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND starts_with(c.relname, %s) AND c.relkind = 'r'
+"""
 
 
 class PostgresChanges(KeyedChanges):
     """See `KeyedChanges`."""
 
     computes_rows = True
+    id_column = "table_oid"
 
     def prepare(
         self,
@@ -28,7 +35,7 @@ class PostgresChanges(KeyedChanges):
         match: TableMatch,
     ) -> None:
         check_unique(cursor, table, address, changes.identity)
-        if deleted := tombstones_of(address, table, changes, match):
+        if deleted := self.tombstones_of(address, table, changes, match):
             deleted.create(cursor)
 
     def check_table(
@@ -36,25 +43,31 @@ class PostgresChanges(KeyedChanges):
     ) -> None:
         check_unique(cursor, table, address, changes.identity)
 
-    def check_one_row(self, cursor: Cursor, batch: Batch, content: TableContent) -> None:
-        from .changes import check_one_row
-
-        check_one_row(cursor, batch, content)
-
     def mover_of(self, changes: Changes) -> type[RowMover]:
         from .changes import RowChanger
         from .history import HistoryChanger
 
         return RowChanger if changes.history is None else HistoryChanger
 
-    def accept(self, cursor: Cursor, address: PostgresAddress, before: str, now: str) -> None:
-        tombstones.accept(cursor, address, before, now)
+    def tables_named(self, cursor: Cursor, address: PostgresAddress, prefix: str) -> Sequence[str]:
+        return [name for (name,) in cursor.execute(_TABLES, (address.schema, prefix)).fetchall()]
 
+    # Statements -------------------------------------------------------------------------------------
 
-def tombstones_of(
-    address: PostgresAddress, table: TableState, changes: Changes, match: TableMatch
-) -> Tombstones | None:
-    if changes.late_rows != "ignore":
-        return None
-    types_of = {column.name: column.sql_type for column in match.columns}
-    return Tombstones(address, table.table_id, changes, types_of)
+    def tombstones(
+        self, address: PostgresAddress, table_id: str, changes: Changes, types: dict[str, str]
+    ) -> Tombstones:
+        return Tombstones(self, address, table_id, changes, types)
+
+    def quoted(self, name: str) -> str:
+        return quoted(name)
+
+    def widest(self, kind: str) -> str:
+        return widest(kind)
+
+    def compared(self, expression: str, kind: str) -> str:
+        return compared(expression, kind)
+
+    def differ(self, columns: Sequence[tuple[str, str]]) -> str:
+        text = f'ROW({", ".join(name for name, _ in columns)})::text COLLATE "C"'
+        return f"min({text}) <> max({text})"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ..contract import Changes
 from ..database.contract import Cursor
 from ..database.layout import PlanOptions, TableMatch, TableState
+from ..database.tombstones import Tombstones
 from ..errors import AccessRefusedError, TableNotSupportedError
 from .address import PostgresAddress
-from .tombstones import Tombstones
 
 _USES = """
 SELECT a.attname, pg_describe_object(d.classid, d.objid, d.objsubid)

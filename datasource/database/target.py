@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ...committers import crash_points
 from ...committers.contract import Batch, Changes, Manifest, Mode, PlannedBatch
+from ...committers.database.changing import check_one_row
 from ...committers.database.committer import DatabaseCommitter
 from ...committers.database.content import TableContent
 from ...committers.database.contract import TableAddress
@@ -147,5 +148,5 @@ class DatabaseTarget(ChecksByDryRun, DatabaseCommitter):
         manifest = self._dialect.manifests.manifest_of(batch, content, payloads)
         if isinstance(content.mode, Changes):
             with self._server.transaction("Nothing was committed") as cursor:
-                self._dialect.keyed_changes().check_one_row(cursor, batch, self._decode(manifest))
+                check_one_row(cursor, self._dialect, batch, self._decode(manifest))
         return manifest
