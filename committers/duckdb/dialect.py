@@ -19,6 +19,7 @@ from . import types as rules
 from .address import STAGING, DuckDbAddress, literal, quoted, staging_folder
 from .content import KIND, MANIFESTS
 from .fence import DuckDbFence
+from .keyed_changes import DuckDbChanges
 from .rows import DuckDbRows
 from .staged_files import ROW
 
@@ -32,6 +33,7 @@ class DuckDbDialect(OneRefusedTable):
     manifests = MANIFESTS
     fence = DuckDbFence()
     row_ids = NumberedRows(ROW)
+    changes = DuckDbChanges()
     has_staging_files = True
     ignores_case = True
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ..contract import DeadLetter, DeadLetters
-from ..database.moving import ALL, RowAppender, RowSource, parsed_name
+from ..database.moving import ALL, RowAppender, RowMover, RowSource, parsed_name
 from ..database.staged_rows import read_rows
 from ..dead_letters import COMMITTING, BadRows, dead_letter
 from .address import DATABASE, quoted
@@ -44,8 +45,12 @@ class _Constraint:
     other_table: str
     other_columns: tuple[str, ...]
 
-    def refused(self, address: Any) -> str | None:
-        """A query of the numbers of rows that this constraint refuses, beside rows that are there already."""
+    def refused(self, address: Any, stays: str) -> str | None:
+        """A query of the numbers of rows that this constraint refuses, beside rows that are there already.
+
+        Args:
+            stays: condition on rows `t` of the table that the commit does not replace or delete
+        """
         names = [quoted(name) for name in self.columns]
         if self.kind == "NOT NULL":
             return f"SELECT {ROW} FROM {_NOW} WHERE {names[0]} IS NULL"
@@ -57,7 +62,7 @@ class _Constraint:
             order = f"row_number() OVER (PARTITION BY {', '.join(names)} ORDER BY {ROW})"
             return (
                 f"SELECT {ROW} FROM (SELECT *, {order} AS place FROM {_NOW} WHERE {given}) n "
-                f"WHERE place > 1 OR EXISTS (SELECT 1 FROM {address.sql} t WHERE {same})"
+                f"WHERE place > 1 OR EXISTS (SELECT 1 FROM {address.sql} t WHERE {same} AND {stays})"
             )
         if self.kind == "FOREIGN KEY":
             others = [quoted(name) for name in self.other_columns]
@@ -73,8 +78,11 @@ class _Constraint:
         return None
 
 
-class DuckDbRows(RowAppender):
-    """Adds the rows that the table accepts."""
+class RowsByQueries(RowMover):
+    """Moves the rows that the table accepts."""
+
+    _stays = "1 = 1"
+    """Condition on rows `t` of the table that the commit does not replace or delete."""
 
     def move(self) -> tuple[int, DeadLetters]:
         """See `RowMover`."""
@@ -83,7 +91,7 @@ class DuckDbRows(RowAppender):
             return 0, {}
         letters: dict[int, list[DeadLetter]] = {}
         refused = 0
-        for source in self._sources():
+        for source in chain.from_iterable(self._groups()):
             rows = self._refused_rows(source)
             refused += len(rows)
             if self._on_bad_rows is not BadRows.DROP:
@@ -156,7 +164,7 @@ class DuckDbRows(RowAppender):
         self._stage_now(source, refused)
         constraints = self._constraints()
         for constraint in sorted(constraints, key=lambda one: one.kind in ("PRIMARY KEY", "UNIQUE")):
-            refusing = constraint.refused(self._address)
+            refusing = constraint.refused(self._address, self._stays)
             if refusing is not None:
                 before = set(refused)
                 on = f"on {', '.join(constraint.columns)}"
@@ -176,16 +184,24 @@ class DuckDbRows(RowAppender):
         table = self._dialect.load(self._cursor, self._address)
         assert table is not None
         staged = {name for name, _ in self._content.columns}
-        defaults = self._defaults()
+        others = self._others()
         columns = [f"{self._ids.selected()} AS {ROW}"]
         for column in table.columns:
-            value = quoted(column.name) if column.name in staged else defaults.get(column.name) or "NULL"
+            value = f"n.{quoted(column.name)}" if column.name in staged else others.get(column.name) or "NULL"
             columns.append(f"CAST({value} AS {column.sql_type}) AS {quoted(column.name)}")
         where = f" WHERE NOT ({self._ids.among(sorted(refused))})" if refused else ""
         self._cursor.execute(
             f"CREATE OR REPLACE TEMP TABLE penstock_now AS SELECT {', '.join(columns)} "
-            f"FROM {source.relation} n{where}"
+            f"FROM {self._written(source)}{where}"
         )
+
+    def _written(self, source: RowSource) -> str:
+        """The relation `n` of the rows that are inserted."""
+        return f"{source.relation} n"
+
+    def _others(self) -> dict[str, str | None]:
+        """Return the values of columns that the rows do not have, in SQL."""
+        return self._defaults()
 
     def _defaults(self) -> dict[str, str | None]:
         names = (self._address.schema, self._address.table)
@@ -195,6 +211,10 @@ class DuckDbRows(RowAppender):
             names,
         ).fetchall()
         return dict(rows)
+
+
+class DuckDbRows(RowsByQueries, RowAppender):
+    """Adds rows."""
 
     def _origin(self, source: RowSource, row_id: Any) -> tuple[Any, int]:
         (staged,) = (one for one in self._content.staged if self._dialect.staged_sql(one) == source.relation)

@@ -171,6 +171,15 @@ def takes(column: str, staged: str) -> bool:
     return bool(pa.types.is_nested(one) and one.equals(other))
 
 
+def widest(column: str) -> str:
+    """The SQL type that stores the values of this one, and those after a column of it was widened."""
+    if column in _INTEGERS:
+        return "HUGEINT"
+    if (size := _decimal(column)) is not None:
+        return f"DECIMAL(38,{size[1]})"
+    return "VARCHAR" if column in _ALSO_READ_BY["VARCHAR"] else column
+
+
 def is_staged_as(column: str) -> bool:
     """True if `may_hold` can have accepted the SQL type. It is inserted in statements."""
     if column == "HUGEINT" or column in _ALSO_READ_BY["VARCHAR"]:

@@ -9,6 +9,7 @@ from typing import ClassVar
 from ...committers.duckdb.address import parse_path, parse_table_name
 from ...committers.errors import check_installed
 from ...committers.file_tables.evolution import SchemaEvolution
+from ..options.changes import ChangeOptions, problems_of_changes
 from ..options.declaring import declared, option, options_of, passed_on, prefixes_of
 from ..options.delivery import DeliveryOptions
 from ..options.file_tables import refused_file_options
@@ -19,7 +20,7 @@ NAME = "penstock.duckdb"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DuckDbOptions(DeliveryOptions):
+class DuckDbOptions(ChangeOptions, DeliveryOptions):
     """Options of `penstock.duckdb`."""
 
     schema_evolutions: ClassVar[frozenset[SchemaEvolution]] = frozenset(SchemaEvolution)
@@ -61,6 +62,7 @@ class DuckDbOptions(DeliveryOptions):
             options,
             examples={"path": "/data/events.duckdb", "dbtable": "events"},
             refused=refused,
+            problems_of_values=problems_of_changes,
         )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 from tests.support.faults import in_next_call
@@ -17,6 +17,7 @@ from tests.support.harness import CRASH_POINTS
 from penstock.committers.database import committer
 from penstock.datasource.duckdb.stored import DESTINATION
 from penstock.testing.conformance import DestinationHarness, Lost, Promises
+from penstock.testing.conformance.harness import ChangedRow
 
 _RUN = """
 import json, sys, duckdb
@@ -38,6 +39,7 @@ class DuckDbHarness(DestinationHarness):
         payload="Parquet files in a folder beside the database",
         commit="one transaction that loads the files into the table",
         token="a row of the table `penstock_fence`, changed in the same transaction",
+        changes="`DELETE` and `INSERT` in its transaction",
         narrows=True,
         evolves=True,
         quarantines=True,
@@ -61,6 +63,9 @@ class DuckDbHarness(DestinationHarness):
 
     def ids(self) -> list[int]:
         return [row[0] for row in self.sql("SELECT id FROM events")] if self.path.exists() else []
+
+    def changed_rows(self) -> Sequence[ChangedRow]:
+        return cast("Sequence[ChangedRow]", self.sql("SELECT id, n, text FROM events"))
 
     def uncommitted(self) -> Collection[str]:
         folder = Path(f"{self.path}.staging")
