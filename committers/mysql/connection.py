@@ -52,10 +52,14 @@ _SESSION = {
     "unique_checks": "1",
     "innodb_lock_wait_timeout": str(LOCK_TIMEOUT_S),
     "lock_wait_timeout": str(LOCK_TIMEOUT_S),
+    "max_sort_length": "4096",
+    "sort_buffer_size": "4194304",
     "net_read_timeout": "120",
     "net_write_timeout": "120",
 }
-"""Settings that decide what values mean, and what is refused. They override those of the server."""
+"""Settings that decide what values mean, and what is refused. They override those of the server. Longer texts
+are sorted by their first `max_sort_length` bytes; keys have at most 3,072.
+"""
 
 CONFLICTS = (1020, 1205, 1213, 3572)
 """Record has changed, lock wait timeout, deadlock, NOWAIT: another transaction was in the way."""
@@ -100,6 +104,15 @@ class Connection(pymysql.connections.Connection):  # type: ignore[misc]
     """The rows of the next LOAD DATA LOCAL."""
     loads_rows = True
     """False if the server refuses LOAD DATA LOCAL."""
+
+    @property
+    def is_mariadb(self) -> bool:
+        return "MariaDB" in self.get_server_info()
+
+    @property
+    def text_collation(self) -> str:
+        """A collation for which only equal texts are equal. `utf8mb4_bin` ignores spaces at the end."""
+        return "utf8mb4_nopad_bin" if self.is_mariadb else "utf8mb4_0900_bin"
 
     def _read_query_result(self, unbuffered: bool = False) -> int:
         self._result = None
@@ -201,7 +214,7 @@ class MySqlServer(DatabaseServer):
                 program_name="penstock",
                 **_tls(given),
             )
-            if "MariaDB" in connection.get_server_info():
+            if connection.is_mariadb:
                 session["max_statement_time"] = str(statement_timeout_s)
             settings = ", ".join(f"SESSION {name} = {value}" for name, value in session.items())
             connection.query(f"SET {settings}")

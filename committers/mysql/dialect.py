@@ -10,22 +10,21 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import timezone
 from typing import Any, ClassVar
 
-from ..contract import Changes, DeadLetter, DeadLetters, Manifest, Mode
-from ..database.content import TableContent
+from ..contract import Changes, Mode
 from ..database.contract import Cursor, NumberedRows, TypeRules
-from ..database.dialect import Dialect
 from ..database.layout import AlterTable, PlanOptions, TableColumn, TableMatch, TableState
 from ..database.moving import RowAppender
-from ..database.refused_rows import COLUMNS, letter_values
+from ..database.refused_rows import OneRefusedTable
 from ..database.staging import PREFIX, StagingComment, StagingTable
 from ..errors import RetryableError
 from . import types as rules
 from .address import IDENTIFIER_CHARS_MAX, MySqlAddress, literal, quoted
 from .content import KIND, MANIFESTS
 from .fence import MySqlFence
+from .keyed_changes import MySqlChanges, check_temporary
 
 ROW = "penstock_row"
 """Column of the staging tables: numbers of their rows."""
@@ -53,7 +52,7 @@ WHERE table_name LIKE %s AND table_type = 'BASE TABLE'
 """
 
 
-class MySqlDialect(Dialect):
+class MySqlDialect(OneRefusedTable):
     """See `Dialect`."""
 
     kind = KIND
@@ -61,6 +60,7 @@ class MySqlDialect(Dialect):
     types: ClassVar[TypeRules] = rules
     manifests = MANIFESTS
     fence = MySqlFence()
+    changes = MySqlChanges()
     row_ids = NumberedRows(ROW)
     has_transactional_ddl = False
 
@@ -119,13 +119,21 @@ class MySqlDialect(Dialect):
         self, cursor: Cursor, address: MySqlAddress, columns: Sequence[TableColumn], keys: Sequence[str]
     ) -> None:
         """See `Dialect`. The comment tells the table from a later one of the same name."""
-        parts = [f"{quoted(column.name)} {_definition(column.sql_type)}" for column in columns]
+        parts = [
+            f"{quoted(column.name)} {self._key(cursor, column.sql_type, len(keys))}"
+            if column.name in keys
+            else f"{quoted(column.name)} {_definition(column.sql_type)}"
+            for column in columns
+        ]
         if keys:
             parts.append(f"PRIMARY KEY ({', '.join(map(quoted, keys))})")
         cursor.execute(
             f"CREATE TABLE {address.sql} ({', '.join(parts)}) ENGINE = InnoDB "
             f"DEFAULT CHARACTER SET utf8mb4 COMMENT {literal(_COMMENT + uuid.uuid4().hex)}"
         )
+
+    def _key(self, cursor: Cursor, kind: str, count: int) -> str:
+        return f"{self.changes.definition(cursor, rules.key_type(kind, count))} NOT NULL"
 
     def lock_table(self, cursor: Cursor, address: MySqlAddress) -> None:
         """See `Dialect`. A transaction keeps the definition of each table that it has read."""
@@ -184,7 +192,7 @@ class MySqlDialect(Dialect):
         cursor.execute(
             f"CREATE TABLE {self.staged_sql(staged)} ({', '.join(parts)}, "
             f"{ROW} bigint NOT NULL AUTO_INCREMENT PRIMARY KEY) ENGINE = InnoDB "
-            f"DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT {comment}"
+            f"DEFAULT CHARACTER SET utf8mb4 COLLATE {cursor.connection.text_collation} COMMENT {comment}"
         )
 
     # Checks of a plan -------------------------------------------------------------------------------
@@ -210,68 +218,30 @@ class MySqlDialect(Dialect):
             )
         if options.mode == "overwrite":
             cursor.execute(f"DELETE FROM {address.sql} WHERE 1 = 0")
+        if options.staging_schema in ("", address.schema):  # the table is there, so this does nothing
+            cursor.execute(f"CREATE TABLE IF NOT EXISTS {address.sql} (n int)")
+        if changes is not None:
+            self._check_rights_of_changes(cursor, address, table, match, changes)
         if self.fence.is_there(cursor, address):
             cursor.execute(f"UPDATE {address.fence_sql} SET version = version WHERE query_id = ''")
+
+    def _check_rights_of_changes(
+        self, cursor: Cursor, address: MySqlAddress, table: TableState, match: TableMatch, changes: Changes
+    ) -> None:
+        key = quoted(changes.keys[0])
+        cursor.execute(f"UPDATE {address.sql} SET {key} = {key} WHERE 1 = 0")
+        if changes.delete_when:
+            cursor.execute(f"DELETE FROM {address.sql} WHERE 1 = 0")
+        if (deleted := self.changes.tombstones_of(address, table, changes, match)) is not None:
+            cursor.execute(f"INSERT INTO {deleted.sql} SELECT * FROM {deleted.sql} WHERE 1 = 0")
+            cursor.execute(f"UPDATE {deleted.sql} SET expires_at = expires_at WHERE 1 = 0")
+            cursor.execute(f"DELETE FROM {deleted.sql} WHERE 1 = 0")
+        check_temporary(cursor, address)
 
     # In the commit ----------------------------------------------------------------------------------
 
     def mover_of(self, mode: Mode) -> Callable[..., RowAppender]:
         return RowAppender
-
-    # Refused rows -----------------------------------------------------------------------------------
-
-    def put_refused(
-        self,
-        cursor: Cursor,
-        address: MySqlAddress,
-        manifest: Manifest,
-        content: TableContent,
-        letters: DeadLetters,
-    ) -> None:
-        self.delete_refused(cursor, address, manifest, content)
-        columns = ("query_id", "table_name", "batch_id", *COLUMNS)
-        places = ", ".join(["%s"] * len(columns))
-        statement = f"INSERT INTO {_escaped(address)} ({', '.join(columns)}) VALUES ({places})"
-        query_id = manifest.batch.stream.query_id
-        for batch_id, some in letters.items():
-            key = (query_id, address.table, batch_id)
-            cursor.executemany(statement, [(*key, *letter_values(letter)) for letter in some])
-
-    def read_refused(
-        self, cursor: Cursor, address: MySqlAddress, manifest: Manifest, content: TableContent
-    ) -> DeadLetters:
-        if not self.fence.is_there(cursor, address):
-            return {}
-        found: dict[int, list[DeadLetter]] = {}
-        rows = cursor.execute(
-            f"SELECT batch_id, {', '.join(COLUMNS)} FROM {_escaped(address)} WHERE {_OF_BATCHES} "
-            "ORDER BY letter_id",
-            _batches(address, manifest),
-        ).fetchall()
-        for batch_id, letter_id, row_id, code, message, refused_at, row in rows:
-            at: datetime = refused_at.replace(tzinfo=timezone.utc)
-            letter = DeadLetter(letter_id, row_id, code, message, at, row)
-            found.setdefault(int(batch_id), []).append(letter)
-        return found
-
-    def delete_refused(
-        self, cursor: Cursor, address: MySqlAddress, manifest: Manifest, content: TableContent
-    ) -> None:
-        if self.fence.is_there(cursor, address):
-            delete = f"DELETE FROM {_escaped(address)} WHERE {_OF_BATCHES}"
-            cursor.execute(delete, _batches(address, manifest))
-
-
-_OF_BATCHES = "query_id = %s AND table_name = %s AND batch_id BETWEEN %s AND %s"
-
-
-def _batches(address: MySqlAddress, manifest: Manifest) -> tuple[str, str, int, int]:
-    ids = [batch.batch_id for batch in manifest.batches]
-    return manifest.batch.stream.query_id, address.table, min(ids), max(ids)
-
-
-def _escaped(address: MySqlAddress) -> str:
-    return address.refused_sql.replace("%", "%%")
 
 
 def _definition(kind: str) -> str:
@@ -289,8 +259,8 @@ def _column(name: Any, kind: Any, nullable: str, default: Any, extra: str, key: 
 
 
 def _text(value: Any) -> str:
-    """A name or a comment. MySQL 8 lists some of them as bytes."""
-    return value.decode() if isinstance(value, bytes) else str(value)
+    """A name or a comment."""
+    return str(rules.text_of(value))
 
 
 DIALECT = MySqlDialect()

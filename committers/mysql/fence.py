@@ -19,7 +19,7 @@ CREATE TABLE IF NOT EXISTS {{name}} (
     row_id longtext NOT NULL,
     code longtext NOT NULL,
     message longtext NOT NULL,
-    refused_at datetime(6) NOT NULL,
+    refused_at varchar(40) NOT NULL,
     content longblob NOT NULL,
     PRIMARY KEY (query_id, table_name, batch_id, letter_id)
 ) {_TABLE_OPTIONS} COMMENT 'penstock, refused rows until the manifest store has them'

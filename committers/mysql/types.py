@@ -8,6 +8,7 @@ column is refused, not changed.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pyarrow as pa
 
@@ -34,6 +35,8 @@ _VARCHAR = re.compile(r"varchar\((\d+)\)")
 _VARBINARY = re.compile(r"varbinary\((\d+)\)")
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)( unsigned)?")
 SCALE_MAX = 30
+KEY_CHARS, KEY_BYTES = 255, 2_800
+"""Of the texts in the keys of a new table."""
 _WIDTH = re.compile(r"^(tinyint|smallint|mediumint|int|bigint)\(\d+\)")
 _OTHERS = {BOOLEAN, "float", "double", "date", "datetime(6)", "timestamp(6)", *_TEXTS, *_BLOBS}
 
@@ -126,6 +129,36 @@ def arrow_of_column(column: str) -> pa.DataType:
     """The Arrow type whose own column type this is; else any that has its values."""
     own = [arrow for arrow, kind in _SQL_TYPES.items() if kind == column]
     return own[0] if own else arrow_type(column)
+
+
+def is_text(column: str) -> bool:
+    return column in _TEXTS or _VARCHAR.fullmatch(column) is not None
+
+
+def widest(column: str) -> str:
+    """The SQL type that stores the values of this one, and those after a column of it was widened."""
+    if _integer(column):
+        return "bigint unsigned" if column.endswith("unsigned") else "bigint"
+    if match := _DECIMAL.fullmatch(column):
+        return f"decimal(65,{match[2]})"
+    return "datetime(6)" if column == "timestamp(6)" else column
+
+
+def key_type(column: str, count: int) -> str:
+    """The type of a key column of a new table. All columns of an index have at most 3,072 bytes.
+
+    Args:
+        count: number of key columns
+    """
+    chars = min(KEY_CHARS, KEY_BYTES // 4 // count)
+    if column in _TEXTS:
+        return f"varchar({chars})"
+    return f"varbinary({chars})" if column in _BLOBS else column
+
+
+def text_of(value: Any) -> Any:
+    """A text of the catalog. MySQL 8 lists some of them as bytes."""
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def is_staged_as(column: str) -> bool:

@@ -9,6 +9,7 @@ from typing import ClassVar
 from ...committers.errors import check_installed
 from ...committers.file_tables.evolution import SchemaEvolution
 from ...committers.mysql.address import parse_database_name, parse_table_name, settings_of
+from ..options.changes import ChangeOptions, problems_of_changes
 from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
 from ..options.delivery import DeliveryOptions
 from ..options.file_tables import refused_file_options
@@ -24,7 +25,7 @@ def _url(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MySqlOptions(DeliveryOptions):
+class MySqlOptions(ChangeOptions, DeliveryOptions):
     """Options of `penstock.mysql`."""
 
     schema_evolutions: ClassVar[frozenset[SchemaEvolution]] = frozenset(SchemaEvolution) - {
@@ -69,6 +70,7 @@ class MySqlOptions(DeliveryOptions):
             options,
             examples={"url": "mysql://user@host:3306/database", "dbtable": "events"},
             refused=refused_file_options(NAME, OPTIONS, "dbtable"),
+            problems_of_values=problems_of_changes,
         )
 
 

@@ -338,6 +338,7 @@ class MySqlHarness(MySqlTable, DestinationHarness):
         commit="one transaction that moves the rows into the table",
         token="a row of the table `penstock_fence`, changed in the same transaction",
         shows_secrets_to_tasks=True,
+        changes="`UPDATE`, `INSERT` and `DELETE` in its transaction",
         narrows=True,
         quarantines=True,
         reserved_columns=("penstock_row",),
@@ -357,6 +358,9 @@ class MySqlHarness(MySqlTable, DestinationHarness):
 
     def ids(self) -> list[int]:
         return MySqlTable.ids(self) if "events" in self.tables() else []
+
+    def changed_rows(self) -> Sequence[ChangedRow]:
+        return cast("Sequence[ChangedRow]", self.sql("SELECT id, n, text FROM events"))
 
     def uncommitted(self) -> Collection[str]:
         return self.staged()
