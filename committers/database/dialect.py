@@ -153,7 +153,7 @@ class Dialect(ABC):
         """The result of a query whose columns are `selected`."""
         rows = cursor.execute(query).fetchall()
         columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
-        arrays = [pa.array(list(values), field.type) for values, field in zip(columns, schema, strict=True)]
+        arrays = [_array(values, field.type) for values, field in zip(columns, schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def limited(self, query: str, limit: int, offset: int = 0) -> str:
@@ -238,3 +238,10 @@ class Dialect(ABC):
     @abstractmethod
     def delete_refused(self, cursor: Cursor, address: Any, manifest: Manifest, content: TableContent) -> None:
         """Delete what `put_refused` has stored."""
+
+
+def _array(values: Iterable[Any], data_type: pa.DataType) -> pa.Array:
+    """Some databases have numbers for booleans."""
+    if pa.types.is_boolean(data_type):
+        values = (None if value is None else bool(value) for value in values)
+    return pa.array(list(values), data_type)

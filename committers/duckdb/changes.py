@@ -13,6 +13,7 @@ from ..database.changing import LAST_ROWS, RowChanger
 from ..database.moving import RowSource
 from ..database.staging import DELETES, StagingTables
 from .address import quoted
+from .fence import DuckDbFence
 from .rows import RowsByQueries
 from .staged_files import ROW
 
@@ -24,12 +25,8 @@ class DuckDbChanger(RowChanger, RowsByQueries):
     """See `RowChanger`."""
 
     def move(self) -> tuple[int, DeadLetters]:
-        """Changes the fence rows of all queries of the table, so that of two commits at once one fails, and
-        is tried again: each must see the rows of the other.
-        """
-        fence = self._address.fence_sql.replace("%", "%%")
-        touch = f"UPDATE {fence} SET version = version WHERE table_name = %s"
-        self._cursor.execute(touch, (self._address.table,))
+        """Of two commits at once one fails, and is tried again: each must see the rows of the other."""
+        DuckDbFence().touch(self._cursor, self._address)
         return super().move()
 
     def _last_rows(self, staged: StagingTables) -> RowSource:

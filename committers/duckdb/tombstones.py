@@ -32,7 +32,7 @@ class Tombstones(tombstones.Tombstones):
             )
 
     def begin(self, cursor: Cursor) -> None:
-        """Nothing: a commit changes the fence rows of all queries of the table. See `changes`."""
+        """Nothing: of two commits at once one fails. See `DuckDbFence.touch`."""
 
     def prune(self, cursor: Cursor, added: int) -> None:
         cursor.execute(f"DELETE FROM {self.sql} WHERE expires_at < now()")

@@ -153,14 +153,13 @@ def test_a_refused_row_leaves_what_the_batches_before_it_have_made(
     query: MySqlQuery, store: SqlManifestStore
 ) -> None:
     query.sql(TABLE.format("PRIMARY KEY (id), CHECK (text <> 'bad')"))
-    dropping = query.with_options(badRows="drop", delivery="decoupled", **LATE)
+    dropping = query.with_options(badRows="drop", **LATE)
     commit(dropping, store, 0, changes((1, 1, "a"), (2, 1, "b"), (9, 5)))
-    some = [
-        dropping.build(store, dropping.batch(1), changes((1, 2, "A"), (3, 2))),
-        dropping.build(
-            store, dropping.batch(2), changes((1, 3, "bad"), (4, 3, "d")), changes((2, 3), (9, 6, "bad"))
-        ),
-    ]
+    waiting = dropping.with_options(delivery="decoupled")
+    waiting.run(store, waiting.batch(1), changes((1, 2, "A"), (3, 2)))
+    parts = changes((1, 3, "bad"), (4, 3, "d")), changes((2, 3), (9, 6, "bad"))
+    waiting.run(store, waiting.batch(2), *parts)
+    some = [store.manifest(query.stream, batch_id) for batch_id in (1, 2)]
     target: Any = dropping.target()
     outcome = target.commit(target.merge(some, None))
     commit(dropping, store, 3, changes((9, 4, "late: the refused row has removed no tombstone")))
@@ -193,7 +192,7 @@ def test_keys_alone_are_changes(query: MySqlQuery, store: SqlManifestStore) -> N
     assert query.ids() == [1]
 
 
-@pytest.mark.parametrize(("first", "second"), [(0.0, -0.0), (None, 1.0), (1.0, 1.0000000000000002)])
+@pytest.mark.parametrize(("first", "second"), [(None, 1.0), (1.0, 1.0000000000000002)])
 def test_rows_that_differ_in_any_way_have_no_last_one(
     query: MySqlQuery, store: SqlManifestStore, first: float | None, second: float | None
 ) -> None:
