@@ -18,7 +18,7 @@ from penstock.committers.errors import ConfigurationError
 class WithoutChanges(DuckDbDialect):
     """A database that takes no changes."""
 
-    changes = None
+    changes = None  # type: ignore[assignment]
 
 
 def test_a_database_without_changes_refuses_them_by_name_before_it_is_asked_anything() -> None:
