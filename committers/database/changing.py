@@ -209,7 +209,7 @@ def check_one_row(cursor: Cursor, dialect: Dialect, batch: Batch, content: Table
         f"{own.compared(f'r.{dialect.quoted(name)}', types[name])} DESC" for name in changes.order_by
     )
     keys = ", ".join(f"r.{dialect.quoted(name)}" for name in changes.identity)
-    window = f"PARTITION BY {keys}{f' ORDER BY {order}' if order else ''}"
+    window = f"PARTITION BY {keys} ORDER BY {order or keys}"  # MariaDB ranks nothing without an order
     rows = " UNION ALL ".join(rows_of(dialect, content, one) for one in content.staged)
     repeated = f"SELECT {by_key} FROM ({rows}) AS r GROUP BY {by_key} HAVING count(*) > 1"
     ranked = (
