@@ -42,6 +42,8 @@ class ScanFile:
     """Values of columns that the file does not store, as the format has them."""
     deletes: Any = None
     """What says which of its rows are deleted, as the format has it; None: nothing."""
+    only: Any = None
+    """What says which of its rows alone are read, as the format has it; None: all."""
     start: int = 0
     """Only row groups whose middle is at or after this byte are read, …"""
     end: int | None = None
@@ -61,9 +63,54 @@ class DataFiles(Protocol):
         """Return the numbers of the deleted rows of a file (int64, ascending); None if there are none."""
         ...
 
+    def only_rows(self, file: ScanFile) -> pa.Array | None:
+        """Return the numbers of the rows of a file that alone are read (int64, ascending); None: all."""
+        ...
+
     def value(self, name: str, value: Any, data_type: pa.DataType) -> pa.Scalar:
         """Return a value of `ScanFile.values`."""
         ...
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Which rows of a file are read."""
+
+    only: pa.Array | None
+    """Numbers of rows (int64, ascending); None: all …"""
+    deleted: pa.Array | None
+    """… but these. Only one of both is given."""
+
+    @property
+    def are_all(self) -> bool:
+        return self.only is None and self.deleted is None
+
+    def are_in(self, first: int, count: int) -> bool:
+        """Return False if certainly none of the rows from `first` on is read."""
+        return self.only is None or len(_between(self.only, first, count)) > 0
+
+    def of(self, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
+        """
+        Args:
+            first: number of the batch's first row in the file
+        """
+        if self.only is not None:
+            return without_views(batch).filter(self._is_in(self.only, batch, first))
+        if self.deleted is None or not len(_between(self.deleted, first, batch.num_rows)):
+            return batch
+        return without_views(batch).filter(pc.invert(self._is_in(self.deleted, batch, first)))
+
+    def _is_in(self, numbers: pa.Array, batch: pa.RecordBatch, first: int) -> pa.Array:
+        own = pc.add(row_numbers(batch.num_rows), numeric_scalar(first))
+        return pc.is_in(own, value_set=_between(numbers, first, batch.num_rows))
+
+
+def _between(numbers: pa.Array, first: int, count: int) -> pa.Array:
+    """Return the numbers from `first` on, below `first + count`."""
+    is_here = pc.and_(
+        pc.greater_equal(numbers, numeric_scalar(first)), pc.less(numbers, numeric_scalar(first + count))
+    )
+    return numbers.filter(is_here)
 
 
 @dataclass(frozen=True)
@@ -109,27 +156,31 @@ class Scan:
                 yield from self._read(file)
 
     def _read(self, file: ScanFile) -> Iterator[pa.RecordBatch]:
-        deleted = self.files.deleted_rows(file)
+        rows = _Rows(self.files.only_rows(file), self.files.deleted_rows(file))
         values = dict(file.values)
         with self.files.open(file.path) as stream:
             parquet = pq.ParquetFile(
                 stream, buffer_size=_COLUMN_BUFFER_BYTES, coerce_int96_timestamp_unit="us"
             )
-            groups = self._groups(parquet, file)
+            first_rows = _first_rows(parquet.metadata)
+            groups = [
+                group
+                for group in self._groups(parquet, file)
+                if rows.are_in(first_rows[group], parquet.metadata.row_group(group).num_rows)
+            ]
             names = self._stored(parquet.schema_arrow)
             if not names and groups:
-                yield from self._without_columns(parquet, groups, deleted, values, file)
+                yield from self._without_columns(parquet, groups, rows, values, file)
                 return
             sizes = {"batch_size": _batch_rows(parquet, groups, names)} if groups else {}
-            runs = [groups] if deleted is None else [[group] for group in groups]
-            first_rows = _first_rows(parquet.metadata)
+            runs = [groups] if rows.are_all else [[group] for group in groups]
             for run in runs if groups else ():
-                rows = parquet.iter_batches(
+                batches = parquet.iter_batches(
                     row_groups=run, columns=names, use_threads=self.use_threads, **sizes
                 )
                 first = first_rows[run[0]]
-                for batch in rows:
-                    kept = self._kept(batch, first, deleted)
+                for batch in batches:
+                    kept = rows.of(batch, first)
                     first += batch.num_rows
                     if kept.num_rows:
                         found = self._converted(kept, values, file.path)
@@ -140,7 +191,7 @@ class Scan:
         self,
         parquet: pq.ParquetFile,
         groups: Sequence[int],
-        deleted: pa.Array | None,
+        rows: _Rows,
         values: Mapping[str, Any],
         file: ScanFile,
     ) -> Iterator[pa.RecordBatch]:
@@ -151,7 +202,7 @@ class Scan:
             for first in range(0, count, BATCH_ROWS_MAX):
                 some = min(BATCH_ROWS_MAX, count - first)
                 empty = pa.RecordBatch.from_arrays([pa.nulls(some)], names=["rows"])
-                kept = self._kept(empty, first_rows[group] + first, deleted)
+                kept = rows.of(empty, first_rows[group] + first)
                 if kept.num_rows:
                     found = self._converted(kept, values, file.path)
                     if found.num_rows:
@@ -178,24 +229,6 @@ class Scan:
         if ids:
             return list(stored.names)  # by the name mapping
         return [name for name in stored.names if name in self.columns.names]
-
-    def _kept(self, batch: pa.RecordBatch, first: int, deleted: pa.Array | None) -> pa.RecordBatch:
-        """Leave out deleted rows.
-
-        Args:
-            first: number of the batch's first row in the file
-        """
-        if deleted is None:
-            return batch
-        last = first + batch.num_rows - 1
-        is_here = pc.and_(
-            pc.greater_equal(deleted, numeric_scalar(first)), pc.less_equal(deleted, numeric_scalar(last))
-        )
-        own = deleted.filter(is_here)
-        if not len(own):
-            return batch
-        numbers = pc.add(row_numbers(batch.num_rows), numeric_scalar(first))
-        return without_views(batch).filter(pc.invert(pc.is_in(numbers, value_set=own)))
 
     def _converted(self, rows: pa.RecordBatch, values: Mapping[str, Any], path: str) -> pa.RecordBatch:
         """Return the matching rows of a file in the schema of the scan."""
@@ -234,7 +267,7 @@ class Scan:
             raise retryable(error)(
                 f"The data file {file.path} of {self.table} is missing: the table was changed, and its old "
                 "files were deleted, while it was read. Read it again. If that does not help, restore the "
-                "file from a backup of the storage."
+                "file from a backup of the storage; a stream can also start with a new checkpoint."
             ) from error
         except OSError as error:
             raise retryable(error)(

@@ -67,6 +67,11 @@ OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
         for kind in ("delta", "iceberg")
         for of in [import_module(f"penstock.datasource.{kind}.reading")]
     },
+    **{
+        f"{kind}, streams": (of.STREAM_OPTIONS, of.STREAM_PREFIXES)
+        for kind in ("delta", "iceberg")
+        for of in [import_module(f"penstock.datasource.{kind}.reading")]
+    },
     "all": (options_of(StreamOptions) + _own(DeliveryOptions, StreamOptions), prefixes_of(DeliveryOptions)),
     "files": (_own(FileTableOptions, DeliveryOptions), ()),
 }

@@ -343,3 +343,26 @@ def tree(data_type: Any, name: str = "", is_required: bool = False) -> SchemaCol
         value = tree(data_type["valueType"], "value", not data_type.get("valueContainsNull", True))
         inside = [tree(data_type["keyType"], "key", True), value]
     return SchemaColumn(name, "", is_required, nesting=data_type["type"], children=tuple(inside))
+
+
+# The columns of readers ---------------------------------------------------------------------------
+
+_READ: Mapping[DifferenceKind, str] = {
+    DifferenceKind.REQUIRED: "{columns} is missing, and is NOT NULL in the stream",
+    DifferenceKind.TYPE: "{columns} is {given}, and {table} in the stream",
+    DifferenceKind.NULLS: "{columns} may be NULL",
+    DifferenceKind.NEW: "{names} is new",
+}
+
+
+def problems_of_reading(there: Fields, read: Fields, *, allows_more: bool) -> Sequence[str]:
+    """Return why rows with some columns cannot be read as others; none if types are only widened.
+
+    Args:
+        there: the columns that the rows have
+        read: those that are read
+        allows_more: columns that are there and not read do not matter
+    """
+    differences = compare(_columns(there), _columns(read), _widens, key=by_name)
+    ignored = DifferenceKind.NEW if allows_more else None
+    return list(problems_in([found for found in differences if found.kind is not ignored], _READ))

@@ -6,11 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from ...readers.delta.history import DeltaHistory, with_change_fields
 from ...readers.delta.scan import DeltaTableReader
 from ...readers.delta.table import load_version
-from ..options.declaring import option_of, optional, options_of, prefixes_of
+from ...readers.table import TableScan
+from ..options.declaring import option, option_of, optional, options_of, prefixes_of
+from ..options.parsing import flag
 from ..options.stream import normalized_location
-from ..reading.options import ReadOptions, number, only_one, parse_read_options, time_of
+from ..reading.options import (
+    ReadOptions,
+    StreamReadOptions,
+    number,
+    only_one,
+    parse_read_options,
+    problems_of_streams,
+    time_of,
+)
 from .options import NAME, DeltaOptions
 
 
@@ -43,5 +54,43 @@ class DeltaReadOptions(ReadOptions):
         return DeltaTableReader(version, self.storage_options)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaStreamOptions(StreamReadOptions):
+    """Options for reading streams with `penstock.delta`."""
+
+    path: str = option_of(DeltaOptions, "path")
+    changes: bool = option(
+        "changes",
+        flag,
+        "Read changes: rows that are new and rows that are gone, with the columns `_change_type` (`insert` "
+        "or `delete`), `_commit_version` and `_commit_timestamp`. The option `changes=delta-cdf` of sinks "
+        "takes them.",
+        default="false",
+    )
+    storage_options: Mapping[str, str] = option_of(DeltaOptions, "storage_options")
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> DeltaStreamOptions:
+        """
+        Raises:
+            ConfigurationError: lists all problems.
+        """
+        return parse_read_options(cls, NAME, options, problems_of_streams)
+
+    def open(self) -> DeltaTableReader:
+        """See `Opens`."""
+        version = load_version(normalized_location(self.path), self.storage_options)
+        if self.changes:
+            version = with_change_fields(version)
+        return DeltaTableReader(version, self.storage_options, self.changes)
+
+    def history(self, scan: TableScan) -> DeltaHistory:
+        """See `OpensStream`."""
+        assert isinstance(scan.reader, DeltaTableReader)
+        return DeltaHistory(scan.reader, scan, allows_more=self.columns is not None)
+
+
 OPTIONS = options_of(DeltaReadOptions)
 PREFIXES = prefixes_of(DeltaReadOptions)
+STREAM_OPTIONS = options_of(DeltaStreamOptions)
+STREAM_PREFIXES = prefixes_of(DeltaStreamOptions)

@@ -9,11 +9,22 @@ from typing import Any
 
 from ...committers.iceberg.address import IcebergAddress, parse_table_name
 from ...committers.iceberg.catalog import CatalogConfig
+from ...readers.iceberg.history import IcebergHistory, with_change_fields
 from ...readers.iceberg.scan import IcebergTableReader
-from ...readers.iceberg.table import WantedVersion, load_version
-from ..options.declaring import option_of, optional, options_of, prefixes_of
-from ..options.parsing import text
-from ..reading.options import ReadOptions, number, only_one, parse_read_options, time_of
+from ...readers.iceberg.table import IcebergVersion, WantedVersion, load_version
+from ...readers.table import TableScan
+from ..options.declaring import option, option_of, optional, options_of, prefixes_of
+from ..options.parsing import flag, text
+from ..reading.options import (
+    ReadOptions,
+    StreamReadOptions,
+    number,
+    only_one,
+    parse_read_options,
+    problems_of_streams,
+    starting_version,
+    time_of,
+)
 from .options import NAME, IcebergOptions, problems_of_catalog
 
 
@@ -44,11 +55,80 @@ class IcebergReadOptions(ReadOptions):
 
     def open(self) -> IcebergTableReader:
         """See `Opens`."""
-        config = CatalogConfig.of(self.catalog, self.catalog_properties, self.warehouse)
-        branch = {} if self.read_branch is None else {"branch": self.read_branch}
-        address = IcebergAddress(config.address_name, parse_table_name(self.table), **branch)
-        wanted = WantedVersion(self.snapshot_id, self.timestamp_as_of, self.read_branch, self.tag)
-        return IcebergTableReader(load_version(config, address, wanted))
+        return IcebergTableReader(
+            _load(
+                self.table,
+                self.catalog,
+                self.catalog_properties,
+                self.warehouse,
+                self.read_branch,
+                self.snapshot_id,
+                self.timestamp_as_of,
+                self.tag,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IcebergStreamOptions(StreamReadOptions):
+    """Options for reading streams with `penstock.iceberg`."""
+
+    starting_version: int | str | None = optional(
+        "startingVersion",
+        starting_version,
+        "Id of the snapshot from which on a new query reads the rows that are added, without those that were "
+        "there before; `latest`: only those of later commits.",
+        default="all rows of the newest snapshot, then those that are added",
+    )
+    table: str = option_of(IcebergOptions, "table")
+    catalog: str | None = option_of(IcebergOptions, "catalog")
+    warehouse: str | None = option_of(IcebergOptions, "warehouse")
+    read_branch: str | None = option_of(IcebergReadOptions, "read_branch")
+    changes: bool = option(
+        "changes",
+        flag,
+        "Read changes: rows that are new and rows that are gone, with the columns `_change_type` (`INSERT` "
+        "or `DELETE`), `_change_ordinal` and `_commit_snapshot_id`. The option `changes=iceberg-changelog` "
+        "of sinks takes them.",
+        default="false",
+    )
+    catalog_properties: Mapping[str, str] = option_of(IcebergOptions, "catalog_properties")
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> IcebergStreamOptions:
+        """
+        Raises:
+            ConfigurationError: lists all problems.
+        """
+        return parse_read_options(
+            cls, NAME, options, lambda values: [*problems_of_streams(values), *problems_of_catalog(values)]
+        )
+
+    def open(self) -> IcebergTableReader:
+        """See `Opens`."""
+        version = _load(self.table, self.catalog, self.catalog_properties, self.warehouse, self.read_branch)
+        return IcebergTableReader(with_change_fields(version) if self.changes else version, self.changes)
+
+    def history(self, scan: TableScan) -> IcebergHistory:
+        """See `OpensStream`."""
+        assert isinstance(scan.reader, IcebergTableReader)
+        return IcebergHistory(scan.reader, scan, allows_more=self.columns is not None)
+
+
+def _load(
+    table: str,
+    catalog: str | None,
+    properties: Mapping[str, str],
+    warehouse: str | None,
+    branch: str | None,
+    snapshot_id: int | None = None,
+    at: datetime | None = None,
+    tag: str | None = None,
+) -> IcebergVersion:
+    config = CatalogConfig.of(catalog, properties, warehouse)
+    of_branch = {} if branch is None else {"branch": branch}
+    address = IcebergAddress(config.address_name, parse_table_name(table), **of_branch)
+    return load_version(config, address, WantedVersion(snapshot_id, at, branch, tag))
 
 
 _VERSIONS = {
@@ -66,3 +146,5 @@ def _problems(values: Mapping[str, Any]) -> Iterator[str]:
 
 OPTIONS = options_of(IcebergReadOptions)
 PREFIXES = prefixes_of(IcebergReadOptions)
+STREAM_OPTIONS = options_of(IcebergStreamOptions)
+STREAM_PREFIXES = prefixes_of(IcebergStreamOptions)

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...committers.errors import ConfigurationError, shown
+from ..options.declaring import options_of
 from ..plug_ins import load
-from .options import Opens
+from .options import Opens, OpensStream
 
 READ_OPTIONS = {
     "penstock.delta": "penstock.datasource.delta.reading:DeltaReadOptions",
     "penstock.iceberg": "penstock.datasource.iceberg.reading:IcebergReadOptions",
+}
+STREAM_OPTIONS = {
+    "penstock.delta": "penstock.datasource.delta.reading:DeltaStreamOptions",
+    "penstock.iceberg": "penstock.datasource.iceberg.reading:IcebergStreamOptions",
 }
 
 
@@ -26,3 +31,19 @@ def read_options(name: str, options: Mapping[str, str]) -> Opens:
         )
     parsed: Opens = load(READ_OPTIONS[name]).parse(options)
     return parsed
+
+
+def stream_options(name: str, options: Mapping[str, str]) -> OpensStream:
+    """Parse the options of a format for a stream. Raises as `read_options`."""
+    parsed: OpensStream = load(STREAM_OPTIONS[name]).parse(options)
+    return parsed
+
+
+def any_options(name: str, options: Mapping[str, str]) -> Opens:
+    """Parse the options of a format where Spark does not say whether a stream is read. It is one if an option
+    of streams is given. Raises as `read_options`.
+    """
+    of_batches = {one.name.lower() for one in options_of(load(READ_OPTIONS[name]))}
+    of_streams = {one.name.lower() for one in options_of(load(STREAM_OPTIONS[name]))} - of_batches
+    is_stream = any(key.lower() in of_streams for key in options)
+    return stream_options(name, options) if is_stream else read_options(name, options)

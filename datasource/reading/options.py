@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Protocol, TypeVar
 
-from ...readers.table import TableReader
+from ...readers.streaming.commits import StreamedTable
+from ...readers.streaming.plan import Limits, Skips, StreamStart
+from ...readers.table import TableReader, TableScan
 from ...readers.values import parse_timestamp
 from ..options.declaring import option, optional, options_of, prefixes_of
-from ..options.parsing import MIB, check, columns, parse_options, size, text
+from ..options.parsing import MIB, check, columns, count, flag, parse_options, size, text
 from ..options.places import problems_of_plain_http
 from ..options.stream import missing_option, problems_of_urls, required_fields
 
@@ -54,7 +56,7 @@ class ReadOptions:
         "splitSize",
         size(MIB, 64 * 1024 * MIB),
         "Approximate size of the files that one task of Spark reads. Small tables are divided further, for "
-        "all cores of the driver. Only for `spark.read`.",
+        "all cores of the driver. Only in Spark.",
         default="128mb",
     )
 
@@ -62,6 +64,67 @@ class ReadOptions:
     def parts_min(self) -> int:
         """See `split`."""
         return os.cpu_count() or 1
+
+
+LATEST = "latest"
+
+
+def starting_version(text: str) -> int | str:
+    return LATEST if text.strip().lower() == LATEST else number(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamReadOptions(ReadOptions):
+    """Options of all readers of streams."""
+
+    starting_version: int | str | None = optional(
+        "startingVersion",
+        starting_version,
+        "Version of the table from which on a new query reads the rows that are added, without those that "
+        "were there before; `latest`: only those of later commits.",
+        default="all rows of the newest version, then those that are added",
+    )
+    starting_timestamp: datetime | None = optional(  # noqa: RUF009  it returns a field
+        "startingTimestamp",
+        time_of,
+        "The same, from the first version at or after this time on, such as `2026-11-29T10:00:00Z`.",
+    )
+    files_max: int | None = optional(
+        "maxFilesPerTrigger",
+        count(1, 10**9),
+        "Number of files that one batch reads at most.",
+        default="no limit",
+    )
+    file_bytes_max: int | None = optional(
+        "maxBytesPerTrigger",
+        size(1, 1024 * 1024 * MIB),
+        "Size of the files that one batch reads at most, but at least one file.",
+        default="no limit",
+    )
+    ignore_deletes: bool = option(
+        "ignoreDeletes", flag, "Pass over commits that only delete rows.", default="false"
+    )
+    skip_change_commits: bool = option(
+        "skipChangeCommits",
+        flag,
+        "Pass over commits that delete or change rows, also over the rows that they add.",
+        default="false",
+    )
+
+    @property
+    def start(self) -> StreamStart:
+        given = self.starting_version
+        return StreamStart(
+            given if isinstance(given, int) else None, given == LATEST, self.starting_timestamp
+        )
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.files_max, self.file_bytes_max)
+
+    @property
+    def skips(self) -> Skips:
+        return Skips(self.ignore_deletes, self.skip_change_commits)
 
 
 class Opens(Protocol):
@@ -77,6 +140,27 @@ class Opens(Protocol):
             ConfigurationError: the table or the version does not exist.
             TableNotSupportedError: the table cannot be read.
             RetryableError: it cannot be read now.
+        """
+        ...
+
+
+class OpensStream(Opens, Protocol):
+    """Options of readers of streams of one format."""
+
+    @property
+    def start(self) -> StreamStart: ...
+
+    @property
+    def limits(self) -> Limits: ...
+
+    @property
+    def skips(self) -> Skips: ...
+
+    def history(self, scan: TableScan) -> StreamedTable[Any]:
+        """Return the history of the table that was opened.
+
+        Args:
+            scan: what the stream reads
         """
         ...
 
@@ -127,3 +211,12 @@ def only_one(values: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
     """
     given = [name for of_field, name in names.items() if of_field in values]
     return [f"{' and '.join(given)} are given: give one of them."] if len(given) > 1 else []
+
+
+def problems_of_streams(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the problems of options of a stream that do not go together."""
+    starts = {"starting_version": "startingVersion", "starting_timestamp": "startingTimestamp"}
+    yield from only_one(values, starts)
+    skips = (values.get("ignore_deletes"), values.get("skip_change_commits"))
+    if values.get("changes") and any(skips):
+        yield "changes reads what ignoreDeletes and skipChangeCommits pass over: give one of them."

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from ...committers.errors import ConfigurationError
 from ...readers.scan import Scan, ScanFile
 from ...readers.table import TableScan, split
 from ..spark.spark_workers import release_caches
 from ..spark.worker_errors import message_first
-from .formats import read_options
+from .formats import any_options, read_options
 from .options import ReadOptions
+from .spark_schema import arrow_schema, check_schema, spark_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,15 +33,9 @@ def schema_to_read(name: str, options: Mapping[str, str]) -> StructType:
 
     Raises: as `penstock.reader.open_table`.
     """
-    parsed = read_options(name, options)
+    parsed = any_options(name, options)
     table = TableScan.of(parsed.open(), parsed.columns, parsed.where)
-    return _spark_schema(table)
-
-
-def _spark_schema(table: TableScan) -> StructType:
-    fields = table.reader.spark_fields(table.columns)
-    schema: StructType = StructType.fromJson({"type": "struct", "fields": list(fields)})
-    return schema
+    return spark_schema(table)
 
 
 def reader_of(name: str, options: Mapping[str, str], schema: StructType) -> DataSourceReader:
@@ -54,26 +46,9 @@ def reader_of(name: str, options: Mapping[str, str], schema: StructType) -> Data
     """
     parsed = read_options(name, options)
     table = TableScan.of(parsed.open(), schema.names, parsed.where)
-    own = _spark_schema(table)
-    if _types(own) != _types(schema):
-        raise ConfigurationError(
-            f"{table.reader.name} has the columns {own.simpleString()}, and Spark wants "
-            f"{schema.simpleString()}. If the table was changed in the meantime, read it again. Give no "
-            "schema, or columns of the table with their types. Nothing was read."
-        )
+    check_schema(table, schema)
     assert isinstance(parsed, ReadOptions)
     return TableRowsReader(table, schema, parsed.split_bytes, parsed.parts_min)
-
-
-def _types(schema: StructType) -> list[tuple[str, str]]:
-    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
-
-
-def _arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the types that Spark expects of the rows: batches of others are refused."""
-    if "timezone" in signature(to_arrow_schema).parameters:
-        return to_arrow_schema(schema, timezone="UTC")
-    return to_arrow_schema(schema)  # Spark 4.0: in UTC
 
 
 @dataclass
@@ -95,7 +70,7 @@ class TableRowsReader(DataSourceReader):
         self._table: TableScan | None = table
         self._split_bytes = split_bytes
         self._parts_min = parts_min
-        self._arrow = _arrow_schema(schema)
+        self._arrow = arrow_schema(schema)
         self._scan: Scan | None = None
 
     @message_first()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...committers.arrow_values import null_scalar
 from ...committers.cleaning.regular_files import open_input
@@ -18,6 +19,14 @@ from ...committers.errors import TableNotSupportedError
 from ...writers.delta.filesystem import open_filesystem
 from ...writers.local_path import local_path
 from ..scan import ScanFile
+
+
+@dataclass(frozen=True, slots=True)
+class VectorDifference:
+    """The rows of one deletion vector that another one does not have."""
+
+    vector: DeletionVector
+    without: DeletionVector | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +61,17 @@ class DeltaFiles:
             return None
         assert isinstance(file.deletes, DeletionVector)
         return read_vector(file.deletes, self._read, self.table_uri)
+
+    def only_rows(self, file: ScanFile) -> pa.Array | None:
+        """See `DataFiles`."""
+        if file.only is None:
+            return None
+        assert isinstance(file.only, VectorDifference)
+        rows = read_vector(file.only.vector, self._read, self.table_uri)
+        if file.only.without is None:
+            return rows
+        known = read_vector(file.only.without, self._read, self.table_uri)
+        return rows.filter(pc.invert(pc.is_in(rows, value_set=known)))
 
     def _read(self, path: str) -> bytes:
         with self.open(path) as stream:

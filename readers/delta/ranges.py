@@ -31,14 +31,10 @@ class PartitionRanges:
         types: of the columns
     """
 
-    def __init__(self, types: pa.Schema, names: tuple[str, ...], table_uri: str) -> None:
+    def __init__(self, types: pa.Schema, table_uri: str) -> None:
         self._types = types
-        self._names = frozenset(names)
         self._table_uri = table_uri
         self._known: dict[tuple[str, str | None], ValueRange] = {}
-
-    def is_partition(self, path: Path) -> bool:
-        return path[0] in self._names
 
     def of(self, path: Path, values: Mapping[str, str | None]) -> ValueRange:
         name = path[0]
@@ -67,7 +63,7 @@ def file_ranges(file: ActiveFile, types: pa.Schema, partitions: PartitionRanges)
     parsed: list[Mapping[str, Any]] = []
 
     def known(path: Path) -> ValueRange:
-        if partitions.is_partition(path):
+        if path[0] in file.partition_values:
             return partitions.of(path, file.partition_values)
         if not parsed:
             parsed.append(_parsed(file.stats))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from ...committers.delta.active_files import files_at
+from ...committers.delta.log_entry import ActiveFile
 from ...committers.delta.schema import arrow_columns
 from ...committers.errors import TableNotSupportedError
 from ..predicates import Predicate
@@ -26,6 +27,8 @@ class DeltaTableReader:
 
     version: DeltaVersion
     storage_options: Mapping[str, str] = field(repr=False)
+    reads_changes: bool = False
+    """The columns are also those of a change feed."""
 
     @property
     def name(self) -> str:
@@ -77,11 +80,25 @@ class DeltaTableReader:
             RetryableError: the log cannot be read now.
             TableNotSupportedError: an entry of the log is damaged.
         """
-        partitions = PartitionRanges(types, self.version.partition_by, self.version.table_uri)
+        select = self.selecting(where, types)
         for file in files_at(self.version.table_uri, self.storage_options, self.version.version):
-            if where is None or where.may_match(file_ranges(file, types, partitions)):
-                values = tuple((name, file.partition_values.get(name)) for name in self.version.partition_by)
-                yield ScanFile(file.path, file.size_bytes, values, file.vector)
+            if (found := select(file)) is not None:
+                yield found
+
+    def selecting(self, where: Predicate | None, types: pa.Schema) -> Callable[[ActiveFile], ScanFile | None]:
+        """Return a function that returns what is read of a file; None if no row can match.
+
+        Args:
+            types: of the columns in the condition
+        """
+        partitions = PartitionRanges(types, self.version.table_uri)
+
+        def select(file: ActiveFile) -> ScanFile | None:
+            if where is not None and not where.may_match(file_ranges(file, types, partitions)):
+                return None
+            return ScanFile(file.path, file.size_bytes, tuple(file.partition_values.items()), file.vector)
+
+        return select
 
 
 def _without_metadata(data_type: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -41,7 +41,7 @@ properties; others are refused, because their requirements are unknown.
 _REFUSED_BY_LIBRARY = ("Unsupported", "not supported", "catalog-managed")
 """Parts of the library's messages for features that it does not know."""
 _IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
-_ENGINE = "Delta"
+ENGINE = "Delta"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,28 @@ class DeltaVersion:
     fields: Sequence[Mapping[str, Any]]
     """The columns, in Delta's JSON, which is Spark's."""
     partition_by: tuple[str, ...]
+    has_times: bool = False
+    """Its log has the times of versions (in-commit timestamps)."""
 
     @property
     def shown(self) -> str:
         return f"version {self.version} of the Delta table {self.table_uri}"
+
+    def check_times(self, option: str, instead: str) -> None:
+        """
+        Args:
+            option: that names a time
+            instead: the option that names a version
+
+        Raises:
+            ConfigurationError: versions cannot be found by time.
+        """
+        if self.has_times:
+            raise ConfigurationError(
+                f"{option}: {_name(self.table_uri)} has in-commit timestamps ({_IN_COMMIT_TIMESTAMPS} = "
+                f"true), and Penstock finds versions by the times of log files. Give {instead}. Nothing was "
+                "read."
+            )
 
 
 def load_version(
@@ -78,25 +96,27 @@ def load_version(
     try:
         table = DeltaTable(table_uri, version=version, storage_options=dict(storage_options))
     except TableNotFoundError:
-        raise _no_version(table_uri, storage_options, f"version {version}") from None
+        raise no_version(table_uri, storage_options, f"version {version}") from None
     except (DeltaError, OSError, ValueError) as error:
-        if version is not None and version not in _versions(table_uri, storage_options):
-            raise _no_version(table_uri, storage_options, f"version {version}") from None
+        if version is not None and version not in versions_of(table_uri, storage_options):
+            raise no_version(table_uri, storage_options, f"version {version}") from None
         if any(text in str(error) for text in _REFUSED_BY_LIBRARY):
             feature = UnreadableFeature(in_short(error), "the Delta library refuses it")
-            refuse([feature], _name(table_uri), _ENGINE)
-        raise _unreadable(table_uri, error) from error
+            refuse([feature], _name(table_uri), ENGINE)
+        raise unreadable(table_uri, error) from error
     metadata, fields = table.metadata(), json.loads(table.schema().to_json())["fields"]
-    found = [*_of_protocol(table), *_of_properties(metadata.configuration)]
-    refuse(found, _name(table_uri), _ENGINE)
-    if at is not None and metadata.configuration.get(_IN_COMMIT_TIMESTAMPS, "").lower() == "true":
-        raise ConfigurationError(
-            f"timestampAsOf: {_name(table_uri)} has in-commit timestamps ({_IN_COMMIT_TIMESTAMPS} = true), "
-            "and Penstock finds versions by the times of log files. Give versionAsOf. Nothing was read."
-        )
-    return DeltaVersion(
-        table_uri, table.version(), str(metadata.id), fields, tuple(metadata.partition_columns)
+    protocol = table.protocol()
+    found = unreadable_features(
+        protocol.reader_features or (), protocol.min_reader_version, metadata.configuration
     )
+    refuse(found, _name(table_uri), ENGINE)
+    has_times = metadata.configuration.get(_IN_COMMIT_TIMESTAMPS, "").lower() == "true"
+    found_version = DeltaVersion(
+        table_uri, table.version(), str(metadata.id), fields, tuple(metadata.partition_columns), has_times
+    )
+    if at is not None:
+        found_version.check_times("timestampAsOf", "versionAsOf")
+    return found_version
 
 
 def _name(table_uri: str) -> str:
@@ -109,7 +129,7 @@ def _missing(table_uri: str) -> ConfigurationError:
     )
 
 
-def _unreadable(table_uri: str, error: Exception) -> RetryableError:
+def unreadable(table_uri: str, error: Exception) -> RetryableError:
     return retryable(error)(
         f"The Delta table {table_uri} cannot be read: {in_short(error)}. Check the path, the storage.* "
         "options and that the storage is reachable, and read again."
@@ -120,21 +140,27 @@ def _unreadable(table_uri: str, error: Exception) -> RetryableError:
 
 
 def _version_at(table_uri: str, storage_options: Mapping[str, str], at: datetime) -> int:
-    """Return the newest version at a time. A version's time is that of its log file, but later than the one
-    before.
+    """Return the newest version at a time."""
+    at_ms = at.timestamp() * 1000
+    older = [
+        version for version, time_ms in times_ms(versions_of(table_uri, storage_options)) if time_ms <= at_ms
+    ]
+    if not older:
+        raise no_version(table_uri, storage_options, f"version at {at.astimezone(timezone.utc).isoformat()}")
+    return older[-1]
+
+
+def times_ms(versions: Mapping[int, datetime]) -> Iterator[tuple[int, int]]:
+    """Yield versions, oldest first, and the time of each in milliseconds since 1970. It is that of its log
+    file, but later than the one before.
     """
-    found, last_ms = None, -1
-    for version, modified in sorted(_versions(table_uri, storage_options).items()):
+    last_ms = -1
+    for version, modified in sorted(versions.items()):
         last_ms = max(int(modified.timestamp() * 1000), last_ms + 1)
-        if last_ms > at.timestamp() * 1000:
-            break
-        found = version
-    if found is None:
-        raise _no_version(table_uri, storage_options, f"version at {at.astimezone(timezone.utc).isoformat()}")
-    return found
+        yield version, last_ms
 
 
-def _versions(table_uri: str, storage_options: Mapping[str, str]) -> dict[int, datetime]:
+def versions_of(table_uri: str, storage_options: Mapping[str, str]) -> dict[int, datetime]:
     """Return the versions of which the log has an entry, and when each was written."""
     try:
         log = open_log(table_uri, storage_options)
@@ -142,7 +168,7 @@ def _versions(table_uri: str, storage_options: Mapping[str, str]) -> dict[int, d
     except TableNotFoundError:
         return {}
     except (DeltaError, OSError) as error:
-        raise _unreadable(table_uri, error) from error
+        raise unreadable(table_uri, error) from error
     return {
         int(name.removesuffix(".json")): info.mtime or datetime.fromtimestamp(0, timezone.utc)
         for info in infos
@@ -151,8 +177,8 @@ def _versions(table_uri: str, storage_options: Mapping[str, str]) -> dict[int, d
     }
 
 
-def _no_version(table_uri: str, storage_options: Mapping[str, str], what: str) -> ConfigurationError:
-    versions = _versions(table_uri, storage_options)
+def no_version(table_uri: str, storage_options: Mapping[str, str], what: str) -> ConfigurationError:
+    versions = versions_of(table_uri, storage_options)
     if not versions:
         return _missing(table_uri)
     return ConfigurationError(
@@ -164,21 +190,23 @@ def _no_version(table_uri: str, storage_options: Mapping[str, str], what: str) -
 # What cannot be read --------------------------------------------------------------------------------------
 
 
-def _of_protocol(table: DeltaTable) -> Iterator[UnreadableFeature]:
-    protocol = table.protocol()
-    for feature in sorted(set(protocol.reader_features or ()) - READABLE_FEATURES):
+def unreadable_features(
+    reader_features: Iterable[str], reader_version: int, properties: Mapping[str, str]
+) -> Iterator[UnreadableFeature]:
+    """
+    Args:
+        reader_version: `minReaderVersion` of the protocol
+        properties: of the table
+    """
+    for feature in sorted(set(reader_features) - READABLE_FEATURES):
         yield UnreadableFeature(
             f"table feature {feature!r}",
             "its requirements for readers are unknown to this version of Penstock",
         )
-    if protocol.min_reader_version > 3:
+    if reader_version > 3:
         yield UnreadableFeature(
-            f"reader version {protocol.min_reader_version}",
-            "it is newer than version 3, which Penstock knows",
+            f"reader version {reader_version}", "it is newer than version 3, which Penstock knows"
         )
-
-
-def _of_properties(properties: Mapping[str, str]) -> Iterator[UnreadableFeature]:
     mapping = properties.get("delta.columnMapping.mode", "none")
     if mapping != "none":
         yield UnreadableFeature(

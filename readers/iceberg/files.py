@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...committers.arrow_values import null_scalar, numeric_array, string_array
 from ...committers.cleaning.regular_files import open_input
@@ -18,6 +19,14 @@ from ...writers.iceberg.filesystem import open_iceberg_filesystem
 from ..scan import ScanFile
 
 _DELETE_FILES_KEPT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteDifference:
+    """The rows that some delete files delete, and others do not. Both are locations."""
+
+    deletes: tuple[str, ...]
+    without: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +52,24 @@ class IcebergFiles:
 
     def deleted_rows(self, file: ScanFile) -> pa.Array | None:
         """See `DataFiles`."""
-        if not file.deletes:
+        rows = self._deleted(file.path, file.deletes or ())
+        return rows if len(rows) else None
+
+    def only_rows(self, file: ScanFile) -> pa.Array | None:
+        """See `DataFiles`."""
+        if file.only is None:
             return None
+        assert isinstance(file.only, DeleteDifference)
+        rows = self._deleted(file.path, file.only.deletes)
+        known = self._deleted(file.path, file.only.without)
+        return rows.filter(pc.invert(pc.is_in(rows, value_set=known)))
+
+    def _deleted(self, path: str, deletes: Sequence[str]) -> pa.Array:
+        """Return the numbers of the rows of a data file that some delete files delete."""
         from ...committers.iceberg.position_deletes import union
 
-        parts = [self._deletes(path).get(file.path) for path in file.deletes]
-        rows = union([part for part in parts if part is not None])
-        return rows if len(rows) else None
+        parts = [self._deletes(one).get(path) for one in deletes]
+        return union([part for part in parts if part is not None])
 
     def _deletes(self, path: str) -> Mapping[str, pa.Array]:
         from ...committers.iceberg.position_deletes import read_deletes

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.manifest import DataFile, FileFormat, ManifestEntry
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import MappedField
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import DecimalType, FixedType, IcebergType, ListType, MapType, NestedField, StructType
 
 from ...committers.error_causes import retryable
 from ...committers.errors import TableNotSupportedError
 from ...committers.iceberg.arrow import arrow_schema
 from ...committers.iceberg.catalog import in_short, io_properties
-from ...committers.iceberg.live_files import LiveFiles, files_of
+from ...committers.iceberg.live_files import files_of
 from ...committers.iceberg.position_deletes import DeleteFiles
 from ..predicates import Predicate
 from ..scan import Scan, ScanFile
@@ -26,12 +27,16 @@ from .files import IcebergFiles
 from .ranges import FileRanges
 from .table import IcebergVersion
 
+ResultT = TypeVar("ResultT")
+
 
 @dataclass(frozen=True)
 class IcebergTableReader:
     """One version of an Iceberg table. See `TableReader`."""
 
     version: IcebergVersion
+    reads_changes: bool = False
+    """The columns are also those of a changelog."""
 
     @property
     def name(self) -> str:
@@ -78,26 +83,48 @@ class IcebergTableReader:
             RetryableError: a manifest cannot be read now.
             TableNotSupportedError: the table has files or deletes that cannot be read.
         """
-        live = self._live()
+        select = self.selecting(where)
+        for entry, deletes in self.entries(self.version.snapshot):
+            if (found := select(entry, deletes)) is not None:
+                yield found
+
+    def entries(self, snapshot: Snapshot | None) -> Iterator[tuple[ManifestEntry, tuple[str, ...]]]:
+        """Yield the data files of a snapshot, and the delete files that apply to each. Raises as `files`."""
+        live = self.reading(lambda: files_of(snapshot, self.version.table.io))
         deletes = DeleteFiles(live.deletes, f"{self.name[0].upper()}{self.name[1:]}")
+        for entry in live.data.values():
+            applying = deletes.applying_to(entry) if live.deletes else ()
+            yield entry, tuple(one.data_file.file_path for one in applying)
+
+    def selecting(
+        self, where: Predicate | None
+    ) -> Callable[[ManifestEntry, tuple[str, ...]], ScanFile | None]:
+        """Return a function that returns what is read of a file with delete files, or None if no row can
+        match.
+        """
         ranges = FileRanges(self.version.schema)
-        has_deletes = bool(live.deletes)
-        for path, entry in live.data.items():
+
+        def select(entry: ManifestEntry, deletes: tuple[str, ...]) -> ScanFile | None:
             file = entry.data_file
             if where is not None and not where.may_match(ranges.of(file)):
-                continue
+                return None
             if file.file_format is not FileFormat.PARQUET:
                 raise TableNotSupportedError(
                     f"{self.name[0].upper()}{self.name[1:]} has data files that are not Parquet, for example "
-                    f"{path}. Nothing was read. Read it with Iceberg's own engine."
+                    f"{file.file_path}. Nothing was read. Read it with Iceberg's own engine."
                 )
-            applying = deletes.applying_to(entry) if has_deletes else ()
-            paths = tuple(one.data_file.file_path for one in applying)
-            yield ScanFile(path, file.file_size_in_bytes, self._values(file), paths or None)
+            return ScanFile(file.file_path, file.file_size_in_bytes, self._values(file), deletes or None)
 
-    def _live(self) -> LiveFiles:
+        return select
+
+    def reading(self, read: Callable[[], ResultT]) -> ResultT:
+        """Call a function that reads manifests.
+
+        Raises:
+            RetryableError: it cannot read them now.
+        """
         try:
-            return files_of(self.version.snapshot, self.version.table.io)
+            return read()
         except Exception as error:  # noqa: BLE001  storages raise errors of any type
             raise retryable(error)(
                 f"The manifests of {self.name} cannot be read: {in_short(error, self.version.config)}. Check "

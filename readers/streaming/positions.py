@@ -1,0 +1,109 @@
+"""Where a stream of a table's rows is, and its offsets in the checkpoint of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...committers.errors import ConfigurationError, shown
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What of a table was read: all versions before one, and some or all files of this one."""
+
+    version: int
+    """Version of a Delta table, id of a snapshot of an Iceberg table. `NOTHING`: the table had none."""
+    files: int | None = None
+    """How many of its files were read, in their order; None: all."""
+    is_snapshot: bool = False
+    """The files are all that the table has at the version, and not only those that it adds."""
+
+    @property
+    def is_complete(self) -> bool:
+        return self.files is None
+
+
+NOTHING = -1
+"""In place of a version: the table had none yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """An offset of the stream. Immutable, and enough to read the same rows again in another process."""
+
+    table: str
+    """Id of the table: a table in the same place may be another one."""
+    position: Position
+    start: Position | None = None
+    """In the first offset of a query: where its first batch begins. Spark logs only where a batch ends, and
+    asks for the beginning again if the first one is repeated.
+    """
+    order: int | None = None
+    """Number of the version among those of the table, where versions are not numbers in an order."""
+
+    def to_dict(self) -> dict[str, Any]:
+        start = {} if self.start is None else {"start": _position_to_dict(self.start)}
+        order = {} if self.order is None else {"order": self.order}
+        return {"format": FORMAT, "table": self.table, **_position_to_dict(self.position), **order, **start}
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Offset:
+        """
+        Raises:
+            ConfigurationError: another source or a newer version of Penstock has written it.
+        """
+        try:
+            if content["format"] == FORMAT:
+                start, order = content.get("start"), content.get("order")
+                return cls(
+                    _text(content["table"]),
+                    _position_of(content),
+                    None if start is None else _position_of(start),
+                    None if order is None else _number(order),
+                )
+        except (KeyError, TypeError):
+            pass
+        raise ConfigurationError(
+            f"The checkpoint has the offset {shown(str(dict(content)))}, which this version of Penstock does "
+            "not know. Start with the version that has written it, or with a new checkpoint. Nothing was "
+            "read."
+        )
+
+
+INITIAL: Mapping[str, Any] = {"format": FORMAT, "initial": True}
+"""The offset before the first batch of a query. It is the same whenever Spark asks."""
+
+
+def is_initial(content: Mapping[str, Any]) -> bool:
+    return bool(content.get("initial"))
+
+
+def _position_to_dict(position: Position) -> dict[str, Any]:
+    files = {} if position.files is None else {"files": position.files}
+    snapshot = {"snapshot": True} if position.is_snapshot else {}
+    return {"version": position.version, **files, **snapshot}
+
+
+def _position_of(content: Mapping[str, Any]) -> Position:
+    files = content.get("files")
+    return Position(
+        _number(content["version"]),
+        None if files is None else _number(files),
+        bool(content.get("snapshot", False)),
+    )
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError("not a number")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value

@@ -1,0 +1,125 @@
+"""`spark.readStream.format("penstock.…")` into Penstock's own sinks: each row once, also after a replay."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from tests.support.lakes import DeltaLake, LakeTable, delta_lake, ids
+
+pytestmark = pytest.mark.spark
+
+KNOWS_LIMITS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
+"""Before, Spark plans one batch for `availableNow`."""
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> DeltaLake:
+    return delta_lake(tmp_path / "target")
+
+
+def stream(spark: SparkSession, table: LakeTable, **options: str) -> DataFrame:
+    return spark.readStream.format(table.source).options(**table.options, **options).load()
+
+
+def run(rows: DataFrame, target: LakeTable, **options: str) -> StreamingQuery:
+    """Write all rows that there are into the target; its checkpoint is beside it."""
+    query = (
+        rows.writeStream.format(target.source)
+        .options(**target.options, **options)
+        .option("checkpointLocation", str(checkpoint(target)))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query
+
+
+def checkpoint(target: LakeTable) -> Path:
+    return target.folder.parent / "checkpoint"
+
+
+def batches(target: LakeTable) -> list[int]:
+    return sorted(
+        int(path.name) for path in (checkpoint(target) / "commits").iterdir() if path.name.isdecimal()
+    )
+
+
+def forget_last_batch(target: LakeTable) -> None:
+    """As if the driver had died before Spark logged that the batch is done."""
+    last = checkpoint(target) / "commits" / str(batches(target)[-1])
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def test_each_row_is_written_once_into_another_table(
+    spark: SparkSession, table: LakeTable, target: DeltaLake
+) -> None:
+    table.create(ids().schema)
+    for number in range(3):
+        table.append(number)
+    run(stream(spark, table), target)
+    assert target.ids() == [0, 1, 2]
+    forget_last_batch(target)
+    table.append(3)
+    run(stream(spark, table), target)
+    assert target.ids() == [0, 1, 2, 3]
+    assert batches(target) == [0, 1]
+    run(stream(spark, table), target)
+    assert batches(target) == [0, 1]
+
+
+def test_limits_make_several_batches(spark: SparkSession, delta_table: DeltaLake, target: DeltaLake) -> None:
+    delta_table.create(ids().schema)
+    for number in range(3):
+        delta_table.append(number)
+    rows = stream(spark, delta_table, maxFilesPerTrigger="2")
+    run(rows, target)
+    if not KNOWS_LIMITS:
+        assert target.count() == 2
+        run(rows, target)
+    assert target.ids() == [0, 1, 2]
+    assert batches(target) == [0, 1]
+
+
+def test_changes_keep_a_copy_of_a_table_up_to_date(
+    spark: SparkSession, delta_table: DeltaLake, target: DeltaLake
+) -> None:
+    delta_table.create(ids().schema)
+    delta_table.append(1, 2, 3)
+    upserts = {"writeMode": "upsert", "keys": "id", "changes": "delta-cdf"}
+    run(stream(spark, delta_table, changes="true"), target, **upserts)
+    delta_table.load().delete("id = 2")
+    delta_table.load().update({"id": "id + 10"}, predicate="id = 3")
+    delta_table.append(5)
+    run(stream(spark, delta_table, changes="true"), target, **upserts)
+    assert target.ids() == delta_table.ids() == [1, 5, 13]
+
+
+def test_what_is_wrong_is_said_without_a_traceback(
+    spark: SparkSession, delta_table: DeltaLake, target: DeltaLake
+) -> None:
+    delta_table.create(ids().schema)
+    delta_table.append(1)
+    with pytest.raises(Exception, match="Did you mean startingVersion"):
+        stream(spark, delta_table, startingVersio="1")
+    with pytest.raises(Exception, match="versionAsOf is not an option") as refused:
+        run(stream(spark, delta_table, versionAsOf="1"), target)
+    assert "Traceback" not in str(refused.value)
+    run(stream(spark, delta_table), target)
+    delta_table.load().delete("id = 1")
+    with pytest.raises(Exception, match=r"Version 2 of the Delta table .* deletes rows") as refused:
+        run(stream(spark, delta_table), target)
+    assert "Traceback" not in str(refused.value)
+
+
+def test_offsets_say_the_version(spark: SparkSession, delta_table: DeltaLake, target: DeltaLake) -> None:
+    delta_table.create(ids().schema)
+    delta_table.append(1)
+    progress = run(stream(spark, delta_table), target).lastProgress
+    assert progress is not None
+    assert json.loads(progress["sources"][0]["endOffset"])["version"] == 1 or progress["numInputRows"] == 0
