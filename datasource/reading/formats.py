@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 
 from ...committers.errors import ConfigurationError, shown
 from ..options.declaring import options_of
@@ -41,9 +42,10 @@ def stream_options(name: str, options: Mapping[str, str]) -> OpensStream:
 
 def any_options(name: str, options: Mapping[str, str]) -> Opens:
     """Parse the options of a format where Spark does not say whether a stream is read. It is one if an option
-    of streams is given. Raises as `read_options`.
+    of streams is given, or a name that is near one. Raises as `read_options`.
     """
     of_batches = {one.name.lower() for one in options_of(load(READ_OPTIONS[name]))}
     of_streams = {one.name.lower() for one in options_of(load(STREAM_OPTIONS[name]))} - of_batches
-    is_stream = any(key.lower() in of_streams for key in options)
+    near = (get_close_matches(key.lower(), [*of_batches, *of_streams], n=1) for key in options)
+    is_stream = any(not of_streams.isdisjoint(names) for names in near)
     return stream_options(name, options) if is_stream else read_options(name, options)
