@@ -22,13 +22,16 @@ from penstock.cli.app import app
 from penstock.committers.errors import ConfigurationError
 from penstock.datasource.options.declaring import options_of, prefixes_of
 from penstock.datasource.plug_ins import load
-from penstock.datasource.reading.formats import READ_OPTIONS
+from penstock.datasource.reading.formats import READ_OPTIONS, STREAM_OPTIONS
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 COMMANDS: Any = typer.main.get_command(app)
 MODULES = {
     kind: f"penstock.datasource.{kind}.options" for kind in (*TABLES, "files", "kafka", "lake", "fanout")
 }
+
+
+READERS = {"read": READ_OPTIONS, "readStream": STREAM_OPTIONS}
 
 
 def options_class(kind: str) -> Any:
@@ -54,7 +57,8 @@ class Query:
     """Options whose value is computed."""
     is_open: bool = True
     """Some options are not in the chain, or it starts nothing."""
-    reads: bool = False
+    reads: Mapping[str, str] | None = None
+    """Where the options are that readers take; None: it writes."""
 
 
 def chains(tree: ast.AST) -> Iterator[Query]:
@@ -69,8 +73,8 @@ def chains(tree: ast.AST) -> Iterator[Query]:
             while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 collect(query, node.func.attr, node)
                 node = node.func.value
-                if isinstance(node, ast.Attribute) and node.attr in ("writeStream", "write", "read"):
-                    query.reads = node.attr == "read"
+                if isinstance(node, ast.Attribute) and node.attr in (*READERS, "writeStream", "write"):
+                    query.reads = READERS.get(node.attr)
                     break
             if query.kind:
                 yield query
@@ -111,7 +115,7 @@ def problems(query: Query) -> list[str]:
 
 
 def problems_of(query: Query, kind: str) -> list[str]:
-    parser = load(READ_OPTIONS[f"penstock.{kind}"]) if query.reads else options_class(kind)
+    parser = options_class(kind) if query.reads is None else load(query.reads[f"penstock.{kind}"])
     known = {option.name for option in options_of(parser)}
     prefixes = tuple(prefix.name for prefix in prefixes_of(parser))
     found = [

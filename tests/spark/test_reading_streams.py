@@ -107,7 +107,7 @@ def test_what_is_wrong_is_said_without_a_traceback(
     delta_table.append(1)
     with pytest.raises(Exception, match="Did you mean startingVersion"):
         stream(spark, delta_table, startingVersio="1")
-    with pytest.raises(Exception, match="(?i)versionAsOf is not an option") as refused:
+    with pytest.raises(Exception, match=r"(?i)versionAsOf is not an option") as refused:
         run(stream(spark, delta_table, versionAsOf="1"), target)
     assert "Traceback" not in str(refused.value)
     run(stream(spark, delta_table), target)
