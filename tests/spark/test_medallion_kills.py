@@ -88,6 +88,7 @@ def test_a_pipeline_of_tables_that_is_killed_at_random_loses_and_doubles_nothing
             written = last
             wait_for_batches(tmp_path, rng.randrange(1, 6))
             time.sleep(rng.random())
+            assert driver.is_running(), driver.tail()
             driver.kill()
         compact(tmp_path, kind)
     with DriverProcess([str(tmp_path), kind, "--to-the-end"], tmp_path / "end.log", program=DRIVER) as driver:

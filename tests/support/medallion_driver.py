@@ -73,7 +73,7 @@ class Medallion:
         writer = rows.writeStream.format(sink).queryName(name).outputMode(mode).options(**options)
         writer = writer.option("checkpointLocation", str(self._root / "checkpoints" / name))
         trigger = (
-            writer.trigger(availableNow=True) if self._to_the_end else writer.trigger(processingTime="0s")
+            writer.trigger(availableNow=True) if self._to_the_end else writer.trigger(processingTime="0 seconds")
         )
         return trigger.start()
 
