@@ -72,10 +72,9 @@ class Medallion:
     ) -> StreamingQuery:
         writer = rows.writeStream.format(sink).queryName(name).outputMode(mode).options(**options)
         writer = writer.option("checkpointLocation", str(self._root / "checkpoints" / name))
-        trigger = (
-            writer.trigger(availableNow=True) if self._to_the_end else writer.trigger(processingTime="0 seconds")
-        )
-        return trigger.start()
+        if self._to_the_end:
+            return writer.trigger(availableNow=True).start()
+        return writer.start()
 
 
 def main(root: Path, kind: str, *, to_the_end: bool) -> None:
