@@ -73,7 +73,7 @@ def test_rows_that_do_not_fit(
     assert penstock(store, *recipe.command("dead-letters show")).count("23514") == 5
     table.sql("ALTER TABLE orders DROP CONSTRAINT orders_amount_check")
     monkeypatch.setenv("PGUSER", urlsplit(table.url).username or "")
-    penstock(store, *recipe.command("dead-letters resend"))
+    penstock(store, *recipe.command("dead-letters resend"), "--yes")
     assert table.sql("SELECT count(*), max(id) FROM orders") == [(1000, 999)]
 
 
