@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from benchmarks import data
 from benchmarks.measure import Options, interleaved, medians, ratio
 from benchmarks.report import Report
@@ -32,7 +33,9 @@ ID = pa.schema([("id", pa.int64())])
 
 
 def run(options: Options) -> Report:
-    rows = options.rows or (QUICK_ROWS if options.is_quick else data.LINEITEM_ROWS)
+    wanted = options.rows or (QUICK_ROWS if options.is_quick else data.LINEITEM_ROWS)
+    given = data.lineitem(wanted)
+    source, rows = given.folder, sum(pq.read_metadata(file).num_rows for file in given.files)
     files = QUICK_FILES if options.is_quick else FILES
     peers = find_peers()
     report = Report(
@@ -46,7 +49,7 @@ def run(options: Options) -> Report:
         with started(LOCAL, peers) as spark:
             report.machine = spark.machine
             tables: Mapping[str, Mapping[str, str]] = spark.call(
-                "write_tables", source=data.lineitem(rows).folder, folder=Path(folder)
+                "write_tables", source=source, folder=Path(folder)
             )
             for kind, table in tables.items():
                 own = [PARQUET, *([f"{kind}-spark"] if peers.has(f"{kind}-spark") else []), "Penstock"]
