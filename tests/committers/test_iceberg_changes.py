@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -34,8 +34,16 @@ from tests.support.iceberg_changes import (
 )
 from tests.support.lakes import IcebergLake
 
-from penstock.committers.contract import AlreadyCommitted, Committed, Conflict, Token
+from penstock.committers.contract import (
+    AlreadyCommitted,
+    Committed,
+    Conflict,
+    Manifest,
+    ManifestState,
+    Token,
+)
 from penstock.committers.errors import SchemaMismatchError, TableNotSupportedError
+from penstock.committers.iceberg.committer import IcebergTableCommitter
 from penstock.committers.iceberg.expiry import ExpiryPolicy, SnapshotExpiry
 from penstock.committers.iceberg.position_deletes import PATH_ID
 from penstock.committers.store.sql import SqlManifestStore, open_store_in_memory
@@ -592,6 +600,26 @@ def test_a_batch_that_another_process_commits_meanwhile_is_a_conflict(changed: C
 
     assert isinstance(target.commit(manifest, commit_first), Conflict)
     assert isinstance(target.commit(manifest), AlreadyCommitted)
+    changed.expect([row(1, 1), row(2, 1, op="d")])
+    changed.check()
+
+
+def test_a_batch_that_another_process_commits_during_recovery_is_not_missing(
+    changed: Changed, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That process has deleted the key files after its commit, and has not marked the batch yet."""
+    changed.prepare([row(1, 1), row(2, 1, op="d")])
+    missing, found = IcebergTableCommitter.missing, list[Sequence[str]]()
+
+    def commit_first(committer: IcebergTableCommitter, manifest: Manifest) -> Sequence[str]:
+        changed.query.target().commit(manifest)
+        found.append(missing(committer, manifest))
+        return found[-1]
+
+    monkeypatch.setattr(IcebergTableCommitter, "missing", commit_first)
+    (recovered,) = changed.query.recover(store)
+    assert found[0], "the recovery looks for files that are deleted"
+    assert recovered.state is ManifestState.COMMITTED
     changed.expect([row(1, 1), row(2, 1, op="d")])
     changed.check()
 

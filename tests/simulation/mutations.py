@@ -551,10 +551,8 @@ MUTATIONS: dict[str, Mutation] = {
     "missing files may be those of a batch that was committed since": Mutation(
         "takes a batch for lost if another process has deleted its keys after the token was read",
         never(f"{RECOVERY}._recovery_of", "missing and is_in_table("),
-        lakes=("iceberg",),
-        events=("append", "delete_key", "maintain_table"),
-        first=57,
-        **UPSERTS,
+        test="tests/committers/test_iceberg_changes.py::"
+        "test_a_batch_that_another_process_commits_during_recovery_is_not_missing",
     ),
     "rows are found on the metadata that a commit is based on (Iceberg)": Mutation(
         "deletes after a conflict what it has found before",
