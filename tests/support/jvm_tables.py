@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -36,21 +36,39 @@ def catalog_settings(warehouse: Path) -> Mapping[str, str]:
 
 
 class JvmTables:
-    """Runs SQL. Delta tables are named by their path, those of Iceberg by catalog, namespace and name."""
+    """Runs SQL, where Delta tables are named by their path and those of Iceberg by catalog, namespace and
+    name; and streams.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
-        self._connection.send(statement)
+        return self._answer(statement)
+
+    def stream(self, rows: str, sink: str, options: Mapping[str, str], table: str = "") -> None:
+        """Write what a source has, and what the query's checkpoint does not have yet.
+
+        Args:
+            rows: an expression, such as `spark.readStream.table("a")`
+            table: for sinks that take the name of a table in a catalog
+        """
+        self._answer({"rows": rows, "sink": sink, "options": options, "table": table})
+
+    def _answer(self, request: str | Mapping[str, object]) -> list[tuple[Any, ...]]:
+        self._connection.send(request)
         is_ok, answer = self._connection.recv()
-        assert is_ok, f"{statement}\n{answer}"
+        if not is_ok:
+            raise AssertionError(f"{request}\n{answer}")
         return list(answer)
 
 
 @contextmanager
-def jvm_tables(folder: Path, settings: Mapping[str, str]) -> Iterator[JvmTables]:
+def jvm_tables(folder: Path, settings: Mapping[str, str], jars: Sequence[str] = ()) -> Iterator[JvmTables]:
     """Start Spark, and stop it at the end of the block. Skips the test with another Spark than 4.0.
+
+    Args:
+        jars: besides those of both formats
 
     Raises:
         MavenUnreachableError: no repository answers for the jars.
@@ -58,14 +76,14 @@ def jvm_tables(folder: Path, settings: Mapping[str, str]) -> Iterator[JvmTables]
     pyspark = pytest.importorskip("pyspark")
     if not pyspark.__version__.startswith("4.0."):
         pytest.skip("needs Spark 4.0, for which Delta and Iceberg have connectors")
-    jars = classpath(POM).replace(os.pathsep, ",")
+    all_jars = [*classpath(POM).split(os.pathsep), *jars]
     here, there = Pipe()
     command = [sys.executable, str(_PROGRAM), str(there.fileno())]
     with here, (folder / "spark.log").open("w") as log:
         with there:
             process = subprocess.Popen(command, pass_fds=[there.fileno()], cwd=folder, stdout=log, stderr=log)
         try:
-            here.send({**SHORT_LIVED, **SETTINGS, **settings, "spark.jars": jars})
+            here.send({**SHORT_LIVED, **SETTINGS, **settings, "spark.jars": ",".join(all_jars)})
             yield JvmTables(here)
         finally:
             here.close()
