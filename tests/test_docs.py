@@ -120,6 +120,39 @@ def test_supported_versions_are_the_same_everywhere() -> None:
         assert f"{oldest} to {newest}" in text
 
 
+LOCKED = (
+    "pyspark pyarrow deltalake pyiceberg obstore sqlalchemy confluent-kafka duckdb pylance hudi pypaimon "
+    "psycopg pymysql"
+).split()
+ENVIRONMENTS = {"": "dev", "Python 3.10": "dev", "Spark 4.0": "spark40", "Paimon": "paimon"}
+TESTED = re.compile(r"(<!-- versions that CI installs: .*? -->\n).*?(<!-- end of versions -->)", re.DOTALL)
+
+
+def versions_table() -> str:
+    """A table of the versions in the lock files that CI installs."""
+    rows = [["", "newest", *list(ENVIRONMENTS)[1:]], ["---"] * (len(ENVIRONMENTS) + 1)]
+    for package in LOCKED:
+        row = [f"`{package}`"]
+        for environment, lock in ENVIRONMENTS.items():
+            text = (ROOT / "requirements" / f"{lock}.txt").read_text()
+            found = re.findall(rf"^{package}==(\S+)(?: ; python_full_version (<|>=) '3.11')?", text, re.M)
+            other = "<" if environment != "Python 3.10" else ">="
+            row += [version for version, bound in found if bound != other] or ["-"]
+        rows.append(row)
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def test_the_versions_that_ci_installs_are_listed() -> None:
+    path, run = ROOT / "docs" / "policy.md", (ROOT / ".ci" / "run").read_text()
+    installed = {"dev", *re.findall(r"^in_environment (\S+)", run, re.M)}
+    assert {"python3.10", *ENVIRONMENTS.values()} <= installed
+    page = path.read_text()
+    wanted = TESTED.sub(lambda block: block[1] + versions_table() + block[2], page)
+    if os.environ.get("PENSTOCK_UPDATE_DOCS"):
+        path.write_text(wanted)
+    assert wanted == path.read_text(), "run it with PENSTOCK_UPDATE_DOCS=1"
+
+
 CODE = ("committers", "datasource", "readers", "testing", "writers")
 PUBLIC = (
     "penstock",
