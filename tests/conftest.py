@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pytest
 from tests.support.unreachable import skipped_if_unreachable
@@ -99,6 +100,16 @@ CAMPAIGNS = {
 }
 """What `make test-all` leaves to `make campaigns`, besides `filters` and what is marked `campaign`."""
 
+SAMPLED = {
+    "conformance": "aws duckdb ducklake files http hudi lance nats redis search sql",
+    "plug_in": "conformance",
+}
+"""Of these destinations, `make test-all` tests a third of the claims, of each another third, and `make campaigns`
+the others. All claims are tested with Delta, Iceberg, Postgres, MySQL and Kafka.
+"""
+TWICE = "[iceberg"
+"""Slow streams of Spark into both table formats are campaigns for this one: what differs is below Spark."""
+
 
 _ROOT = Path(__file__).parent
 
@@ -109,6 +120,7 @@ def _files(folders: Sequence[str], names: Mapping[str, str]) -> set[Path]:
 
 
 _SLOW_FILES, _CAMPAIGN_FILES = _files(SLOW_FOLDERS, SLOW), _files(("filters",), CAMPAIGNS)
+_SAMPLED_FILES = _files((), SAMPLED)
 
 
 def _is_in(files: set[Path], path: Path) -> bool:
@@ -131,11 +143,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for files in (_SLOW_FILES, _CAMPAIGN_FILES)
     )
     for item in items:
-        if in_campaign[item.path]:
+        if in_campaign[item.path] or (item.path in _SAMPLED_FILES and crc32(item.nodeid.encode()) % 3):
             item.add_marker("campaign")
         takes_azure = "azure" in getattr(item, "fixturenames", ())
         if in_slow_file[item.path] or takes_azure or any(item.iter_markers("campaign")):
             item.add_marker("slow")
+        if "spark" in item.path.parts and TWICE in item.name and any(item.iter_markers("slow")):
+            item.add_marker("campaign")
     slow = {item.path for item in items if any(item.iter_markers("slow"))}
     items.sort(key=lambda item: (item.path not in slow, "spark" not in item.path.parts))
 

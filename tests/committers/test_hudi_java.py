@@ -17,7 +17,7 @@ from penstock.committers.protocol.commit_runner import stored_manifest
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance import Query
 
-EIGHT = pytest.param(8, marks=pytest.mark.campaign)
+SIX, EIGHT = (pytest.param(version, marks=pytest.mark.campaign) for version in (6, 8))
 ROWS = pa.schema([("id", pa.int64()), ("day", pa.string())])
 WIDER = pa.schema([*ROWS, ("price", pa.decimal128(12, 2))])
 
@@ -38,7 +38,10 @@ def rows(*ids: int) -> pa.Table:
     return pa.table({"id": ids, "day": ["2026/1", None, "b c"][: len(ids)]}, schema=ROWS)
 
 
-@pytest.mark.parametrize(("version", "hive_style"), [(6, "true"), (8, "true"), (9, "false")])
+@pytest.mark.parametrize(
+    ("version", "hive_style"),
+    [(6, "true"), pytest.param(8, "true", marks=pytest.mark.campaign), (9, "false")],
+)
 def test_hudi_sees_the_rows_of_completed_batches_only(
     tmp_path: Path, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch, version: int, hive_style: str
 ) -> None:
@@ -108,7 +111,7 @@ def test_a_table_of_hudi_that_commits_would_damage_is_refused_by_name(
     assert sorted(lake.folder.rglob("*")) == before
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize("version", [SIX, 9])
 def test_a_batch_that_hudi_has_rolled_back_before_its_end_is_committed_by_the_next_attempt(
     tmp_path: Path, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
@@ -129,7 +132,7 @@ def test_a_batch_that_hudi_has_rolled_back_before_its_end_is_committed_by_the_ne
     assert _ids(lake, seen(lake)) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("version", [6, EIGHT, 9])
+@pytest.mark.parametrize("version", [SIX, EIGHT, 9])
 def test_streams_continue_after_hudi_has_archived_their_commits(
     tmp_path: Path, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
@@ -168,7 +171,7 @@ def test_streams_continue_after_hudi_has_archived_their_commits(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", [pytest.param(6, marks=pytest.mark.campaign), EIGHT, 9])
+@pytest.mark.parametrize("version", [SIX, EIGHT, 9])
 def test_hudi_reads_changed_rows_once_and_changes_them_in_turn(
     tmp_path: Path, store: SqlManifestStore, version: int
 ) -> None:

@@ -678,7 +678,7 @@ class Changes:
 
 
 @pytest.mark.filterwarnings("ignore:Delete operation did not match")
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     changes=st.lists(st.sampled_from(CHANGES), min_size=5, max_size=20),
     seed=st.randoms(use_true_random=False),

@@ -541,7 +541,7 @@ def test_any_history_goes_the_same_way_in_memory_and_on_disk(tmp_path: Path) -> 
     numbers = iter(range(10**6))
     config = CatalogConfig.of(None, {}, str(tmp_path))
 
-    @settings(max_examples=20, derandomize=True, deadline=None, database=None)
+    @settings(max_examples=10, derandomize=True, deadline=None, database=None)
     @given(st.lists(STEPS, min_size=8, max_size=8))
     def play(steps: list[tuple[str, int]]) -> None:
         simulated = History(simulated_side(is_remote=False))

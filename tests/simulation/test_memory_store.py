@@ -20,13 +20,13 @@ from tests.simulation.store_calls import (
 from penstock.committers.contract import Batch, ManifestState
 
 
-@settings(max_examples=50, derandomize=True, deadline=None, database=None)
+@settings(max_examples=25, derandomize=True, deadline=None, database=None)
 @given(st.lists(calls_to_streams, max_size=30))
 def test_calls_for_several_streams_have_the_same_answers(history: list[Call]) -> None:
     compare(history, is_begun=False)
 
 
-@settings(max_examples=60, derandomize=True, deadline=None, database=None)
+@settings(max_examples=30, derandomize=True, deadline=None, database=None)
 @given(histories)
 def test_calls_of_several_processes_to_one_stream_have_the_same_answers(history: list[Call]) -> None:
     compare(history)

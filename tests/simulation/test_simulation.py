@@ -41,7 +41,7 @@ def test_the_invariant_holds_after_any_history_of_upserts(lake: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("lake", LAKES)
 def test_the_invariant_holds_on_the_real_store(lake: str) -> None:
-    failures = [failure for seed in range(8) if (failure := play(seed, lake, "sqlite"))]
+    failures = [failure for seed in range(4) if (failure := play(seed, lake, "sqlite"))]
     assert not failures, "\n".join(map(str, failures))
 
 
@@ -176,8 +176,6 @@ def test_a_broken_invariant_is_told_and_fails_the_run(
 NOTICED_SOON = (
     "token check (Delta)",
     "compare-and-set of the branch's head (Iceberg)",
-    "mark only what is committed",
-    "abort rule: only what never reached its commit",
 )
 
 

@@ -94,6 +94,7 @@ def test_a_stream_into_iceberg_on_s3_and_its_replay_deliver_each_row_once(
     assert len(keys(s3, "warehouse/", ".parquet")) == 2 * 3
 
 
+@pytest.mark.campaign
 def test_a_stream_into_delta_on_azure_and_its_replay_deliver_each_row_once(
     delta_ids: IdStream, azure: str
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_stream_into_delta_on_azure_and_its_replay_deliver_each_row_once(
     assert set(rows["day"]) == {"d0", "d1"}
 
 
+@pytest.mark.campaign
 def test_a_stream_into_iceberg_on_azure_and_its_replay_deliver_each_row_once(
     azure_ids: IdStream, azure: str
 ) -> None:

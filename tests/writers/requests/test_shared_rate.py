@@ -33,7 +33,7 @@ def send(options: dict[str, str], partition: int, rows: int) -> float:
     return time.perf_counter() - started_at
 
 
-@pytest.mark.parametrize("tasks", [2, 3])
+@pytest.mark.parametrize("tasks", [pytest.param(2, marks=pytest.mark.campaign), 3])
 def test_tasks_of_several_processes_stay_within_what_is_admitted_each_with_its_share(tasks: int) -> None:
     with (
         http_service(20, RATE, RATE / 10) as service,
