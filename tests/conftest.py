@@ -104,8 +104,8 @@ SAMPLED = {
     "conformance": "aws duckdb ducklake files http hudi lance nats redis search sql",
     "plug_in": "conformance",
 }
-"""Of these destinations, `make test-all` tests a third of the claims, of each another third, and `make campaigns`
-the others. All claims are tested with Delta, Iceberg, Postgres, MySQL and Kafka.
+"""Of these destinations, `make test-all` tests a third of the claims, of each another third, and
+`make campaigns` the others. All claims are tested with Delta, Iceberg, Postgres, MySQL and Kafka.
 """
 TWICE = "[iceberg"
 """Slow streams of Spark into both table formats are campaigns for this one: what differs is below Spark."""
