@@ -895,8 +895,7 @@ MUTATIONS: dict[str, Mutation] = {
     "an operator aborts what was shown": Mutation(
         "aborts whatever is prepared by then",
         without("operating/admin.py::abort", "expected=expected"),
-        needs=("decoupled", "one_store"),
-        events=("abort", "copy_checkpoint", "reset_checkpoint", "deliver"),
+        test="tests/delivery/test_delivery_commands.py::test_abort_aborts_only_named_batches",
     ),
     "the batch before waits for no replay": Mutation(
         "writes a batch behind one that was aborted and never written again",
