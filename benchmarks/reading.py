@@ -27,6 +27,7 @@ QUICK_ROWS = 600_000
 FILES, QUICK_FILES = 100_000, 10_000
 TWO = ("l_orderkey", "l_comment")
 PARQUET = "Spark's Parquet reader"
+LIMIT = "pyarrow"
 SHARE_MIN = 0.9
 PLANNING_S_MAX = 5.0
 ID = pa.schema([("id", pa.int64())])
@@ -43,7 +44,8 @@ def run(options: Options) -> Report:
         "Reading tables",
         f"{rows:,} rows of lineitem in tables that Penstock has written, read by {LOCAL} into nothing "
         f"(`noop`); medians of {options.repeat} interleaved runs. Spark's Parquet reader reads the same "
-        f"files. {peers.missing_reason}",
+        f"files; so does `{LIMIT}`, a source in Python that hands pyarrow's batches to Spark as they are. "
+        f"{peers.missing_reason}",
     )
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         with started(LOCAL, peers) as spark:
@@ -52,7 +54,7 @@ def run(options: Options) -> Report:
                 "write_tables", source=source, folder=Path(folder)
             )
             for kind, table in tables.items():
-                own = [PARQUET, *([f"{kind}-spark"] if peers.has(f"{kind}-spark") else []), "Penstock"]
+                own = [PARQUET, *([f"{kind}-spark"] if peers.has(f"{kind}-spark") else []), LIMIT, "Penstock"]
                 _measure(report, options, spark, rows, kind, table, own)
         _measure_planning(report, options, files, Path(folder))
     return report

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from benchmarks.spark.python_sources import ArrowDataSource
 from pyspark.sql import DataFrame, SparkSession
 
 Read = Callable[[SparkSession, Mapping[str, str], Sequence[str]], DataFrame]
@@ -26,6 +27,12 @@ def _iceberg_spark(spark: SparkSession, table: Mapping[str, str], columns: Seque
     return _selected(spark.read.format("iceberg").load(table["metadata"]), columns)
 
 
+def _arrow(spark: SparkSession, table: Mapping[str, str], columns: Sequence[str]) -> DataFrame:
+    spark.dataSource.register(ArrowDataSource)
+    schema = _files(spark, table, columns).schema
+    return spark.read.format("arrow").schema(schema).option("path", table["data"]).load()
+
+
 def _penstock(spark: SparkSession, table: Mapping[str, str], columns: Sequence[str]) -> DataFrame:
     reader = spark.read.format(table["format"])
     for name in ("path", "warehouse", "table"):
@@ -38,5 +45,6 @@ READERS: Mapping[str, Read] = {
     "Spark's Parquet reader": _files,
     "delta-spark": _delta_spark,
     "iceberg-spark": _iceberg_spark,
+    "pyarrow": _arrow,
     "Penstock": _penstock,
 }
