@@ -982,8 +982,7 @@ MUTATIONS: dict[str, Mutation] = {
     "delivered meanwhile": Mutation(
         "calls a batch lost whose files a delivery has just rewritten",
         never(f"{RECOVERY}._recovery_of", "self._commit_runner.state(batch) is ManifestState.COMMITTED"),
-        needs=("mixed",),
-        events=("deliver",),
+        test=f"{TWO_PHASE_TESTS}::test_a_batch_delivered_during_recovery_is_no_loss",
     ),
     "what an operator has skipped is not written again": Mutation(
         "aborts, for its replay, what was prepared behind it",
@@ -993,7 +992,8 @@ MUTATIONS: dict[str, Mutation] = {
     "only a replay aborts a batch that is in the table from other offsets": Mutation(
         "aborts it although Spark does not run it again",
         without(f"{RECOVERY}._recovery_of", "if not is_replayed:\n    raise refused("),
-        needs=("copy_checkpoint", "recover"),
+        test=f"{TWO_PHASE_TESTS}::"
+        "test_a_pending_batch_that_the_table_has_otherwise_is_not_forgotten_once_spark_has_moved_on",
     ),
     "the table's last batch is this checkpoint's": Mutation(
         "writes a batch behind one that a fork has committed, if the store was lost",
@@ -1004,18 +1004,12 @@ MUTATIONS: dict[str, Mutation] = {
     "a batch is committed only behind what its store knows": Mutation(
         "commits behind a batch that a fork of the checkpoint has committed meanwhile",
         without(f"{RUNNER}._check_attempt", "self._forks.check_token("),
-        lakes=("delta",),
-        needs=("own_stores",),
-        events=("abort", "copy_checkpoint", "skip"),
-        first=916_588,
+        test=f"{TWO_PHASE_TESTS}::test_a_fork_stops_later_batches",
     ),
     "the token is of this very stream": Mutation(
         "settles batches by the token of a fork of the checkpoint",
         without(f"{DELIVERY}._settle", "self._check_token_is_ours("),
-        lakes=("iceberg",),
-        needs=("decoupled", "own_stores"),
-        events=("copy_checkpoint", "reset_checkpoint", "expire", "deliver"),
-        first=11_600,
+        test="tests/committers/test_deliverer.py::test_a_token_that_the_store_has_never_heard_of_marks_nothing",
     ),
     "sources: named by the table": Mutation(
         "deletes files that a rewritten delivery has replaced, although the table names them",
