@@ -228,7 +228,7 @@ def _read(letters: StreamStatus, stream: StreamStatus, access: TableAccess) -> p
         raise TableNotSupportedError(
             f"Penstock does not read rows from penstock.{letters.kind}. Read {letters.key.table_uri} with a "
             "program that does: its column content has each row as an Arrow IPC stream. Or give the query a "
-            "dead-letter table in Delta, Iceberg, Postgres, DuckLake, Lance or Parquet files"
+            "dead-letter table in Delta, Iceberg, DuckLake, Lance, Parquet files or a database"
         )
     return _of_stream(table.read("query_id", stream.key.query_id), stream.key)
 

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from ..contract import Changes, DeadLetters, Manifest, Mode
 from ..errors import ConfigurationError
+from .address import SqlNames
 from .content import Manifests, TableContent
-from .contract import Cursor, Mover, RowIds, TableAddress, TypeRules
+from .contract import Cursor, Mover, NumberedRows, RowIds, TableAddress, TypeRules
 from .fence import Fence
 from .keyed_changes import KeyedChanges
 from .layout import AlterTable, PlanOptions, TableColumn, TableMatch, TableState
@@ -37,6 +39,7 @@ class Dialect(ABC):
     """Of the database, for messages."""
     id_name: ClassVar[str] = "id"
     """What `TableState.table_id` is called."""
+    names: ClassVar[SqlNames]
     types: ClassVar[TypeRules]
     manifests: ClassVar[Manifests]
     fence: ClassVar[Fence]
@@ -69,23 +72,23 @@ class Dialect(ABC):
 
     # Names ------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def quoted(self, name: str) -> str:
         """Quote an identifier."""
+        return self.names.quoted(name)
 
     def qualified(self, schema: str, name: str) -> str:
-        return f"{self.quoted(schema)}.{self.quoted(name)}"
+        return self.names.qualified(schema, name)
 
     def staged_sql(self, staged: StagingTable) -> str:
         return self.qualified(staged.schema, staged.name)
 
-    @abstractmethod
     def address_of(self, uri: str) -> TableAddress:
         """Parse the address of a stream's table.
 
         Raises:
             ConfigurationError: it is no address of such a table.
         """
+        return self.manifests.address_of(uri)
 
     @abstractmethod
     def new_name_problem(self, name: str) -> str:
@@ -97,6 +100,9 @@ class Dialect(ABC):
         Args:
             encoding: of the database
         """
+        if isinstance(self.row_ids, NumberedRows) and name.lower() == self.row_ids.column:
+            where = "files of tasks" if self.has_staging_files else "staging tables"
+            return f"{name!r} is a column of the {where}: rename it"
         if not name:
             return "a column has an empty name: give it one"
         return f"{name!r} has a NUL character: rename it" if "\0" in name else ""
@@ -126,16 +132,19 @@ class Dialect(ABC):
         """
 
     def has_rows(self, cursor: Cursor, address: Any) -> bool:
-        row = cursor.execute(f"SELECT EXISTS (SELECT 1 FROM {address.sql})").fetchone()
-        return row is not None and bool(row[0])
+        select = f"SELECT CASE WHEN EXISTS (SELECT 1 FROM {address.sql}) THEN 1 ELSE 0 END"
+        ((is_there,),) = cursor.execute(select).fetchall()
+        return bool(is_there)
 
     def identified(self, cursor: Cursor, address: Any, table: TableState) -> TableState:
         """Give the table an id if it has none, for a database that does not number its tables."""
         return table
 
-    @abstractmethod
     def lock_table(self, cursor: Cursor, address: Any) -> None:
-        """Keep others from dropping or altering the table until this transaction ends."""
+        """Keep others from dropping or altering the table until this transaction ends. In many databases a
+        transaction keeps the definition of a table that it has read, or it fails.
+        """
+        cursor.execute(f"SELECT 1 FROM {address.sql} WHERE 1 = 0").fetchall()
 
     @abstractmethod
     def alter(self, address: Any, wanted: AlterTable) -> Iterable[str]:
@@ -240,8 +249,19 @@ class Dialect(ABC):
         """Delete what `put_refused` has stored."""
 
 
-def _array(values: Iterable[Any], data_type: pa.DataType) -> pa.Array:
-    """Some databases have numbers for booleans."""
-    if pa.types.is_boolean(data_type):
-        values = (None if value is None else bool(value) for value in values)
-    return pa.array(list(values), data_type)
+def _array(given: Iterable[Any], data_type: pa.DataType) -> pa.Array:
+    """Values as drivers return them. Some have numbers for booleans, or texts for decimals and times."""
+    values = list(given)
+    if convert := next((make for is_type, make in _MADE if is_type(data_type)), None):
+        values = [None if value is None else convert(value) for value in values]
+    elif pa.types.is_temporal(data_type) and any(isinstance(value, str) for value in values):
+        plain = pa.timestamp("us") if pa.types.is_timestamp(data_type) else data_type
+        return pa.array(values, pa.string()).cast(plain).cast(data_type)
+    return pa.array(values, data_type)
+
+
+_MADE: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]]] = (
+    (pa.types.is_boolean, bool),
+    (pa.types.is_integer, int),
+    (pa.types.is_decimal, lambda value: Decimal(str(value))),
+)

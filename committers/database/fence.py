@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from ..contract import BATCH_WRITE_PREFIX, Batch, Token
 from .contract import Cursor, TableAddress
 
 FENCE_TABLE = "penstock_fence"
+REFUSED_TABLE = "penstock_refused"
 _NO_BATCH = -1
 
 
@@ -41,8 +42,12 @@ class Fence(ABC):
     and `committed_at`, which has a default; the first two are the primary key.
     """
 
-    ddl: ClassVar[str]
-    """Creates the table `{fence}` if it does not exist."""
+    column_types: ClassVar[Mapping[str, str]]
+    """Of `query_id`, `table_name`, `batch_id`, `digest`, `table_id`, `origins` and `committed_at`; of other
+    columns with texts as `text`, of bytes as `content`.
+    """
+    table_options: ClassVar[str] = ""
+    """What follows the columns, with `{comment}`."""
     id_column: ClassVar[str] = "table_id"
     insert: ClassVar[str]
     """Inserts `{columns}` with `{values}` into `{fence}` unless the row is there. Waits for another
@@ -55,6 +60,10 @@ class Fence(ABC):
 
     now: ClassVar[str] = "CURRENT_TIMESTAMP"
     """The time of `committed_at`."""
+
+    @property
+    def default_time(self) -> str:
+        return self.now
 
     @abstractmethod
     def is_there(self, cursor: Cursor, address: TableAddress) -> bool:
@@ -70,8 +79,24 @@ class Fence(ABC):
         """The value of the column `origins`."""
         return json.dumps(list(origins), ensure_ascii=False)
 
-    def create(self, cursor: Cursor, address: TableAddress) -> None:
-        cursor.execute(self.ddl.format(fence=address.fence_sql))
+    def create(self, cursor: Cursor, address: Any) -> None:
+        """Create the table if it is missing."""
+        types = self.column_types
+        kinds = {name: types[name] for name in ("query_id", "table_name", "batch_id", "digest")}
+        kinds |= {
+            "version": types["batch_id"],
+            self.id_column: types["table_id"],
+            "origins": types["origins"],
+        }
+        columns = [f"{name} {kind} NOT NULL" for name, kind in kinds.items()]
+        columns.append(f"committed_at {types['committed_at']} NOT NULL DEFAULT {self.default_time}")
+        columns.append("PRIMARY KEY (query_id, table_name)")
+        self._create(cursor, address, FENCE_TABLE, columns, "the last batch of each query")
+
+    def _create(self, cursor: Cursor, address: Any, name: str, columns: Sequence[str], comment: str) -> None:
+        table = address.names.qualified(address.schema, name)
+        options = self.table_options.format(comment=f"penstock, {comment}")
+        cursor.execute(f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(columns)}){options}")
 
     def read(self, cursor: Cursor, address: TableAddress, query_id: str) -> FenceRow | None:
         """The query's row; None if it has committed nothing."""
@@ -139,6 +164,50 @@ class Fence(ABC):
             f"SELECT batch_id, digest, version, {self.id_column} FROM {_sql(address)} "
             "WHERE query_id = %s AND table_name = %s"
         )
+
+
+class FenceAndRefused(Fence):
+    """The fence of `OneRefusedTable`, with the table of refused rows beside it."""
+
+    count: ClassVar[str]
+    """Counts the tables of a schema that have one of two names."""
+    week_ago: ClassVar[str]
+    """The time of `now` a week ago."""
+    skip_locked: ClassVar[str] = " FOR UPDATE SKIP LOCKED"
+    """Locks the rows that a query selects, and does not wait for rows that others have locked."""
+
+    def is_there(self, cursor: Cursor, address: TableAddress) -> bool:
+        """See `Fence`. True if both tables are there."""
+        names = (address.schema, FENCE_TABLE, REFUSED_TABLE)
+        ((count,),) = cursor.execute(self.count, names).fetchall()
+        return int(count) == 2
+
+    def create(self, cursor: Cursor, address: Any) -> None:
+        super().create(cursor, address)
+        types, text = self.column_types, self.column_types["text"]
+        kinds = {name: types[name] for name in ("query_id", "table_name", "batch_id")}
+        kinds |= {"letter_id": types["query_id"], **dict.fromkeys(("row_id", "code", "message"), text)}
+        kinds |= {"refused_at": types.get("refused_at", text), "content": types["content"]}
+        columns = [f"{name} {kind} NOT NULL" for name, kind in kinds.items()]
+        columns.append("PRIMARY KEY (query_id, table_name, batch_id, letter_id)")
+        comment = "refused rows until the manifest store has them"
+        self._create(cursor, address, REFUSED_TABLE, columns, comment)
+
+    def prune(self, cursor: Cursor, address: Any) -> None:
+        rows = cursor.execute(
+            f"SELECT query_id FROM {_sql(address)} WHERE query_id LIKE %s AND table_name = %s "
+            f"AND committed_at < {self.week_ago}{self.skip_locked}",
+            (f"{BATCH_WRITE_PREFIX}%", address.table),
+        ).fetchall()
+        for (query_id,) in rows:
+            self.remove(cursor, address, query_id)
+
+    def remove(self, cursor: Cursor, address: Any, query_id: str) -> None:
+        super().remove(cursor, address, query_id)
+        if self.is_there(cursor, address):
+            refused = address.refused_sql.replace("%", "%%")
+            delete = f"DELETE FROM {refused} WHERE query_id = %s AND table_name = %s"
+            cursor.execute(delete, (query_id, address.table))
 
 
 def _sql(address: TableAddress) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from ..contract import Changes
+from .address import SqlNames
 from .contract import Cursor, Mover
 from .layout import TableMatch, TableState
 from .tombstones import Tombstones, name_prefix
@@ -22,11 +23,13 @@ class KeyedChanges(ABC):
     big_type: ClassVar[str] = "bigint"
     """Of a CAST to a whole number of 8 bytes."""
 
-    @abstractmethod
+    names: ClassVar[SqlNames]
+    tombstone_type: ClassVar[type[Tombstones]]
+
     def prepare(
         self, cursor: Cursor, address: Any, table: TableState, changes: Changes, match: TableMatch
     ) -> None:
-        """Check that the table can be changed by key, and create what changes need. Part of a plan.
+        """See `check_table`; then create what changes need. Part of a plan.
 
         Args:
             changes: with names of columns of the table
@@ -34,10 +37,17 @@ class KeyedChanges(ABC):
         Raises:
             TableNotSupportedError: it cannot.
         """
+        self.check_table(cursor, address, table, changes)
+        if (deleted := self.tombstones_of(address, table, changes, match)) is not None:
+            deleted.create(cursor)
 
     @abstractmethod
     def check_table(self, cursor: Cursor, address: Any, table: TableState, changes: Changes) -> None:
-        """Check again, in the transaction of a commit, what `prepare` has checked."""
+        """Check that the table can be changed by key. A commit checks it again, in its transaction.
+
+        Raises:
+            TableNotSupportedError: it cannot.
+        """
 
     @abstractmethod
     def mover_of(self, changes: Changes) -> Callable[..., Mover]:
@@ -52,7 +62,7 @@ class KeyedChanges(ABC):
         if before == now:
             return
         for name in self.tables_named(cursor, address, name_prefix(address)):
-            table = f"{self.quoted(address.schema)}.{self.quoted(name)}".replace("%", "%%")
+            table = self.names.qualified(address.schema, name).replace("%", "%%")
             cursor.execute(
                 f"UPDATE {table} SET {self.id_column} = %s WHERE {self.id_column} = %s", (now, before)
             )
@@ -63,9 +73,9 @@ class KeyedChanges(ABC):
 
     # Statements -------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def tombstones(self, address: Any, table_id: str, changes: Changes, types: dict[str, str]) -> Tombstones:
+    def tombstones(self, address: Any, table_id: str, changes: Changes, types: dict[str, str]) -> Any:
         """See `Tombstones`."""
+        return self.tombstone_type(self, address, table_id, changes, types)
 
     def tombstones_of(
         self, address: Any, table: TableState, changes: Changes, match: TableMatch
@@ -76,9 +86,9 @@ class KeyedChanges(ABC):
         types = {column.name: column.sql_type for column in match.columns}
         return self.tombstones(address, table.table_id, changes, types)
 
-    @abstractmethod
     def quoted(self, name: str) -> str:
         """Quote an identifier."""
+        return self.names.quoted(name)
 
     @abstractmethod
     def widest(self, kind: str) -> str:

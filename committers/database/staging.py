@@ -29,7 +29,9 @@ NUMBER = "penstock_number"
 """Column with the place of a row among those of its key in its batch, from 1."""
 BATCH, SOURCE, PLACE = "penstock_batch", "penstock_source", "penstock_place"
 """Columns of rows that a commit has collected: batch, number of the staging table, and the id there."""
-RESERVED = (DELETES, ORDER, KEPT, NUMBER, BATCH, SOURCE, PLACE, "penstock_row")
+ROW = "penstock_row"
+"""Column with the numbers of the rows of a staging table, where the database has no other ids of rows."""
+RESERVED = (DELETES, ORDER, KEPT, NUMBER, BATCH, SOURCE, PLACE, ROW)
 """Names that commits use beside those of the table's columns."""
 
 _COMMENT = re.compile(r"penstock, staged at (\S+) by (.+)", re.DOTALL)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from ..database.fence import FENCE_TABLE
+from ..database.address import DatabaseAddress, SqlNames, lower_ascii
 from ..errors import ConfigurationError, shown
 
 DATABASE = "penstock_target"
@@ -17,21 +17,25 @@ STAGING = "penstock_staging"
 """A variable of its sessions: the folder of the rows that tasks have written."""
 CATALOGS = (DATABASE, "memory", "system", "temp")
 """What a connection has beside schemas. A schema with one of these names would be ambiguous."""
-REFUSED_TABLE = "penstock_refused"
 
 _SCHEME = "duckdb://"
-_PART = r'(?:"(?:[^"]|"")+"|[^\W\d]\w*)'
-_TABLE_NAME = re.compile(rf"(?:({_PART})\.)?({_PART})")
 _MOTHERDUCK = re.compile(r"(md|motherduck):", re.IGNORECASE)
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 _GLOB = "*?["
 
 
+NAMES = SqlNames(('schema.table or "my schema"."my table"', '"my staging"'), schema="main")
+quoted, qualified = NAMES.quoted, NAMES.qualified
+
+
 @dataclass(frozen=True, slots=True)
-class DuckDbAddress:
+class DuckDbAddress(DatabaseAddress):
     """Normalized: one address per table. DuckDB's names ignore the case of ASCII letters, so these are in
     lower case.
     """
+
+    names = NAMES
+    kind_title = "DuckDB table"
 
     path: str
     """Absolute, without links."""
@@ -57,37 +61,10 @@ class DuckDbAddress:
         names = "/".join(quote(name, safe="") for name in (self.schema, self.table))
         return f"{_SCHEME}{quote(self.path)}/{names}"
 
-    @property
-    def title(self) -> str:
-        return f"DuckDB table {self.uri}"
-
-    @property
-    def sql(self) -> str:
-        return qualified(self.schema, self.table)
-
-    @property
-    def fence_sql(self) -> str:
-        """The table with the tokens of all queries that write to this schema."""
-        return qualified(self.schema, FENCE_TABLE)
-
-    @property
-    def refused_sql(self) -> str:
-        """The table with the refused rows of batches that the manifest store does not have yet."""
-        return qualified(self.schema, REFUSED_TABLE)
-
 
 def staging_folder(path: str) -> str:
     """The folder of the rows that tasks have written for a database."""
     return f"{path}.staging"
-
-
-def quoted(name: str) -> str:
-    """Quote an identifier for SQL."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def qualified(schema: str, name: str) -> str:
-    return f"{quoted(schema)}.{quoted(name)}"
 
 
 def literal(text: str) -> str:
@@ -129,15 +106,7 @@ def parse_table_name(text: str) -> tuple[str, str]:
     Raises:
         ValueError: it is not a table name.
     """
-    match = _TABLE_NAME.fullmatch(text.strip())
-    if match is None:
-        raise ValueError('must be table, schema.table or "my schema"."my table"')
-    schema, table = (_plain(part) for part in (match[1] or "main", match[2]))
+    schema, table = map(lower_ascii, NAMES.parse_table(text))
     if schema in CATALOGS:
         raise ValueError(f"a schema must not be named {schema}, as a database of DuckDB is. Give another one")
     return schema, table
-
-
-def _plain(part: str) -> str:
-    name = part[1:-1].replace('""', '"') if part.startswith('"') else part
-    return "".join(char.lower() if char.isascii() else char for char in name)

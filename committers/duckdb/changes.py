@@ -11,11 +11,10 @@ from functools import cached_property
 from ..contract import DeadLetters
 from ..database.changing import LAST_ROWS, RowChanger
 from ..database.moving import RowSource
-from ..database.staging import DELETES, StagingTables
+from ..database.staging import DELETES, ROW, StagingTables
 from .address import quoted
 from .fence import DuckDbFence
 from .rows import RowsByQueries
-from .staged_files import ROW
 
 _REPLACED = "temp.penstock_replaced"
 """A temporary table: the rows that are replaced, if the table has columns that the query does not have."""

@@ -14,13 +14,11 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import duckdb
 
-from ..database.server import DatabaseServer
-from ..dry_runs import before_creating
+from ..database.files import FileServer
 from ..error_causes import retryable
 from ..errors import (
     NEXT_TRY,
@@ -47,15 +45,15 @@ _NO_DATABASE = re.compile(r"not a valid DuckDB database file|Trying to read a da
 
 
 @dataclass(frozen=True, slots=True)
-class DuckDbServer(DatabaseServer):
+class DuckDbServer(FileServer):
     """See `DatabaseServer`."""
 
     errors = duckdb.Error
+    file_title = ("DuckDB", "path")
 
     path: str
     lock_wait_s: float = LOCK_WAIT_S
     may_create: bool = False
-    """False: a missing file is an error."""
 
     def connect(self, statement_timeout_s: float = 0, idle_timeout_s: float = 0) -> DuckDbConnection:
         """Open the file, and create it if it does not exist. A transaction lasts until `commit`, or until
@@ -65,8 +63,7 @@ class DuckDbServer(DatabaseServer):
             RetryableError: another process has it open; `AccessRefusedError` if this user must not write it.
             ConfigurationError: it is no database of DuckDB, or it or its folder does not exist.
         """
-        if self.is_missing():
-            self._before_creating()
+        self.check_file()
         deadline = time.monotonic() + self.lock_wait_s
         while True:
             connection = _instance(self.path)
@@ -83,20 +80,6 @@ class DuckDbServer(DatabaseServer):
                 time.sleep(_POLL_S)
             else:
                 return DuckDbConnection(connection, staging_folder(self.path))
-
-    def is_missing(self) -> bool:
-        return not Path(self.path).exists()
-
-    def is_new(self) -> bool:
-        return self.may_create and self.is_missing()
-
-    def _before_creating(self) -> None:
-        if not self.may_create:
-            raise ConfigurationError(
-                f"There is no DuckDB database {self.path}. Nothing was changed. Restore it, or fix path; "
-                "with createTable=true a query creates it."
-            )
-        before_creating(f"DuckDB database {self.path}")
 
     @contextmanager
     def savepoint(self, cursor: Any) -> Iterator[None]:

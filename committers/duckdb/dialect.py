@@ -8,29 +8,29 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from ..contract import Changes, Mode
+from ..database.content import Manifests
 from ..database.contract import Cursor, NumberedRows, TypeRules
 from ..database.layout import AlterTable, PlanOptions, TableColumn, TableMatch, TableState
 from ..database.moving import RowMover
 from ..database.refused_rows import OneRefusedTable
-from ..database.staging import StagingTable
+from ..database.staging import ROW, StagingTable
 from ..errors import RetryableError, TableNotSupportedError
 from . import staged_files, table
 from . import types as rules
-from .address import STAGING, DuckDbAddress, literal, quoted, staging_folder
-from .content import KIND, MANIFESTS
+from .address import NAMES, STAGING, DuckDbAddress, literal, quoted, staging_folder
 from .fence import DuckDbFence
 from .keyed_changes import DuckDbChanges
 from .rows import DuckDbRows
-from .staged_files import ROW
 
 
 class DuckDbDialect(OneRefusedTable):
     """See `Dialect`. Files take the place of staging tables, see `staged_files`."""
 
-    kind = KIND
+    kind = "duckdb"
     name = "DuckDB"
     types: ClassVar[TypeRules] = rules
-    manifests = MANIFESTS
+    names = NAMES
+    manifests = Manifests(kind, "DuckDB table", rules.is_staged_as, DuckDbAddress.parse)
     fence = DuckDbFence()
     row_ids = NumberedRows(ROW)
     changes = DuckDbChanges()
@@ -39,23 +39,12 @@ class DuckDbDialect(OneRefusedTable):
 
     # Names ------------------------------------------------------------------------------------------
 
-    def quoted(self, name: str) -> str:
-        return quoted(name)
-
     def staged_sql(self, staged: StagingTable) -> str:
         file = literal(f"/{staged_files.relative_path(staged)}")
         return f"read_parquet(getvariable('{STAGING}') || {file}, hive_partitioning = false)"
 
-    def address_of(self, uri: str) -> DuckDbAddress:
-        return DuckDbAddress.parse(uri)
-
     def new_name_problem(self, name: str) -> str:
         return ""
-
-    def name_problem(self, name: str, encoding: str) -> str:
-        if name.lower() == ROW:
-            return f"{name!r} is a column of the files of tasks: rename it"
-        return super().name_problem(name, encoding)
 
     # Tables -----------------------------------------------------------------------------------------
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ..contract import Changes
 from ..database.contract import Cursor
 from ..database.keyed_changes import KeyedChanges
-from ..database.layout import TableMatch, TableState
+from ..database.layout import TableState
 from ..errors import TableNotSupportedError
-from .address import DATABASE, DuckDbAddress, quoted
+from .address import DATABASE, NAMES, DuckDbAddress
 from .changes import DuckDbChanger
 from .tombstones import Tombstones
 from .types import widest
@@ -29,12 +29,8 @@ _TEXTS = ("VARCHAR", "UUID", "JSON")
 class DuckDbChanges(KeyedChanges):
     """See `KeyedChanges`."""
 
-    def prepare(
-        self, cursor: Cursor, address: DuckDbAddress, table: TableState, changes: Changes, match: TableMatch
-    ) -> None:
-        self.check_table(cursor, address, table, changes)
-        if (deleted := self.tombstones_of(address, table, changes, match)) is not None:
-            deleted.create(cursor)
+    names = NAMES
+    tombstone_type = Tombstones
 
     def check_table(
         self, cursor: Cursor, address: DuckDbAddress, table: TableState, changes: Changes
@@ -57,14 +53,6 @@ class DuckDbChanges(KeyedChanges):
         return [name for (name,) in cursor.execute(_TABLES, (address.schema, prefix)).fetchall()]
 
     # Statements -------------------------------------------------------------------------------------
-
-    def tombstones(
-        self, address: DuckDbAddress, table_id: str, changes: Changes, types: dict[str, str]
-    ) -> Tombstones:
-        return Tombstones(self, address, table_id, changes, types)
-
-    def quoted(self, name: str) -> str:
-        return quoted(name)
 
     def widest(self, kind: str) -> str:
         return widest(kind)

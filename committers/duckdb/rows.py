@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from ..contract import DeadLetter, DeadLetters
 from ..database.moving import ALL, RowAppender, RowMover, RowSource, parsed_name
 from ..database.staged_rows import read_rows
+from ..database.staging import ROW
 from ..dead_letters import COMMITTING, BadRows, dead_letter
 from .address import DATABASE, quoted
-from .staged_files import ROW
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,8 +16,6 @@ from ..cleaning import regular_files
 from ..database.staging import StagingComment, StagingName, StagingTable
 from ..errors import ManifestCorruptError
 
-ROW = "penstock_row"
-"""Column of the files: numbers of their rows, from 0."""
 ENDING = ".parquet"
 UNFINISHED = ".part"
 """Ending of a file that its task is writing."""

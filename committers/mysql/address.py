@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-from ..database.fence import FENCE_TABLE
-from ..errors import ConfigurationError, shown
+from ..database.address import ServerAddress, SqlNames
 
 IDENTIFIER_CHARS_MAX = 64
-REFUSED_TABLE = "penstock_refused"
 
-_PART = r"(?:`(?:[^`]|``)+`|[^\W\d][\w$]*)"
-_TABLE_NAME = re.compile(rf"(?:({_PART})\.)?({_PART})")
+
+def _problem(name: str) -> str:
+    is_long = len(name) > IDENTIFIER_CHARS_MAX
+    return f"has a name longer than {IDENTIFIER_CHARS_MAX} characters" if is_long else ""
+
+
+NAMES = SqlNames(
+    ("database.table or `database`.`table`", "`my-staging`"),
+    quote="`",
+    word=r"[^\W\d][\w$]*",
+    problem=_problem,
+)
+quoted, qualified = NAMES.quoted, NAMES.qualified
+parse_table_name, parse_database_name = NAMES.parse_table, NAMES.parse_schema
+
 _PARAMETERS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_mode")
 _SSL_MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
 
 
 @dataclass(frozen=True, slots=True)
-class MySqlAddress:
-    """Normalized: one address per table."""
+class MySqlAddress(ServerAddress):
+    """Normalized: one address per table. `mysql://host:port/database/table`"""
+
+    names = NAMES
+    kind_title = "MySQL table"
+    scheme = "mysql"
 
     host: str
     port: str
@@ -38,42 +52,6 @@ class MySqlAddress:
         """
         database, name = table
         return cls(settings["host"], settings["port"], database or settings["database"], name)
-
-    @classmethod
-    def parse(cls, uri: str) -> MySqlAddress:
-        """Parse the result of `uri`."""
-        parts = urlsplit(uri)
-        host, _, port = parts.netloc.rpartition(":")
-        names = [unquote(name) for name in parts.path.split("/")[1:]]
-        if parts.scheme != "mysql" or not host or len(names) != 2:
-            raise ConfigurationError(f"{shown(uri)} is not the address of a MySQL table.")
-        return cls(unquote(host), unquote(port), *names)
-
-    @property
-    def uri(self) -> str:
-        """`mysql://host:port/database/table`"""
-        host, port, *names = (
-            quote(part, safe="") for part in (self.host, self.port, self.schema, self.table)
-        )
-        return f"mysql://{host}:{port}/{'/'.join(names)}"
-
-    @property
-    def title(self) -> str:
-        return f"MySQL table {self.uri}"
-
-    @property
-    def sql(self) -> str:
-        return qualified(self.schema, self.table)
-
-    @property
-    def fence_sql(self) -> str:
-        """The table with the tokens of all queries that write to this database."""
-        return qualified(self.schema, FENCE_TABLE)
-
-    @property
-    def refused_sql(self) -> str:
-        """The table with the rows that commits have refused, until they are in the manifest store."""
-        return qualified(self.schema, REFUSED_TABLE)
 
 
 def settings_of(url: str) -> dict[str, str]:
@@ -107,42 +85,6 @@ def settings_of(url: str) -> dict[str, str]:
 _FORM = "must contain host and database: mysql://user:password@host:3306/database"
 
 
-def quoted(name: str) -> str:
-    """Quote an identifier for SQL."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def qualified(schema: str, name: str) -> str:
-    return f"{quoted(schema)}.{quoted(name)}"
-
-
 def literal(text: str) -> str:
     """Quote a string for SQL, where a parameter is not possible."""
     return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
-
-
-def parse_table_name(text: str) -> tuple[str, str]:
-    """Parse `table`, `database.table` or `` `data-base`.`my table` `` to (database, table); no database is
-    empty.
-
-    Raises:
-        ValueError: it is not a table name.
-    """
-    match = _TABLE_NAME.fullmatch(text.strip())
-    if match is None:
-        raise ValueError("must be table, database.table or `database`.`table`")
-    return _plain(match[1] or ""), _plain(match[2])
-
-
-def parse_database_name(text: str) -> str:
-    """Parse the name of a database, by the rules of `parse_table_name`."""
-    if not re.fullmatch(_PART, text.strip()):
-        raise ValueError("must be a name, for example staging or `my-staging`")
-    return _plain(text.strip())
-
-
-def _plain(part: str) -> str:
-    name = part[1:-1].replace("``", "`") if part.startswith("`") else part
-    if len(name) > IDENTIFIER_CHARS_MAX:
-        raise ValueError(f"has a name longer than {IDENTIFIER_CHARS_MAX} characters")
-    return name

@@ -14,20 +14,18 @@ from datetime import timezone
 from typing import Any, ClassVar
 
 from ..contract import Changes, Mode
+from ..database.content import Manifests
 from ..database.contract import Cursor, NumberedRows, TypeRules
 from ..database.layout import AlterTable, PlanOptions, TableColumn, TableMatch, TableState
 from ..database.moving import RowAppender
 from ..database.refused_rows import OneRefusedTable
-from ..database.staging import PREFIX, StagingComment, StagingTable
+from ..database.staging import PREFIX, ROW, StagingComment, StagingTable
 from ..errors import RetryableError
 from . import types as rules
-from .address import IDENTIFIER_CHARS_MAX, MySqlAddress, literal, quoted
-from .content import KIND, MANIFESTS
+from .address import IDENTIFIER_CHARS_MAX, NAMES, MySqlAddress, literal, quoted
 from .fence import MySqlFence
 from .keyed_changes import MySqlChanges, check_temporary
 
-ROW = "penstock_row"
-"""Column of the staging tables: numbers of their rows."""
 DROP_TIMEOUT_S = 5
 """How long a statement that drops staging tables waits for their readers."""
 _CREATE_TIMEOUT_S = 60
@@ -55,10 +53,11 @@ WHERE table_name LIKE %s AND table_type = 'BASE TABLE'
 class MySqlDialect(OneRefusedTable):
     """See `Dialect`."""
 
-    kind = KIND
+    kind = "mysql"
     name = "MySQL"
     types: ClassVar[TypeRules] = rules
-    manifests = MANIFESTS
+    names = NAMES
+    manifests = Manifests(kind, "MySQL table", rules.is_staged_as, MySqlAddress.parse)
     fence = MySqlFence()
     changes = MySqlChanges()
     row_ids = NumberedRows(ROW)
@@ -66,23 +65,12 @@ class MySqlDialect(OneRefusedTable):
 
     # Names ------------------------------------------------------------------------------------------
 
-    def quoted(self, name: str) -> str:
-        return quoted(name)
-
-    def address_of(self, uri: str) -> MySqlAddress:
-        return MySqlAddress.parse(uri)
-
     def new_name_problem(self, name: str) -> str:
         if len(name) > IDENTIFIER_CHARS_MAX:
             return f"{name!r} is longer than {IDENTIFIER_CHARS_MAX} characters: rename it"
         if any(ord(char) > 0xFFFF for char in name):
             return f"{name!r} has a character beyond U+FFFF, which no name in MySQL has: rename it"
         return f"{name!r} ends with a space: rename it" if name.endswith(" ") else ""
-
-    def name_problem(self, name: str, encoding: str) -> str:
-        if name.lower() == ROW:
-            return f"{name!r} is a column of the staging tables: rename it"
-        return super().name_problem(name, encoding)
 
     # Tables -----------------------------------------------------------------------------------------
 
@@ -134,10 +122,6 @@ class MySqlDialect(OneRefusedTable):
 
     def _key(self, cursor: Cursor, kind: str, count: int) -> str:
         return f"{self.changes.definition(cursor, rules.key_type(kind, count))} NOT NULL"
-
-    def lock_table(self, cursor: Cursor, address: MySqlAddress) -> None:
-        """See `Dialect`. A transaction keeps the definition of each table that it has read."""
-        cursor.execute(f"SELECT 1 FROM {address.sql} LIMIT 0").fetchall()
 
     def alter(self, address: MySqlAddress, wanted: AlterTable) -> Iterator[str]:
         """See `Dialect`. Options allow only new columns."""

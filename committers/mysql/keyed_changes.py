@@ -9,10 +9,10 @@ from ..contract import Changes
 from ..database.changing import LAST_ROWS
 from ..database.contract import Cursor
 from ..database.keyed_changes import KeyedChanges
-from ..database.layout import TableMatch, TableState
+from ..database.layout import TableState
 from ..errors import AccessRefusedError
 from . import types as rules
-from .address import MySqlAddress, quoted
+from .address import NAMES, MySqlAddress, quoted
 from .changes import MySqlChanger
 from .tombstones import Tombstones
 from .unique_keys import check_unique
@@ -26,13 +26,8 @@ class MySqlChanges(KeyedChanges):
     """
 
     big_type = "signed"
-
-    def prepare(
-        self, cursor: Cursor, address: MySqlAddress, table: TableState, changes: Changes, match: TableMatch
-    ) -> None:
-        check_unique(cursor, address, changes.keys)
-        if (deleted := self.tombstones_of(address, table, changes, match)) is not None:
-            deleted.create(cursor)
+    names = NAMES
+    tombstone_type = Tombstones
 
     def check_table(self, cursor: Cursor, address: MySqlAddress, table: TableState, changes: Changes) -> None:
         check_unique(cursor, address, changes.keys)
@@ -46,14 +41,6 @@ class MySqlChanges(KeyedChanges):
         return [rules.text_of(name) for (name,) in rows]
 
     # Statements -------------------------------------------------------------------------------------
-
-    def tombstones(
-        self, address: MySqlAddress, table_id: str, changes: Changes, types: dict[str, str]
-    ) -> Tombstones:
-        return Tombstones(self, address, table_id, changes, types)
-
-    def quoted(self, name: str) -> str:
-        return quoted(name)
 
     def widest(self, kind: str) -> str:
         return rules.widest(kind)

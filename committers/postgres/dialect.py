@@ -9,6 +9,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from ..contract import Changes, Mode
+from ..database.content import Manifests
 from ..database.contract import Cursor, RowIds, TypeRules
 from ..database.layout import AlterTable, PlanOptions, TableColumn, TableMatch, TableState
 from ..database.moving import RowAppender, RowMover
@@ -17,8 +18,7 @@ from ..database.refused_rows import RefusedTables
 from ..database.staging import PREFIX, PREPARED, StagingComment, StagingTable
 from . import table
 from . import types as rules
-from .address import IDENTIFIER_BYTES_MAX, PostgresAddress, literal, quoted
-from .content import KIND, MANIFESTS
+from .address import IDENTIFIER_BYTES_MAX, NAMES, PostgresAddress, literal, quoted
 from .fence import PostgresFence
 from .keyed_changes import PostgresChanges
 from .prepared import PostgresPrepared
@@ -74,23 +74,18 @@ class _Ctid(RowIds):
 class PostgresDialect(RefusedTables):
     """See `Dialect`."""
 
-    kind = KIND
+    kind = "postgres"
     name = "Postgres"
     id_name = "OID"
     types: ClassVar[TypeRules] = rules
-    manifests = MANIFESTS
+    names = NAMES
+    manifests = Manifests(kind, "Postgres table", rules.is_staged_as, PostgresAddress.parse)
     fence = PostgresFence()
     prepared = PostgresPrepared()
     changes = PostgresChanges()
     row_ids = _Ctid()
 
     # Names ------------------------------------------------------------------------------------------
-
-    def quoted(self, name: str) -> str:
-        return quoted(name)
-
-    def address_of(self, uri: str) -> PostgresAddress:
-        return PostgresAddress.parse(uri)
 
     def new_name_problem(self, name: str) -> str:
         if len(name.encode()) > IDENTIFIER_BYTES_MAX:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from ..contract import BATCH_WRITE_PREFIX
 from ..database.contract import Cursor, TableAddress
@@ -12,19 +13,12 @@ from ..database.fence import Fence
 class PostgresFence(Fence):
     """See `Fence`."""
 
-    ddl = """
-CREATE TABLE IF NOT EXISTS {fence} (
-    query_id text NOT NULL,
-    table_name text NOT NULL,
-    batch_id bigint NOT NULL,
-    digest text NOT NULL,
-    version bigint NOT NULL,
-    table_oid text NOT NULL,
-    origins text[] NOT NULL,
-    committed_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (query_id, table_name)
-)
-"""
+    column_types: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("query_id", "table_name", "digest", "table_id"), "text"),
+        "batch_id": "bigint",
+        "origins": "text[]",
+        "committed_at": "timestamptz",
+    }
     id_column = "table_oid"
     insert = "INSERT INTO {fence} ({columns}) VALUES ({values}) ON CONFLICT DO NOTHING"
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ..contract import Changes
 from ..database.contract import Cursor
 from ..database.keyed_changes import KeyedChanges
-from ..database.layout import TableMatch, TableState
+from ..database.layout import TableState
 from ..database.moving import RowMover
-from .address import PostgresAddress, quoted
+from .address import NAMES, PostgresAddress
 from .tombstones import Tombstones
 from .types import compared, widest
 from .unique_keys import check_unique
@@ -25,18 +25,8 @@ class PostgresChanges(KeyedChanges):
 
     computes_rows = True
     id_column = "table_oid"
-
-    def prepare(
-        self,
-        cursor: Cursor,
-        address: PostgresAddress,
-        table: TableState,
-        changes: Changes,
-        match: TableMatch,
-    ) -> None:
-        check_unique(cursor, table, address, changes.identity)
-        if deleted := self.tombstones_of(address, table, changes, match):
-            deleted.create(cursor)
+    names = NAMES
+    tombstone_type = Tombstones
 
     def check_table(
         self, cursor: Cursor, address: PostgresAddress, table: TableState, changes: Changes
@@ -53,14 +43,6 @@ class PostgresChanges(KeyedChanges):
         return [name for (name,) in cursor.execute(_TABLES, (address.schema, prefix)).fetchall()]
 
     # Statements -------------------------------------------------------------------------------------
-
-    def tombstones(
-        self, address: PostgresAddress, table_id: str, changes: Changes, types: dict[str, str]
-    ) -> Tombstones:
-        return Tombstones(self, address, table_id, changes, types)
-
-    def quoted(self, name: str) -> str:
-        return quoted(name)
 
     def widest(self, kind: str) -> str:
         return widest(kind)

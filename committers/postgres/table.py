@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-
 from ..database.contract import Cursor
 from ..database.layout import TableColumn, TableState
-from .address import PostgresAddress, quoted
+from .address import PostgresAddress
 
 _TABLE = """
 SELECT c.oid::text, pg_get_userbyid(c.relowner),
@@ -56,13 +54,3 @@ def load_if_there(cursor: Cursor, address: PostgresAddress) -> TableState | None
     oid, owner, unsupported, delete_trigger = row
     columns = tuple(TableColumn(*column) for column in cursor.execute(_COLUMNS, (oid,)).fetchall())
     return TableState(oid, columns, unsupported, owner, delete_trigger)
-
-
-def read_rows(cursor: Cursor, address: PostgresAddress, column: str, value: str) -> pa.Table | None:
-    """Return the rows with this value in a text column; None if the table does not exist."""
-    table = load_if_there(cursor, address)
-    if table is None:
-        return None
-    found = cursor.execute(f"SELECT * FROM {address.sql} WHERE {quoted(column)} = %s", (value,)).fetchall()
-    names = [one.name for one in table.columns]
-    return pa.table({name: [row[number] for row in found] for number, name in enumerate(names)})

@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from ..database.fence import FENCE_TABLE
+from ..database.address import DatabaseAddress, SqlNames, lower_ascii
 from ..errors import ConfigurationError, shown
 from .backends import BACKENDS, REFUSED, Backend
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
-REFUSED_TABLE = "penstock_refused"
 NAME_CHARS_MAX = 63
 """Characters of a name that every supported database has."""
 
 _SCHEME = "sql+"
-_PART = r'(?:"(?:[^"]|"")+"|[^\W\d]\w*)'
-_TABLE_NAME = re.compile(rf"(?:({_PART})\.)?({_PART})")
 _FORM = (
     "must be a URL of SQLAlchemy, such as sqlite:////data/lake.db or mssql+pyodbc://user:password@host/db. "
     "Percent-encode special characters in the password"
 )
 
 
+def _problem(name: str) -> str:
+    return f"has a name longer than {NAME_CHARS_MAX} characters" if len(name) > NAME_CHARS_MAX else ""
+
+
+NAMES = SqlNames(
+    ('schema.table or "my schema"."my table"', '"my schema"'), unquoted=lower_ascii, problem=_problem
+)
+quoted, qualified, parse_table_name = NAMES.quoted, NAMES.qualified, NAMES.parse_table
+
+
 @dataclass(frozen=True, slots=True)
-class SqlAddress:
+class SqlAddress(DatabaseAddress):
     """Normalized, but for the default schema: `t` and `schema.t` may be one table."""
+
+    names = NAMES
 
     backend_name: str
     """See `backends`."""
@@ -52,7 +60,7 @@ class SqlAddress:
         """
         name = url.get_backend_name()
         if BACKENDS[name].is_file:  # its names ignore the case of ASCII letters
-            return cls(name, "", url.database or "", "", _lower(table[1]))
+            return cls(name, "", url.database or "", "", lower_ascii(table[1]))
         port = url.port or url.query.get("port") or BACKENDS[name].default_port
         return cls(name, f"{_host_of(url)}:{port}", url.database or "", *table)
 
@@ -88,20 +96,6 @@ class SqlAddress:
     def title(self) -> str:
         return f"{self.backend.title} table {self.uri}"
 
-    @property
-    def sql(self) -> str:
-        return qualified(self.schema, self.table)
-
-    @property
-    def fence_sql(self) -> str:
-        """The table with the tokens of all queries that write to this schema."""
-        return qualified(self.schema, FENCE_TABLE)
-
-    @property
-    def refused_sql(self) -> str:
-        """The table with the refused rows of batches that the manifest store does not have yet."""
-        return qualified(self.schema, REFUSED_TABLE)
-
 
 def _host_of(url: URL) -> str:
     """The host, or the folder of a socket, which is a parameter."""
@@ -111,15 +105,6 @@ def _host_of(url: URL) -> str:
 
 def _encoded(name: str) -> str:
     return quote(name, safe="").replace(".", "%2E")
-
-
-def quoted(name: str) -> str:
-    """Quote an identifier for SQL."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def qualified(schema: str, name: str) -> str:
-    return f"{quoted(schema)}.{quoted(name)}" if schema else quoted(name)
 
 
 def parse_url(text: str) -> URL:
@@ -163,27 +148,3 @@ def _path(url: URL) -> str:
     if Path(path).is_dir():
         raise ValueError("names a folder, not a file")
     return os.path.realpath(path)
-
-
-def parse_table_name(text: str) -> tuple[str, str]:
-    """Parse `table`, `schema.table` or `"my schema"."my table"` to (schema, table); no schema is empty. Names
-    without quotes are in lower case.
-
-    Raises:
-        ValueError: it is not a table name.
-    """
-    match = _TABLE_NAME.fullmatch(text.strip())
-    if match is None:
-        raise ValueError('must be table, schema.table or "my schema"."my table"')
-    return _plain(match[1] or ""), _plain(match[2])
-
-
-def _plain(part: str) -> str:
-    name = part[1:-1].replace('""', '"') if part.startswith('"') else _lower(part)
-    if len(name) > NAME_CHARS_MAX:
-        raise ValueError(f"has a name longer than {NAME_CHARS_MAX} characters")
-    return name
-
-
-def _lower(name: str) -> str:
-    return "".join(char.lower() if char.isascii() else char for char in name)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,8 +17,8 @@ from sqlalchemy import event, exc
 from sqlalchemy.engine import URL, Connection, Engine
 
 from ..database.contract import Cursor
-from ..database.server import COMMIT_TIMEOUT_S, DatabaseServer
-from ..dry_runs import before_creating
+from ..database.files import FileServer
+from ..database.server import COMMIT_TIMEOUT_S
 from ..errors import (
     NEXT_TRY,
     AccessRefusedError,
@@ -56,17 +55,17 @@ FIX_QUERY = (
 
 
 @dataclass(frozen=True, slots=True)
-class SqlServer(DatabaseServer):
+class SqlServer(FileServer):
     """See `DatabaseServer`."""
 
     errors = exc.SQLAlchemyError
+    file_title = ("SQLite", "url")
 
     url: URL = field(repr=False)
     """From `parse_url`; may include the password."""
     name: str
     """Address of the table, for messages."""
     may_create: bool = False
-    """False: a missing file is an error."""
     advice: str = FIX_QUERY
     """What to do if the database denies access."""
 
@@ -74,8 +73,7 @@ class SqlServer(DatabaseServer):
         self, statement_timeout_s: float = COMMIT_TIMEOUT_S, idle_timeout_s: float = IDLE_TIMEOUT_S
     ) -> SqlConnection:
         """See `DatabaseServer`. Only PostgreSQL gets the time limits."""
-        if self.is_missing():
-            self._before_creating()
+        self.check_file()
         try:
             connection = _engine(self.url).connect()
         except (ImportError, exc.NoSuchModuleError):
@@ -98,19 +96,10 @@ class SqlServer(DatabaseServer):
             connection.close()
             raise self.failed(error, "Nothing was changed") from None
 
-    def is_missing(self) -> bool:
-        return self._backend.is_file and not Path(self.url.database or "").exists()
-
-    def is_new(self) -> bool:
-        return self.may_create and self.is_missing()
-
-    def _before_creating(self) -> None:
-        if not self.may_create:
-            raise ConfigurationError(
-                f"There is no SQLite database {self.url.database}. Nothing was changed. Restore it, or fix "
-                "url; with createTable=true a query creates it."
-            )
-        before_creating(f"SQLite database {self.url.database}")
+    @property
+    def path(self) -> str:  # type: ignore[override]
+        """See `FileServer`."""
+        return (self.url.database or "") if self._backend.is_file else ""
 
     @property
     def _backend(self) -> Backend:
@@ -136,12 +125,12 @@ class SqlServer(DatabaseServer):
             return AccessRefusedError(f"The database of {of} denies access: {what}. {so}. {self.advice}")
         if is_file and _READ_ONLY.search(what):
             return AccessRefusedError(
-                f"This user must not write the SQLite database {self.url.database}: {what}. {so}. Create its "
+                f"This user must not write the SQLite database {self.path}: {what}. {so}. Create its "
                 "folder, and let the user write both."
             )
         if is_file and _NO_DATABASE.search(what):
             return ConfigurationError(
-                f"{self.url.database} is no SQLite database: {what}. {so}. Give another path, or restore it."
+                f"{self.path} is no SQLite database: {what}. {so}. Give another path, or restore it."
             )
         return RetryableError(
             f"The database of {of} failed: {what}. {so}. Check that it can be reached. {NEXT_TRY}"
@@ -179,10 +168,6 @@ class SqlConnection:
 
     def __init__(self, own: Connection) -> None:
         self.own = own
-
-    @property
-    def backend_name(self) -> str:
-        return self.own.engine.url.get_backend_name()
 
     def cursor(self) -> SqlCursor:
         return SqlCursor(self)

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
-from decimal import Decimal
 from functools import cache
-from typing import Any
-
-import pyarrow as pa
 
 from ..contract import Changes, Mode
+from ..database.content import Manifests
 from ..database.contract import Cursor, NumberedRows
 from ..database.layout import AlterTable, PlanOptions, TableColumn, TableMatch, TableState
 from ..database.moving import RowAppender
 from ..database.refused_rows import OneRefusedTable
-from ..database.staging import PREFIX, StagingComment, StagingTable
-from .address import NAME_CHARS_MAX, SqlAddress, qualified, quoted
+from ..database.staging import PREFIX, ROW, StagingComment, StagingTable
+from .address import NAME_CHARS_MAX, NAMES, SqlAddress, quoted
 from .backends import BACKENDS
-from .content import KIND, MANIFESTS
 from .fence import SqlFence
-from .schema import comment_of, create_table, load_table, names_in, new_column, new_id, type_sql
-from .types import SqlTypes
-
-ROW = "penstock_row"
-"""Column of the staging tables: numbers of their rows, from 0."""
+from .schema import comment_of, create_table, load_table, names_in, new_id, type_sql
+from .types import SqlTypes, is_staged_as
 
 
 class SqlDialect(OneRefusedTable):
@@ -34,36 +27,23 @@ class SqlDialect(OneRefusedTable):
         backend_name: see `backends`
     """
 
-    kind = KIND
-    manifests = MANIFESTS
+    kind = "sql"
+    names = NAMES
+    manifests = Manifests(kind, "table of penstock.sql", is_staged_as, SqlAddress.parse)
     row_ids = NumberedRows(ROW)
 
     def __init__(self, backend_name: str) -> None:
         self.backend_name, self.backend = backend_name, BACKENDS[backend_name]
         self.name = self.backend.title  # type: ignore[misc]
         self.types = SqlTypes(self.backend)  # type: ignore[misc]
-        self.fence = SqlFence(self.backend)  # type: ignore[misc]
+        self.fence = SqlFence(backend_name, self.backend)  # type: ignore[misc]
         self.ignores_case = self.backend.is_file  # type: ignore[misc]
 
     # Names ------------------------------------------------------------------------------------------
 
-    def quoted(self, name: str) -> str:
-        return quoted(name)
-
-    def qualified(self, schema: str, name: str) -> str:
-        return qualified(schema, name)
-
-    def address_of(self, uri: str) -> SqlAddress:
-        return SqlAddress.parse(uri)
-
     def new_name_problem(self, name: str) -> str:
         is_long = len(name.encode()) > NAME_CHARS_MAX and not self.backend.is_file
         return f"{name!r} is longer than {NAME_CHARS_MAX} bytes: rename it" if is_long else ""
-
-    def name_problem(self, name: str, encoding: str) -> str:
-        if name.lower() == ROW:
-            return f"{name!r} is a column of the staging tables: rename it"
-        return super().name_problem(name, encoding)
 
     # Tables -----------------------------------------------------------------------------------------
 
@@ -79,32 +59,20 @@ class SqlDialect(OneRefusedTable):
         self, cursor: Cursor, address: SqlAddress, columns: Sequence[TableColumn], keys: Sequence[str]
     ) -> None:
         """See `Dialect`. The comment tells the table from a later one of the same name."""
-        made = [new_column(column.name, column.sql_type) for column in columns]
+        made = [self._defined(column.name, column.sql_type) for column in columns]
         create_table(cursor.connection.own, address.schema, address.table, made, new_id())
 
-    def has_rows(self, cursor: Cursor, address: SqlAddress) -> bool:
-        select = f"SELECT CASE WHEN EXISTS (SELECT 1 FROM {address.sql}) THEN 1 ELSE 0 END"
-        return bool(cursor.execute(select).fetchone()[0])
-
-    def lock_table(self, cursor: Cursor, address: SqlAddress) -> None:
-        """See `Dialect`. A transaction keeps the definition of a table that it has read, or it fails."""
-        cursor.execute(f"SELECT 1 FROM {address.sql} WHERE 1 = 0").fetchall()
+    def _defined(self, name: str, kind: str) -> str:
+        return f"{quoted(name)} {type_sql(kind, self.backend_name)}"
 
     def alter(self, address: SqlAddress, wanted: AlterTable) -> Iterator[str]:
         """See `Dialect`. Options allow only new columns."""
         for name, kind in wanted.added:
-            column = f"{quoted(name)} {type_sql(kind, address.backend_name)}"
-            yield f"ALTER TABLE {address.sql} {self.backend.add_column} {column}"
+            yield f"ALTER TABLE {address.sql} {self.backend.add_column} {self._defined(name, kind)}"
 
     def primary_key(self, cursor: Cursor, address: SqlAddress) -> Sequence[str]:
         table = self.load(cursor, address)
         return [] if table is None else [column.name for column in table.columns if column.is_key]
-
-    def arrow_rows(self, cursor: Cursor, query: str, schema: pa.Schema) -> pa.RecordBatch:
-        rows = cursor.execute(query).fetchall()
-        columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
-        arrays = [_array(list(values), field.type) for values, field in zip(columns, schema, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def limited(self, query: str, limit: int, offset: int = 0) -> str:
         if self.backend_name == "mssql":
@@ -141,8 +109,8 @@ class SqlDialect(OneRefusedTable):
         Args:
             columns: name and SQL type
         """
-        made = [new_column(name, kind) for name, kind in columns]
-        made.append(new_column(ROW, "bigint", is_key=True))
+        made = [self._defined(name, kind) for name, kind in columns]
+        made.append(f"{self._defined(ROW, 'bigint')} NOT NULL PRIMARY KEY")
         comment = str(StagingComment(datetime.now(timezone.utc), query_id))
         create_table(cursor.connection.own, staged.schema, staged.name, made, comment)
 
@@ -185,20 +153,3 @@ def dialect_of(backend_name: str) -> SqlDialect:
         backend_name: see `backends`
     """
     return SqlDialect(backend_name)
-
-
-# Values -------------------------------------------------------------------------------------------
-
-
-def _array(values: list[Any], data_type: pa.DataType) -> pa.Array:
-    """Values as drivers return them, as an Arrow array."""
-    if pa.types.is_decimal(data_type):
-        values = [None if value is None else Decimal(str(value)) for value in values]
-    elif pa.types.is_boolean(data_type):
-        values = [None if value is None else bool(value) for value in values]
-    elif pa.types.is_integer(data_type):
-        values = [None if value is None else int(value) for value in values]
-    elif pa.types.is_temporal(data_type) and any(isinstance(value, str) for value in values):
-        plain = pa.timestamp("us") if pa.types.is_timestamp(data_type) else data_type
-        return pa.array(values, pa.string()).cast(plain).cast(data_type)
-    return pa.array(values, data_type)

@@ -15,13 +15,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import mssql
 from sqlalchemy.engine import URL, Connection
-from sqlalchemy.schema import CreateTable, SetTableComment
+from sqlalchemy.schema import SetTableComment
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
-from ..database.fence import FENCE_TABLE
 from ..database.layout import TableColumn, TableState
-from ..database.staging import PREFIX
-from .address import REFUSED_TABLE, SqlAddress
+from .address import SqlAddress, qualified
 from .backends import BACKENDS, Backend
 from .types import DATETIME
 
@@ -163,23 +161,17 @@ def _column(given: Any, keys: Sequence[str], backend: Backend) -> TableColumn:
 
 
 def create_table(
-    connection: Connection,
-    schema: str,
-    table: str,
-    columns: Sequence[sa.Column[Any]],
-    comment: str,
+    connection: Connection, schema: str, table: str, definition: Sequence[str], comment: str
 ) -> None:
     """Create a table with a comment."""
-    made = sa.Table(table, sa.MetaData(), *columns, schema=schema or None, quote=True, quote_schema=True)
-    made.comment = comment
-    if connection.dialect.name == "sqlite":
-        begin = f"CREATE TABLE {connection.dialect.identifier_preparer.format_table(made)} ("
-        statement = str(CreateTable(made).compile(dialect=connection.dialect)).strip()
-        text = comment.replace("*/", "* /")
-        connection.exec_driver_sql(f"{begin}/* {text} */{statement.removeprefix(begin)}")
-        return
-    connection.execute(CreateTable(made))
-    connection.execute(SetTableComment(made))
+    is_file = connection.dialect.name == "sqlite"
+    note = f"/* {comment.replace('*/', '* /')} */ " if is_file else ""
+    statement = f"CREATE TABLE {qualified(schema, table)} ({note}{', '.join(definition)})"
+    connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
+    if not is_file:
+        made = sa.Table(table, sa.MetaData(), schema=schema or None, quote=True, quote_schema=True)
+        made.comment = comment
+        connection.execute(SetTableComment(made))
 
 
 def new_id() -> str:
@@ -190,57 +182,3 @@ def new_id() -> str:
 def type_sql(kind: str, backend_name: str) -> str:
     """A type in SQL."""
     return str(column_type(kind).compile(dialect=URL.create(backend_name).get_dialect()()))
-
-
-def new_column(name: str, kind: str, *, is_key: bool = False, is_required: bool = False) -> sa.Column[Any]:
-    return sa.Column(
-        sa.sql.quoted_name(name, quote=True),
-        column_type(kind),
-        primary_key=is_key,
-        nullable=not (is_key or is_required),
-        autoincrement=False,
-    )
-
-
-_KEY, _NUMBER, _TEXT = "varchar(191)", "bigint", "text"
-_FENCE = {
-    "query_id": _KEY,
-    "table_name": _KEY,
-    "batch_id": _NUMBER,
-    "digest": "varchar(255)",
-    "version": _NUMBER,
-    "table_id": "varchar(64)",
-    "origins": _TEXT,
-}
-_REFUSED = {
-    "query_id": _KEY,
-    "table_name": _KEY,
-    "batch_id": _NUMBER,
-    "letter_id": _KEY,
-    "row_id": _TEXT,
-    "code": _TEXT,
-    "message": _TEXT,
-    "refused_at": _TEXT,
-    "content": "binary",
-}
-
-
-def create_fence(connection: Connection, address: SqlAddress) -> None:
-    """Create the fence table and the table of refused rows, as far as they are missing."""
-    there = names_in(connection, address.schema)
-    if FENCE_TABLE not in there:
-        times = _TYPES[DATETIME if not address.backend.has_zones else "timestamptz"]
-        now = sa.text(f"({address.backend.now})")
-        committed_at = sa.Column("committed_at", times, nullable=False, server_default=now)
-        columns = [*_columns(_FENCE, ("query_id", "table_name")), committed_at]
-        create_table(
-            connection, address.schema, FENCE_TABLE, columns, f"{PREFIX}: the last batch of each query"
-        )
-    if REFUSED_TABLE not in there:
-        keys = ("query_id", "table_name", "batch_id", "letter_id")
-        columns = _columns(_REFUSED, keys)
-        create_table(connection, address.schema, REFUSED_TABLE, columns, "penstock: refused rows")
-
-
-def _columns(kinds: Mapping[str, str], keys: Sequence[str]) -> list[sa.Column[Any]]:
-    return [new_column(name, kind, is_key=name in keys, is_required=True) for name, kind in kinds.items()]

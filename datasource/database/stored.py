@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...committers.contract import DataFile, Manifest
-from ...committers.database.content import Manifests
 from ...committers.database.staging import staging_path
 from ...committers.errors import TableChangedError
+from ..destinations import DestinationType, with_prefix
+from ..options.parsing import Option
 from ..stored.stored_table import TableNow
+from ..stored.table_access import TableAccess
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from ...committers.cleaning.cleanup import NameParser
     from ...committers.contract import Batch, StreamKey
     from ...committers.database.cleanup import DatabaseCleanableTable
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from ...committers.database.server import DatabaseServer
     from ...committers.store.sql import SqlManifestStore
     from ..stored.batch_rows import WaitingRows
-    from ..stored.table_access import TableAccess
+    from .sink import DatabaseSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,14 @@ class StoredDatabase(ABC):
     def server(self) -> tuple[DatabaseServer, Any]:
         """The database of the table and the address of the table, with the credentials of this process."""
 
+    @abstractmethod
+    def sink(self, storage: Mapping[str, str]) -> DatabaseSink:
+        """Return the sink of the stream, with the credentials of this process.
+
+        Args:
+            storage: the options `storage.*`
+        """
+
     def committer(self) -> DatabaseCommitter:
         server, address = self.server()
         from ...committers.database.committer import DatabaseCommitter
@@ -55,6 +67,21 @@ class StoredDatabase(ABC):
         table = self.committer()
         oid = table.table_id(self.stream.query_id)
         return None if oid is None else TableNow(oid, table.version(self.stream.query_id))
+
+    def read(self, column: str, value: str) -> pa.Table | None:
+        """See `Readable`."""
+        import pyarrow as pa
+
+        server, address = self.server()
+        quoted = self.dialect.quoted
+        with server.transaction("Nothing was read") as cursor:
+            table = self.dialect.load(cursor, address)
+            if table is None:
+                return None
+            names = [one.name for one in table.columns]
+            select = f"SELECT {', '.join(map(quoted, names))} FROM {address.sql}".replace("%", "%%")
+            found = cursor.execute(f"{select} WHERE {quoted(column)} = %s", (value,)).fetchall()
+        return pa.table({name: [row[number] for row in found] for number, name in enumerate(names)})
 
     def batch_rows(self, manifest: Manifest, store: SqlManifestStore) -> Iterator[WaitingRows]:
         """See `HoldsRows`."""
@@ -92,9 +119,36 @@ class StoredDatabase(ABC):
         return True
 
 
-def staging_tables_of(manifest: Manifest, manifests: Manifests) -> list[DataFile]:
-    query_id = manifest.batch.stream.query_id
-    return [
-        DataFile(staging_path(query_id, table.schema, table.name), table.size_bytes, table.rows)
-        for table in manifests.decode(manifest).staged
-    ]
+def destination(
+    kind: str,
+    stored: type[StoredDatabase],
+    options: tuple[Option, ...],
+    data_source: str,
+    remains: str = "the tables penstock_fence and penstock_refused, which are for all queries of the schema",
+) -> DestinationType:
+    """
+    Args:
+        stored: the class of its stored tables
+        data_source: its class
+    """
+
+    def staging_tables_of(manifest: Manifest) -> list[DataFile]:
+        stream = manifest.batch.stream
+        return [
+            DataFile(staging_path(stream.query_id, table.schema, table.name), table.size_bytes, table.rows)
+            for table in stored(stream, TableAccess({}, {})).dialect.manifests.decode(manifest).staged
+        ]
+
+    def sink_of(stream: StreamKey, given: Mapping[str, str], access: TableAccess) -> DatabaseSink:
+        return stored(stream, access).sink(with_prefix("storage.", given, access.storage))
+
+    return DestinationType(
+        kind=kind,
+        data_source=f"penstock.datasource.{kind}.source:{data_source}",
+        options=options,
+        sink=sink_of,
+        stored_table=stored,
+        files_of=staging_tables_of,
+        records=lambda stream, sink: sink.records(stream.query_id),
+        remains=remains,
+    )

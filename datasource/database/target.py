@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 import pyarrow as pa
 
@@ -32,13 +31,11 @@ from .changes import stage_changes
 
 
 class DatabaseTarget(ChecksByDryRun, DatabaseCommitter):
-    """A database says with which class its rows are loaded.
-
+    """
     Args:
         staging_schema: of the staging tables
+        writers: load rows
     """
-
-    writers: ClassVar[type[DatabaseWriters]]
 
     def __init__(
         self,
@@ -47,10 +44,12 @@ class DatabaseTarget(ChecksByDryRun, DatabaseCommitter):
         address: TableAddress,
         options: DeliveryOptions,
         staging_schema: str,
+        writers: type[DatabaseWriters],
     ) -> None:
         super().__init__(server, dialect, address, options.bad_rows, options.dead_letter_max)
         self._query = options
         self._staging_schema = staging_schema
+        self._writers = writers
 
     def plan_batch(
         self, rows: pa.Schema, mode: Mode, batch_id: int
@@ -95,7 +94,7 @@ class DatabaseTarget(ChecksByDryRun, DatabaseCommitter):
         staged = None
         if changes is not None:
             staged, content = stage_changes(changes, changes.rows, columns, content, dialect)
-        writers = self.writers(
+        writers = self._writers(
             self._server,
             dialect,
             self._staging_schema,

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ...committers.duckdb.address import parse_path, parse_table_name
 from ...committers.errors import check_installed
 from ...committers.file_tables.evolution import SchemaEvolution
+from ..database.options import DatabaseOptions
 from ..options.changes import ChangeOptions, problems_of_changes
-from ..options.declaring import declared, option, options_of, passed_on, prefixes_of
-from ..options.delivery import DeliveryOptions
-from ..options.file_tables import refused_file_options
+from ..options.declaring import declared, option, options_of, prefixes_of
 from ..options.parsing import count, text
-from ..options.stream import parse_as
-
-NAME = "penstock.duckdb"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DuckDbOptions(ChangeOptions, DeliveryOptions):
+class DuckDbOptions(ChangeOptions, DatabaseOptions):
     """Options of `penstock.duckdb`."""
 
+    data_source = "penstock.duckdb"
+    examples: ClassVar[Mapping[str, str]] = {"path": "/data/events.duckdb", "dbtable": "events"}
     schema_evolutions: ClassVar[frozenset[SchemaEvolution]] = frozenset(SchemaEvolution)
     database: str = field(
         metadata=declared(
@@ -47,23 +45,11 @@ class DuckDbOptions(ChangeOptions, DeliveryOptions):
         "How long a connection waits, in seconds, while another process has the file open.",
         default="30",
     )
-    storage_options: Mapping[str, str] = passed_on(
-        "storage.", str.upper, "For a checkpoint in an object store, such as `storage.AWS_REGION`."
-    )
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> DuckDbOptions:
-        """Parse the options that Spark passes; see `parse_as`."""
-        refused = refused_file_options(NAME, OPTIONS, "dbtable")
-        del refused["path"]
-        return parse_as(
-            cls,
-            NAME,
-            options,
-            examples={"path": "/data/events.duckdb", "dbtable": "events"},
-            refused=refused,
-            problems_of_values=problems_of_changes,
-        )
+    def problems(cls, values: Mapping[str, Any]) -> list[str]:
+        """See `DatabaseOptions`."""
+        return problems_of_changes(values)
 
 
 def require_duckdb() -> None:

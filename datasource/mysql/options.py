@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ...committers.errors import check_installed
 from ...committers.file_tables.evolution import SchemaEvolution
 from ...committers.mysql.address import parse_database_name, parse_table_name, settings_of
+from ..database.options import DatabaseOptions
 from ..options.changes import ChangeOptions, problems_of_changes
-from ..options.declaring import declared, optional, options_of, passed_on, prefixes_of
-from ..options.delivery import DeliveryOptions
-from ..options.file_tables import refused_file_options
+from ..options.declaring import declared, optional, options_of, prefixes_of
 from ..options.parsing import text
-from ..options.stream import parse_as
-
-NAME = "penstock.mysql"
 
 
 def _url(url: str) -> str:
@@ -25,9 +21,11 @@ def _url(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MySqlOptions(ChangeOptions, DeliveryOptions):
+class MySqlOptions(ChangeOptions, DatabaseOptions):
     """Options of `penstock.mysql`."""
 
+    data_source = "penstock.mysql"
+    examples: ClassVar[Mapping[str, str]] = {"url": "mysql://user@host:3306/database", "dbtable": "events"}
     schema_evolutions: ClassVar[frozenset[SchemaEvolution]] = frozenset(SchemaEvolution) - {
         SchemaEvolution.EVOLVE  # MODIFY COLUMN forgets what it does not repeat: default, collation, comment
     }
@@ -57,21 +55,11 @@ class MySqlOptions(ChangeOptions, DeliveryOptions):
         "Database of the staging tables, on the same server.",
         default="the database of the table",
     )
-    storage_options: Mapping[str, str] = passed_on(
-        "storage.", str.upper, "For a checkpoint in an object store, such as `storage.AWS_REGION`."
-    )
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> MySqlOptions:
-        """Parse the options that Spark passes; see `parse_as`."""
-        return parse_as(
-            cls,
-            NAME,
-            options,
-            examples={"url": "mysql://user@host:3306/database", "dbtable": "events"},
-            refused=refused_file_options(NAME, OPTIONS, "dbtable"),
-            problems_of_values=problems_of_changes,
-        )
+    def problems(cls, values: Mapping[str, Any]) -> list[str]:
+        """See `DatabaseOptions`."""
+        return problems_of_changes(values)
 
 
 def require_driver() -> None:

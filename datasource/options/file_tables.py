@@ -122,14 +122,15 @@ def refused_file_options(name: str, known: Sequence[Option], instead_of_path: st
         instead_of_path: the option that names the destination
     """
     own = {option.name for option in known}
-    of_files = {"partitionBy", *(option.name for option in options_of(FileTableOptions))} - own
-    return {
+    of_files = {"partitionBy", *(option.name for option in options_of(FileTableOptions))}
+    refused = {
         **{
             option: f"{option} is an option of lake tables. {name} writes no files: remove the option."
             for option in of_files
         },
         "path": f'path is not an option: give .option("{instead_of_path}", ...) and .start() without a path.',
     }
+    return {name: problem for name, problem in refused.items() if name not in own}
 
 
 def problems_of_sorting(values: Mapping[str, Any]) -> list[str]:

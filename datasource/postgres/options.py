@@ -10,15 +10,10 @@ from ...committers.dead_letters import BadRows
 from ...committers.errors import check_installed
 from ...committers.file_tables.evolution import SchemaEvolution
 from ...committers.postgres.address import parse_schema_name, parse_table_name
+from ..database.options import DatabaseOptions
 from ..options.changes import TableChangeOptions, problems_of_changes
-from ..options.declaring import declared, option, optional, options_of, passed_on, prefixes_of
-from ..options.delivery import DeliveryOptions
-from ..options.file_tables import refused_file_options
+from ..options.declaring import declared, option, optional, options_of, prefixes_of
 from ..options.parsing import one_of, text
-from ..options.stream import parse_as
-
-NAME = "penstock.postgres"
-
 
 PREPARED = "prepared"
 _NOT_PREPARED = {
@@ -42,9 +37,14 @@ def _url(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresOptions(TableChangeOptions, DeliveryOptions):
+class PostgresOptions(TableChangeOptions, DatabaseOptions):
     """Options of `penstock.postgres`."""
 
+    data_source = "penstock.postgres"
+    examples: ClassVar[Mapping[str, str]] = {
+        "url": "postgresql://user@host:5432/database",
+        "dbtable": "schema.table",
+    }
     schema_evolutions: ClassVar[frozenset[SchemaEvolution]] = frozenset(SchemaEvolution)
     url: str = field(
         repr=False,
@@ -78,9 +78,6 @@ class PostgresOptions(TableChangeOptions, DeliveryOptions):
         "transactions](postgres.md#prepared-transactions).",
         default="staged",
     )
-    storage_options: Mapping[str, str] = passed_on(
-        "storage.", str.upper, "For a checkpoint in an object store, such as `storage.AWS_REGION`."
-    )
 
     @property
     def only_for_streams(self) -> str:
@@ -90,24 +87,13 @@ class PostgresOptions(TableChangeOptions, DeliveryOptions):
         return "commit=prepared: nobody rolls back the transactions of a batch write that has failed"
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> PostgresOptions:
-        """Parse the options that Spark passes; see `parse_as`."""
-        return parse_as(
-            cls,
-            NAME,
-            options,
-            examples={"url": "postgresql://user@host:5432/database", "dbtable": "schema.table"},
-            refused=refused_file_options(NAME, OPTIONS, "dbtable"),
-            problems_of_values=_problems,
-        )
-
-
-def _problems(values: Mapping[str, Any]) -> list[str]:
-    problems = problems_of_changes(values)
-    if values.get("commit") == PREPARED:
-        given = [name for of_field, name in _NOT_PREPARED.items() if values.get(of_field) not in _UNSET]
-        problems += [f"{name}: a query with commit=prepared cannot have it." for name in given]
-    return problems
+    def problems(cls, values: Mapping[str, Any]) -> list[str]:
+        """See `DatabaseOptions`."""
+        problems = problems_of_changes(values)
+        if values.get("commit") == PREPARED:
+            given = [name for of_field, name in _NOT_PREPARED.items() if values.get(of_field) not in _UNSET]
+            problems += [f"{name}: a query with commit=prepared cannot have it." for name in given]
+        return problems
 
 
 def require_driver() -> None:

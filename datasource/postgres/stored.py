@@ -7,19 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...committers.postgres.address import PostgresAddress
-from ...committers.postgres.content import MANIFESTS
 from ...committers.postgres.dialect import DIALECT
-from ..database.stored import StoredDatabase, staging_tables_of
-from ..destinations import DestinationType, with_prefix
+from ..database.stored import StoredDatabase, destination
 from .credentials import advice_for, settings_for
 from .options import OPTIONS, PostgresOptions, require_driver
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from ...committers.contract import StreamKey
     from ...committers.postgres.connection import PostgresServer
-    from ..stored.table_access import TableAccess
     from .sink import PostgresSink
 
 
@@ -29,14 +23,6 @@ class StoredPostgres(StoredDatabase):
 
     dialect = DIALECT
 
-    def read(self, column: str, value: str) -> pa.Table | None:
-        """See `Readable`."""
-        from ...committers.postgres.table import read_rows
-
-        server, address = self.server()
-        with server.transaction("Nothing was read") as cursor:
-            return read_rows(cursor, address, column, value)
-
     def server(self) -> tuple[PostgresServer, PostgresAddress]:
         require_driver()
         from ...committers.postgres.connection import PostgresServer
@@ -45,28 +31,22 @@ class StoredPostgres(StoredDatabase):
         settings = settings_for(address, self.access, address.uri)
         return PostgresServer(settings, address.uri, advice_for(address, self.access)), address
 
+    def sink(self, storage: Mapping[str, str]) -> PostgresSink:
+        require_driver()
+        from psycopg.conninfo import make_conninfo
 
-def _sink_of(stream: StreamKey, options: Mapping[str, str], access: TableAccess) -> PostgresSink:
-    """Return the sink of a stream, with the credentials of this process."""
-    require_driver()
-    from psycopg.conninfo import make_conninfo
+        from .sink import PostgresSink
 
-    from .sink import PostgresSink
-
-    address = PostgresAddress.parse(stream.table_uri)
-    settings = settings_for(address, access, address.uri)
-    given = with_prefix("storage.", options, access.storage)
-    parsed = PostgresOptions.parse({**given, "url": make_conninfo("", **settings)})
-    return PostgresSink(parsed, advice=advice_for(address, access))
+        address = PostgresAddress.parse(self.stream.table_uri)
+        url = make_conninfo("", **settings_for(address, self.access, address.uri))
+        parsed = PostgresOptions.parse({**storage, "url": url, "dbtable": address.sql})
+        return PostgresSink(parsed, advice_for(address, self.access))
 
 
-DESTINATION = DestinationType(
-    kind="postgres",
-    data_source="penstock.datasource.postgres.source:PostgresDataSource",
-    options=OPTIONS,
-    sink=_sink_of,
-    stored_table=StoredPostgres,
-    files_of=lambda manifest: staging_tables_of(manifest, MANIFESTS),
-    records=lambda stream, sink: sink.records(stream.query_id),
-    remains="the fence table, which is for all queries of the schema",
+DESTINATION = destination(
+    "postgres",
+    StoredPostgres,
+    OPTIONS,
+    "PostgresDataSource",
+    "the fence table, which is for all queries of the schema",
 )

@@ -9,13 +9,9 @@ from typing import Any, ClassVar
 from ...committers.file_tables.evolution import SchemaEvolution
 from ...committers.sql.address import parse_table_name, parse_url
 from ...committers.sql.backends import BACKENDS
-from ..options.declaring import declared, option, options_of, passed_on, prefixes_of
-from ..options.delivery import DeliveryOptions
-from ..options.file_tables import refused_file_options
+from ..database.options import DatabaseOptions
+from ..options.declaring import declared, option, options_of, prefixes_of
 from ..options.parsing import flag, text
-from ..options.stream import parse_as
-
-NAME = "penstock.sql"
 
 
 def _url(url: str) -> str:
@@ -24,9 +20,11 @@ def _url(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SqlOptions(DeliveryOptions):
+class SqlOptions(DatabaseOptions):
     """Options of `penstock.sql`."""
 
+    data_source = "penstock.sql"
+    examples: ClassVar[Mapping[str, str]] = {"url": "sqlite:////data/lake.db", "dbtable": "events"}
     schema_evolutions: ClassVar[frozenset[SchemaEvolution]] = frozenset(SchemaEvolution) - {
         SchemaEvolution.EVOLVE
     }
@@ -56,33 +54,19 @@ class SqlOptions(DeliveryOptions):
         "Use a database on which Penstock's tests do not run: SQL Server, CockroachDB.",
         default="false",
     )
-    storage_options: Mapping[str, str] = passed_on(
-        "storage.", str.upper, "For a checkpoint in an object store, such as `storage.AWS_REGION`."
-    )
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> SqlOptions:
-        """Parse the options that Spark passes; see `parse_as`."""
-        return parse_as(
-            cls,
-            NAME,
-            options,
-            examples={"url": "sqlite:////data/lake.db", "dbtable": "events"},
-            refused=refused_file_options(NAME, OPTIONS, "dbtable"),
-            problems_of_values=_problems,
-        )
-
-
-def _problems(values: Mapping[str, Any]) -> Iterator[str]:
-    backend = BACKENDS[parse_url(values["url"]).get_backend_name()]
-    if backend.is_file and values["table"][0]:
-        yield "dbtable has a schema, but a SQLite database has none: give the name of the table only."
-    if not backend.is_tested and not values.get("allows_untested"):
-        yield (
-            f"url names {backend.title}, on which no test of Penstock has run. Its statements are made for "
-            "it, but the promise is not proven. To try it, set allowUntested=true; "
-            "docs/destinations/sql.md says what is known."
-        )
+    def problems(cls, values: Mapping[str, Any]) -> Iterator[str]:
+        """See `DatabaseOptions`."""
+        backend = BACKENDS[parse_url(values["url"]).get_backend_name()]
+        if backend.is_file and values["table"][0]:
+            yield "dbtable has a schema, but a SQLite database has none: give the name of the table only."
+        if not backend.is_tested and not values.get("allows_untested"):
+            yield (
+                f"url names {backend.title}, on which no test of Penstock has run. Its statements are made "
+                "for it, but the promise is not proven. To try it, set allowUntested=true; "
+                "docs/destinations/sql.md says what is known."
+            )
 
 
 OPTIONS = options_of(SqlOptions)

@@ -31,11 +31,12 @@ from penstock.committers.errors import (
     TableNotSupportedError,
 )
 from penstock.committers.postgres import tombstones
-from penstock.committers.postgres.content import MANIFESTS
 from penstock.committers.postgres.dialect import DIALECT
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.sink import mode_of
 from penstock.testing.conformance.query import attempt, shipped
+
+MANIFESTS = DIALECT.manifests
 
 ROWS = pa.schema([("id", pa.int64()), ("lsn", pa.int64()), ("name", pa.string()), ("op", pa.string())])
 UPSERT = {

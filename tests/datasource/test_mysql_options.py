@@ -76,20 +76,20 @@ def test_a_password_of_the_environment_goes_where_it_names_the_server(
     for name, value in {"MYSQL_HOST": "db", "MYSQL_TCP_PORT": "3307", "MYSQL_USER": "me"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MYSQL_PWD", "ge:heim@")
-    given = settings_of(url_for(ADDRESS, NO_ACCESS, ADDRESS.uri))
+    given = settings_of(url_for(ADDRESS, NO_ACCESS))
     assert given == {
         "host": "db", "port": "3307", "database": "lake", "user": "me", "password": "ge:heim@"
     }  # fmt: skip
 
     monkeypatch.setenv("MYSQL_HOST", "other")
     with pytest.raises(ConfigurationError, match=r"Nothing was sent(.|\n)*MYSQL_HOST=db") as refused:
-        url_for(ADDRESS, NO_ACCESS, ADDRESS.uri)
+        url_for(ADDRESS, NO_ACCESS)
     assert "heim" not in str(refused.value)
 
 
 def test_a_url_of_another_server_is_refused() -> None:
     access = TableAccess({}, {}, url="mysql://me:geheim@other/lake")
     with pytest.raises(ConfigurationError, match="is for another database: host 'other'") as refused:
-        url_for(ADDRESS, access, ADDRESS.uri)
+        url_for(ADDRESS, access)
     assert "geheim" not in str(refused.value)
     assert "docs/destinations/mysql.md" in advice_for(ADDRESS, access)

@@ -13,10 +13,12 @@ from penstock.committers.database.content import TableContent
 from penstock.committers.database.staging import StagingTable, staging_name
 from penstock.committers.errors import ConfigurationError, ManifestCorruptError
 from penstock.committers.postgres.address import PostgresAddress
-from penstock.committers.postgres.content import MANIFESTS
+from penstock.committers.postgres.dialect import DIALECT
 from penstock.datasource.postgres.options import PostgresOptions
 from penstock.datasource.postgres.sink import PostgresSink
 from penstock.datasource.postgres.source import PostgresDataSource
+
+MANIFESTS = DIALECT.manifests
 
 GIVEN = {"url": "postgresql://me:geheim@db:5433/lake", "dbtable": "s.t"}
 

@@ -24,7 +24,7 @@ from penstock.committers.dead_letters import WRITING, dead_letter, row_in
 from penstock.committers.delta import history
 from penstock.committers.delta.log_entry import changes_of
 from penstock.committers.duckdb.address import DuckDbAddress
-from penstock.committers.duckdb.content import MANIFESTS as MANIFESTS_OF_DUCKDB
+from penstock.committers.duckdb.dialect import DIALECT as DUCKDB
 from penstock.committers.errors import ManifestCorruptError, PenstockError, TableChangedError
 from penstock.committers.file_tables import manifest as lake_manifest
 from penstock.committers.files.journal import Journal
@@ -33,7 +33,7 @@ from penstock.committers.files.staged import Upload
 from penstock.committers.iceberg.reachability import ExpiredFiles, decode_expired
 from penstock.committers.iceberg.table import committed_batch, token_property
 from penstock.committers.postgres.address import PostgresAddress
-from penstock.committers.postgres.content import MANIFESTS as MANIFESTS_OF_POSTGRES
+from penstock.committers.postgres.dialect import DIALECT as POSTGRES
 from penstock.committers.row_log.log import LoggedBatch, RowLog
 from penstock.committers.row_log.names import CHECKSUM, row_log_path
 from penstock.committers.texts.row_text import row_text
@@ -105,17 +105,17 @@ def _committed(text: bytes) -> object:
 
 
 def _staged(content: bytes) -> object:
-    return MANIFESTS_OF_POSTGRES.decode(replace(STAGED, content=content))
+    return POSTGRES.manifests.decode(replace(STAGED, content=content))
 
 
 def _staged_files(content: bytes) -> object:
-    return MANIFESTS_OF_DUCKDB.decode(replace(STAGED_FILES, content=content))
+    return DUCKDB.manifests.decode(replace(STAGED_FILES, content=content))
 
 
 TARGET = PostgresAddress("localhost", "5432", "shop", "public", "orders")
 STAGED_BATCH = replace(BATCH, stream=StreamKey(BATCH.stream.query_id, TARGET.uri))
 STAGING_NAME = staging_name(AttemptId(BATCH.stream.query_id, "run", BATCH.batch_id, 0, 0), TARGET.sql)
-STAGED = MANIFESTS_OF_POSTGRES.manifest_of(
+STAGED = POSTGRES.manifests.manifest_of(
     STAGED_BATCH,
     TableContent("append", "16401", (("id", "bigint"), ("d", "numeric(9,2)"))),
     [(StagingTable("public", STAGING_NAME, 10, 100),)],
@@ -123,7 +123,7 @@ STAGED = MANIFESTS_OF_POSTGRES.manifest_of(
 FILE_TARGET = DuckDbAddress("/lake.duckdb", "main", "orders")
 FILE_BATCH = replace(BATCH, stream=StreamKey(BATCH.stream.query_id, FILE_TARGET.uri))
 FILE_NAME = staging_name(AttemptId(BATCH.stream.query_id, "run", BATCH.batch_id, 0, 0), FILE_TARGET.sql)
-STAGED_FILES = MANIFESTS_OF_DUCKDB.manifest_of(
+STAGED_FILES = DUCKDB.manifests.manifest_of(
     FILE_BATCH,
     TableContent(
         "append", "16401", (("id", "BIGINT"), ("s", 'STRUCT(a DECIMAL(9,2)[], "b c" MAP(DATE, BLOB))'))

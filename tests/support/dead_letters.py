@@ -17,6 +17,7 @@ import lance
 import pyarrow as pa
 import pytest
 from servers.http_rows import HttpRows
+from tests.support import sqlite_table
 from tests.support.ducklakes import sqlite_lake
 from tests.support.lakes import DeltaLake, IcebergLake, LakeTable, rows
 from tests.support.postgres import PostgresTable
@@ -48,7 +49,7 @@ EVERY_KIND = pytest.mark.parametrize(
 
 EVERY_TABLE = pytest.mark.parametrize(
     "letters",
-    [*EVERY_KIND.args[1], ("delta", "ducklake"), ("delta", "files"), ("delta", "lance")],
+    [*EVERY_KIND.args[1], *(("delta", to) for to in ("duckdb", "ducklake", "files", "lance", "sql"))],
     indirect=True,
 )
 """Each kind of dead-letter table that commands read."""
@@ -96,7 +97,7 @@ class OtherLetters:
     def of(cls, kind: str, place: Path) -> OtherLetters:
         """
         Args:
-            kind: `ducklake`, `files` or `lance`
+            kind: `duckdb`, `ducklake`, `files`, `lance` or `sql`
         """
 
         lake = sqlite_lake(place.parent)
@@ -105,12 +106,21 @@ class OtherLetters:
             query = "SELECT {} FROM {} ORDER BY {}"
             if kind == "ducklake":
                 return lake.sql(query.format(columns, "events", order))
+            if kind == "sql":
+                return sqlite_table.read(place, query.format(columns, "file.refused", order))
+            if kind == "duckdb":
+                with duckdb.connect(str(place)) as connection:
+                    return connection.execute(query.format(columns, "refused", order)).fetchall()
             with duckdb.connect() as connection:
                 if kind == "lance":
                     connection.register("rows", lance.dataset(str(place)).to_table())
                 source = "rows" if kind == "lance" else f"read_parquet('{place}/*.parquet')"
                 return connection.execute(query.format(columns, source, order)).fetchall()
 
+        if kind == "sql":
+            return cls({"url": f"sqlite:///{place}", "dbtable": "refused"}, place, read)
+        if kind == "duckdb":
+            return cls({"path": str(place), "dbtable": "refused"}, place, read)
         if kind == "ducklake":
             return cls(lake.options, place.parent / "catalog.sqlite", read)
         return cls({"path": str(place)}, place, read)

@@ -13,9 +13,8 @@ import pyarrow.parquet as pq
 
 from ...committers.contract import AttemptId
 from ...committers.crash_points import reach
-from ...committers.database.staging import StagingTable, StagingTables, staging_name
+from ...committers.database.staging import ROW, StagingTable, StagingTables, staging_name
 from ...committers.duckdb import staged_files
-from ...committers.duckdb.staged_files import ROW
 from ...committers.errors import RetryableError
 from ..database.staging_writer import DatabaseWriters
 from .value_checks import check_times
