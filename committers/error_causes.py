@@ -81,7 +81,9 @@ _OUTAGE_TEXT = re.compile(
     r"|\b(408 Request Timeout|429 Too Many Requests|5\d\d (Internal|Bad|Service|Gateway))"
 )
 _REFUSED_BY_DATABASE = re.compile(
-    r"(role|user|database) \".*\" does not exist|(password|\w+) authentication failed|no pg_hba\.conf entry"
+    r"(role|user|database) \".*\" does not exist|(password|\w+) authentication failed"
+    r"|pg_hba\.conf (entry|rejects)|server does not support SSL"
+    r"|certificate verify failed|server certificate for .* does not match|root certificate file"
     r"|no password supplied|permission denied|is not permitted to log in"
     r"|unable to open database file|attempt to write a readonly database"
 )

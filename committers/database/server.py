@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -14,6 +15,23 @@ COMMIT_TIMEOUT_S = 3600.0
 """For statements that move rows: `INSERT ... SELECT` of all rows of a task."""
 IDLE_TASK_TIMEOUT_S = 86_400.0
 """How long a task may wait for its next rows inside its transaction."""
+
+_NEXT_STEPS = (
+    (
+        r"^(25006|1290|1792|1836)\b|read[- ]only",
+        "The database is read-only: is it a standby? Write to the primary.",
+    ),
+    (
+        r"^(53300|1040|1203|1226)\b|too many (clients|connections)|connection slots|max_user_connections",
+        "The database has no free connection: let fewer tasks write at once, or raise its limit.",
+    ),
+    (
+        r"^(57014|1969|3024)\b|statement timeout",
+        "A statement took longer than its limit: give the query a smaller batch, or raise the limit.",
+    ),
+    (r"^(55P03|1205)\b|lock (wait )?timeout|is locked", "Another transaction holds a lock: let it end."),
+)
+"""What to do after errors, by code or text: a server that refuses a connection may send no code."""
 
 
 class DatabaseServer(ABC):
@@ -75,6 +93,12 @@ class DatabaseServer(ABC):
         Args:
             so: the consequence for the user, as a sentence without a full stop
         """
+
+    def next_step(self, error: Any) -> str:
+        """What to do after an error that is neither about values nor about access, as a sentence."""
+        text = f"{self.code(error)} {self.in_short(error)}"
+        found = (step for pattern, step in _NEXT_STEPS if re.search(pattern, text, re.IGNORECASE))
+        return next(found, "Check that it can be reached.")
 
     @abstractmethod
     def is_conflict(self, error: Any) -> bool:

@@ -63,7 +63,7 @@ are sorted by their first `max_sort_length` bytes; keys have at most 3,072.
 
 CONFLICTS = (1020, 1205, 1213, 3572)
 """Record has changed, lock wait timeout, deadlock, NOWAIT: another transaction was in the way."""
-_DENIED = (1044, 1045, 1095, 1142, 1143, 1227, 1370, 1698, 1251, 3118, 3159)
+_DENIED = (1044, 1045, 1095, 1142, 1143, 1227, 1370, 1698, 1251, 2026, 3118, 3159)
 _MISSING = (1049, 1102)
 _READ_ONLY = (1290, 1792, 1836)
 _COLUMNS = (1059, 1060, 1074, 1113, 1117, 1118, 1166)
@@ -251,17 +251,14 @@ class MySqlServer(DatabaseServer):
                 f"exist: {what}. {so}. Create it, or fix url, dbtable or stagingSchema."
             )
         if is_denied(error) or "CERTIFICATE_VERIFY_FAILED" in what:
+            is_plain = self.settings.get("ssl_mode", "").lower() == "disabled"
+            tls = "The url has ssl_mode=disabled: does the server require TLS? " if is_plain else ""
             return AccessRefusedError(
-                f"The database of the MySQL table {self.name} denies access: {what}. {so}. {self.advice}"
-            )
-        if code in _READ_ONLY:
-            return RetryableError(
-                f"The database of the MySQL table {self.name} is read-only: {what}. {so}. Is it a standby? "
-                f"Write to the primary. {NEXT_TRY}"
+                f"The database of the MySQL table {self.name} denies access: {what}. {so}. {tls}{self.advice}"
             )
         return RetryableError(
-            f"The database of the MySQL table {self.name} failed: {what}. {so}. Check that it can be "
-            f"reached. {NEXT_TRY}"
+            f"The database of the MySQL table {self.name} failed: {what}. {so}. {self.next_step(error)} "
+            f"{NEXT_TRY}"
         )
 
     def is_conflict(self, error: Exception) -> bool:

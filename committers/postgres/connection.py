@@ -129,7 +129,7 @@ class PostgresServer(DatabaseServer):
             )
         return kind(
             f"The database of the Postgres table {self.name} failed: {self.in_short(error)}. {so}. "
-            f"Check that it can be reached. {NEXT_TRY}"
+            f"{self.next_step(error)} {NEXT_TRY}"
         )
 
     def is_conflict(self, error: psycopg.Error) -> bool:

@@ -19,6 +19,7 @@ from sqlalchemy.engine import URL, Connection, Engine
 from ..database.contract import Cursor
 from ..database.files import FileServer
 from ..database.server import COMMIT_TIMEOUT_S
+from ..error_causes import ErrorCause, cause_of
 from ..errors import (
     NEXT_TRY,
     AccessRefusedError,
@@ -40,12 +41,11 @@ _CONFLICTS = ("40001", "40P01", "55P03", "HYT00")
 """SQLSTATE: serialization failure, deadlock, a lock that is not available, a time-out."""
 _VALUES = ("P0001", "22", "23", "44")
 """Beginnings of SQLSTATE: a trigger's own error, data, constraints, WITH CHECK OPTION."""
-_DENIED = ("28", "42501")
 _BUSY = re.compile(r"database (table )?is locked|database schema is locked")
 _READ_ONLY = re.compile(r"readonly database|unable to open database file")
 _NO_DATABASE = re.compile(r"file is not a database|malformed")
 _CONSTRAINT = re.compile(r"(UNIQUE|NOT NULL|CHECK|FOREIGN KEY) constraint failed(: .+)?", re.DOTALL)
-_DENIED_TEXT = re.compile(r"permission was denied|login failed|password authentication failed", re.IGNORECASE)
+_DENIED_TEXT = re.compile(r"permission was denied|login failed", re.IGNORECASE)
 _STATE = re.compile(r"[0-9A-Z]{5}")
 
 FIX_QUERY = (
@@ -117,11 +117,11 @@ class SqlServer(FileServer):
         nested.commit()
 
     def failed(self, error: Exception, so: str) -> PenstockError:
-        what, state, of = self.in_short(error), _state(error), f"the {self._backend.title} table {self.name}"
+        what, of = self.in_short(error), f"the {self._backend.title} table {self.name}"
         if self.is_about_values(error):
             return SchemaMismatchError(f"T{of[1:]} rejected rows: {what}. {so}.")
         is_file = self._backend.is_file
-        if state.startswith(_DENIED) or _DENIED_TEXT.search(what):
+        if not is_file and (cause_of(error) is ErrorCause.REFUSED or _DENIED_TEXT.search(what)):
             return AccessRefusedError(f"The database of {of} denies access: {what}. {so}. {self.advice}")
         if is_file and _READ_ONLY.search(what):
             return AccessRefusedError(
@@ -133,7 +133,7 @@ class SqlServer(FileServer):
                 f"{self.path} is no SQLite database: {what}. {so}. Give another path, or restore it."
             )
         return RetryableError(
-            f"The database of {of} failed: {what}. {so}. Check that it can be reached. {NEXT_TRY}"
+            f"The database of {of} failed: {what}. {so}. {self.next_step(error)} {NEXT_TRY}"
         )
 
     def is_conflict(self, error: Exception) -> bool:

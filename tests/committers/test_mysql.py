@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pymysql
 import pytest
-from servers.certificates import make_certificates
-from servers.mariadb import PASSWORD, MariaDB, mariadb
+from servers.mariadb import PASSWORD, MariaDB
 from tests.support.lakes import ids
 from tests.support.mysql import MySqlQuery, commit_answers, new_query, query_into
 
@@ -22,12 +20,10 @@ from penstock.committers.database import committer
 from penstock.committers.errors import (
     AccessRefusedError,
     ConfigurationError,
-    RetryableError,
     SchemaMismatchError,
     TableChangedError,
     TableNotSupportedError,
 )
-from penstock.committers.mysql import connection as mysql_connection
 from penstock.committers.mysql.address import settings_of
 from penstock.committers.mysql.connection import MySqlServer
 from penstock.committers.store.sql import SqlManifestStore
@@ -102,25 +98,6 @@ def test_a_deadlock_is_a_conflict_that_is_tried_again(
 
     assert isinstance(outcomes[0], Conflict)
     assert query.ids() == [0, 7]
-
-
-def test_a_lock_that_is_held_too_long_is_a_conflict(
-    query: MySqlQuery, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(mysql_connection._SESSION, "innodb_lock_wait_timeout", "1")
-    query.run(store, query.batch(0), ids(0))
-    given = settings_of(query.table.url)
-    with pymysql.connect(
-        host=given["host"], port=int(given["port"]), user=given["user"], password=given["password"],
-        database=given["database"],
-    ) as other:  # fmt: skip
-        other.cursor().execute("SELECT * FROM penstock_fence FOR UPDATE")
-        impatient = query_into(query.table.url, maxCommitAttempts="1")
-        with pytest.raises(RetryableError, match="Lock wait timeout"):
-            impatient.run(store, query.batch(1), ids(1))
-        other.rollback()
-    query.run(store, query.batch(1), ids(1))
-    assert query.ids() == [0, 1]
 
 
 def test_staging_tables_that_a_lost_driver_has_left_are_dropped_by_the_next_try(
@@ -286,80 +263,7 @@ def test_a_load_that_changes_a_value_is_an_error(query: MySqlQuery) -> None:
             connection.load("LOAD DATA LOCAL INFILE 'x' INTO TABLE loaded", b"300\n")
 
 
-@pytest.fixture(scope="module")
-def with_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MariaDB, Path]]:
-    folder = tmp_path_factory.mktemp("tls")
-    make_certificates(folder)
-    with mariadb(f"--ssl-cert={folder / 'ca.pem'}", f"--ssl-key={folder / 'key.pem'}") as server:
-        yield server, folder / "ca.pem"
-
-
-@pytest.mark.parametrize("mode", ["required", "verify_ca", "verify_identity"])
-def test_connections_are_encrypted(with_tls: tuple[MariaDB, Path], mode: str) -> None:
-    server, authority = with_tls
-    settings = settings_of(f"{server.new_url()}?ssl_mode={mode}&ssl_ca={authority}")
-    with MySqlServer(settings, "t").transaction("") as cursor:
-        ((_, cipher),) = cursor.execute("SHOW STATUS LIKE 'Ssl_cipher'").fetchall()
-    assert cipher
-
-
-def test_a_certificate_of_an_unknown_authority_is_refused(with_tls: tuple[MariaDB, Path]) -> None:
-    server, _ = with_tls
-    settings = settings_of(f"{server.new_url()}?ssl_mode=verify_identity")
-    with pytest.raises(AccessRefusedError, match=r"(?i)certificate"):
-        MySqlServer(settings, "t").connect()
-
-
-def test_a_server_without_tls_is_refused_if_it_is_required(mariadb_server: MariaDB) -> None:
-    settings = settings_of(f"{mariadb_server.new_url()}?ssl_mode=required")
-    with pytest.raises(RetryableError, match="SSL is required"):
-        MySqlServer(settings, "t").connect()
-
-
-@pytest.mark.parametrize(
-    ("url", "error", "said"),
-    [
-        ("mysql://penstock:wrong@127.0.0.1:{port}/mysql", AccessRefusedError, "denies access"),
-        ("mysql://penstock:geheim-4711@127.0.0.1:{port}/nowhere", ConfigurationError, "does not exist"),
-    ],
-)
-def test_a_url_that_the_server_refuses_is_no_outage(
-    mariadb_server: MariaDB, url: str, error: type[Exception], said: str
-) -> None:
-    with pytest.raises(error, match=said) as refused:
-        MySqlServer(settings_of(url.format(port=mariadb_server.port)), "t").connect()
-    assert "wrong" not in str(refused.value)
-
-
-def test_a_standby_is_named(query: MySqlQuery, store: SqlManifestStore, mariadb_server: MariaDB) -> None:
-    query.run(store, query.batch(0), ids(0))
-    user = f"s{query.table.schema[:20]}"
-    with mariadb_server.connect() as admin, admin.cursor() as cursor:
-        cursor.execute(f"CREATE USER {user}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'")
-        cursor.execute(
-            f"GRANT CREATE, DROP, SELECT, INSERT, UPDATE ON {query.table.schema}.* TO {user}@'127.0.0.1'"
-        )
-        other = query_into(query.table.url.replace("//penstock:", f"//{user}:"))
-        cursor.execute("SET GLOBAL read_only = 1")
-        try:
-            with pytest.raises(RetryableError, match=r"read-only.*standby"):
-                other.run(store, other.batch(1), ids(1))
-        finally:
-            cursor.execute("SET GLOBAL read_only = 0")
-    other.run(store, other.batch(1), ids(1))
-    assert query.ids() == [0, 1]
-
-
-def test_a_killed_server_has_the_rows_of_tasks_and_commits(store: SqlManifestStore) -> None:
-    with mariadb() as server:
-        query = new_query(server)
-        query.run(store, query.batch(0), ids(0))
-        plan = query.plan(store, query.batch(1), ids(1).schema)
-        written = query.write(plan, [ids(1, 2)])
-        server.kill()
-        server.start()
-        assert query.ids() == [0]
-        query.commit(store, written)
-        server.kill()
-        server.start()
-        assert query.ids() == [0, 1, 2]
+def test_a_database_that_does_not_exist_is_no_outage(mariadb_server: MariaDB) -> None:
+    url = f"mysql://penstock:{PASSWORD}@127.0.0.1:{mariadb_server.port}/nowhere"
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        MySqlServer(settings_of(url), "t").connect()

@@ -116,13 +116,23 @@ def users_with_passwords(server_url: str, passwords: dict[str, str]) -> Iterator
     with psycopg.connect(server_url.replace("+psycopg", ""), autocommit=True) as admin:
         for user, password in passwords.items():
             admin.execute(f"CREATE ROLE {user} LOGIN PASSWORD '{password}'")
+    rules = [f"{kind} scram-sha-256\n" for user in passwords for kind in _sources(user)]
+    with first_rules(
+        server_url, "".join(rules), lambda: all(_is_asked(server_url, user) for user in passwords)
+    ):
+        yield
+
+
+@contextmanager
+def first_rules(server_url: str, rules: str, are_used: Callable[[], bool]) -> Iterator[None]:
+    """In the block these rules precede those in the server's file `pg_hba.conf`."""
+    with psycopg.connect(server_url.replace("+psycopg", ""), autocommit=True) as admin:
         ((hba_file,),) = admin.execute("SHOW hba_file").fetchall()
         before = Path(hba_file).read_text()
-        rules = [f"{kind} scram-sha-256\n" for user in passwords for kind in _sources(user)]
         try:
-            Path(hba_file).write_text("".join(rules) + before)
+            Path(hba_file).write_text(rules + before)
             admin.execute("SELECT pg_reload_conf()")
-            while not all(_is_asked(server_url, user) for user in passwords):
+            while not are_used():
                 time.sleep(0.01)
             yield
         finally:
