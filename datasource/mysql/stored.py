@@ -41,4 +41,10 @@ class StoredMySql(StoredDatabase):
         return MySqlSink(parsed, advice_for(address, self.access))
 
 
-DESTINATION = destination("mysql", StoredMySql, OPTIONS, "MySqlDataSource")
+DESTINATION = destination(
+    "mysql",
+    StoredMySql,
+    OPTIONS,
+    "MySqlDataSource",
+    "the tables penstock_fence and penstock_refused, which are for all queries of the database",
+)
