@@ -10,12 +10,14 @@ from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pytest
 from tests.support.sqlite_table import SqliteHarness, read
 
 from penstock import ConfigurationError, RetryableError, SchemaMismatchError
-from penstock.committers.errors import AccessRefusedError, TableNotSupportedError
+from penstock.committers.contract import BATCH_WRITE_PREFIX
+from penstock.committers.errors import AccessRefusedError, TableChangedError, TableNotSupportedError
 from penstock.committers.sql import connection
 from penstock.committers.sql.address import SqlAddress, parse_table_name, parse_url
 from penstock.committers.sql.backends import BACKENDS
@@ -295,6 +297,80 @@ def test_a_missing_database_is_not_created_without_create_table(
     with pytest.raises(ConfigurationError, match="There is no SQLite database"):
         run(store, query(table, createTable="false"), ids(1))
     assert not table.path.exists()
+
+
+def test_commits_reach_the_disk_and_enforce_foreign_keys(
+    table: SqliteHarness, store: SqlManifestStore
+) -> None:
+    run(store, query(table), ids(1))
+    with server_of(table).transaction("") as cursor:
+        settings = [
+            cursor.execute(f"PRAGMA {name}").fetchall()
+            for name in ("synchronous", "fullfsync", "foreign_keys")
+        ]
+    assert settings == [[(2,)], [(1,)], [(1,)]]
+
+
+def test_no_connection_stays_open(table: SqliteHarness, store: SqlManifestStore) -> None:
+    """A process that is forked from this one would share it."""
+    run(store, query(table), ids(1))
+    assert str(table.path) not in [file.path for file in psutil.Process().open_files()]
+
+
+def test_a_transaction_that_begins_to_read_writes_without_a_conflict(
+    table: SqliteHarness, store: SqlManifestStore
+) -> None:
+    """SQLite refuses to write in a transaction that has read, if another one has written since."""
+    run(store, query(table), ids(1))
+    with server_of(table).transaction("") as cursor:
+        assert cursor.execute("SELECT count(*) FROM events").fetchone() == (1,)
+        with closing(sqlite3.connect(table.path, timeout=0)) as other:
+            with pytest.raises(sqlite3.OperationalError, match="locked"):
+                other.execute("INSERT INTO events VALUES (2)")
+        cursor.execute("INSERT INTO events VALUES (3)")
+    assert sorted(table.ids()) == [1, 3]
+
+
+# The tables of Penstock -----------------------------------------------------------------------------
+
+
+def server_of(table: SqliteHarness) -> connection.SqlServer:
+    return connection.SqlServer(parse_url(table.options["url"]), "t")
+
+
+def test_the_fence_forgets_old_batch_writes(table: SqliteHarness, store: SqlManifestStore) -> None:
+    run(store, query(table), ids(0))
+    writes = [Query(table, f"{BATCH_WRITE_PREFIX}{number}") for number in range(3)]
+    for number, write in enumerate(writes, 1):
+        run(store, write, ids(number))
+        if number == 1:
+            table.sql("UPDATE penstock_fence SET committed_at = strftime('%Y-%m-%d', 'now', '-8 days')")
+    found = table.sql("SELECT query_id FROM penstock_fence ORDER BY query_id")
+    assert found == [("q1",), *((f"{BATCH_WRITE_PREFIX}{number}",) for number in (1, 2))]
+    assert sorted(table.ids()) == [0, 1, 2, 3]
+
+
+def test_a_missing_table_of_refused_rows_is_an_error(table: SqliteHarness, store: SqlManifestStore) -> None:
+    """It may have held rows that the store does not have."""
+    run(store, query(table), ids(0))
+    table.sql("DROP TABLE penstock_refused")
+    with pytest.raises(TableChangedError, match="Nothing was committed"):
+        run(store, query(table), ids(1), batch_id=1)
+    assert table.ids() == [0]
+
+
+def test_a_query_that_has_ended_leaves_no_refused_rows(table: SqliteHarness, store: SqlManifestStore) -> None:
+    for query_id in ("q1", "q2"):
+        of = Query(table, query_id)
+        run(store, of, ids(1))
+        letter = f"'{query_id}', 'events', 0, 'a', '1', 'c', 'm', '2020-01-01T00:00:00+00:00', x'00'"
+        table.sql(f"INSERT INTO penstock_refused VALUES ({letter})")
+    records = query(table).sink().records("q1")  # type: ignore[attr-defined]
+    assert records.found()
+    records.remove()
+    assert records.found() == []
+    assert table.sql("SELECT query_id FROM penstock_refused") == [("q2",)]
+    assert table.sql("SELECT query_id FROM penstock_fence") == [("q2",)]
 
 
 # Addresses ------------------------------------------------------------------------------------------

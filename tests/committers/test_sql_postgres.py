@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +13,12 @@ import pyarrow as pa
 import pytest
 from tests.support.sql_postgres import SqlPostgresHarness
 
-from penstock import SchemaMismatchError
+from penstock import RetryableError, SchemaMismatchError
+from penstock.committers.contract import BATCH_WRITE_PREFIX
+from penstock.committers.sql.address import SqlAddress, parse_url
+from penstock.committers.sql.connection import SqlServer
+from penstock.committers.sql.dialect import dialect_of
+from penstock.committers.sql.fence import SqlFence
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.testing.conformance.query import Query, ids
 
@@ -92,3 +98,71 @@ def test_a_column_that_would_change_values_is_refused(
     value = pa.array([0], pa.timestamp("us")) if "time" in kind else pa.array(["1  "])
     with pytest.raises(SchemaMismatchError, match="cannot store"):
         of.run(store, of.batch(0), pa.table({"id": value}))
+
+
+# The fence ------------------------------------------------------------------------------------------
+
+
+def server_of(table: SqlPostgresHarness, **settings: str) -> tuple[SqlServer, SqlAddress, SqlFence]:
+    options = "".join(f"%20-c{name}%3D{value}" for name, value in settings.items())
+    url, (schema, _, name) = parse_url(table.url + options), table.options["dbtable"].partition(".")
+    return SqlServer(url, "t"), SqlAddress.of(url, (schema, name)), dialect_of("postgresql").fence
+
+
+def test_a_row_of_the_fence_is_locked(new_postgres_url: Callable[[], str], store: SqlManifestStore) -> None:
+    """Otherwise two drivers could read it before one of them changes it."""
+    table = SqlPostgresHarness(new_postgres_url)
+    of = Query(table)
+    of.run(store, of.batch(0), ids(1))
+    server, address, fence = server_of(table, lock_timeout="200ms")
+    with server.transaction("") as one:
+        fence.lock(one, address, "q1", "")
+        with pytest.raises(RetryableError, match=r"lock timeout.*Another transaction holds a lock"):
+            with server.transaction("") as other:
+                fence.lock(other, address, "q1", "")
+
+
+def test_the_first_drivers_of_a_query_wait_for_each_other(
+    new_postgres_url: Callable[[], str], store: SqlManifestStore
+) -> None:
+    """Both insert the row of the query."""
+    table = SqlPostgresHarness(new_postgres_url)
+    of = Query(table)
+    of.run(store, of.batch(0), ids(1))
+    server, address, fence = server_of(table)
+
+    def lock() -> str:
+        with server.transaction("") as other:
+            return fence.lock(other, address, "q2", "other").table_id
+
+    with ThreadPoolExecutor(1) as pool, server.transaction("") as one:
+        assert fence.lock(one, address, "q2", "first").table_id == "first"
+        waiting = pool.submit(lock)
+        while table.sql("SELECT count(*) FROM pg_locks WHERE NOT granted") == [(0,)]:
+            assert not waiting.done(), waiting.exception()
+        one.connection.commit()
+        assert waiting.result(timeout=30) == "first"
+
+
+def test_a_batch_write_does_not_wait_for_another_one_that_prunes_the_fence(
+    new_postgres_url: Callable[[], str], store: SqlManifestStore
+) -> None:
+    table = SqlPostgresHarness(new_postgres_url)
+    old = Query(table, f"{BATCH_WRITE_PREFIX}0")
+    old.run(store, old.batch(0), ids(1))
+    table.sql("UPDATE penstock_fence SET committed_at = committed_at - interval '8 days'")
+    server, address, fence = server_of(table, lock_timeout="200ms")
+    with server.transaction("") as one, server.transaction("") as other:
+        fence.prune(one, address)
+        fence.prune(other, address)
+    assert table.sql("SELECT count(*) FROM penstock_fence") == [(0,)]
+
+
+def test_a_driver_that_is_paused_in_a_transaction_loses_it(
+    new_postgres_url: Callable[[], str], store: SqlManifestStore
+) -> None:
+    """Before others time out."""
+    server, _, _ = server_of(SqlPostgresHarness(new_postgres_url))
+    with server.transaction("") as cursor:
+        names = "lock_timeout", "idle_in_transaction_session_timeout"
+        assert [cursor.execute(f"SHOW {name}").fetchone()[0] for name in names] == ["30s", "15s"]
