@@ -1,4 +1,4 @@
-"""Reads Delta and Iceberg tables in plain Python, without Spark, as Arrow batches. See docs/reading.md.
+"""Reads tables in plain Python, without Spark, as Arrow batches. docs/reading.md lists the formats.
 
     from penstock import reader
 

@@ -22,6 +22,7 @@ from ..committers.errors import PenstockError, SchemaMismatchError
 from ..writers.parquet.columns import without_views
 from .predicates import Predicate
 from .row_groups import group_ranges, is_in_bytes
+from .rows import matching, types_of
 from .shapes import NamedField, conform, in_table
 
 BATCH_BYTES = 8 * 1024 * 1024
@@ -115,7 +116,7 @@ def _between(numbers: pa.Array, first: int, count: int) -> pa.Array:
 
 @dataclass(frozen=True)
 class Scan:
-    """How the files of one version of a table are read."""
+    """How the Parquet files of one version of a table are read. See `TableScanner`."""
 
     table: str
     """For messages."""
@@ -141,8 +142,7 @@ class Scan:
     @cached_property
     def types(self) -> pa.Schema:
         """The columns that are read, with the types of the returned rows where they are among them."""
-        own = {field.name: field for field in self.schema}
-        return pa.schema([own.get(field.name, field).remove_metadata() for field in self.columns])
+        return types_of(self.columns, self.schema)
 
     def read(self, files: Iterable[ScanFile]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of files, one file after the other.
@@ -235,12 +235,7 @@ class Scan:
         stored = in_table(without_views(rows), self.columns, self.mapping, path)
         columns = [self._column(stored, field, values, path) for field in self.types]
         found = pa.RecordBatch.from_arrays(columns, schema=self.types) if columns else rows
-        if self.where is not None:
-            found = found.filter(self.where.mask(found))
-        own = [found.column(name) for name in self.schema.names]
-        if not own:
-            return found.select([])
-        return pa.RecordBatch.from_arrays(own, schema=self.schema)
+        return matching(found, self.where, self.schema)
 
     def _column(
         self, stored: pa.RecordBatch, field: pa.Field, values: Mapping[str, Any], path: str

@@ -13,11 +13,32 @@ import pyarrow as pa
 
 from ..committers.errors import ConfigurationError, TableNotSupportedError, shown
 from .predicates import AllOf, Predicate
-from .scan import Scan, ScanFile
+from .scan import ScanFile
 from .shapes import without_metadata
 
 FILE_COST_BYTES = 4 * 1024 * 1024
 """Opening a file takes as long as reading this many bytes, as Spark also assumes."""
+
+
+class TableScanner(Protocol):
+    """Reads the files of one version of a table, here or in another process. Can be pickled."""
+
+    def with_where(self, where: Predicate | None) -> TableScanner:
+        """Return the scan that leaves out rows which do not match."""
+        ...
+
+    def in_a_task(self) -> TableScanner:
+        """Return the scan for a task that runs beside others on the same machine."""
+        ...
+
+    def read(self, files: Iterable[ScanFile]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of files, one file after the other.
+
+        Raises:
+            RetryableError: a file cannot be read now, or is missing.
+            PenstockError: a file is damaged.
+        """
+        ...
 
 
 class TableReader(Protocol):
@@ -43,7 +64,7 @@ class TableReader(Protocol):
         """Return columns in Spark's JSON, with the types and the nullability of Spark's own connectors."""
         ...
 
-    def scan(self, columns: Sequence[str], schema: pa.Schema) -> Scan:
+    def scan(self, columns: Sequence[str], schema: pa.Schema) -> TableScanner:
         """Return the scan.
 
         Args:
@@ -117,7 +138,7 @@ class TableScan:
         parts = (*(() if self.where is None else (self.where,)), *conditions)
         return replace(self, where=AllOf(parts)) if parts else self
 
-    def scan(self, schema: pa.Schema | None = None) -> Scan:
+    def scan(self, schema: pa.Schema | None = None) -> TableScanner:
         """Return what reads the files, here or in another process.
 
         Args:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..spark.base_source import PenstockDataSource
+from ..spark.table_source import TableDataSource
 
 if TYPE_CHECKING:
     from .sink import LanceSink
 
 
-class LanceDataSource(PenstockDataSource):
-    """Lance tables, by their path. See `PenstockDataSource`."""
+class LanceDataSource(TableDataSource):
+    """Lance tables, by their path. See `TableDataSource`."""
 
     format = "penstock.lance"
-    readers = "lance.dataset, LanceDB, or from Spark with the connector of Lance"
 
     def sink(self) -> LanceSink:
         from .options import LanceOptions

@@ -13,6 +13,7 @@ from .options import Opens, OpensStream
 READ_OPTIONS = {
     "penstock.delta": "penstock.datasource.delta.reading:DeltaReadOptions",
     "penstock.iceberg": "penstock.datasource.iceberg.reading:IcebergReadOptions",
+    "penstock.lance": "penstock.datasource.lance.reading:LanceReadOptions",
 }
 STREAM_OPTIONS = {
     "penstock.delta": "penstock.datasource.delta.reading:DeltaStreamOptions",
@@ -35,7 +36,17 @@ def read_options(name: str, options: Mapping[str, str]) -> Opens:
 
 
 def stream_options(name: str, options: Mapping[str, str]) -> OpensStream:
-    """Parse the options of a format for a stream. Raises as `read_options`."""
+    """Parse the options of a format for a stream. Called by stream readers: Spark hides errors of
+    `DataSource.streamReader`.
+
+    Raises:
+        ConfigurationError: the format cannot be read as a stream, or lists all problems with the options.
+    """
+    if name not in STREAM_OPTIONS:
+        raise ConfigurationError(
+            f"spark.readStream does not read {shown(name)}. It reads {' and '.join(STREAM_OPTIONS)}. Use "
+            f"spark.read.format({shown(name)}) for the rows that the table has now."
+        )
     parsed: OpensStream = load(STREAM_OPTIONS[name]).parse(options)
     return parsed
 
@@ -44,6 +55,8 @@ def any_options(name: str, options: Mapping[str, str]) -> Opens:
     """Parse the options of a format where Spark does not say whether a stream is read. It is one if an option
     of streams is given, or a name that is near one. Raises as `read_options`.
     """
+    if name not in STREAM_OPTIONS:
+        return read_options(name, options)
     of_batches = {one.name.lower() for one in options_of(load(READ_OPTIONS[name]))}
     of_streams = {one.name.lower() for one in options_of(load(STREAM_OPTIONS[name]))} - of_batches
     near = (get_close_matches(key.lower(), [*of_batches, *of_streams], n=1) for key in options)

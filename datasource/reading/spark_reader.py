@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from ...readers.scan import Scan, ScanFile
-from ...readers.table import TableScan, split
+from ...readers.scan import ScanFile
+from ...readers.table import TableScan, TableScanner, split
 from ..spark.spark_workers import release_caches
 from ..spark.worker_errors import message_first
 from .formats import any_options, read_options
@@ -71,7 +71,7 @@ class TableRowsReader(DataSourceReader):
         self._split_bytes = split_bytes
         self._parts_min = parts_min
         self._arrow = arrow_schema(schema)
-        self._scan: Scan | None = None
+        self._scan: TableScanner | None = None
 
     @message_first()
     def partitions(self) -> Sequence[InputPartition]:
@@ -88,7 +88,7 @@ class TableRowsReader(DataSourceReader):
         assert self._scan is not None
         return self._rows(self._scan, partition)
 
-    def _rows(self, scan: Scan, partition: FilesPartition) -> Iterator[pa.RecordBatch]:
+    def _rows(self, scan: TableScanner, partition: FilesPartition) -> Iterator[pa.RecordBatch]:
         with message_first():
             yield from scan.read(partition.files)
 

@@ -44,7 +44,9 @@ class StreamSource:
         check_schema(table, schema)
         history = parsed.history(table)
         plan = StreamPlan(history, parsed.start, parsed.skips, lambda: datetime.now(timezone.utc))
-        scan = replace(table.scan(arrow_schema(schema)), table=f"{history.name[0].lower()}{history.name[1:]}")
+        scan = table.scan(arrow_schema(schema))
+        assert isinstance(scan, Scan)
+        scan = replace(scan, table=f"{history.name[0].lower()}{history.name[1:]}")
         return cls(parsed, table, plan, scan.in_a_task())
 
 

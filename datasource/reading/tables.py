@@ -14,7 +14,7 @@ def open_table(format: str, options: Mapping[str, str] | None = None, /, **more:
     """Load one version of a table: its schema, its files, its rows. Runs anywhere.
 
     Args:
-        format: `penstock.delta` or `penstock.iceberg`
+        format: one that can be read, such as `penstock.delta`; see docs/reading.md
         options: those of the reader; more of them as keywords
         more: such as `path="/lake/flights", where="day = '2026-11-29'"`
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -166,3 +167,52 @@ def test_a_stream_writes_and_the_same_session_reads(
     )
     query.awaitTermination()
     assert read(spark, table).select(f.sum("id")).collect() == [(4950,)]
+
+
+# Formats without streams ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OtherTable:
+    source: str
+    options: Mapping[str, str]
+    earlier: Mapping[str, str] | None
+    """Options that read the version of the first commit of rows; None: the format has no versions."""
+
+
+def lance_table(folder: Path) -> OtherTable:
+    return OtherTable("penstock.lance", {"path": str(folder / "t.lance")}, {"versionAsOf": "3"})
+
+
+OTHERS = {"lance": lance_table}
+
+
+@pytest.fixture(params=OTHERS)
+def other(request: pytest.FixtureRequest, tmp_path: Path) -> OtherTable:
+    return OTHERS[request.param](tmp_path)
+
+
+def test_other_formats_are_read_as_they_were_written(spark: SparkSession, other: OtherTable) -> None:
+    """In one test for all that Spark does with them: a format costs little then."""
+
+    def load(**options: str) -> DataFrame:
+        return spark.read.format(other.source).options(**other.options, **options).load()
+
+    rows = typed_rows(spark)
+    rows.write.format(other.source).mode("append").options(**other.options).save()
+    found = load()
+    assert found.schema.simpleString() == spark.createDataFrame([], SCHEMA).schema.simpleString()
+    assert in_order(found) == in_order(rows)
+    assert found.where("id = 5").count() == 1
+    few = load(columns="text, id", where="id >= 990 AND text IS NOT NULL AND (d > 5 OR d IS NAN)")
+    assert few.columns == ["text", "id"]
+    assert few.count() == 9
+    rows.where("id < 10").write.format(other.source).mode("append").options(**other.options).save()
+    assert load().count() == 1010
+    if other.earlier is not None:
+        assert load(**other.earlier).count() == 1000
+    assert found.count() == 1000
+    stream = spark.readStream.format(other.source).options(**other.options).load()
+    query = stream.writeStream.format("noop").trigger(availableNow=True).start()
+    with pytest.raises(Exception, match=r"spark\.readStream does not read"):
+        query.awaitTermination()

@@ -1,0 +1,180 @@
+"""Plans the scan of a Lance table, and reads its fragments with Lance's own reader.
+
+A fragment is a file of the scan. Lance leaves out the rows that its deletion files delete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ...committers.errors import PenstockError, RetryableError
+from ...committers.lance.library import in_short
+from ..arrow_fields import check_readable, readable_field, spark_field
+from ..predicates import Predicate
+from ..rows import converted, matching, types_of
+from ..scan import BATCH_BYTES, BATCH_ROWS_MAX, ScanFile
+from .filters import lance_filter
+from .table import open_version, unreadable
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+    from lance.fragment import LanceFragment
+
+_BATCHES_AHEAD = 2
+_IO_BUFFER_BYTES = 64 * 1024 * 1024
+_ROW_BYTES = 64
+"""Taken as the size of a row if a table does not say how large its files are."""
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentRows:
+    """Which fragment of the version a `ScanFile` is."""
+
+    fragment_id: int
+    rows: int
+    """Those that are not deleted."""
+
+
+@dataclass(frozen=True)
+class LanceTableReader:
+    """One version of a Lance table. See `TableReader`."""
+
+    table: LanceDataset
+    storage_options: Mapping[str, str] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        return f"version {self.table.version} of the Lance table {self.table.uri}"
+
+    @cached_property
+    def column_names(self) -> tuple[str, ...]:
+        return tuple(self.table.schema.names)
+
+    def schema(self, names: Sequence[str]) -> pa.Schema:
+        """See `TableReader`.
+
+        Raises:
+            TableNotSupportedError: a column has a type that cannot be read.
+        """
+        fields = [self.table.schema.field(name) for name in names]
+        check_readable(fields, self.name)
+        return pa.schema([readable_field(one) for one in fields])
+
+    def spark_fields(self, names: Sequence[str]) -> Sequence[Mapping[str, Any]]:
+        """See `TableReader`. Vectors are arrays, and half floats are floats."""
+        return [spark_field(one) for one in self.schema(names)]
+
+    def scan(self, columns: Sequence[str], schema: pa.Schema) -> LanceScan:
+        """See `TableReader`."""
+        options = dict(self.storage_options)
+        return LanceScan(self.name, self.table.uri, self.table.version, options, self.schema(columns), schema)
+
+    def files(self, where: Predicate | None, types: pa.Schema) -> Iterator[ScanFile]:
+        """Yield the fragments. Lance knows no bounds of their columns: it skips rows when it reads them."""
+        for fragment in self.table.get_fragments():
+            metadata = fragment.metadata
+            if rows := metadata.num_rows:
+                size = sum(file.file_size_bytes or 0 for file in metadata.files) or rows * _ROW_BYTES
+                yield ScanFile(_path(fragment), size, only=FragmentRows(fragment.fragment_id, rows))
+
+
+def _path(fragment: LanceFragment) -> str:
+    """Return a file of the fragment, which no fragment of another table has."""
+    return str(fragment.metadata.files[0].path)
+
+
+@dataclass(frozen=True)
+class LanceScan:
+    """How the fragments of one version are read. See `TableScanner`."""
+
+    name: str
+    """For messages."""
+    table_uri: str
+    version: int
+    storage_options: Mapping[str, str] = field(repr=False)
+    columns: pa.Schema
+    """Those of the table that are read."""
+    schema: pa.Schema
+    """Of the rows that are returned."""
+    where: Predicate | None = None
+
+    def with_where(self, where: Predicate | None) -> LanceScan:
+        return replace(self, where=where)
+
+    def in_a_task(self) -> LanceScan:
+        """See `TableScanner`. Lance's threads are those of the process in any case."""
+        return self
+
+    def read(self, files: Iterable[ScanFile]) -> Iterator[pa.RecordBatch]:
+        """See `TableScanner`."""
+        files = list(files)
+        if not files:
+            return
+        table = open_version(self.table_uri, self.storage_options, self.version)
+        if table is None:
+            raise self._missing()
+        for file in files:
+            yield from self._read(table, file)
+
+    def _read(self, table: LanceDataset, file: ScanFile) -> Iterator[pa.RecordBatch]:
+        fragment = self._fragment(table, file)
+        types = types_of(self.columns, self.schema)
+        try:
+            for rows in fragment.to_batches(**self._arguments(file)):
+                found = matching(converted(rows, types), self.where, self.schema)
+                if found.num_rows:
+                    yield found
+        except Exception as error:
+            raise self._failed(file, error) from error
+
+    def _failed(self, file: ScanFile, error: Exception) -> PenstockError:
+        if "not found" in str(error).lower():
+            return self._missing()
+        if not isinstance(error, pa.ArrowException):
+            return unreadable(f"The file {file.path} of {self.name}", error)
+        return PenstockError(
+            f"The file {file.path} of {self.name} has values that cannot be read: {in_short(error)}. Give "
+            "the other columns in the option columns."
+        )
+
+    def _fragment(self, table: LanceDataset, file: ScanFile) -> LanceFragment:
+        """
+        Raises:
+            RetryableError: the version has other fragments now: the table was created again.
+        """
+        assert isinstance(file.only, FragmentRows)
+        fragment = table.get_fragment(file.only.fragment_id)
+        if fragment is None or _path(fragment) != file.path or fragment.metadata.num_rows != file.only.rows:
+            raise self._missing()
+        return fragment
+
+    def _arguments(self, file: ScanFile) -> dict[str, Any]:
+        """Return the arguments of Lance's scan. With a filter, an offset would count matching rows."""
+        arguments: dict[str, Any] = {
+            "columns": list(self.columns.names),
+            "batch_size": BATCH_ROWS_MAX,
+            "batch_size_bytes": BATCH_BYTES,
+            "batch_readahead": _BATCHES_AHEAD,
+            "io_buffer_size": _IO_BUFFER_BYTES,
+            "with_row_address": not self.columns.names,  # a scan without columns has no rows
+        }
+        assert isinstance(file.only, FragmentRows)
+        if file.start or file.end is not None:
+            first, last = (
+                file.only.rows * place // file.size_bytes
+                for place in (file.start, file.start + file.part_bytes)
+            )
+            return {**arguments, "offset": first, "limit": last - first}
+        condition = None if self.where is None else lance_filter(self.where, self.columns)
+        return {**arguments, "filter": condition, "use_scalar_index": False}
+
+    def _missing(self) -> RetryableError:
+        return RetryableError(
+            f"{self.name[0].upper()}{self.name[1:]} was cleaned up, or the table was created again, while it "
+            "was read. Read it again."
+        )
