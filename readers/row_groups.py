@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .predicates import ONLY_NULL, UNKNOWN, Ranges, ValueRange
-from .shapes import FIELD_ID
 from .values import Path, days, microseconds
 
 
@@ -28,12 +27,12 @@ def is_in_bytes(group: pq.RowGroupMetaData, start: int, end: int | None) -> bool
 
 
 def group_ranges(
-    parquet: pq.ParquetFile, columns: pa.Schema, types: pa.Schema
+    parquet: pq.ParquetFile, names: Mapping[str, str], types: pa.Schema
 ) -> Callable[[pq.RowGroupMetaData], Ranges]:
     """Return what a row group's footer tells of the columns at the top level.
 
     Args:
-        columns: of the table, with their field ids in formats where names may change
+        names: in the file, of the columns of the table that it stores
         types: their types in the condition
     """
     stored = parquet.schema_arrow
@@ -42,7 +41,6 @@ def group_ranges(
         for number in range(len(parquet.schema))
         if "." not in parquet.schema.column(number).path
     }
-    names = {field.name: _stored_name(field, stored) for field in columns}
 
     def ranges_of(group: pq.RowGroupMetaData) -> Ranges:
         def known(path: Path) -> ValueRange:
@@ -56,13 +54,6 @@ def group_ranges(
         return known
 
     return ranges_of
-
-
-def _stored_name(field: pa.Field, stored: pa.Schema) -> str | None:
-    number = (field.metadata or {}).get(FIELD_ID)
-    if number is None:
-        return field.name if field.name in stored.names else None
-    return next((one.name for one in stored if (one.metadata or {}).get(FIELD_ID) == number), None)
 
 
 def _range(column: pq.ColumnChunkMetaData, data_type: pa.DataType, rows: int) -> ValueRange:

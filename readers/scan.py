@@ -23,7 +23,7 @@ from ..writers.parquet.columns import without_views
 from .predicates import Predicate
 from .row_groups import group_ranges, is_in_bytes
 from .rows import matching, types_of
-from .shapes import NamedField, conform, in_table
+from .shapes import FIELD_ID, NamedField, conform, in_table, named_as
 
 BATCH_BYTES = 8 * 1024 * 1024
 """Approximate size of a batch."""
@@ -49,6 +49,8 @@ class ScanFile:
     """Only row groups whose middle is at or after this byte are read, …"""
     end: int | None = None
     """… and before this one."""
+    mapping: tuple[NamedField, ...] = ()
+    """Field ids of its columns, by their names in the file. If given, its own field ids do not count."""
 
     @property
     def part_bytes(self) -> int:
@@ -168,7 +170,7 @@ class Scan:
                 for group in self._groups(parquet, file)
                 if rows.are_in(first_rows[group], parquet.metadata.row_group(group).num_rows)
             ]
-            names = self._stored(parquet.schema_arrow)
+            names = self._stored(parquet.schema_arrow, file)
             if not names and groups:
                 yield from self._without_columns(parquet, groups, rows, values, file)
                 return
@@ -183,7 +185,7 @@ class Scan:
                     kept = rows.of(batch, first)
                     first += batch.num_rows
                     if kept.num_rows:
-                        found = self._converted(kept, values, file.path)
+                        found = self._converted(kept, values, file)
                         if found.num_rows:
                             yield found
 
@@ -204,7 +206,7 @@ class Scan:
                 empty = pa.RecordBatch.from_arrays([pa.nulls(some)], names=["rows"])
                 kept = rows.of(empty, first_rows[group] + first)
                 if kept.num_rows:
-                    found = self._converted(kept, values, file.path)
+                    found = self._converted(kept, values, file)
                     if found.num_rows:
                         yield found
 
@@ -218,22 +220,34 @@ class Scan:
         ]
         if self.where is None:
             return own
-        ranges_of = group_ranges(parquet, self.columns, self.types)
+        ranges_of = group_ranges(parquet, self._names_in(parquet.schema_arrow, file), self.types)
         return [number for number in own if self.where.may_match(ranges_of(metadata.row_group(number)))]
 
-    def _stored(self, stored: pa.Schema) -> list[str]:
+    def _stored(self, stored: pa.Schema, file: ScanFile) -> list[str]:
         """Return the columns of a file that are needed."""
-        ids = {field.metadata[b"PARQUET:field_id"] for field in self.columns if _has_id(field)}
-        if ids and any(map(_has_id, stored)):
-            return [one.name for one in stored if _has_id(one) and one.metadata[b"PARQUET:field_id"] in ids]
-        if ids:
-            return list(stored.names)  # by the name mapping
-        return [name for name in stored.names if name in self.columns.names]
+        wanted = set(self._names_in(stored, file).values())
+        return [name for name in stored.names if name in wanted]
 
-    def _converted(self, rows: pa.RecordBatch, values: Mapping[str, Any], path: str) -> pa.RecordBatch:
+    def _names_in(self, stored: pa.Schema, file: ScanFile) -> Mapping[str, str]:
+        """Return the names in a file of the columns that are read and that it stores."""
+        ids = {field.name: field.metadata[FIELD_ID] for field in self.columns if _has_id(field)}
+        if not ids:
+            return {name: name for name in self.columns.names if name in stored.names}
+        if any(map(_has_id, stored)) and not file.mapping:
+            by_id = {one.metadata[FIELD_ID]: one.name for one in stored if _has_id(one)}
+        else:
+            mapping = file.mapping or self.mapping
+            named = ((named_as(one.name, mapping), one.name) for one in stored)
+            by_id = {str(known.field_id).encode(): name for known, name in named if known is not None}
+        return {name: by_id[number] for name, number in ids.items() if number in by_id}
+
+    def _converted(self, rows: pa.RecordBatch, values: Mapping[str, Any], file: ScanFile) -> pa.RecordBatch:
         """Return the matching rows of a file in the schema of the scan."""
-        stored = in_table(without_views(rows), self.columns, self.mapping, path)
-        columns = [self._column(stored, field, values, path) for field in self.types]
+        mapping = file.mapping or self.mapping
+        stored = in_table(
+            without_views(rows), self.columns, mapping, file.path, only_by_name=bool(file.mapping)
+        )
+        columns = [self._column(stored, field, values, file.path) for field in self.types]
         found = pa.RecordBatch.from_arrays(columns, schema=self.types) if columns else rows
         return matching(found, self.where, self.schema)
 
@@ -277,7 +291,7 @@ class Scan:
 
 
 def _has_id(field: pa.Field) -> bool:
-    return b"PARQUET:field_id" in (field.metadata or {})
+    return FIELD_ID in (field.metadata or {})
 
 
 def _first_rows(metadata: pq.FileMetaData) -> list[int]:

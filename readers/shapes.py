@@ -27,21 +27,32 @@ class NamedField:
     fields: tuple[NamedField, ...] = ()
 
 
+def named_as(name: str, mapping: Sequence[NamedField]) -> NamedField | None:
+    """Return what a mapping says of a column."""
+    return next((one for one in mapping if name in one.names), None)
+
+
 def in_table(
-    rows: pa.RecordBatch, columns: pa.Schema, mapping: Sequence[NamedField], path: str
+    rows: pa.RecordBatch,
+    columns: pa.Schema,
+    mapping: Sequence[NamedField],
+    path: str,
+    *,
+    only_by_name: bool = False,
 ) -> pa.RecordBatch:
     """Return the columns of a file that the table has, with their names in the table.
 
     Args:
         columns: of the table, with field ids if names may change
         mapping: of names, for files without field ids
+        only_by_name: the mapping is that of this file, and its own field ids do not count
 
     Raises:
         TableNotSupportedError: it is not known which column is which.
     """
     if not has_field_ids(columns):
         return rows.select([name for name in rows.schema.names if name in columns.names])
-    if not has_field_ids(rows.schema):
+    if only_by_name or not has_field_ids(rows.schema):
         if not mapping:
             raise TableNotSupportedError(
                 f"The data file {path} has no field ids, and the table has no name mapping, so its columns "
@@ -52,13 +63,15 @@ def in_table(
             [_retyped(column, field.type) for column, field in zip(rows.columns, fields, strict=True)],
             schema=pa.schema(fields),
         )
+        if not has_field_ids(fields):
+            return rows.select([])
     return renamed_by_id(rows, columns, path)
 
 
 def _with_ids(field: pa.Field, mapping: Sequence[NamedField]) -> pa.Field:
-    known = next((one for one in mapping if field.name in one.names), None)
+    known = named_as(field.name, mapping)
     if known is None:
-        return field
+        return pa.field(field.name, field.type, field.nullable)
     data_type, below = field.type, known.fields
     if pa.types.is_struct(data_type):
         data_type = pa.struct([_with_ids(child, below) for child in data_type])

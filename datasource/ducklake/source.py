@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..spark.base_source import PenstockDataSource
+from ..spark.table_source import TableDataSource
 
 if TYPE_CHECKING:
     from .sink import DuckLakeSink
 
 
-class DuckLakeDataSource(PenstockDataSource):
-    """Tables of a DuckLake. See `PenstockDataSource`."""
+class DuckLakeDataSource(TableDataSource):
+    """Tables of a DuckLake. See `TableDataSource`."""
 
     format = "penstock.ducklake"
-    readers = "duckdb"
 
     def sink(self) -> DuckLakeSink:
         from .options import DuckLakeOptions, require_duckdb

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..spark.base_source import PenstockDataSource
+from ..spark.table_source import TableDataSource
 
 if TYPE_CHECKING:
     from .sink import HudiSink
 
 
-class HudiDataSource(PenstockDataSource):
-    """Hudi tables, by their path. See `PenstockDataSource`."""
+class HudiDataSource(TableDataSource):
+    """Hudi tables, by their path. See `TableDataSource`."""
 
     format = "penstock.hudi"
-    readers = "a reader of the format, such as Hudi's Spark bundle, Trino or the package hudi"
 
     def sink(self) -> HudiSink:
         from .options import HudiOptions

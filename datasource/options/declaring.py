@@ -50,8 +50,8 @@ def option_of(layer: type, name: str) -> Any:
     """Declare a field that is the same option as a field of another class, with its default."""
     (other,) = [one for one in fields(layer) if one.name == name]
     if other.default is MISSING:
-        return field(default_factory=other.default_factory, metadata=other.metadata)
-    return field(default=other.default, metadata=other.metadata)
+        return field(default_factory=other.default_factory, repr=other.repr, metadata=other.metadata)
+    return field(default=other.default, repr=other.repr, metadata=other.metadata)
 
 
 def passed_on(prefix: str, spell: Callable[[str], str], meaning: str) -> Mapping[str, str]:

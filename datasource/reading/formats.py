@@ -14,6 +14,8 @@ READ_OPTIONS = {
     "penstock.delta": "penstock.datasource.delta.reading:DeltaReadOptions",
     "penstock.iceberg": "penstock.datasource.iceberg.reading:IcebergReadOptions",
     "penstock.lance": "penstock.datasource.lance.reading:LanceReadOptions",
+    "penstock.ducklake": "penstock.datasource.ducklake.reading:DuckLakeReadOptions",
+    "penstock.hudi": "penstock.datasource.hudi.reading:HudiReadOptions",
 }
 STREAM_OPTIONS = {
     "penstock.delta": "penstock.datasource.delta.reading:DeltaStreamOptions",

@@ -194,8 +194,13 @@ def parse_read_options(
         for one in options
         if one.field in required and one.name.lower() not in keys
     ]
-    shown = {one.name: given[key] for key in given for one in options if one.name.lower() == key.lower()}
-    problems += problems_of_urls({key: value for key, value in shown.items() if key != "where"}, prefixes)
+    shown = {
+        one.name: given[key]
+        for key in given
+        for one in options
+        if one.name.lower() == key.lower() and not one.is_secret and one.name != "where"
+    }
+    problems += problems_of_urls(shown, prefixes)
     if are_valid:
         problems += problems_of_plain_http(values, ("path",))
         problems += problems_of_values(values)

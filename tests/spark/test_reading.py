@@ -12,6 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from tests.support.lakes import IcebergLake, LakeTable
 
+from penstock import reader
+
 pytestmark = pytest.mark.spark
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -175,16 +177,32 @@ def test_a_stream_writes_and_the_same_session_reads(
 @dataclass(frozen=True)
 class OtherTable:
     source: str
+    write: Mapping[str, str]
+    """Options with which it is written."""
     options: Mapping[str, str]
-    earlier: Mapping[str, str] | None
-    """Options that read the version of the first commit of rows; None: the format has no versions."""
+    version: str | None
+    """The option for the number of an earlier version."""
+    own_columns: int = 0
+    """Columns of the format before those that were written."""
 
 
 def lance_table(folder: Path) -> OtherTable:
-    return OtherTable("penstock.lance", {"path": str(folder / "t.lance")}, {"versionAsOf": "3"})
+    options = {"path": str(folder / "t.lance")}
+    return OtherTable("penstock.lance", options, options, "versionAsOf")
 
 
-OTHERS = {"lance": lance_table}
+def ducklake_table(folder: Path) -> OtherTable:
+    catalog = {"catalog": f"sqlite:{folder}/catalog.sqlite", "table": "events"}
+    write = {**catalog, "dataPath": f"{folder}/data/"}
+    return OtherTable("penstock.ducklake", write, catalog, "versionAsOf")
+
+
+def hudi_table(folder: Path) -> OtherTable:
+    options = {"path": str(folder / "events")}
+    return OtherTable("penstock.hudi", options, options, None, own_columns=5)
+
+
+OTHERS = {"lance": lance_table, "ducklake": ducklake_table, "hudi": hudi_table}
 
 
 @pytest.fixture(params=OTHERS)
@@ -199,18 +217,23 @@ def test_other_formats_are_read_as_they_were_written(spark: SparkSession, other:
         return spark.read.format(other.source).options(**other.options, **options).load()
 
     rows = typed_rows(spark)
-    rows.write.format(other.source).mode("append").options(**other.options).save()
+    rows.write.format(other.source).mode("append").options(**other.write).save()
     found = load()
+    found = found.select(found.columns[other.own_columns :])
     assert found.schema.simpleString() == spark.createDataFrame([], SCHEMA).schema.simpleString()
     assert in_order(found) == in_order(rows)
     assert found.where("id = 5").count() == 1
-    few = load(columns="text, id", where="id >= 990 AND text IS NOT NULL AND (d > 5 OR d IS NAN)")
+    where = "id >= 990 AND text IS NOT NULL AND (d > 5 OR d IS NAN)"
+    few = load(columns="text, id", where=where, **{"storage.AWS_SECRET_ACCESS_KEY": "geheim-4711"})
+    assert "geheim-4711" not in few._jdf.queryExecution().toString()
     assert few.columns == ["text", "id"]
     assert few.count() == 9
-    rows.where("id < 10").write.format(other.source).mode("append").options(**other.options).save()
+    rows.where("id < 10").write.format(other.source).mode("append").options(**other.write).save()
     assert load().count() == 1010
-    if other.earlier is not None:
-        assert load(**other.earlier).count() == 1000
+    if other.version is not None:
+        name = reader.open_table(other.source, other.options).reader.name
+        newest = int(name.split()[1])  # as in "version 7 of …"
+        assert load(**{other.version: str(newest - 1)}).count() == 1000
     assert found.count() == 1000
     stream = spark.readStream.format(other.source).options(**other.options).load()
     query = stream.writeStream.format("noop").trigger(availableNow=True).start()
