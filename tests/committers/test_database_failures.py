@@ -30,10 +30,10 @@ from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.faults import crash_at
 from penstock.writers.database.staging_writer import StagingWriter
 
-KINDS = ("postgres", "prepared", "sql", "mysql")
-"""`penstock.postgres`, the same with `commit=prepared`, `penstock.sql` on Postgres, `penstock.mysql`."""
-
 campaign = pytest.mark.campaign
+
+KINDS = ("postgres", pytest.param("prepared", marks=campaign), "sql", "mysql")
+"""`penstock.postgres`, the same with `commit=prepared`, `penstock.sql` on Postgres, `penstock.mysql`."""
 
 
 @pytest.fixture(scope="module")

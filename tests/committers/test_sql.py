@@ -9,6 +9,7 @@ from contextlib import closing
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow as pa
@@ -359,13 +360,23 @@ def test_a_missing_table_of_refused_rows_is_an_error(table: SqliteHarness, store
     assert table.ids() == [0]
 
 
+def test_a_staging_table_that_was_dropped_is_named(table: SqliteHarness, store: SqlManifestStore) -> None:
+    of = query(table)
+    messages = of.write(of.plan(store, of.batch(0)), [ids(1), ids(2)])
+    table.sql(f"DROP TABLE {sorted(table.uncommitted())[0]}")
+    with pytest.raises(RetryableError, match=r"1 of the 2 staging tables of batch 0 .* are missing"):
+        of.commit(store, messages)
+    assert table.ids() == []
+
+
 def test_a_query_that_has_ended_leaves_no_refused_rows(table: SqliteHarness, store: SqlManifestStore) -> None:
     for query_id in ("q1", "q2"):
         of = Query(table, query_id)
         run(store, of, ids(1))
         letter = f"'{query_id}', 'events', 0, 'a', '1', 'c', 'm', '2020-01-01T00:00:00+00:00', x'00'"
         table.sql(f"INSERT INTO penstock_refused VALUES ({letter})")
-    records = query(table).sink().records("q1")  # type: ignore[attr-defined]
+    sink: Any = query(table).sink()
+    records = sink.records("q1")
     assert records.found()
     records.remove()
     assert records.found() == []

@@ -15,10 +15,10 @@ from tests.support.sql_postgres import SqlPostgresHarness
 
 from penstock import RetryableError, SchemaMismatchError
 from penstock.committers.contract import BATCH_WRITE_PREFIX
+from penstock.committers.database.fence import Fence
 from penstock.committers.sql.address import SqlAddress, parse_url
 from penstock.committers.sql.connection import SqlServer
 from penstock.committers.sql.dialect import dialect_of
-from penstock.committers.sql.fence import SqlFence
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.testing.conformance.query import Query, ids
 
@@ -103,7 +103,7 @@ def test_a_column_that_would_change_values_is_refused(
 # The fence ------------------------------------------------------------------------------------------
 
 
-def server_of(table: SqlPostgresHarness, **settings: str) -> tuple[SqlServer, SqlAddress, SqlFence]:
+def server_of(table: SqlPostgresHarness, **settings: str) -> tuple[SqlServer, SqlAddress, Fence]:
     options = "".join(f"%20-c{name}%3D{value}" for name, value in settings.items())
     url, (schema, _, name) = parse_url(table.url + options), table.options["dbtable"].partition(".")
     return SqlServer(url, "t"), SqlAddress.of(url, (schema, name)), dialect_of("postgresql").fence
