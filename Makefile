@@ -109,6 +109,10 @@ environment-python3.10 environment-python3.13: environment-python%: .venv/.insta
 .PHONY: environment-spark40 environment-paimon
 environment-spark40 environment-paimon: environment-%: .venv-%/.installed
 
+.PHONY: newest-python
+newest-python: .venv/.installed
+	@$(call find_python,3.13) || echo $(PYTHON)
+
 # All else comes from .venv, whose site directory the new environment includes.
 CONTRACTS := $(addprefix tests/committers/test_,library_hooks.py iceberg_library.py iceberg_transaction.py delta_library.py)
 .PHONY: test-newest
