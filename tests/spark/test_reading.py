@@ -235,7 +235,12 @@ def test_other_formats_are_read_as_they_were_written(spark: SparkSession, other:
         newest = int(name.split()[1])  # as in "version 7 of …"
         assert load(**{other.version: str(newest - 1)}).count() == 1000
     assert found.count() == 1000
-    stream = spark.readStream.format(other.source).options(**other.options).load()
+
+
+def test_a_format_without_streams_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    table = lance_table(tmp_path)
+    spark.range(3).write.format(table.source).mode("append").options(**table.write).save()
+    stream = spark.readStream.format(table.source).options(**table.options).load()
     query = stream.writeStream.format("noop").trigger(availableNow=True).start()
     with pytest.raises(Exception, match=r"spark\.readStream does not read"):
         query.awaitTermination()
