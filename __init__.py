@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         KinesisDataSource,
         SqsDataSource,
     )
+    from .datasource.clickhouse.source import ClickHouseDataSource
     from .datasource.delta.source import DeltaDataSource
     from .datasource.duckdb.source import DuckDbDataSource
     from .datasource.ducklake.source import DuckLakeDataSource
@@ -77,6 +78,7 @@ __all__ = [
     "BatchRecord",
     "CheckpointGoneError",
     "CheckpointMismatchError",
+    "ClickHouseDataSource",
     "CommitStateUnknownError",
     "ConfigurationError",
     "DeliveredRecord",
@@ -138,6 +140,7 @@ __all__ = [
 
 _HOME = {
     "DeliveryHandle": "delivery.handle",
+    "ClickHouseDataSource": "datasource.clickhouse.source",
     "DeltaDataSource": "datasource.delta.source",
     "DuckDbDataSource": "datasource.duckdb.source",
     "DuckLakeDataSource": "datasource.ducklake.source",

@@ -80,6 +80,15 @@ PREPARED_POINTS = (
 transaction that was ended.
 """
 
+CLICKHOUSE_POINTS = (
+    "clickhouse.gathered",
+    "clickhouse.decided",
+    "clickhouse.moved",
+)
+"""Crash points of a commit into a ClickHouse table, before `commit.landed`: the rows are in one table; the
+token is set; after each partition that was moved.
+"""
+
 RETIRE_POINTS = (
     "retire.start",
     "retire.related",
@@ -97,6 +106,7 @@ CRASH_POINTS = (
     *PAIR_POINTS,
     *PARTITION_POINTS,
     *PREPARED_POINTS,
+    *CLICKHOUSE_POINTS,
     *RETIRE_POINTS,
 )
 """The names of all steps at which a job can be killed. docs/testing.md says when each one is reached."""

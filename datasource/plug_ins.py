@@ -20,6 +20,7 @@ BUILT_IN = {
     "postgres": "penstock.datasource.postgres.stored:DESTINATION",
     "mysql": "penstock.datasource.mysql.stored:DESTINATION",
     "sql": "penstock.datasource.sql.stored:DESTINATION",
+    "clickhouse": "penstock.datasource.clickhouse.stored:DESTINATION",
     "duckdb": "penstock.datasource.duckdb.stored:DESTINATION",
     "ducklake": "penstock.datasource.ducklake.sink:DESTINATION",
     "dynamodb": "penstock.datasource.aws.dynamodb:DESTINATION",

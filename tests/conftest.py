@@ -61,11 +61,11 @@ SLOW = {
     "cli": "dead_letters skip",
     "committers": (
         "compaction deletion delta_azure delta_lost_responses delta_object_store "
-        "ducklake* files_* hudi_changes hudi_java hudi_s3 iceberg_catalogs iceberg_expiry "
+        "clickhouse ducklake* files_* hudi_changes hudi_java hudi_s3 iceberg_catalogs iceberg_expiry "
         "iceberg_foreign_tables iceberg_glue iceberg_hive iceberg_rest "
         "iceberg_table_properties lance mysql* postgres* sql_postgres database_failures"
     ),
-    "conformance": "duckdb sql files http lance hudi mutations",
+    "conformance": "clickhouse duckdb sql files http lance hudi mutations",
     "datasource": (
         "cold_processes dead_letters distribute fanout fanout_dead_letters "
         "iceberg_maintenance lake lake_cleanup lake_compaction lake_coupled "
@@ -101,7 +101,7 @@ CAMPAIGNS = {
 """What `make test-all` leaves to `make campaigns`, besides `filters` and what is marked `campaign`."""
 
 SAMPLED = {
-    "conformance": "aws duckdb ducklake files http hudi lance nats redis search sql",
+    "conformance": "aws clickhouse duckdb ducklake files http hudi lance nats redis search sql",
     "plug_in": "conformance",
 }
 """Of these destinations, `make test-all` tests a third of the claims, of each another third, and

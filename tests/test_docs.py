@@ -38,7 +38,19 @@ def _own(layer: type, base: type) -> tuple[Option, ...]:
     return tuple(option for option in options_of(layer) if option not in options_of(base))
 
 
-TABLES = ("delta", "iceberg", "lance", "sql", "duckdb", "ducklake", "hudi", "paimon", "postgres", "mysql")
+TABLES = (
+    "delta",
+    "iceberg",
+    "lance",
+    "sql",
+    "clickhouse",
+    "duckdb",
+    "ducklake",
+    "hudi",
+    "paimon",
+    "postgres",
+    "mysql",
+)
 REQUESTS = {kind: service_of(kind).options for kind in ("http", "redis", "nats", *AWS, *SEARCH)}
 
 OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {

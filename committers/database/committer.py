@@ -180,8 +180,13 @@ class DatabaseCommitter:
                 has_prepared = self._dialect.prepared is not None and self._prepared(query_id).has_any(cursor)
             if table is not None and has_prepared:  # rows of a batch that counts as committed become visible
                 self._prepared(query_id).settle(table.table_id)
+            if table is not None and row is not None:
+                self._complete(table, row)
             self._loaded[query_id] = _TableAndFence(table, row, has_prepared)
         return self._loaded[query_id]
+
+    def _complete(self, table: TableState, row: FenceRow) -> None:
+        """Do what a commit has left after its decision, if a database needs that."""
 
     def _prepared(self, query_id: str) -> PreparedOfQuery:
         return PreparedOfQuery(self._server, self._dialect, self._address, query_id)

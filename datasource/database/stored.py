@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from ...committers.contract import Batch, StreamKey
     from ...committers.database.cleanup import DatabaseCleanableTable
     from ...committers.database.committer import DatabaseCommitter
+    from ...committers.database.content import TableContent
+    from ...committers.database.contract import Cursor
     from ...committers.database.dialect import Dialect
     from ...committers.database.server import DatabaseServer
+    from ...committers.database.staging import StagingTable
     from ...committers.store.sql import SqlManifestStore
     from ..stored.batch_rows import WaitingRows
     from .sink import DatabaseSink
@@ -86,7 +89,6 @@ class StoredDatabase(ABC):
     def batch_rows(self, manifest: Manifest, store: SqlManifestStore) -> Iterator[WaitingRows]:
         """See `HoldsRows`."""
         server, _ = self.server()
-        from ...committers.database.staged_rows import each_batch
         from ...committers.database.staging import StagingName
         from ..stored.batch_rows import WaitingRows
 
@@ -96,9 +98,17 @@ class StoredDatabase(ABC):
                 if not all(dialect.exist(cursor, [staged])):
                     raise TableChangedError(f"The staging table {staged.path} is missing.")
                 name, first = StagingName.parse(staged.name), 0
-                for rows in each_batch(cursor, dialect, content, staged):
+                for rows in self.rows_of(cursor, content, staged):
                     yield WaitingRows(0 if name is None else name.partition, first, rows)
                     first += rows.num_rows
+
+    def rows_of(
+        self, cursor: Cursor, content: TableContent, staged: StagingTable
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a staging table, some at a time."""
+        from ...committers.database.staged_rows import each_batch
+
+        return each_batch(cursor, self.dialect, content, staged)
 
     def cleanable(self, store: SqlManifestStore) -> DatabaseCleanableTable:
         server, address = self.server()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ...committers.errors import ConfigurationError, shown
 from ...committers.texts.safe_text import get_logger
 from ..aws.sources import DynamoDbDataSource, FirehoseDataSource, KinesisDataSource, SqsDataSource
+from ..clickhouse.source import ClickHouseDataSource
 from ..delta.source import DeltaDataSource
 from ..duckdb.source import DuckDbDataSource
 from ..ducklake.source import DuckLakeDataSource
@@ -45,6 +46,7 @@ DATA_SOURCES: tuple[type[QueryDataSource], ...] = (
     PostgresDataSource,
     MySqlDataSource,
     SqlDataSource,
+    ClickHouseDataSource,
     DuckDbDataSource,
     DuckLakeDataSource,
     HttpDataSource,

@@ -42,6 +42,8 @@ class Promises:
     """False: each row is written at least once."""
     is_atomic: bool = True
     """True: rows become visible batch by batch. False: as soon as a task has written them."""
+    shows_whole_batches: bool = True
+    """With `is_atomic`. False: after its commit, a batch appears in parts, such as partitions."""
     stages_rows: bool = True
     """True: what the tasks of a coupled query write waits for the commit, and can be discarded. False: it is
     sent at once.

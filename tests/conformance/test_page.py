@@ -31,6 +31,7 @@ from tests.conformance.harnesses import (
     RedisHarness,
     RedisStreamHarness,
 )
+from tests.support.clickhouse_table import ClickHouseHarness
 from tests.support.duckdb_table import DuckDbHarness
 from tests.support.files import FilesHarness
 from tests.support.files_remote import AzureFilesHarness, S3FilesHarness
@@ -92,7 +93,17 @@ the tests that depend on the storage.
 
 GROUPS = {
     "Tables": ("delta", "iceberg", "lance", "ducklake", "hudi", "paimon"),
-    "Databases": ("postgres", "mysql", "duckdb", "sql", "dynamodb", "redis", "opensearch", "elasticsearch"),
+    "Databases": (
+        "postgres",
+        "mysql",
+        "clickhouse",
+        "duckdb",
+        "sql",
+        "dynamodb",
+        "redis",
+        "opensearch",
+        "elasticsearch",
+    ),
     "Files": ("files",),
     "Messages and requests": ("kafka", "kinesis", "firehose", "sqs", "nats", "http"),
     "Your own": ("jsonlines", "influxdb"),
@@ -102,8 +113,8 @@ GROUPS = {
 COLUMNS: dict[str, tuple[str, Callable[[DestinationHarness], bool]]] = {
     "Once": ("rows are there exactly once", lambda one: one.promises.is_exactly_once),
     "Whole": (
-        "a batch appears as a whole; otherwise the rows of one task after the other",
-        lambda one: one.promises.is_atomic,
+        "a batch appears as a whole; otherwise the rows of one task, or of one partition, after the other",
+        lambda one: one.promises.is_atomic and one.promises.shows_whole_batches,
     ),
     "Changes": (
         "rows are changed and deleted by key ([changes](changes.md))",
@@ -185,6 +196,7 @@ def _page(folder: Path) -> str:
         S3FilesHarness({}, folder),
         AzureFilesHarness("http://127.0.0.1:1", folder),
         LanceHarness(folder),
+        ClickHouseHarness(),
         DuckDbHarness(folder),
         SqliteHarness(folder),
         DuckLakeHarness(folder, f"sqlite:{folder}/catalog.sqlite"),

@@ -32,6 +32,7 @@ SILENT = {
     "ducklake": {"catalog": "postgresql://user:word@{at}/database", "table": "rows"},
     "postgres": {"url": "postgresql://user:word@{at}/database", "dbtable": "rows"},
     "mysql": {"url": "mysql://user:word@{at}/database", "dbtable": "rows"},
+    "clickhouse": {"url": "http://user:word@{at}/database", "dbtable": "rows"},
     "sql": {"url": "postgresql+psycopg://user:word@{at}/database", "dbtable": "rows"},
     "dynamodb": {"table": "rows", "keyColumns": "id", **AWS},
     "firehose": {"stream": "rows", **AWS},

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from servers.aws import KEY, SECRET, aws_server
+from servers.clickhouse import clickhouse
 from servers.http_rows import http_rows
 from servers.kafka import kafka_server
 from servers.mariadb import mariadb
@@ -34,6 +35,7 @@ from tests.conformance.harnesses import (
 )
 from tests.spark.killed_stream import FILES, ROWS, ROWS_PER_FILE, KilledDriver, KilledStream
 from tests.support.cli import Ended
+from tests.support.clickhouse_table import ClickHouseHarness
 from tests.support.duckdb_table import DuckDbHarness
 from tests.support.ducklakes import sqlite_lake
 from tests.support.files import FilesHarness
@@ -97,6 +99,10 @@ def destinations(stack: ExitStack, new_postgres_url: Callable[[], str]) -> dict[
 
     decoupled = {"delivery": "decoupled"}
     return {
+        "clickhouse": Killed(
+            lambda _: ClickHouseHarness(stack.enter_context(clickhouse())),
+            ("clickhouse.decided", "clickhouse.moved"),
+        ),
         "duckdb": Killed(DuckDbHarness),
         "ducklake": Killed(lambda folder: DuckLakeHarness(folder, sqlite_lake(folder).catalog)),
         "files": Killed(FilesHarness, ("write.files_closed", "commit.landed")),

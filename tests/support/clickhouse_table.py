@@ -1,0 +1,117 @@
+"""A table of a ClickHouse server that a query writes, read by statements of another connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from servers.clickhouse import ClickHouse
+from tests.support.faults import in_next_call
+from tests.support.harness import CRASH_POINTS
+
+from penstock.committers.clickhouse import fence
+from penstock.committers.clickhouse.connection import ClickHouseError
+from penstock.datasource.clickhouse.stored import DESTINATION
+from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promises
+
+OWN_POINTS = ("clickhouse.gathered", "clickhouse.decided", "clickhouse.moved")
+
+
+class ClickHouseHarness(DestinationHarness):
+    """The table `events` of a database of its own.
+
+    Args:
+        partition_by: of the table, when a query creates it
+    """
+
+    destination = DESTINATION
+    promises = Promises(
+        name="ClickHouse tables",
+        payload="a staging table for each task",
+        commit="one `ALTER TABLE` of the fence decides; then `MOVE PARTITION` shows the batch, partition by "
+        "partition",
+        token="the comment of a column of the table `penstock_fence`",
+        shows_whole_batches=False,
+        overwrites=False,
+        narrows=True,
+        quarantines=True,
+        reserved_columns=("penstock_part",),
+        shows_secrets_to_tasks=True,
+        crash_points=(*CRASH_POINTS, *OWN_POINTS),
+    )
+    small_buffer: ClassVar[Mapping[str, str]] = {"bufferSize": "4mb"}
+
+    def __init__(self, server: ClickHouse | None = None) -> None:
+        self._server = server
+        self._url = f"http://me:{SECRET}@localhost:8123/db" if server is None else server.new_url()
+        self.database = urlsplit(self._url).path[1:]
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"url": self._url, "dbtable": "events"}
+
+    @property
+    def secret_options(self) -> dict[str, str]:
+        return self.options  # its password is SECRET
+
+    @property
+    def unreachable_options(self) -> dict[str, str]:
+        return {**self.options, "url": f"http://me:{SECRET}@127.0.0.1:{self.unreachable_port}/db"}
+
+    def options_by(self, column: str) -> Mapping[str, str]:
+        return {"partitionBy": {"text": "cityHash64(text) % 8", "day": "toYear(day)"}[column]}
+
+    def sql(self, query: str) -> list[tuple[Any, ...]]:
+        """Run a query; `{db}` is the database."""
+        assert self._server is not None
+        return self._server.sql(query.replace("{db}", self.database))
+
+    def tables(self) -> list[str]:
+        found = self.sql("SELECT name FROM system.tables WHERE database = '{db}' ORDER BY name")
+        return [name for (name,) in found]
+
+    def ids(self) -> list[int]:
+        if "events" not in self.tables():
+            return []
+        return [int(row_id) for (row_id,) in self.sql("SELECT id FROM {db}.events")]
+
+    def uncommitted(self) -> Collection[str]:
+        return [name for name in self.tables() if name.startswith("penstock_") and name != "penstock_fence"]
+
+    def delete_uncommitted(self) -> None:
+        for name in self.uncommitted():
+            self.sql(f"DROP TABLE {{db}}.{name}")
+
+    def losing(self, lost: Lost) -> AbstractContextManager[None]:
+        def send(real: Callable[..., None], cursor: Any, statement: str) -> None:
+            if lost == "response":
+                real(cursor, statement)
+            raise ClickHouseError("RemoteDisconnected: no answer")
+
+        return in_next_call(fence, "send", send)
+
+    def append(self, row_id: int) -> None:
+        self.sql(f"INSERT INTO {{db}}.events (id) SELECT {row_id}")
+
+    def drop(self) -> None:
+        self.sql("DROP TABLE {db}.events")
+
+    def recreate(self) -> None:
+        self.drop()
+        self.sql(
+            "CREATE TABLE {db}.events (id Nullable(Int64), penstock_part UInt64 MATERIALIZED 0) "
+            "ENGINE = MergeTree ORDER BY tuple()"
+        )
+
+    def roll_back(self) -> None:
+        """After a restore, only the fence says which batches the table has."""
+        found = self.sql(
+            "SELECT name, comment FROM system.columns WHERE database = '{db}' AND table = 'penstock_fence'"
+        )
+        for name, comment in found:
+            if "batch_id" in comment:
+                before = comment.split('"batch_id": ')[1].split(",")[0]
+                changed = comment.replace(f'"batch_id": {before}', f'"batch_id": {int(before) - 1}')
+                self.sql(f"ALTER TABLE {{db}}.penstock_fence COMMENT COLUMN {name} '{changed}'")
