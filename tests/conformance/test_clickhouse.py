@@ -11,13 +11,14 @@ from tests.support.clickhouse_table import ClickHouseHarness
 from penstock.testing.conformance import DestinationConformance, DestinationHarness
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[ClickHouse]:
+    with clickhouse() as server:
+        yield server
+
+
 @pytest.mark.slow
 class TestClickHouse(DestinationConformance):
-    @pytest.fixture(scope="class")
-    def server(self) -> Iterator[ClickHouse]:
-        with clickhouse() as server:
-            yield server
-
     @pytest.fixture
     def harness(self, server: ClickHouse, monkeypatch: pytest.MonkeyPatch) -> DestinationHarness:
         for name, value in server.environment.items():
