@@ -111,7 +111,7 @@ class ClickHouseCommitter(DatabaseCommitter):
                 self._drop(following.rows_in)
                 return Conflict("another driver has changed the token of the query")
             crash_points.reach("clickhouse.decided", batch.batch_id)
-            if self._move(cursor, following, is_first=True):
+            if self._move_rows(cursor, following, is_first=True):
                 return Committed(following.version)
         self._complete(table, following)
         return Committed(following.version)
@@ -168,9 +168,9 @@ class ClickHouseCommitter(DatabaseCommitter):
             return
         with self._server.transaction(_MOVING) as cursor:
             if batch_table.is_waiting(cursor, self._address, row.rows_in):
-                self._move(cursor, row, is_first=False)
+                self._move_rows(cursor, row, is_first=False)
 
-    def _move(self, cursor: Cursor, row: ClickHouseFenceRow, *, is_first: bool) -> bool:
+    def _move_rows(self, cursor: Cursor, row: ClickHouseFenceRow, *, is_first: bool) -> bool:
         """Return False if the connection was interrupted, with `is_first`."""
         try:
             if row.rows_in:

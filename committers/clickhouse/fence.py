@@ -56,7 +56,7 @@ class ClickHouseFence(Fence):
     def is_there(self, cursor: Cursor, address: ClickHouseAddress) -> bool:  # type: ignore[override]
         return bool(cursor.execute(_THERE, (address.schema, FENCE_TABLE)).fetchall())
 
-    def create(self, cursor: Cursor, address: ClickHouseAddress) -> None:  # type: ignore[override]
+    def create(self, cursor: Cursor, address: ClickHouseAddress) -> None:
         cursor.execute(f"CREATE TABLE IF NOT EXISTS {address.fence_sql} (penstock UInt8) ENGINE = Null")
 
     def read(self, cursor: Cursor, address: ClickHouseAddress, query_id: str) -> ClickHouseFenceRow | None:  # type: ignore[override]

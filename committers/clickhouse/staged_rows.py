@@ -29,4 +29,5 @@ def each_insert(cursor: Cursor, content: TableContent, staged: StagingTable) -> 
 def arrow_rows(connection: Any, query: str, schema: pa.Schema) -> list[pa.RecordBatch]:
     found = pa.ipc.open_stream(connection.send(query, output="ArrowStream")).read_all()
     columns = [column.cast(field.type) for column, field in zip(found.columns, schema, strict=True)]
-    return pa.Table.from_arrays(columns, schema=schema).combine_chunks().to_batches()
+    batches: list[pa.RecordBatch] = pa.Table.from_arrays(columns, schema=schema).combine_chunks().to_batches()
+    return batches

@@ -73,7 +73,7 @@ class KeyedChanges(ABC):
 
     # Statements -------------------------------------------------------------------------------------
 
-    def tombstones(self, address: Any, table_id: str, changes: Changes, types: dict[str, str]) -> Any:
+    def tombstones(self, address: Any, table_id: str, changes: Changes, types: dict[str, str]) -> Tombstones:
         """See `Tombstones`."""
         return self.tombstone_type(self, address, table_id, changes, types)
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pyarrow as pa
@@ -23,10 +24,12 @@ from tests.support.clickhouse_table import ClickHouseHarness
 from penstock import ConfigurationError, RetryableError, SchemaMismatchError
 from penstock.committers.clickhouse import fence
 from penstock.committers.clickhouse.address import ClickHouseAddress, parse_table_name, settings_of
+from penstock.committers.clickhouse.committer import ClickHouseCommitter
 from penstock.committers.clickhouse.connection import ClickHouseError
 from penstock.committers.clickhouse.dialect import part_number
 from penstock.committers.clickhouse.types import holds, sql_type
 from penstock.committers.contract import AlreadyCommitted, Committed
+from penstock.committers.database.contract import Cursor
 from penstock.committers.errors import (
     AccessRefusedError,
     CommitStateUnknownError,
@@ -252,11 +255,17 @@ def test_an_address_has_neither_user_nor_password() -> None:
 # The decision ---------------------------------------------------------------------------------------
 
 
+def committer(of: Query) -> ClickHouseCommitter:
+    target = of.target()
+    assert isinstance(target, ClickHouseCommitter)
+    return target
+
+
 def test_of_many_drivers_one_replaces_the_token(table: ClickHouseHarness, store: SqlManifestStore) -> None:
     """All know the same token. Each tries to replace it 5 times."""
     of = query(table)
     run(store, of, ids(0))
-    target, won = of.target(), []
+    target, won = committer(of), list[tuple[int, str]]()
     address, server = target._address, target._server
     row = target._fence.lock(server.connect().cursor(), address, "q1", "")
     barrier = threading.Barrier(4)
@@ -282,7 +291,7 @@ def test_an_alter_that_was_lost_cannot_decide_later(
     table: ClickHouseHarness, store: SqlManifestStore
 ) -> None:
     """Its request waits somewhere, and arrives after the next commit has failed."""
-    of, statements = query(table), []
+    of, statements = query(table), list[str]()
     run(store, of, ids(0))
     late = of.build(store, of.batch(1), ids(1))
     losing = mock.patch.object(fence, "send", _losing(statements, fence.send))
@@ -295,7 +304,7 @@ def test_an_alter_that_was_lost_cannot_decide_later(
 
 
 def _losing(statements: list[str], send: Callable[..., None]) -> Callable[..., None]:
-    def lose_first(cursor: object, statement: str) -> None:
+    def lose_first(cursor: Cursor, statement: str) -> None:
         statements.append(statement)
         if len(statements) == 1:
             raise ClickHouseError("TimeoutError: timed out")
@@ -311,7 +320,7 @@ def test_a_server_that_dies_in_the_decision_leaves_it_unknown_and_recovery_finds
     run(store, of, ids(0))
     manifest = of.prepare(store, of.batch(1), ids(1))
 
-    def kill(cursor: object, statement: str) -> None:
+    def kill(cursor: Cursor, statement: str) -> None:
         real(cursor, statement)
         server.kill()
         real(cursor, "SELECT 1")
@@ -403,7 +412,8 @@ def test_clean_up_leaves_rows_that_wait_for_their_move(
     table: ClickHouseHarness, store: SqlManifestStore
 ) -> None:
     of, waiting = _decided(table, store)
-    files = {file.path.rpartition(".")[2] for file in of.stored_table().cleanable(store).files()}
+    stored: Any = of.stored_table()
+    files = {file.path.rpartition(".")[2] for file in stored.cleanable(store).files()}
     assert files == set(table.uncommitted()) - {waiting}
     assert waiting in table.uncommitted()
 
