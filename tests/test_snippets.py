@@ -21,6 +21,7 @@ from tests.test_docs import REQUESTS, ROOT, TABLES
 from penstock.cli.app import app
 from penstock.committers.errors import ConfigurationError
 from penstock.datasource.options.declaring import options_of, prefixes_of
+from penstock.datasource.options.delivery import DeliveryOptions
 from penstock.datasource.plug_ins import load
 from penstock.datasource.reading.formats import READ_OPTIONS, STREAM_OPTIONS
 
@@ -42,7 +43,7 @@ def options_class(kind: str) -> Any:
     (found,) = (
         one
         for _, one in inspect.getmembers(module, inspect.isclass)
-        if one.__module__ == module.__name__ and "parse" in vars(one)
+        if one.__module__ == module.__name__ and issubclass(one, DeliveryOptions)
     )
     return found
 
