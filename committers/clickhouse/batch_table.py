@@ -5,10 +5,9 @@ files and copies none. Then the fence names this table, and the batch is committ
 are moved into the destination, one by one. Readers see a partition of a batch as a whole.
 
 Whoever reads the token moves what is left. A server that is killed while it moves a partition may keep the
-parts on both sides. So unless the connection is the one of
-the decision, and has never been interrupted since, the parts that have arrived are dropped from the table of
-the batch first. The column `PART` tells: each INSERT of a task has a number of its own, and all its rows of
-one partition are in one part.
+parts on both sides. So the parts that have arrived are dropped from the table of the batch first, unless the
+connection is the one of the decision and was never interrupted since. The column `PART` tells: each INSERT of
+a task has a number of its own, and all its rows of one partition are in one part.
 """
 
 from __future__ import annotations

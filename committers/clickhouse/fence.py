@@ -70,8 +70,7 @@ class ClickHouseFence(Fence):
         if len(found) > 1 or any(row is None for row in found):
             raise TableChangedError(
                 f"The columns {key}_… of {address.fence_sql} are not those that Penstock has made. They are "
-                "the "
-                f"token of query {query_id}. Nothing was committed. Restore the table."
+                f"the token of query {query_id}. Nothing was committed. Restore the table."
             )
         return found[0] if found else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -16,6 +15,7 @@ import pytest
 from servers.mariadb import PASSWORD, MariaDB
 from servers.postgres import Postgres
 from tests.support import mysql, postgres
+from tests.support.backlogs import wait_until
 
 from penstock.committers.database import committer
 from penstock.committers.mysql import connection as mysql_connection
@@ -126,8 +126,7 @@ class FailingPostgres(FailingDatabase):
     def requiring_tls(self, query: postgres.PostgresQuery) -> Iterator[None]:
         with postgres.first_rules(self._url, "host all all 127.0.0.1/32 reject\n", self._is_refused):
             yield
-        while self._is_refused():
-            time.sleep(0.01)
+        wait_until(lambda: not self._is_refused())
 
     def _is_refused(self) -> bool:
         with suppress(psycopg.OperationalError), psycopg.connect(self._url):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import sqlalchemy as sa
+from tests.support.backlogs import wait_until
 from tests.support.faults import in_next_call
 
 from penstock.datasource.destinations import DestinationType
@@ -132,8 +132,7 @@ def first_rules(server_url: str, rules: str, are_used: Callable[[], bool]) -> It
         try:
             Path(hba_file).write_text(rules + before)
             admin.execute("SELECT pg_reload_conf()")
-            while not are_used():
-                time.sleep(0.01)
+            wait_until(are_used)
             yield
         finally:
             Path(hba_file).write_text(before)

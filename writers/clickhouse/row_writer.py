@@ -48,8 +48,7 @@ class ClickHouseWriters(DatabaseWriters):
             if column.null_count and not is_nullable(kind):
                 raise SchemaMismatchError(
                     f"NULL in {name}, which is {kind} in ClickHouse and has no NULL. Filter these rows, or "
-                    "replace "
-                    "NULL in the query, e.g. with coalesce()."
+                    "replace NULL in the query, e.g. with coalesce()."
                 )
             _check(column, name)
 
