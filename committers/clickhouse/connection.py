@@ -12,12 +12,11 @@ import ssl
 import time
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
-from ..database.contract import Cursor
 from ..database.server import DatabaseServer
 from ..errors import (
     NEXT_TRY,
@@ -93,9 +92,6 @@ class ClickHouseServer(DatabaseServer):
     ) -> ClickHouseConnection:
         """See `DatabaseServer`. The first statement connects."""
         return ClickHouseConnection(self.settings, statement_timeout_s)
-
-    def savepoint(self, cursor: Cursor) -> AbstractContextManager[Any]:
-        raise NotImplementedError("ClickHouse has no transactions")
 
     def failed(self, error: Any, so: str) -> PenstockError:
         what, of = self.in_short(error), f"the ClickHouse table {self.name}"

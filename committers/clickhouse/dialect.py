@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NoReturn
+from typing import ClassVar
 
-from ..contract import Changes, DeadLetters, Manifest, Mode
+from ..contract import Changes
 from ..database.address import SqlNames
-from ..database.content import Manifests, TableContent
+from ..database.content import Manifests
 from ..database.contract import Cursor, NumberedRows, TypeRules
 from ..database.dialect import Dialect
 from ..database.layout import AlterTable, PlanOptions, TableColumn, TableMatch, TableState
@@ -138,31 +138,6 @@ class ClickHouseDialect(Dialect):
         changes: Changes | None,
     ) -> None:
         """Nothing: the first statement that is not allowed names the privilege."""
-
-    # In the commit: rows are refused by tasks ---------------------------------------------------------
-
-    def mover_of(self, mode: Mode) -> Callable[..., NoReturn]:
-        raise NotImplementedError("see `batch_table`")
-
-    def put_refused(
-        self,
-        cursor: Cursor,
-        address: ClickHouseAddress,
-        manifest: Manifest,
-        content: TableContent,
-        letters: DeadLetters,
-    ) -> None:
-        raise NotImplementedError("a commit refuses no rows")
-
-    def read_refused(
-        self, cursor: Cursor, address: ClickHouseAddress, manifest: Manifest, content: TableContent
-    ) -> DeadLetters:
-        return {}
-
-    def delete_refused(
-        self, cursor: Cursor, address: ClickHouseAddress, manifest: Manifest, content: TableContent
-    ) -> None:
-        """Nothing: there are none."""
 
 
 DIALECT = ClickHouseDialect()

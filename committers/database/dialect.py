@@ -179,12 +179,6 @@ class Dialect(ABC):
     def drop(self, cursor: Cursor, tables: Sequence[StagingTable]) -> int:
         """Drop the existing ones among these tables; return their number."""
 
-    def drop_in_time(self, cursor: Cursor, tables: Sequence[StagingTable], timeout_s: float) -> None:
-        """Drop the existing ones among these tables, in a savepoint of a commit. Fails with a conflict if
-        they are still being read after the time.
-        """
-        self.drop(cursor, tables)
-
     @abstractmethod
     def staging_comments(self, cursor: Cursor, address: Any) -> Iterable[tuple[str, str, int, str]]:
         """Schema, name, bytes and comment of the tables whose names have the prefix of staging tables.
@@ -214,6 +208,16 @@ class Dialect(ABC):
         Raises:
             AccessRefusedError: the user lacks privileges; names them.
         """
+
+
+class TransactionalDialect(Dialect):
+    """The statements of a database that commits a batch in one transaction."""
+
+    def drop_in_time(self, cursor: Cursor, tables: Sequence[StagingTable], timeout_s: float) -> None:
+        """Drop the existing ones among these tables, in a savepoint of a commit. Fails with a conflict if
+        they are still being read after the time.
+        """
+        self.drop(cursor, tables)
 
     # In the commit ----------------------------------------------------------------------------------
 

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 from ..dry_runs import before_creating
 from ..errors import ConfigurationError
-from .server import DatabaseServer
+from .server import TransactionalServer
 
 
-class FileServer(DatabaseServer):
-    """See `DatabaseServer`."""
+class FileServer(TransactionalServer):
+    """See `TransactionalServer`."""
 
     __slots__ = ()
 

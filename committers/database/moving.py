@@ -17,8 +17,8 @@ from ..dead_letters import COMMITTING, BadRows, DeadLetterMax, LetterBox, dead_l
 from ..errors import SchemaMismatchError, TableNotSupportedError, shown
 from .content import TableContent
 from .contract import Cursor, RowIds, TableAddress
-from .dialect import Dialect
-from .server import DatabaseServer
+from .dialect import TransactionalDialect
+from .server import TransactionalServer
 from .staged_rows import read_rows
 from .staging import StagingName, StagingTable
 
@@ -61,8 +61,8 @@ class RowMover(ABC):
 
     def __init__(
         self,
-        server: DatabaseServer,
-        dialect: Dialect,
+        server: TransactionalServer,
+        dialect: TransactionalDialect,
         cursor: Cursor,
         address: TableAddress,
         manifest: Manifest,

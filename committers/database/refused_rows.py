@@ -10,13 +10,13 @@ from typing import Any
 from ..contract import Batch, DeadLetter, DeadLetters, Manifest
 from .content import TableContent
 from .contract import Cursor
-from .dialect import Dialect
+from .dialect import TransactionalDialect
 from .staging import StagingName, StagingTable, refused_name
 
 COLUMNS = ("letter_id", "row_id", "code", "message", "refused_at", "content")
 
 
-class RefusedTables(Dialect):
+class RefusedTables(TransactionalDialect):
     """For a database that creates tables in the transaction of a commit.
 
     The table is created in the transaction that commits the other rows of the batch, so there is exactly one
@@ -83,7 +83,7 @@ def letter_values(letter: DeadLetter) -> tuple[Any, ...]:
     return letter.letter_id, letter.row_id, letter.code, message, letter.refused_at, letter.content
 
 
-class OneRefusedTable(Dialect):
+class OneRefusedTable(TransactionalDialect):
     """For a database where a commit creates no table. Its fence creates one table of refused rows beside the
     fence table, `refused_sql` of the address, with the columns `BATCH_COLUMNS` and `COLUMNS`: `batch_id` is
     a whole number, `content` has bytes, all others are texts. The key is `BATCH_COLUMNS` and `letter_id`.

@@ -80,10 +80,6 @@ class DatabaseServer(ABC):
             except self.errors as error:
                 raise self.failed(error, so) from None  # its details contain values of rows
 
-    @abstractmethod
-    def savepoint(self, cursor: Cursor) -> AbstractContextManager[Any]:
-        """In the block statements take effect together or not at all, within the transaction."""
-
     # The meaning of errors: all get an error of the driver --------------------------------------------
 
     @abstractmethod
@@ -119,3 +115,13 @@ class DatabaseServer(ABC):
     @abstractmethod
     def code(self, error: Any) -> str:
         """The database's code of the error, for dead letters."""
+
+
+class TransactionalServer(DatabaseServer):
+    """A database that commits a batch in one transaction."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def savepoint(self, cursor: Cursor) -> AbstractContextManager[Any]:
+        """In the block statements take effect together or not at all, within the transaction."""

@@ -17,7 +17,7 @@ import pymysql
 from pymysql.connections import MySQLResult
 
 from ..database.contract import Cursor
-from ..database.server import DatabaseServer
+from ..database.server import TransactionalServer
 from ..errors import (
     NEXT_TRY,
     AccessRefusedError,
@@ -179,8 +179,8 @@ FIX_QUERY = (
 
 
 @dataclass(frozen=True, slots=True)
-class MySqlServer(DatabaseServer):
-    """See `DatabaseServer`."""
+class MySqlServer(TransactionalServer):
+    """See `TransactionalServer`."""
 
     errors = DatabaseError
 
@@ -196,7 +196,7 @@ class MySqlServer(DatabaseServer):
         statement_timeout_s: float = STATEMENT_TIMEOUT_S,
         idle_timeout_s: float = IDLE_TRANSACTION_TIMEOUT_S,
     ) -> Connection:
-        """See `DatabaseServer`."""
+        """See `TransactionalServer`."""
         given = self.settings
         session = {**_SESSION, "wait_timeout": str(int(idle_timeout_s))}
         try:
@@ -235,7 +235,7 @@ class MySqlServer(DatabaseServer):
         cursor.execute("RELEASE SAVEPOINT penstock")
 
     def failed(self, error: Exception, so: str) -> PenstockError:
-        """See `DatabaseServer`."""
+        """See `TransactionalServer`."""
         code = code_of(error)
         what = self.in_short(error)
         if self.is_about_values(error):
@@ -271,7 +271,7 @@ class MySqlServer(DatabaseServer):
         return self.is_about_values(error) or self.is_conflict(error) or code_of(error) in _READ_ONLY
 
     def in_short(self, error: Exception) -> str:
-        """See `DatabaseServer`. Messages of triggers may have values."""
+        """See `TransactionalServer`. Messages of triggers may have values."""
         code, message = code_of(error), str(error.args[1] if len(error.args) > 1 else error)
         if self.is_about_values(error) and code not in _SHOWN:
             named = _NAMED.search(message)

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from ..database.server import DatabaseServer
+from ..database.server import TransactionalServer
 from ..error_causes import retryable
 from ..errors import NEXT_TRY, ConfigurationError, PenstockError, SchemaMismatchError
 from ..postgres_timeouts import (
@@ -68,8 +68,8 @@ FIX_QUERY = (
 
 
 @dataclass(frozen=True, slots=True)
-class PostgresServer(DatabaseServer):
-    """See `DatabaseServer`."""
+class PostgresServer(TransactionalServer):
+    """See `TransactionalServer`."""
 
     errors = psycopg.Error
 
@@ -136,11 +136,11 @@ class PostgresServer(DatabaseServer):
         return error.sqlstate in CONFLICTS
 
     def is_about_values(self, error: psycopg.Error) -> bool:
-        """See `DatabaseServer`. A limit is such as the size of an index entry."""
+        """See `TransactionalServer`. A limit is such as the size of an index entry."""
         return str(error.sqlstate or "").startswith(("22", "23", "44", "54", "P0001"))
 
     def in_short(self, error: psycopg.Error) -> str:
-        """See `DatabaseServer`. Messages of triggers may have values."""
+        """See `TransactionalServer`. Messages of triggers may have values."""
         if str(error.sqlstate or "").startswith("22"):  # the message contains the value
             column = _COPIED_COLUMN.search(error.diag.context or "")
             where = f" in column {column[1]}" if column else ""

@@ -11,7 +11,7 @@ from ...committers.database.dialect import Dialect
 from ...committers.database.server import DatabaseServer
 from ...writers.database.staging_writer import DatabaseWriters
 from ..plain_sink import StorageSink
-from .target import DatabaseTarget
+from .target import DatabaseTarget, TransactionTarget
 
 if TYPE_CHECKING:
     from ...committers.database.cleanup import FenceRecords
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class DatabaseSink(StorageSink, ABC):
     """See `Sink`. A database says what its server, its statements and its loader of rows are."""
 
-    target: ClassVar[type[DatabaseTarget]] = DatabaseTarget
+    target: ClassVar[type[DatabaseTarget]] = TransactionTarget
     writers: ClassVar[type[DatabaseWriters]]
 
     options: Any

@@ -58,9 +58,9 @@ class StoredDatabase(ABC):
 
     def committer(self) -> DatabaseCommitter:
         server, address = self.server()
-        from ...committers.database.committer import DatabaseCommitter
+        from ...committers.database.transaction import TransactionCommitter
 
-        return DatabaseCommitter(server, self.dialect, address)
+        return TransactionCommitter(server, self.dialect, address)
 
     def now(self) -> TableNow | None:
         """See `StoredTable`. Creates no missing database."""

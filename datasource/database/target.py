@@ -20,6 +20,7 @@ from ...committers.database.plan import plan
 from ...committers.database.server import DatabaseServer
 from ...committers.database.staged_rows import encoded_schema
 from ...committers.database.staging import StagingTables
+from ...committers.database.transaction import TransactionCommitter
 from ...committers.dry_runs import before_creating, in_dry_run
 from ...committers.errors import RetryableError
 from ...writers.database.staging_writer import DatabaseWriters
@@ -149,3 +150,7 @@ class DatabaseTarget(ChecksByDryRun, DatabaseCommitter):
             with self._server.transaction("Nothing was committed") as cursor:
                 check_one_row(cursor, self._dialect, batch, self._decode(manifest))
         return manifest
+
+
+class TransactionTarget(DatabaseTarget, TransactionCommitter):
+    """The target of a database that has transactions."""

@@ -17,14 +17,14 @@ from ...committers.postgres.prepared import check_prepares, create_prepared
 from ...writers.postgres.prepared_writer import PreparedWriters
 from ...writers.postgres.staging_writer import PostgresStagingWriters
 from ..database.sink import DatabaseSink
-from ..database.target import DatabaseTarget
+from ..database.target import TransactionTarget
 from .options import PREPARED, PostgresOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class PostgresTarget(DatabaseTarget):
+class PostgresTarget(TransactionTarget):
     """See `DatabaseTarget`."""
 
     def plan_batch(

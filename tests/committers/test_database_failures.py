@@ -23,7 +23,7 @@ from tests.support.lakes import ids
 from tests.support.unreachable import skipped_if_unreachable
 
 from penstock.committers.contract import ManifestState
-from penstock.committers.database import committer
+from penstock.committers.database import transaction
 from penstock.committers.database.fence import Fence
 from penstock.committers.errors import AccessRefusedError, RetryableError
 from penstock.committers.store.sql import SqlManifestStore
@@ -202,7 +202,7 @@ def test_a_commit_whose_connection_ends_takes_effect_once(
         database.cut()
         return error or real(server, connection) or server.errors("the answer was lost")
 
-    with in_next_call(committer, "_commit", commit):
+    with in_next_call(transaction, "_commit", commit):
         if is_done:
             query.run(store, query.batch(1), ids(1, 2))
         else:

@@ -16,7 +16,7 @@ from tests.support.lakes import ids
 from tests.support.mysql import MySqlQuery, commit_answers, new_query, query_into
 
 from penstock.committers.contract import BATCH_WRITE_PREFIX, Conflict, ManifestState
-from penstock.committers.database import committer
+from penstock.committers.database import transaction
 from penstock.committers.errors import (
     AccessRefusedError,
     ConfigurationError,
@@ -65,13 +65,13 @@ def test_a_deadlock_is_a_conflict_that_is_tried_again(
     query.sql("CREATE TABLE events (id bigint PRIMARY KEY)")
     query.run(store, query.batch(0), ids(0))
     outcomes: list[Any] = []
-    real = committer.DatabaseCommitter.commit
+    real = transaction.TransactionCommitter.commit
 
     def commit(self: Any, *given: Any) -> Any:
         outcomes.append(real(self, *given))
         return outcomes[-1]
 
-    monkeypatch.setattr(committer.DatabaseCommitter, "commit", commit)
+    monkeypatch.setattr(transaction.TransactionCommitter, "commit", commit)
     given = settings_of(query.table.url)
     other = pymysql.connect(
         host=given["host"], port=int(given["port"]), user=given["user"], password=given["password"],
@@ -104,7 +104,7 @@ def test_staging_tables_that_a_lost_driver_has_left_are_dropped_by_the_next_try(
     query: MySqlQuery, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are dropped after the COMMIT, because DROP TABLE would commit."""
-    monkeypatch.setattr(committer.DatabaseCommitter, "_finish", lambda *_: None)
+    monkeypatch.setattr(transaction.TransactionCommitter, "_finish", lambda *_: None)
     manifest = query.prepare(store, query.batch(0), ids(0))
     target = query.target()
     target.commit(manifest)

@@ -18,7 +18,7 @@ from tests.support.lakes import ids
 from tests.support.postgres import PostgresQuery, commit_answers, query_into
 
 from penstock.committers.contract import BATCH_WRITE_PREFIX, ManifestState
-from penstock.committers.database import committer
+from penstock.committers.database import transaction
 from penstock.committers.errors import (
     AccessRefusedError,
     CommitStateUnknownError,
@@ -447,7 +447,7 @@ def test_a_reader_of_a_staging_table_does_not_hold_up_the_commit(
     query: PostgresQuery, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pg_dump reads it for hours. The rows are in the table once, however long it takes."""
-    monkeypatch.setattr(committer, "DROP_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(transaction, "DROP_TIMEOUT_S", 0.1)
     messages = query.write(query.plan(store, query.batch(0)), [ids(1), ids(2)])
     (name, *_) = query.staged()
     with psycopg.connect(query.url.replace("+psycopg", "")) as dump:

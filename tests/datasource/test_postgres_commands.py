@@ -18,7 +18,7 @@ from tests.support.lakes import ids
 from tests.support.postgres import PostgresQuery, query_into
 
 from penstock.committers.contract import ManifestState, StreamKey
-from penstock.committers.database import committer
+from penstock.committers.database import transaction
 from penstock.committers.errors import RetryableError
 from penstock.committers.protocol.batch_writes import COMMIT_WITHIN, GIVEN_UP_AFTER
 from penstock.committers.store.sql import open_store
@@ -139,7 +139,7 @@ def test_gc_drops_staging_tables_of_commits(
     query: PostgresQuery, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although the manifest names them: their rows are in the table."""
-    monkeypatch.setattr(committer, "DROP_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(transaction, "DROP_TIMEOUT_S", 0.1)
     with open_store(store_url) as store:
         messages = query.write(query.plan(store, query.batch(0)), [ids(1)])
         with psycopg.connect(query.url.replace("+psycopg", "")) as dump:

@@ -15,8 +15,8 @@ from tests.support.lakes import ids
 from tests.support.postgres_backlog import PostgresBacklog
 
 from penstock.committers.contract import ManifestState
-from penstock.committers.database import committer
 from penstock.committers.database import merge as postgres_merge
+from penstock.committers.database import transaction
 from penstock.committers.errors import RetryableError, SchemaMismatchError, TableChangedError
 from penstock.testing.faults import at_point, crash_at
 
@@ -140,7 +140,7 @@ def test_a_delivery_of_which_the_table_holds_a_part_is_refused_and_the_rest_deli
     lake: PostgresBacklog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if the part has left its staging tables, which somebody was reading."""
-    monkeypatch.setattr(committer, "DROP_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(transaction, "DROP_TIMEOUT_S", 0.1)
     lake.fill(3)
     first = lake.store.manifest(lake.status.key, 0)
     assert first is not None

@@ -14,7 +14,7 @@ import duckdb
 from tests.support.faults import in_next_call
 from tests.support.harness import CRASH_POINTS
 
-from penstock.committers.database import committer
+from penstock.committers.database import transaction
 from penstock.datasource.duckdb.stored import DESTINATION
 from penstock.testing.conformance import DestinationHarness, Lost, Promises
 from penstock.testing.conformance.harness import ChangedRow
@@ -109,4 +109,4 @@ def commit_answers(answer: Callable[[Any], None]) -> AbstractContextManager[None
             return error
         return None
 
-    return in_next_call(committer, "_commit", commit)
+    return in_next_call(transaction, "_commit", commit)

@@ -17,7 +17,7 @@ from servers.postgres import Postgres
 from tests.support import mysql, postgres
 from tests.support.backlogs import wait_until
 
-from penstock.committers.database import committer
+from penstock.committers.database import transaction
 from penstock.committers.mysql import connection as mysql_connection
 from penstock.datasource.sql.stored import DESTINATION as SQL
 
@@ -241,7 +241,7 @@ class FailingMariaDb(FailingDatabase):
         return query
 
     def hurried(self, query: mysql.MySqlQuery, monkeypatch: pytest.MonkeyPatch) -> Any:
-        monkeypatch.setattr(committer, "COMMIT_TIMEOUT_S", 1)
+        monkeypatch.setattr(transaction, "COMMIT_TIMEOUT_S", 1)
         return query
 
     @contextmanager

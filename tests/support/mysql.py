@@ -99,7 +99,7 @@ def new_query(server: MariaDB, query_id: str = "q1", **options: str) -> MySqlQue
 
 def commit_answers(answer: Callable[[Any], None]) -> AbstractContextManager[None]:
     """Inside the block the next COMMIT of a committer goes as `answer` does it."""
-    from penstock.committers.database import committer
+    from penstock.committers.database import transaction
 
     def commit(_real: object, _server: object, connection: Any) -> Exception | None:
         try:
@@ -108,4 +108,4 @@ def commit_answers(answer: Callable[[Any], None]) -> AbstractContextManager[None
             return error
         return None
 
-    return in_next_call(committer, "_commit", commit)
+    return in_next_call(transaction, "_commit", commit)

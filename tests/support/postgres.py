@@ -98,7 +98,7 @@ def query_into(url: str, query_id: str = "q1", **options: str) -> PostgresQuery:
 
 def commit_answers(answer: Callable[[psycopg.Connection], None]) -> AbstractContextManager[None]:
     """Inside the block the next COMMIT of a committer goes as `answer` does it."""
-    from penstock.committers.database import committer
+    from penstock.committers.database import transaction
 
     def commit(_real: object, _server: object, connection: psycopg.Connection) -> psycopg.Error | None:
         try:
@@ -107,7 +107,7 @@ def commit_answers(answer: Callable[[psycopg.Connection], None]) -> AbstractCont
             return error
         return None
 
-    return in_next_call(committer, "_commit", commit)
+    return in_next_call(transaction, "_commit", commit)
 
 
 @contextmanager
