@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from ..options.changes import refused_changes
 from ..options.declaring import options_of, passed_on
 from ..options.delivery import DeliveryOptions
 from ..options.file_tables import refused_file_options
@@ -34,11 +35,12 @@ class DatabaseOptions(DeliveryOptions):
     @classmethod
     def parse(cls: type[OptionsT], options: Mapping[str, str]) -> OptionsT:
         """Parse the options that Spark passes; see `parse_as`."""
+        name, known = cls.data_source, options_of(cls)
         return parse_as(
             cls,
-            cls.data_source,
+            name,
             options,
             examples=cls.examples,
-            refused=refused_file_options(cls.data_source, options_of(cls), "dbtable"),
+            refused={**refused_file_options(name, known, "dbtable"), **refused_changes(name, known)},
             problems_of_values=cls.problems,
         )
