@@ -45,6 +45,8 @@ class Browser:
     def __init__(self, commands: int, answers: int) -> None:
         self._commands = commands
         self._answers = answers
+        self._ready = select.poll()
+        self._ready.register(answers, select.POLLIN)
         self._buffer = b""
         self._number = 0
         self._session: str | None = None
@@ -118,7 +120,7 @@ class Browser:
     def _read(self) -> dict[str, Any]:
         ends_at = time.monotonic() + TIMEOUT_S
         while b"\0" not in self._buffer:
-            is_there, *_ = select.select([self._answers], [], [], max(ends_at - time.monotonic(), 0))
+            is_there = self._ready.poll(max(ends_at - time.monotonic(), 0) * 1000)
             part = os.read(self._answers, 1 << 16) if is_there else b""
             if not part:
                 raise AssertionError("Chromium has ended, or does not answer")

@@ -162,7 +162,7 @@ class Dialect(ABC):
         """The result of a query whose columns are `selected`."""
         rows = cursor.execute(query).fetchall()
         columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
-        arrays = [_array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+        arrays = [array_of(values, field.type) for values, field in zip(columns, schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def limited(self, query: str, limit: int, offset: int = 0) -> str:
@@ -253,7 +253,7 @@ class TransactionalDialect(Dialect):
         """Delete what `put_refused` has stored."""
 
 
-def _array(given: Iterable[Any], data_type: pa.DataType) -> pa.Array:
+def array_of(given: Iterable[Any], data_type: pa.DataType) -> pa.Array:
     """Values as drivers return them. Some have numbers for booleans, or texts for decimals and times."""
     values = list(given)
     if convert := next((make for is_type, make in _MADE if is_type(data_type)), None):
@@ -267,5 +267,6 @@ def _array(given: Iterable[Any], data_type: pa.DataType) -> pa.Array:
 _MADE: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]]] = (
     (pa.types.is_boolean, bool),
     (pa.types.is_integer, int),
+    (pa.types.is_string, str),
     (pa.types.is_decimal, lambda value: Decimal(str(value))),
 )

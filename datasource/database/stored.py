@@ -75,8 +75,10 @@ class StoredDatabase(ABC):
         """See `Readable`."""
         import pyarrow as pa
 
+        from ...committers.database.dialect import array_of
+
         server, address = self.server()
-        quoted = self.dialect.quoted
+        quoted, types = self.dialect.quoted, self.dialect.types
         with server.transaction("Nothing was read") as cursor:
             table = self.dialect.load(cursor, address)
             if table is None:
@@ -84,7 +86,9 @@ class StoredDatabase(ABC):
             names = [one.name for one in table.columns]
             select = f"SELECT {', '.join(map(quoted, names))} FROM {address.sql}".replace("%", "%%")
             found = cursor.execute(f"{select} WHERE {quoted(column)} = %s", (value,)).fetchall()
-        return pa.table({name: [row[number] for row in found] for number, name in enumerate(names)})
+        columns = zip(*found, strict=True) if found else ([] for _ in names)
+        kinds = [types.arrow_type(one.sql_type) for one in table.columns]
+        return pa.table([array_of(values, kind) for values, kind in zip(columns, kinds, strict=True)], names)
 
     def batch_rows(self, manifest: Manifest, store: SqlManifestStore) -> Iterator[WaitingRows]:
         """See `HoldsRows`."""
