@@ -281,7 +281,7 @@ echo "Installing $(2) into $(1) with $$($(PYTHON) --version), about a minute"; \
 $(PYTHON) -m venv $(1); \
 $(1)/bin/python -m pip install --quiet --require-hashes --requirement requirements/uv.txt; \
 index=$$($(1)/bin/python -m pip config list | sed -nE "s/^.*\.index-url='(.*)'/\1/p" | tail -n 1); \
-$(1)/bin/uv pip install --quiet --python $(1)/bin/python $${index:+--default-index "$$index"} --compile-bytecode \
+$(1)/bin/uv pip install --quiet --python $(1)/bin/python $${index:+--default-index "$$index"} \
 	--require-hashes --no-deps --requirement $(2) || { \
 		echo "uv could not install it; pip takes some minutes"; \
 		$(1)/bin/python -m pip install --quiet --require-hashes --requirement $(2); \

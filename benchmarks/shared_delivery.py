@@ -25,8 +25,12 @@ from benchmarks.postgres import postgres_url
 from benchmarks.report import Report
 from deltalake import DeltaTable
 
+from penstock.committers.contract import ManifestState
+from penstock.committers.delta.library_commit import add_actions
+from penstock.committers.file_tables.manifest import decode
+from penstock.committers.store import queries
 from penstock.committers.store.sql import SqlManifestStore, open_store
-from penstock.committers.store.tables import deliveries
+from penstock.committers.store.tables import deliveries, manifests
 from penstock.datasource.delta.sink import DESTINATION
 from penstock.testing.conformance import Query
 
@@ -60,7 +64,9 @@ def run(options: Options) -> Report:
         "one commit, and end. `local` rewrites the small files of a delivery as one, `none` leaves them. The "
         "seconds are those from the first delivery to the last; before it, a process starts, and reads the "
         "state of all streams, and after it, the tables are maintained. The processes share two cores with "
-        "the server. Each row is in its table once afterwards.",
+        "the server. Each row is in its table once afterwards. `limit` is what no delivery can do without, "
+        "in one process: it reads the manifests of a stream with two statements, decodes them, commits their "
+        "files, and marks the batches with one statement; nothing is leased, checked or made durable.",
     )
     rows: list[tuple[object, ...]] = []
     with tempfile.TemporaryDirectory(prefix="bench-shared-") as name, postgres_url() as url:
@@ -73,6 +79,9 @@ def run(options: Options) -> Report:
                     seconds = fleet.delivered(processes)
                     speed = busy * BATCHES / seconds
                     rows.append((f"`{compact_with}`", processes, seconds, speed, fleet.shares))
+                if compact_with == "none":
+                    seconds = fleet.limit()
+                    rows.append(("limit", 1, seconds, busy * BATCHES / seconds, ""))
     report.table(("files", "processes", "seconds", "batches a second", "streams of each process"), rows)
     what = "batches a second, delivered by two processes that leave the files"
     report.bound(what, float(str(rows[1][3])), ">=", BATCHES_A_SECOND)
@@ -110,6 +119,24 @@ class Fleet:
             assert DeltaTable(table).count() == self._next * ROWS
         self.shares = ", ".join(str(len(streams)) for streams in delivered)
         return float((last_at - first_at).total_seconds())
+
+    def limit(self) -> float:
+        """Return the seconds of what no delivery can do without."""
+        self._prepare()
+        deliveries, started_at = self._store.deliveries, time.perf_counter()
+        for query, table in zip(self._queries, self._tables, strict=True):
+            batches = [record.batch for record in deliveries.deliverable(query.stream, BATCHES)]
+            found = deliveries.manifests_of(query.stream, batches)
+            files = [file for manifest in found for file in decode(manifest).files]
+            assert len(files) == BATCHES
+            actions = add_actions(files, 0, data_change=True)
+            opened = DeltaTable(table)
+            opened.create_write_transaction(list(actions), "append", opened.schema())
+            with self._store.engine.begin() as connection:
+                is_prepared = manifests.c.state == ManifestState.PREPARED.value
+                change = sa.update(manifests).where(is_prepared, queries.of_stream(query.stream))
+                connection.execute(change.values(state=ManifestState.COMMITTED.value))
+        return time.perf_counter() - started_at
 
     def _prepare(self) -> None:
         started_at = time.perf_counter()

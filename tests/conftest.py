@@ -104,8 +104,12 @@ SAMPLED = {
     "conformance": "aws clickhouse duckdb ducklake files http hudi lance nats redis search sql",
     "plug_in": "conformance",
 }
-"""Of these destinations, `make test-all` tests a third of the claims, of each another third, and
-`make campaigns` the others. All claims are tested with Delta, Iceberg, Postgres, MySQL and Kafka.
+"""Of these destinations and of MySQL, `make test-all` tests a third of the claims, of each another third, and
+`make campaigns` the others. All claims are tested with Delta, Iceberg, Postgres and Kafka.
+"""
+VARIANTS_MIN = 2
+"""Of a slow test with parameters, `make test-all` runs a third of the variants, at least so many, and
+`make campaigns` the others.
 """
 TWICE = "[iceberg"
 """Slow streams of Spark into both table formats are campaigns for this one: what differs is below Spark."""
@@ -143,15 +147,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for files in (_SLOW_FILES, _CAMPAIGN_FILES)
     )
     for item in items:
-        if in_campaign[item.path] or (item.path in _SAMPLED_FILES and crc32(item.nodeid.encode()) % 3):
+        is_sampled = item.path in _SAMPLED_FILES or "::TestMySql::" in item.nodeid
+        if in_campaign[item.path] or (is_sampled and _number(item) % 3):
             item.add_marker("campaign")
         takes_azure = "azure" in getattr(item, "fixturenames", ())
         if in_slow_file[item.path] or takes_azure or any(item.iter_markers("campaign")):
             item.add_marker("slow")
         if "spark" in item.path.parts and TWICE in item.name and any(item.iter_markers("slow")):
             item.add_marker("campaign")
+    _sample_variants(items)
     slow = {item.path for item in items if any(item.iter_markers("slow"))}
     items.sort(key=lambda item: (item.path not in slow, "spark" not in item.path.parts))
+
+
+def _sample_variants(items: Sequence[pytest.Item]) -> None:
+    """Make most variants of slow tests campaigns. Conformance has its own rule, see `SAMPLED`."""
+    variants: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        markers = {one.name for one in item.iter_markers()}
+        if "slow" in markers and "campaign" not in markers and "conformance" not in item.path.parts:
+            variants.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for some in variants.values():
+        for item in sorted(some, key=_number)[max(VARIANTS_MIN, len(some) // 3) :]:
+            item.add_marker("campaign")
+
+
+def _number(item: pytest.Item) -> int:
+    """A number that has nothing to do with its place among the others."""
+    return crc32(item.nodeid.encode())
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -202,7 +202,7 @@ class Brokers:
         """
         if self._has_progress_topic:
             return
-        name = self._cluster.address.progress_topic
+        name = self._cluster.progress_topic
         topic = self.topics([name]).get(name)
         if topic is None:
             self._create_progress_topic(name)
@@ -261,7 +261,7 @@ class Brokers:
 
     @property
     def _where(self) -> str:
-        return f"Kafka at {self._cluster.address.servers}"
+        return f"Kafka at {self._cluster.servers}"
 
     @property
     def _admin(self) -> AdminClient:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -18,17 +19,26 @@ from .parts import StreamSession
 from .transactions import FencedSessionError, Session, TransactionSettings
 
 if TYPE_CHECKING:
-    from .cluster import KafkaCluster
+    from .cluster import KafkaAddress, KafkaCluster
     from .split import Split
 
 _SessionKey: TypeAlias = "tuple[str, TransactionSettings, Split | None]"
 
 SESSIONS_MAX = 100
-"""Sessions that stay open in a process."""
+SESSION_FILES = 50
+"""Descriptors that a session is expected to take: some for each broker."""
+
+
+def _sessions_max() -> int:
+    """Return how many sessions stay open in a process. Others get half of its descriptors."""
+    files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files_max == resource.RLIM_INFINITY:
+        return SESSIONS_MAX
+    return max(1, min(SESSIONS_MAX, files_max // 2 // SESSION_FILES))
 
 
 class Kafka:
-    """What a process has open for one cluster."""
+    """What a process has open for one cluster: the streams to all of its topics share it."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self.cluster = cluster
@@ -41,6 +51,7 @@ class Kafka:
     @contextmanager
     def session(
         self,
+        address: KafkaAddress,
         query_id: str,
         settings: TransactionSettings,
         split: Split | None = None,
@@ -60,8 +71,8 @@ class Kafka:
         Raises:
             FencedSessionError, PenstockError: the session cannot be opened.
         """
-        first = Marker(query_id, self.cluster.address.uri, -1, "", 0, "")
-        key = self.cluster.address.transactional_id(query_id)
+        first = Marker(query_id, address.uri, -1, "", 0, "")
+        key = address.transactional_id(query_id)
         with self._lock:
             of_key = self._in_use.setdefault(key, threading.Lock())
         with of_key:
@@ -75,7 +86,7 @@ class Kafka:
                 return
             with self._lock:
                 self._sessions[key, settings, split] = session
-                while len(self._sessions) > SESSIONS_MAX:
+                while len(self._sessions) > _sessions_max():
                     self._sessions.popitem(last=False)
 
     def _begun(
@@ -100,7 +111,7 @@ class Kafka:
                 if error_of(error).code() in FENCED:
                     raise FencedSessionError(self.cluster.secrets.message(str(error))) from None
                 if is_last:
-                    what = f"{self.cluster.address.uri}: the marker was not replaced"
+                    what = f"{first.address}: the marker was not replaced"
                     raise failed(self.cluster, error_of(error), what) from None
             else:
                 return session

@@ -41,6 +41,11 @@ class KafkaAddress:
         kept = "" if self.progress_topic == PROGRESS_TOPIC else f"?progressTopic={quote(self.progress_topic)}"
         return f"kafka://{self.servers}/{quote(self.topic, safe='{}')}{kept}"
 
+    @property
+    def one_topic(self) -> str | None:
+        """None: rows may have different topics."""
+        return None if "{" in self.topic else self.topic
+
     @classmethod
     def parse(cls, uri: str) -> KafkaAddress:
         """
@@ -69,7 +74,9 @@ def progress_partition(key: str) -> int:
 class KafkaCluster:
     """How clients connect. Driver, delivery process and commands; tasks do not."""
 
-    address: KafkaAddress
+    servers: str
+    """`host:port`, several with commas."""
+    progress_topic: str = PROGRESS_TOPIC
     properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Properties of librdkafka from the options `kafka.*`."""
     secrets: Secrets = field(default=Secrets(), repr=False)
@@ -82,4 +89,4 @@ class KafkaCluster:
         Args:
             own: properties of the client, which no option overrides
         """
-        return {**dict(self.properties), "bootstrap.servers": self.address.servers, **own}
+        return {**dict(self.properties), "bootstrap.servers": self.servers, **own}

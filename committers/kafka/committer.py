@@ -46,7 +46,7 @@ from ..texts.safe_text import get_logger
 from . import content
 from .brokers import Topic
 from .clients import Kafka, kafka
-from .cluster import KafkaCluster
+from .cluster import KafkaAddress, KafkaCluster
 from .errors import FENCED, error_of
 from .markers import Marker
 from .parts import StreamSession, files_of, last_whole, part_key, split_of
@@ -83,15 +83,16 @@ class KafkaCommitter:
     process, one instance per call.
 
     Args:
-        topic: None: rows may have different topics
+        address: of the stream
         writing: None: it reads the token, and writes nothing; for commands
     """
 
     def __init__(
-        self, cluster: KafkaCluster, topic: str | None = None, writing: KafkaWriting | None = None
+        self, cluster: KafkaCluster, address: KafkaAddress, writing: KafkaWriting | None = None
     ) -> None:
         self._cluster = cluster
-        self._topic = topic
+        self._address = address
+        self._topic = address.one_topic
         self._writing = writing
         self._logs: SharedLogs | None = None
         self._check: Callable[[], None] = lambda: None
@@ -114,7 +115,7 @@ class KafkaCommitter:
 
     @property
     def _uri(self) -> str:
-        return self._cluster.address.uri
+        return self._address.uri
 
     # Current state ----------------------------------------------------------------------------------
 
@@ -161,7 +162,7 @@ class KafkaCommitter:
             RetryableError: they are not replaced, or it is not known whether they are.
         """
         try:
-            with self._kafka.session(query_id, _OF_COMMANDS, stays_open=False) as session:
+            with self._kafka.session(self._address, query_id, _OF_COMMANDS, stays_open=False) as session:
                 yield session
         except (FencedSessionError, KafkaException) as error:
             why = self._cluster.secrets.message(str(error))
@@ -173,7 +174,7 @@ class KafkaCommitter:
         """Return where the marker of the query is; nothing if there is none."""
         if self.marker(query_id) is None:
             return []
-        return [f"the record {self._key(query_id)} of the topic {self._cluster.address.progress_topic}"]
+        return [f"the record {self._key(query_id)} of the topic {self._cluster.progress_topic}"]
 
     def remove(self, query_id: str) -> None:
         """Delete the marker of the query, and those of its parts."""
@@ -185,11 +186,12 @@ class KafkaCommitter:
         return Marker(query_id, self._uri, -1, "", 0, "")
 
     def _key(self, query_id: str) -> str:
-        return self._cluster.address.transactional_id(query_id)
+        return self._address.transactional_id(query_id)
 
     def _session(self, manifest: Manifest, writing: KafkaWriting) -> AbstractContextManager[StreamSession]:
         query_id = manifest.batch.stream.query_id
         return self._kafka.session(
+            self._address,
             query_id,
             writing.transactions,
             writing.split,

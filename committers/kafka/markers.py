@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from ..contract import Token
-from ..errors import NEXT_TRY, ConfigurationError, RetryableError, TableChangedError
+from ..errors import NEXT_TRY, ConfigurationError, PenstockError, RetryableError, TableChangedError
 from .brokers import Brokers, library_logger, opened
 from .cluster import progress_partition
 from .errors import UNKNOWN_TOPIC, error_of, failed
@@ -30,6 +30,10 @@ TAIL = 1000
 """Records of the partition that are read first: the marker of a running query is among the last ones."""
 POLL_S = 0.5
 RETRY_S = 0.1
+PATIENCE_S = 1.0
+"""How long a read waits for its next record at first, then twice as long each time. Reads for other streams
+come in between.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +91,17 @@ class Marker:
         return marker
 
 
+class _NothingCameError(Exception):
+    """The brokers do not answer, or the transaction of another stream hides the rest of the partition."""
+
+
 class MarkerReader:
-    """Reads markers of one cluster. One in a process, used by one thread at a time."""
+    """Reads markers of one cluster. One in a process, for all of its streams."""
 
     def __init__(self, cluster: KafkaCluster, brokers: Brokers) -> None:
         self._cluster = cluster
         self._brokers = brokers
-        self._topic = cluster.address.progress_topic
+        self._topic = cluster.progress_topic
         self._lock = threading.Lock()
         self._consumer: Consumer | None = None
         self._read: dict[str, tuple[int, Marker | None]] = {}
@@ -106,24 +114,44 @@ class MarkerReader:
             RetryableError: it cannot be read now.
             TableChangedError: it is damaged.
         """
-        deadline = time.monotonic() + self._cluster.timeout_s
+        deadline, patience_s = time.monotonic() + self._cluster.timeout_s, PATIENCE_S
+        while True:
+            left_s = deadline - time.monotonic()
+            try:
+                with self._lock:
+                    return self._read_up_to_the_end(key, progress_partition(key), min(patience_s, left_s))
+            except _NothingCameError:
+                patience_s *= 2
+                if time.monotonic() > deadline:
+                    raise self._hidden(key) from None
+            except KafkaException as error:
+                failure = self._failure(error)
+                if failure is None:
+                    return None
+                if isinstance(failure, ConfigurationError) or time.monotonic() > deadline:
+                    raise failure from None
+            time.sleep(RETRY_S)  # a partition without a leader, for example
+
+    def _failure(self, error: KafkaException) -> PenstockError | None:
+        """Return the error to raise if it lasts; None if there is no progress topic."""
+        self.close()
+        self._brokers.reconnect()
+        code = error_of(error).code()
+        failure = failed(self._cluster, error_of(error), f"Markers in the topic {self._topic} were not read")
+        if code not in (KafkaError._NOENT, *UNKNOWN_TOPIC):
+            return failure
+        if self._brokers.topics([self._topic]):
+            return RetryableError(str(failure))
         with self._lock:
-            while True:
-                try:
-                    return self._read_up_to_the_end(key, progress_partition(key))
-                except KafkaException as error:
-                    self._close()
-                    self._brokers.reconnect()
-                    what = f"Markers in the topic {self._topic} were not read"
-                    failure = failed(self._cluster, error_of(error), what)
-                    is_unknown = error_of(error).code() in (KafkaError._NOENT, *UNKNOWN_TOPIC)
-                    if is_unknown and not self._brokers.topics([self._topic]):
-                        self._read.clear()
-                        return None
-                    lasts = isinstance(failure, ConfigurationError) and not is_unknown
-                    if lasts or time.monotonic() > deadline:
-                        raise failure from None
-                time.sleep(RETRY_S)  # a partition without a leader, for example
+            self._read.clear()
+        return None
+
+    def _hidden(self, key: str) -> RetryableError:
+        return RetryableError(
+            f"The marker {key} in partition {progress_partition(key)} of the topic {self._topic} could not "
+            f"be read within {self._cluster.timeout_s:g} s. The brokers do not answer, or a transaction of "
+            f"another query is open there, which ends after its transactionTimeout. {NEXT_TRY}"
+        )
 
     def close(self) -> None:
         with self._lock:
@@ -134,7 +162,11 @@ class MarkerReader:
         if consumer is not None:
             consumer.close()
 
-    def _read_up_to_the_end(self, key: str, partition: int) -> Marker | None:
+    def _read_up_to_the_end(self, key: str, partition: int, patience_s: float) -> Marker | None:
+        """
+        Raises:
+            _NothingCameError: no record for so long.
+        """
         end = self._brokers.end(self._topic, partition)
         seen, marker = self._read.get(key, (0, None))
         if seen == end:
@@ -142,39 +174,38 @@ class MarkerReader:
         if seen > end:  # the topic was created again
             seen, marker = 0, None
         first = max(seen, end - TAIL)
-        found, is_found = self._search(key, partition, first, end)
+        found, is_found = self._search(key, partition, first, end, patience_s)
         while not is_found and first > seen:
             last, first = first, max(seen, first - 10 * (end - first))
-            found, is_found = self._search(key, partition, first, last)
+            found, is_found = self._search(key, partition, first, last, patience_s)
         marker = found if is_found else marker
         self._read[key] = end, marker
         return marker
 
-    def _search(self, key: str, partition: int, first: int, end: int) -> tuple[Marker | None, bool]:
+    def _search(
+        self, key: str, partition: int, first: int, end: int, patience_s: float
+    ) -> tuple[Marker | None, bool]:
         """Return the last marker in a part of the partition, and whether there is one."""
         if self._consumer is None:
             self._consumer = opened(self._cluster, _new_consumer, _CONFIG)
         consumer = self._consumer
         value: bytes | None = None
         is_found, wanted = False, key.encode()
-        deadline = time.monotonic() + self._cluster.timeout_s
+        came_at = time.monotonic()
         consumer.assign([TopicPartition(self._topic, partition, first)])
         try:
             while True:
                 record = consumer.poll(POLL_S)
                 if record is not None and self._is_over(record, end):
                     break
-                if record is not None and not record.error() and record.key() == wanted:
-                    value, is_found = record.value(), True
-                    if record.offset() == end - 1:
-                        break
-                if time.monotonic() > deadline:
-                    raise RetryableError(
-                        f"The marker {key} in partition {partition} of the topic {self._topic} could not be "
-                        f"read within {self._cluster.timeout_s:g} s. The brokers do not answer, or a "
-                        "transaction of another query is open there, which ends after its "
-                        f"transactionTimeout. {NEXT_TRY}"
-                    )
+                if record is not None and not record.error():
+                    came_at = time.monotonic()
+                    if record.key() == wanted:
+                        value, is_found = record.value(), True
+                        if record.offset() == end - 1:
+                            break
+                if time.monotonic() > came_at + patience_s:
+                    raise _NothingCameError
         finally:
             consumer.unassign()
         return (Marker.decode(key, self._topic, value) if is_found else None), is_found

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -71,9 +71,7 @@ class Session:
         self._deadline = 0.0
         own = {**settings.config, "transactional.id": key, "error_cb": self._last}
         defaults = {"linger.ms": "20", "queue.buffering.max.kbytes": "131072"}
-        given = KafkaCluster(
-            cluster.address, (*defaults.items(), *cluster.properties), cluster.secrets, cluster.timeout_s
-        )
+        given = replace(cluster, properties=(*defaults.items(), *cluster.properties))
         self._producer = opened(given, _new_producer, own)
 
     def begin(self, read_marker: Callable[[], Marker | None]) -> None:
@@ -128,7 +126,7 @@ class Session:
             marker: None: it is deleted
         """
         value = None if marker is None else marker.encoded()
-        topic, partition = self._cluster.address.progress_topic, progress_partition(self._key)
+        topic, partition = self._cluster.progress_topic, progress_partition(self._key)
         with self._failing("The marker was not sent"):
             self._producer.produce(topic, value, self._key.encode(), partition)
             self._flush(time.monotonic() + self._cluster.timeout_s, lambda: None)
@@ -218,7 +216,7 @@ class Session:
             found = self._reason(error)
             if found.code() in FENCED:
                 raise FencedSessionError(self._cluster.secrets.message(found.str())) from None
-            where = f"Kafka at {self._cluster.address.servers}, transactional id {self._key}"
+            where = f"Kafka at {self._cluster.servers}, transactional id {self._key}"
             raise failed(self._cluster, found, f"{where}: {what[0].lower()}{what[1:]}") from None
 
     def _reason(self, error: KafkaException | SystemError) -> KafkaError:

@@ -318,7 +318,8 @@ def cluster_of(address: KafkaAddress, properties: Mapping[str, str], timeout_s: 
     secrets = Secrets.of(
         [value for name, value in properties.items() if names_a_secret(name) or "config" in name]
     )
-    return KafkaCluster(address, tuple(sorted(properties.items())), secrets, timeout_s)
+    given = tuple(sorted(properties.items()))
+    return KafkaCluster(address.servers, address.progress_topic, given, secrets, timeout_s)
 
 
 def _problems_of_schemas(values: Mapping[str, Any], value_format: str) -> Iterator[str]:

@@ -68,8 +68,7 @@ class KafkaTarget(ChecksByDryRun, KafkaCommitter):
                 options.bad_rows,
                 options.dead_letter_max,
             )
-        topic = None if options.topic.columns else options.topic.text
-        super().__init__(options.cluster, topic, writing)
+        super().__init__(options.cluster, options.address, writing)
 
     def plan_batch(self, rows: pa.Schema, mode: Mode, batch_id: int) -> PlannedBatch[DataFiles, str]:
         if mode != "append":

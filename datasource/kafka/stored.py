@@ -50,8 +50,7 @@ class StoredKafka(StoredRequests):
         from ...committers.kafka.committer import KafkaCommitter
 
         address = KafkaAddress.parse(self.table_uri)
-        topic = None if "{" in address.topic else address.topic
-        return KafkaCommitter(cluster_of(address, self.properties, TIMEOUT_S), topic)
+        return KafkaCommitter(cluster_of(address, self.properties, TIMEOUT_S), address)
 
     def now(self) -> TableNow | None:  # type: ignore[override]
         committer = self.committer()

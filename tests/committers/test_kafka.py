@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from tests.support.unreachable import skipped_if_unreachable
 from penstock import CheckpointMismatchError, ConfigurationError, RetryableError, TableChangedError
 from penstock.committers.contract import AlreadyCommitted, Committed, Conflict
 from penstock.committers.errors import AccessRefusedError, CommitStateUnknownError, SchemaMismatchError
+from penstock.committers.kafka import brokers, clients, markers
 from penstock.committers.kafka.cluster import KafkaAddress, progress_partition
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.checked import ChecksBatches
@@ -167,6 +170,69 @@ def _run_until_done(query: Query, store: SqlManifestStore, batch_id: int) -> Non
     raise AssertionError(f"batch {batch_id} cannot be written")
 
 
+# Clients ------------------------------------------------------------------------------------------------
+
+
+def test_streams_to_many_topics_share_clients(
+    tmp_path: Path, kafka_process: KafkaServer, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each client has threads and descriptors: a thousand topics would exhaust a process."""
+    opened: list[str] = []
+
+    def counted(module: Any, name: str) -> None:
+        new = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda config: opened.append(name) or new(config))
+
+    counted(brokers, "_new_admin")
+    counted(markers, "_new_consumer")
+    monkeypatch.setattr(clients, "SESSIONS_MAX", 2)
+    with another_process():
+        for number in range(3):
+            harness = KafkaHarness(tmp_path / str(number), kafka_process)
+            kafka_process.create(harness.topic)
+            query = Query(harness, store=store)
+            query.run(store, query.batch(0), ids(0))
+            assert harness.ids() == [0]
+        (kafka,) = clients._opened.values()
+        assert len(kafka._sessions) == 2
+    assert sorted(opened) == ["_new_admin", "_new_consumer"]
+
+
+def test_a_marker_that_is_hidden_does_not_hold_up_other_streams(
+    query: Query, harness: KafkaHarness, store: SqlManifestStore
+) -> None:
+    query.run(store, query.batch(0), ids(0))
+    names = (f"other{number}" for number in itertools.count())
+    others = (Query(harness, name, store=store) for name in names)
+    other = next(
+        one for one in others if progress_partition(key_of(one)) != progress_partition(key_of(query))
+    )
+    with another_process(), open_transaction(harness, query):
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(query.with_options(requestTimeout="8s").target().token, "q1")
+            wait_until(lambda: any(one.markers._lock.locked() for one in clients._opened.values()))
+            assert other.target().token(other.query_id) is None
+            assert not waiting.done()
+            with pytest.raises(RetryableError, match="a transaction of another query is open"):
+                waiting.result()
+
+
+@contextmanager
+def open_transaction(harness: KafkaHarness, query: Query) -> Iterator[None]:
+    """Another producer has a transaction open in the partition of the query's marker."""
+    other = Producer(
+        {"bootstrap.servers": harness._server.servers, "transactional.id": f"o-{uuid.uuid4()}", **QUIET}
+    )
+    other.init_transactions(30)
+    other.begin_transaction()
+    other.produce(PROGRESS, b"{}", b"other", progress_partition(key_of(query)))
+    assert other.flush(30) == 0
+    try:
+        yield
+    finally:
+        other.abort_transaction(30)
+
+
 # Markers ------------------------------------------------------------------------------------------------
 
 
@@ -177,19 +243,13 @@ def test_a_marker_behind_an_open_transaction_of_another_query_is_not_overlooked(
     impatient = query.with_options(requestTimeout="4s")
     query.run(store, query.batch(0), ids(0))
     manifest = query.build(store, query.batch(1), ids(1))
-    other = Producer(
-        {"bootstrap.servers": harness._server.servers, "transactional.id": f"o-{uuid.uuid4()}", **QUIET}
-    )
-    other.init_transactions(30)
-    other.begin_transaction()
-    other.produce(PROGRESS, b"{}", b"other", progress_partition(key_of(query)))
-    assert other.flush(30) == 0
-    query.target().commit(manifest)
+    with open_transaction(harness, query):
+        query.target().commit(manifest)
+        with another_process():
+            for step in (lambda: impatient.target().token("q1"), lambda: impatient.target().commit(manifest)):
+                with pytest.raises(RetryableError, match="a transaction of another query is open"):
+                    step()
     with another_process():
-        for step in (lambda: impatient.target().token("q1"), lambda: impatient.target().commit(manifest)):
-            with pytest.raises(RetryableError, match="a transaction of another query is open"):
-                step()
-        other.abort_transaction(30)
         assert isinstance(query.target().commit(manifest), AlreadyCommitted)
 
     assert sorted(harness.ids()) == [0, 1]
@@ -399,7 +459,7 @@ def test_tokens_of_openid_connect(query: Query, store: SqlManifestStore, harness
         accepted = query.with_options(**given)
         for number in range(2):
             accepted.run(store, accepted.batch(number), ids(number))
-        wrong = {**given, "kafka.sasl.oauthbearer.client.secret": f"x{SECRET}", "requestTimeout": "5s"}
+        wrong = {**given, "kafka.sasl.oauthbearer.client.secret": f"x{SECRET}", "requestTimeout": "20s"}
         with pytest.raises(RetryableError, match="Check the options kafka") as failure:
             query.with_options(**wrong).plan(store, query.batch(2))
 

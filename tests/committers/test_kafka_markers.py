@@ -13,10 +13,10 @@ from confluent_kafka import KafkaException
 
 from penstock import RetryableError, TableChangedError
 from penstock.committers.kafka.brokers import Brokers
-from penstock.committers.kafka.cluster import KafkaAddress, KafkaCluster
+from penstock.committers.kafka.cluster import KafkaCluster
 from penstock.committers.kafka.markers import Marker, MarkerReader
 
-CLUSTER = KafkaCluster(KafkaAddress("127.0.0.1:1", "rows"), timeout_s=0.2)
+CLUSTER = KafkaCluster("127.0.0.1:1", timeout_s=0.2)
 
 
 class AdminWithoutLeader:

@@ -1,4 +1,4 @@
-"""A stream that a Spark Connect client starts: registered, killed, restarted, and every row is there once.
+"""Streams that a Spark Connect client starts: registered, killed, restarted, and every row is there once.
 
 Databricks notebooks and remote clients have no other session. The server is the one that Spark starts for
 `remote("local[2]")`, with a Python worker for the query's driver side.
@@ -29,6 +29,11 @@ writer = ids.writeStream.format("penstock.delta").options(checkpointLocation=che
 findings = penstock.check(writer)
 print("checked", {one.severity.value for one in findings}, "rows" in {one.subject for one in findings})
 writer.trigger(availableNow=True).start().awaitTermination()
+written = spark.readStream.format("penstock.delta").load(table)
+copy = written.writeStream.format("penstock.delta").option("path", table + "2")
+copy = copy.option("checkpointLocation", checkpoint + "2")
+copy.trigger(availableNow=True).start().awaitTermination()
+print("read", spark.read.format("penstock.delta").option("where", "id >= 100").load(table + "2").count())
 try:
     spark.range(1).write.format("penstock.delta").options(pfad=table).mode("append").save()
 except Exception as error:
@@ -37,7 +42,7 @@ except Exception as error:
 
 
 def test_a_stream_of_a_spark_connect_client_survives_a_kill(tmp_path: Path) -> None:
-    """It also checks the query before its start, and reads what is wrong with an option."""
+    """It also checks the query before its start, reads its table as a stream, and the error of an option."""
     write_source(tmp_path / "source", files=3, rows_per_file=100)
     places = [tmp_path / name for name in ("source", "table", "checkpoint")]
     log = tmp_path / "log"
@@ -47,9 +52,12 @@ def test_a_stream_of_a_spark_connect_client_survives_a_kill(tmp_path: Path) -> N
     job.run()
 
     source = f"read_parquet('{tmp_path}/source/*.parquet')"
-    found = testing.check(testing.DeltaTable(tmp_path / "table"), source, store=tmp_path / "checkpoint")
-    assert found.problems == []
-    assert found.rows == 300
+    for number in ("", "2"):
+        table, store = testing.DeltaTable(tmp_path / f"table{number}"), tmp_path / f"checkpoint{number}"
+        found = testing.check(table, source, store=store)
+        assert found.problems == []
+        assert found.rows == 300
+    assert "read 200" in log.read_text()
     assert "checked {'ok'} True" in log.read_text()
     wrong = r"Options of penstock.delta:\n  - pfad is not an option"
     assert f"found ConfigurationError('{wrong}" in log.read_text()

@@ -66,6 +66,15 @@ print("executors:", set(paths))
 """
 """Shows that executors have Penstock from the archive."""
 
+COPY = """
+written = spark.readStream.format("penstock.delta").load(sys.argv[2])
+copy = written.writeStream.format("penstock.delta").option("path", sys.argv[2] + "-copy")
+copy.option("checkpointLocation", sys.argv[3] + "-copy").trigger(availableNow=True).start().awaitTermination()
+some = spark.read.format("penstock.delta").option("where", "id < 10").load(sys.argv[2] + "-copy")
+print("read:", some.count())
+"""
+"""Reads the table as a stream, and the copy as a table."""
+
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
@@ -79,7 +88,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 @pytest.mark.slow
 def test_a_cluster_runs_the_job_without_packages(cluster: str, archive: Path, tmp_path: Path) -> None:
     job, table = tmp_path / "job.py", tmp_path / "table"
-    job.write_text(FILES["job.py"] + WHERE)
+    job.write_text(FILES["job.py"] + WHERE + COPY)
     conf = [word for key, value in SHORT_LIVED.items() for word in ("--conf", f"{key}={value}")]
     submit = [
         Path(sys.executable).with_name("spark-submit"),
@@ -92,7 +101,9 @@ def test_a_cluster_runs_the_job_without_packages(cluster: str, archive: Path, tm
     write_events(tmp_path / "events", 0)
     places = [tmp_path / "events", table, tmp_path / "checkpoint"]
     printed = run([*submit, job, *places], tmp_path / "log", tmp_path)
-    assert rows(DeltaLake(table), "id") == [(one,) for one in range(ROWS)]
+    for written in (table, tmp_path / "table-copy"):
+        assert rows(DeltaLake(written), "id") == [(one,) for one in range(ROWS)]
+    assert "read: 10\n" in printed
     assert re.search(r"executors: \{'\S+/penstock\.zip/penstock/__init__\.py'\}", printed), printed
 
 
