@@ -181,7 +181,12 @@ def test_streams_to_many_topics_share_clients(
 
     def counted(module: Any, name: str) -> None:
         new = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda config: opened.append(name) or new(config))
+
+        def called(config: dict[str, Any]) -> Any:
+            opened.append(name)
+            return new(config)
+
+        monkeypatch.setattr(module, name, called)
 
     counted(brokers, "_new_admin")
     counted(markers, "_new_consumer")
