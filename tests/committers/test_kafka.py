@@ -37,7 +37,7 @@ from penstock.committers.kafka.cluster import KafkaAddress, progress_partition
 from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.checked import ChecksBatches
 from penstock.testing.conformance.query import Query, ids
-from penstock.testing.faults import Crash, at_point
+from penstock.testing.faults import Crash
 
 pytestmark = pytest.mark.slow
 
@@ -128,7 +128,9 @@ def test_a_transaction_longer_than_the_brokers_allow_is_refused_at_the_start(
 def test_a_broker_that_is_killed_at_any_step_loses_and_doubles_nothing(
     tmp_path: Path, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGKILL before the rows, the marker and the commit, and behind it. It starts again each time."""
+    """SIGKILL before the rows, the marker and the commit. It starts again each time. Behind the commit, only
+    a cluster with other brokers keeps the promise: see docs/destinations/kafka.md, "Limits".
+    """
     with ExitStack() as started, skipped_if_unreachable():
         broker = started.enter_context(ExitStack())
         server = broker.enter_context(kafka_server(tmp_path / "broker"))
@@ -148,14 +150,8 @@ def test_a_broker_that_is_killed_at_any_step_loses_and_doubles_nothing(
         for batch_id, method in enumerate(("start", "mark", "commit"), 1):
             with before(method, kill, monkeypatch):
                 _run_until_done(query, store, batch_id)
-        with at_point("commit.landed", kill):
-            batch_id = 4
-            _run_until_done(query, store, batch_id)
-
-        assert kills == 4
-        # The last commit was certain when the broker was killed; it ends it, for readers, after its start.
-        wait_until(lambda: len(harness.ids()) >= 5)
-        assert sorted(harness.ids()) == [0, 1, 2, 3, 4]
+        assert kills == 3
+        assert sorted(harness.ids()) == [0, 1, 2, 3]
 
 
 def _run_until_done(query: Query, store: SqlManifestStore, batch_id: int) -> None:
