@@ -76,7 +76,7 @@ OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
     ),
     **{
         f"{kind}, reading": (of.OPTIONS, of.PREFIXES)
-        for kind in ("delta", "iceberg", "lance", "ducklake", "hudi")
+        for kind in ("delta", "iceberg", "lance", "ducklake", "hudi", "postgres")
         for of in [import_module(f"penstock.datasource.{kind}.reading")]
     },
     **{

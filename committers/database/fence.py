@@ -105,6 +105,17 @@ class Fence(ABC):
         row = cursor.execute(self._select(address), (query_id, address.table)).fetchone()
         return None if row is None else FenceRow(*row)
 
+    def commits(self, cursor: Cursor, address: TableAddress) -> tuple[tuple[str, int], ...]:
+        """Return the queries that have committed to the table, and the number of commits of each."""
+        if not self.is_there(cursor, address):
+            return ()
+        rows = cursor.execute(
+            f"SELECT query_id, version FROM {_sql(address)} WHERE table_name = %s AND batch_id >= 0 "
+            "ORDER BY query_id",
+            (address.table,),
+        ).fetchall()
+        return tuple((str(query_id), int(version)) for query_id, version in rows)
+
     def lock(self, cursor: Cursor, address: TableAddress, query_id: str, table_id: str) -> FenceRow:
         """Lock the query's row until this transaction ends; insert it if there is none.
 

@@ -148,6 +148,17 @@ class PreparedTransactions(ABC):
         ).fetchall()
         return {str(one).partition("/")[2]: bool(commits) for one, commits in rows}
 
+    def are_being_committed(self, cursor: Cursor, address: Any) -> bool:
+        """Return True if the rows of a batch may be partly visible: its commit has begun and not ended."""
+        if not self.is_there(cursor, address):
+            return False
+        row = cursor.execute(
+            f"SELECT 1 FROM {self.table_sql(address)} "
+            "WHERE table_name = %s AND is_written = %s AND commits = %s LIMIT 1",
+            (address.table, False, True),
+        ).fetchone()
+        return row is not None
+
     def forget(self, cursor: Cursor, address: Any, query_id: str, names: Iterable[str]) -> None:
         """Delete verdicts and rows *written*."""
         cursor.executemany(

@@ -79,6 +79,8 @@ class PostgresServer(TransactionalServer):
     """Address of the table, for messages."""
     advice: str = FIX_QUERY
     """What to do if the database denies access."""
+    next_try: str = NEXT_TRY
+    """What to do after an outage."""
 
     def connect(
         self,
@@ -129,7 +131,7 @@ class PostgresServer(TransactionalServer):
             )
         return kind(
             f"The database of the Postgres table {self.name} failed: {self.in_short(error)}. {so}. "
-            f"{self.next_step(error)} {NEXT_TRY}"
+            f"{self.next_step(error)} {self.next_try}"
         )
 
     def is_conflict(self, error: psycopg.Error) -> bool:

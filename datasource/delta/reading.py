@@ -14,7 +14,7 @@ from ..options.declaring import option, option_of, optional, options_of, prefixe
 from ..options.parsing import flag
 from ..options.stream import normalized_location
 from ..reading.options import (
-    ReadOptions,
+    FileReadOptions,
     StreamReadOptions,
     number,
     only_one,
@@ -26,7 +26,7 @@ from .options import NAME, DeltaOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaReadOptions(ReadOptions):
+class DeltaReadOptions(FileReadOptions):
     """Options for reading with `penstock.delta`."""
 
     path: str = option_of(DeltaOptions, "path")

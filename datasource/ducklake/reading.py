@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...committers.ducklake.address import DuckLakeAddress, DuckLakeCatalog
 from ..options.declaring import option_of, optional, options_of, prefixes_of
-from ..reading.options import ReadOptions, number, only_one, parse_read_options, time_of
+from ..reading.options import FileReadOptions, number, only_one, parse_read_options, time_of
 from .options import NAME, DuckLakeOptions, require_duckdb
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DuckLakeReadOptions(ReadOptions):
+class DuckLakeReadOptions(FileReadOptions):
     """Options for reading with `penstock.ducklake`."""
 
     catalog: str = option_of(DuckLakeOptions, "catalog")

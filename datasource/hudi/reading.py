@@ -10,12 +10,12 @@ from ...readers.hudi.scan import HudiTableReader
 from ...readers.hudi.table import load_version
 from ..options.declaring import option_of, optional, options_of, prefixes_of
 from ..options.stream import normalized_location
-from ..reading.options import ReadOptions, parse_read_options, time_of
+from ..reading.options import FileReadOptions, parse_read_options, time_of
 from .options import NAME, HudiOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HudiReadOptions(ReadOptions):
+class HudiReadOptions(FileReadOptions):
     """Options for reading with `penstock.hudi`."""
 
     path: str = option_of(HudiOptions, "path")

@@ -16,7 +16,7 @@ from ...readers.table import TableScan
 from ..options.declaring import option, option_of, optional, options_of, prefixes_of
 from ..options.parsing import flag, text
 from ..reading.options import (
-    ReadOptions,
+    FileReadOptions,
     StreamReadOptions,
     number,
     only_one,
@@ -29,7 +29,7 @@ from .options import NAME, IcebergOptions, problems_of_catalog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IcebergReadOptions(ReadOptions):
+class IcebergReadOptions(FileReadOptions):
     """Options for reading with `penstock.iceberg`."""
 
     table: str = option_of(IcebergOptions, "table")

@@ -11,12 +11,12 @@ from ...readers.lance.table import WantedVersion, load_version
 from ..options.declaring import option_of, optional, options_of, prefixes_of
 from ..options.parsing import text
 from ..options.stream import normalized_location
-from ..reading.options import ReadOptions, number, only_one, parse_read_options, time_of
+from ..reading.options import FileReadOptions, number, only_one, parse_read_options, time_of
 from .options import NAME, LanceOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanceReadOptions(ReadOptions):
+class LanceReadOptions(FileReadOptions):
     """Options for reading with `penstock.lance`."""
 
     path: str = option_of(LanceOptions, "path")

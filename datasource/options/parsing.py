@@ -66,6 +66,19 @@ def parse_options(
     return values, problems
 
 
+def without_refused(
+    given: Mapping[str, str], refused: Mapping[str, str] | None
+) -> tuple[dict[str, str], list[str]]:
+    """Return the other options, and the problems of those that are refused.
+
+    Args:
+        refused: problems by name
+    """
+    problems = {name.lower(): problem for name, problem in (refused or {}).items()}
+    kept = {key: value for key, value in given.items() if key.lower() not in problems}
+    return kept, [problems[key.lower()] for key in given if key not in kept]
+
+
 def storable(known: Sequence[Option], options: Mapping[str, str]) -> dict[str, str]:
     """Return the given values of documented options that are not secret, by their documented names.
 

@@ -15,7 +15,19 @@ from ...committers.texts.safe_text import has_credentials
 from ...writers.local_path import local_path
 from .dead_letters import DeadLetterOptions, problems_of_dead_letters
 from .declaring import declared, option, optional, options_of, prefixes_of
-from .parsing import Prefix, check, count, duration_s, flag, one_of, parse_options, renames, storable, text
+from .parsing import (
+    Prefix,
+    check,
+    count,
+    duration_s,
+    flag,
+    one_of,
+    parse_options,
+    renames,
+    storable,
+    text,
+    without_refused,
+)
 from .places import problems_of_folders, problems_of_plain_http
 
 
@@ -218,12 +230,11 @@ def parse_as(
         ConfigurationError: lists all problems, one sentence each.
     """
     options, prefixes = options_of(cls), prefixes_of(cls)
-    of_refused = {key.lower(): problem for key, problem in (refused or {}).items()}
     keys = [key.lower() for key in given]
-    kept = {key: value for key, value in given.items() if key.lower() not in of_refused}
+    kept, problems_of_refused = without_refused(given, refused)
     values, problems = parse_options(options, prefixes, kept)
     are_valid = not problems
-    problems += [of_refused[key] for key in keys if key in of_refused]
+    problems += problems_of_refused
     required = required_fields(cls)
     problems += [
         missing_option(option.name, (examples or {}).get(option.name))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..spark.base_source import PenstockDataSource
+from ..spark.table_source import TableDataSource
 
 if TYPE_CHECKING:
     from .sink import PostgresSink
 
 
-class PostgresDataSource(PenstockDataSource):
-    """Tables in a Postgres database. See `PenstockDataSource`."""
+class PostgresDataSource(TableDataSource):
+    """Tables in a Postgres database. See `TableDataSource`."""
 
     format = "penstock.postgres"
-    readers = "SQL, or from Spark with spark.read.jdbc"
 
     def sink(self) -> PostgresSink:
         from .options import PostgresOptions, require_driver

@@ -16,6 +16,7 @@ READ_OPTIONS = {
     "penstock.lance": "penstock.datasource.lance.reading:LanceReadOptions",
     "penstock.ducklake": "penstock.datasource.ducklake.reading:DuckLakeReadOptions",
     "penstock.hudi": "penstock.datasource.hudi.reading:HudiReadOptions",
+    "penstock.postgres": "penstock.datasource.postgres.reading:PostgresReadOptions",
 }
 STREAM_OPTIONS = {
     "penstock.delta": "penstock.datasource.delta.reading:DeltaStreamOptions",

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Protocol, TypeVar
 
+from ...readers.scan import ScanFile
 from ...readers.streaming.commits import StreamedTable
 from ...readers.streaming.plan import Limits, Skips, StreamStart
-from ...readers.table import TableReader, TableScan
+from ...readers.table import TableReader, TableScan, split
 from ...readers.values import parse_timestamp
 from ..options.declaring import option, optional, options_of, prefixes_of
-from ..options.parsing import MIB, check, columns, count, flag, parse_options, size, text
+from ..options.parsing import MIB, check, columns, count, flag, parse_options, size, text, without_refused
 from ..options.places import problems_of_plain_http
 from ..options.stream import missing_option, problems_of_urls, required_fields
 
@@ -52,6 +53,16 @@ class ReadOptions:
         "Condition on the rows, such as `day >= '2026-01-01' AND (amount > 5 OR note IS NULL)`. Files and "
         "row groups in which no row can match are not read.",
     )
+
+    def split(self, files: Iterable[ScanFile]) -> list[list[ScanFile]]:
+        """Distribute files over the tasks of Spark: one for each."""
+        return [[file] for file in files]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReadOptions(ReadOptions):
+    """Options of all readers of data files."""
+
     split_bytes: int = option(
         "splitSize",
         size(MIB, 64 * 1024 * MIB),
@@ -60,10 +71,9 @@ class ReadOptions:
         default="128mb",
     )
 
-    @property
-    def parts_min(self) -> int:
-        """See `split`."""
-        return os.cpu_count() or 1
+    def split(self, files: Iterable[ScanFile]) -> list[list[ScanFile]]:
+        """Distribute files over the tasks of Spark, of about equal size."""
+        return split(files, self.split_bytes, os.cpu_count() or 1)
 
 
 LATEST = "latest"
@@ -74,7 +84,7 @@ def starting_version(text: str) -> int | str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamReadOptions(ReadOptions):
+class StreamReadOptions(FileReadOptions):
     """Options of all readers of streams."""
 
     starting_version: int | str | None = optional(
@@ -173,6 +183,7 @@ def parse_read_options(
     name: str,
     given: Mapping[str, str],
     problems_of_values: Callable[[Mapping[str, Any]], Iterable[str]],
+    refused: Mapping[str, str] | None = None,
 ) -> OptionsT:
     """Parse options of a reader.
 
@@ -180,13 +191,16 @@ def parse_read_options(
         cls: declares the options
         name: of the data source, for messages
         problems_of_values: returns problems of values that are all valid one by one
+        refused: problems of options that this reader does not have, by name
 
     Raises:
         ConfigurationError: lists all problems, one sentence each.
     """
     options, prefixes = options_of(cls), prefixes_of(cls)
+    given, problems_of_refused = without_refused(given, refused)
     values, problems = parse_options(options, prefixes, given)
     are_valid = not problems
+    problems += problems_of_refused
     keys = {key.lower() for key in given}
     required = required_fields(cls)
     problems += [

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from ...readers.scan import ScanFile
-from ...readers.table import TableScan, TableScanner, split
+from ...readers.table import TableScan, TableScanner
 from ..spark.spark_workers import release_caches
 from ..spark.worker_errors import message_first
 from .formats import any_options, read_options
@@ -48,7 +48,7 @@ def reader_of(name: str, options: Mapping[str, str], schema: StructType) -> Data
     table = TableScan.of(parsed.open(), schema.names, parsed.where)
     check_schema(table, schema)
     assert isinstance(parsed, ReadOptions)
-    return TableRowsReader(table, schema, parsed.split_bytes, parsed.parts_min)
+    return TableRowsReader(table, schema, parsed)
 
 
 @dataclass
@@ -66,10 +66,9 @@ class TableRowsReader(DataSourceReader):
     after one whose filter was.
     """
 
-    def __init__(self, table: TableScan, schema: StructType, split_bytes: int, parts_min: int) -> None:
+    def __init__(self, table: TableScan, schema: StructType, options: ReadOptions) -> None:
         self._table: TableScan | None = table
-        self._split_bytes = split_bytes
-        self._parts_min = parts_min
+        self._options: ReadOptions | None = options
         self._arrow = arrow_schema(schema)
         self._scan: TableScanner | None = None
 
@@ -77,7 +76,8 @@ class TableRowsReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Driver: return the files of each task. Spark reads nothing if there is none."""
         assert self._table is not None
-        parts = split(self._table.files(), self._split_bytes, self._parts_min)
+        assert self._options is not None
+        parts = self._options.split(self._table.files())
         release_caches()
         return [FilesPartition(part) for part in parts] or [FilesPartition(())]
 
@@ -97,4 +97,4 @@ class TableRowsReader(DataSourceReader):
         scan = self._scan
         if scan is None and self._table is not None:
             scan = self._table.scan(self._arrow).in_a_task()
-        return {"_scan": scan, "_table": None, "_arrow": None}
+        return {"_scan": scan, "_table": None, "_options": None, "_arrow": None}

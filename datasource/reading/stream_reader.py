@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from ...readers.scan import Scan, ScanFile
 from ...readers.streaming.plan import Limits, StreamPlan
 from ...readers.streaming.positions import INITIAL, Offset, is_initial
-from ...readers.table import TableScan, split
+from ...readers.table import TableScan
 from ..spark.worker_errors import message_first
 from .formats import stream_options
 from .options import OpensStream, ReadOptions
@@ -98,8 +98,7 @@ class TableStreamReader(DataSourceStreamReader):
         source, options = self._source, self._source.options
         assert isinstance(options, ReadOptions)
         files = source.plan.files(begin, until)
-        parts = split(files, options.split_bytes, options.parts_min)
-        return [StreamPartition(source.scan, part) for part in parts]
+        return [StreamPartition(source.scan, part) for part in options.split(files)]
 
     @message_first()
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -13,8 +13,8 @@ from penstock.committers.contract import Batch, Committable, StreamKey
 from penstock.datasource.committing import checked_committables
 from penstock.datasource.delta.options import DeltaOptions
 from penstock.datasource.delta.sink import DeltaSink
+from penstock.datasource.mysql.source import MySqlDataSource
 from penstock.datasource.planning.batch_plan import BatchPlan, CommittableMessage
-from penstock.datasource.postgres.source import PostgresDataSource
 from penstock.datasource.query import Query
 from penstock.datasource.spark.base_source import PenstockDataSource
 from penstock.datasource.spark.stream_writer import StreamWriter
@@ -54,7 +54,7 @@ def test_a_stream_writer_that_was_pickled_does_not_commit(tmp_path: Path) -> Non
     ("source", "readers"),
     [
         (LakeDataSource, "DuckDB, Polars"),
-        (PostgresDataSource, "SQL, or from Spark with spark.read.jdbc"),
+        (MySqlDataSource, "SQL, or from Spark with spark.read.jdbc"),
     ],
 )
 def test_reading_is_refused_with_what_to_read_by(source: type[PenstockDataSource], readers: str) -> None:
