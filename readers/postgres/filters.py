@@ -61,9 +61,10 @@ def _is_text(column: PostgresColumn) -> bool:
 
 def _literal(column: PostgresColumn) -> Literal | None:
     """Return what writes a value for the column; None: it is compared in Arrow only."""
-    types, data_type = pa.types, column.data_type
     if _is_text(column):
         return literal
+    types, data_type = pa.types, column.data_type
+    assert data_type is not None
     if types.is_signed_integer(data_type):
         return integer
     if types.is_floating(data_type):

@@ -6,6 +6,7 @@ import math
 import pickle
 import random
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
@@ -463,7 +464,7 @@ def test_a_partly_visible_batch_is_awaited(events: PostgresTable, monkeypatch: p
     with pytest.raises(RetryableError, match=r"commit=prepared is partly visible .* penstock recover"):
         numbers(events)
     monkeypatch.setattr(table, "BUSY_S", 10)
-    monkeypatch.setattr(table.time, "sleep", lambda _: events.sql("DELETE FROM penstock_prepared"))
+    monkeypatch.setattr(time, "sleep", lambda _: events.sql("DELETE FROM penstock_prepared"))
     assert numbers(events) == list(range(1, 11))
 
 
