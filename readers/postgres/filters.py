@@ -49,7 +49,7 @@ def _compared(where: Comparison | IsIn | StartsWith, column: PostgresColumn) -> 
     if isinstance(where, StartsWith):
         return f"{'NOT ' if where.negated else ''}starts_with({by_bytes}, {write(where.text)})"
     if isinstance(where, IsIn):
-        values = ", ".join(map(write, where.values))
+        values = ", ".join(sorted(map(write, where.values)))
         return f"{by_bytes} NOT IN ({values})" if where.negated else f"{name} IN ({values})"
     # An index has the collation of the column
     return f"{name if where.operator == '=' else by_bytes} {where.operator} {write(where.value)}"

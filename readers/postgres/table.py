@@ -111,7 +111,7 @@ def load(cursor: Cursor, address: PostgresAddress) -> ReadTable | None:
     if row is None:
         return None
     columns = cursor.execute(_COLUMNS, (row[0],)).fetchall()
-    return ReadTable(*row, tuple(PostgresColumn(*column) for column in columns))
+    return ReadTable(*(*row, tuple(PostgresColumn(*column) for column in columns)))
 
 
 # Transactions ---------------------------------------------------------------------------------------------
