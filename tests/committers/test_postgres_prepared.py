@@ -12,6 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from servers.postgres import Postgres, postgres
 from tests.support.postgres import PostgresQuery, query_into
 
+from penstock import reader
 from penstock.committers.contract import ManifestState
 from penstock.committers.database.staging import query_hash
 from penstock.committers.errors import (
@@ -24,6 +25,7 @@ from penstock.committers.errors import (
 )
 from penstock.committers.store.sql import SqlManifestStore, open_store
 from penstock.datasource.planning.plan import plan_batch_write
+from penstock.readers.postgres import table as reading
 from penstock.testing.conformance.query import ids
 from penstock.testing.faults import crash_at
 
@@ -104,6 +106,23 @@ def test_a_crash_at_each_step_loses_and_doubles_nothing(
     assert query.ids() == [0, 1, 2, 3, 4]
     assert left(query) == []
     assert not again.pending(query.stream)
+
+
+@pytest.mark.parametrize("parts", ["1", "2"])
+def test_a_reader_sees_no_part_of_a_batch(
+    query: PostgresQuery, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch, parts: str
+) -> None:
+    """It fails until somebody has committed what the driver that died has left."""
+    monkeypatch.setattr(reading, "BUSY_S", 0.2)
+    query.run(store, query.batch(0), ids(0))
+    with crash_at("prepared.ended"):
+        query.run(store, query.batch(1), ids(1, 2), ids(3))
+    assert query.ids() in ([0, 1, 2], [0, 3])
+    table = reader.open_table("penstock.postgres", {**query.table.options, "numPartitions": parts})
+    with pytest.raises(RetryableError, match="partly visible"):
+        table.to_reader().read_all()
+    query.recover(store)
+    assert sorted(table.to_reader().read_all()["id"].to_pylist()) == [0, 1, 2, 3]
 
 
 def test_a_killed_server_keeps_what_tasks_have_prepared(
