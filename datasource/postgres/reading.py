@@ -48,14 +48,14 @@ class PostgresReadOptions(ReadOptions):
     def parse(cls, options: Mapping[str, str]) -> PostgresReadOptions:
         """
         Raises:
-            ConfigurationError: lists all problems.
+            ConfigurationError: lists all problems, or psycopg is not installed.
         """
+        require_driver()
         refused = {name: f"{name}: {problem}." for name, problem in _REFUSED.items()}
         return parse_read_options(cls, PostgresOptions.data_source, options, lambda values: [], refused)
 
     def open(self) -> PostgresTableReader:
         """See `Opens`."""
-        require_driver()
         from ...committers.postgres.address import PostgresAddress
         from ...committers.postgres.connection import PostgresServer, settings_of
         from ...readers.postgres.scan import PostgresTableReader

@@ -6,6 +6,7 @@ import math
 import pickle
 import random
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -518,6 +519,12 @@ def test_options_that_a_postgres_table_does_not_have_are_refused_by_name(events:
         "numPartitions='0': must be a whole number from 1",
     ):
         assert problem in str(refused.value)
+
+
+def test_a_missing_driver_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'penstock\[postgres\]'"):
+        reader.read("penstock.postgres", url="postgresql://u@host/db", dbtable="t")
 
 
 def test_a_missing_table_is_an_error_that_says_so(events: PostgresTable) -> None:
