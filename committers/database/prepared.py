@@ -31,7 +31,9 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from .. import crash_points
-from ..errors import NEXT_TRY, RetryableError, TableChangedError
+from ..contract import Mode
+from ..dry_runs import in_dry_run
+from ..errors import NEXT_TRY, ConfigurationError, RetryableError, TableChangedError
 from .contract import Cursor, TableAddress
 from .server import DatabaseServer
 from .staging import PREFIX, StagingName, StagingTable, query_hash
@@ -75,9 +77,53 @@ class PreparedTransactions(ABC):
     `query_id`, `table_name`; the first two are the primary key.
     """
 
+    # Before a batch ---------------------------------------------------------------------------------
+
+    def check(self, cursor: Cursor, address: Any, mode: Mode) -> None:
+        """Check that tasks can prepare transactions, before the table is created.
+
+        Raises:
+            ConfigurationError: they cannot.
+        """
+        if mode != "append":
+            raise ConfigurationError(
+                f"commit=prepared: the stream replaces the rows of the {address.title}, which one "
+                "transaction has to do. Remove the option, or append."
+            )
+        self.check_server(cursor, address)
+
+    @abstractmethod
+    def check_server(self, cursor: Cursor, address: Any) -> None:
+        """
+        Raises:
+            ConfigurationError: the server prepares no transactions.
+        """
+
+    def set_up(self, cursor: Cursor, dialect: Any, address: Any) -> None:
+        """Create the table of prepared transactions if it does not exist.
+
+        Raises:
+            AccessRefusedError: the user may not use it.
+        """
+        if not self.is_there(cursor, address):
+            if in_dry_run() and not dialect.has_transactional_ddl:
+                return
+            dialect.lock_creation(cursor, address)
+            cursor.execute(self.ddl.format(table=self.table_sql(address)))
+        self.check_rights(cursor, address)
+
     @abstractmethod
     def is_there(self, cursor: Cursor, address: Any) -> bool:
-        """Return True if the table exists."""
+        """Return True if the table exists. It does if the server keeps a transaction of a task."""
+
+    @abstractmethod
+    def check_rights(self, cursor: Cursor, address: Any) -> None:
+        """
+        Raises:
+            AccessRefusedError: the user may not use the table.
+        """
+
+    # Transactions -----------------------------------------------------------------------------------
 
     @abstractmethod
     def table_sql(self, address: Any) -> str:
@@ -87,20 +133,56 @@ class PreparedTransactions(ABC):
     def kept(self, cursor: Cursor) -> Sequence[PreparedTransaction]:
         """The transactions of Penstock that the server keeps for this database."""
 
+    def begin(self, cursor: Cursor, transaction_id: str) -> None:
+        """Begin the transaction of a task, on a new connection. Databases need this that name a transaction
+        when it begins.
+        """
+        return
+
+    @abstractmethod
+    def prepare(self, cursor: Cursor, transaction_id: str) -> None:
+        """End the open transaction of a task: the server keeps it."""
+
     @abstractmethod
     def end(self, connection: Any, transaction_id: str, *, commits: bool) -> None:
         """Commit or roll back a prepared transaction, on a connection that is in no transaction."""
 
     @abstractmethod
-    def has_ended(self, error: Any) -> bool:
-        """Return True if `end` has failed because there is no such transaction."""
+    def finds_none(self, error: Any) -> bool:
+        """Return True if `end` has failed because there is no such transaction, or because another session
+        has it.
+        """
 
-    @abstractmethod
-    def is_busy(self, error: Any) -> bool:
-        """Return True if `end` has failed because another process is ending the transaction."""
+    def end_in_time(
+        self, server: DatabaseServer, address: Any, connection: Any, transaction_id: str, *, commits: bool
+    ) -> None:
+        """See `end`. Return if there is no such transaction. Wait for another session that has it: it is
+        ending the transaction, or it has prepared it and is not closed yet.
 
-    def create(self, cursor: Cursor, address: Any) -> None:
-        cursor.execute(self.ddl.format(table=self.table_sql(address)))
+        Raises:
+            RetryableError: the transaction has not ended.
+        """
+        deadline = time.monotonic() + BUSY_S
+        try:
+            while True:
+                try:
+                    self.end(connection, transaction_id, commits=commits)
+                    return
+                except server.errors as error:
+                    if not self.finds_none(error):
+                        raise
+                if all(one.transaction_id != transaction_id for one in self.kept(connection.cursor())):
+                    return
+                if time.monotonic() > deadline:
+                    raise RetryableError(
+                        f"Another session has had the prepared transaction {transaction_id} of the "
+                        f"{address.title} for {BUSY_S:.0f} s. It was not ended. {NEXT_TRY}"
+                    )
+                time.sleep(0.02)
+        except server.errors as error:
+            raise server.failed(error, "Prepared transactions were not ended") from None
+
+    # Rows of the table ------------------------------------------------------------------------------
 
     def write(self, cursor: Cursor, address: Any, query_id: str, name: str) -> None:
         """Add the row *written*, in the transaction of a task."""
@@ -179,6 +261,8 @@ class PreparedOfQuery:
 
     def has_any(self, cursor: Cursor) -> bool:
         """Return True if there are verdicts, or transactions that the server keeps."""
+        if not self._sql.is_there(cursor, self.address):
+            return False
         return bool(self._kept(cursor) or self._sql.verdicts(cursor, self.address, self.query_id))
 
     def decide(self, cursor: Cursor, names: Sequence[str]) -> None:
@@ -251,24 +335,10 @@ class PreparedOfQuery:
             return
         with closing(self.server.connect()) as connection:
             for name, commits in verdicts.items():
-                self._end_one(connection, name, commits=commits)
+                one = transaction_id(self.query_id, name)
+                self._sql.end_in_time(self.server, self.address, connection, one, commits=commits)
                 parsed = StagingName.parse(name)
                 crash_points.reach("prepared.ended", -1 if parsed is None else parsed.batch_id)
-
-    def _end_one(self, connection: Any, name: str, *, commits: bool) -> None:
-        deadline = time.monotonic() + BUSY_S
-        while True:
-            try:
-                self._sql.end(connection, transaction_id(self.query_id, name), commits=commits)
-            except self.server.errors as error:
-                if self._sql.has_ended(error):
-                    return
-                if not self._sql.is_busy(error) or time.monotonic() > deadline:
-                    so = "Prepared transactions of a batch were not ended"
-                    raise self.server.failed(error, so) from None
-                time.sleep(0.02)
-            else:
-                return
 
     def _kept(self, cursor: Cursor) -> set[str]:
         prefix = f"{PREFIX}{query_hash(self.query_id, self.address.sql)}_"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..contract import Mode
 from ..database.contract import Cursor
 from ..database.prepared import PREPARED_TABLE, PreparedTransaction, PreparedTransactions
 from ..errors import AccessRefusedError, ConfigurationError
@@ -15,9 +14,8 @@ _KEPT = """
 SELECT gid, prepared FROM pg_prepared_xacts
 WHERE database = current_database() AND gid ~ '^[^/]+/penstock_[0-9a-f]{12}_'
 """
-_CREATE_LOCK_KEY = 0x70656E73746F7067
-"""That of the fence table."""
-_GONE, _BUSY = "42704", "55000"
+_LIMIT = "max_prepared_transactions"
+_NOT_FOUND = ("42704", "55000")
 """SQLSTATEs: undefined_object, object_not_in_prerequisite_state."""
 
 
@@ -46,63 +44,34 @@ CREATE TABLE IF NOT EXISTS {table} (
     def kept(self, cursor: Cursor) -> Sequence[PreparedTransaction]:
         return [PreparedTransaction(*row) for row in cursor.execute(_KEPT).fetchall()]
 
+    def prepare(self, cursor: Cursor, transaction_id: str) -> None:
+        cursor.execute(f"PREPARE TRANSACTION {literal(transaction_id)}")
+
     def end(self, connection: Any, transaction_id: str, *, commits: bool) -> None:
         connection.autocommit = True
         connection.execute(f"{'COMMIT' if commits else 'ROLLBACK'} PREPARED {literal(transaction_id)}")
 
-    def has_ended(self, error: Any) -> bool:
-        return bool(error.sqlstate == _GONE)
+    def finds_none(self, error: Any) -> bool:
+        return error.sqlstate in _NOT_FOUND
 
-    def is_busy(self, error: Any) -> bool:
-        return bool(error.sqlstate == _BUSY)
+    def check_server(self, cursor: Cursor, address: PostgresAddress) -> None:
+        if cursor.execute(f"SHOW {_LIMIT}").fetchone() == ("0",):
+            raise ConfigurationError(
+                f"commit=prepared: the server of the {address.title} has {_LIMIT} = 0, its default. Set it "
+                "to more than the tasks of all batches that are written at a time, and restart the server; "
+                "or remove the option."
+            )
 
-
-_LIMIT = "max_prepared_transactions"
-
-
-def check_prepares(cursor: Cursor, address: PostgresAddress, mode: Mode) -> None:
-    """Check that tasks can prepare transactions, before the table is created.
-
-    Raises:
-        ConfigurationError: they cannot.
-    """
-    if mode != "append":
-        raise ConfigurationError(
-            f"commit=prepared: the stream replaces the rows of the {address.title}, which one transaction "
-            "has to do. Remove the option, or append."
-        )
-    if cursor.execute(f"SHOW {_LIMIT}").fetchone() == ("0",):
-        raise ConfigurationError(
-            f"commit=prepared: the server of the {address.title} has {_LIMIT} = 0, its default. Set it to "
-            "more than the tasks of all batches that are written at a time, and restart the server; or "
-            "remove the option."
-        )
-
-
-def create_prepared(cursor: Cursor, address: PostgresAddress) -> None:
-    """Create the table of prepared transactions if it does not exist.
-
-    Raises:
-        AccessRefusedError: the user may not use it.
-    """
-    sql, name = PostgresPrepared(), qualified(address.schema, PREPARED_TABLE)
-    if not sql.is_there(cursor, address):
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK_KEY,))
-        sql.create(cursor, address)
-    rights = "SELECT", "INSERT", "DELETE"
-    row = cursor.execute(
-        f"SELECT {', '.join(f'has_table_privilege(%s, {literal(right)})' for right in rights)}",
-        [name] * len(rights),
-    ).fetchone()
-    assert row is not None
-    missing = [right for right, has in zip(rights, row, strict=True) if not has]
-    if missing:
-        raise AccessRefusedError(
-            f"The user of the {address.title} lacks privileges: {', '.join(missing)} on {name}. Nothing was "
-            "written. Grant them (docs/postgres.md), or use another user in url."
-        )
-
-
-def prepare(cursor: Cursor, transaction_id: str) -> None:
-    """End the open transaction: the server keeps it."""
-    cursor.execute(f"PREPARE TRANSACTION {literal(transaction_id)}")
+    def check_rights(self, cursor: Cursor, address: PostgresAddress) -> None:
+        name, rights = qualified(address.schema, PREPARED_TABLE), ("SELECT", "INSERT", "DELETE")
+        row = cursor.execute(
+            f"SELECT {', '.join(f'has_table_privilege(%s, {literal(right)})' for right in rights)}",
+            [name] * len(rights),
+        ).fetchone()
+        assert row is not None
+        missing = [right for right, has in zip(rights, row, strict=True) if not has]
+        if missing:
+            raise AccessRefusedError(
+                f"The user of the {address.title} lacks privileges: {', '.join(missing)} on {name}. Nothing "
+                "was written. Grant them (docs/postgres.md), or use another user in url."
+            )

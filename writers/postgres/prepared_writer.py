@@ -1,22 +1,16 @@
-"""Loads rows into the table itself, in a transaction that the task prepares. Executors only.
-
-See `committers.database.prepared` for the order of steps.
-"""
+"""Loads rows into the table itself, in a transaction that the task prepares. Executors only."""
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from ...committers.database.prepared import transaction_id
 from ...committers.database.staging import StagingTable
 from ...committers.errors import NEXT_TRY, RetryableError, TableNotSupportedError
-from ...committers.postgres.address import PostgresAddress, quoted
-from ...committers.postgres.dialect import DIALECT
-from ...committers.postgres.prepared import prepare
+from ...committers.postgres.address import quoted
+from ..database.prepared_writer import PreparedWriters
 from .staging_writer import PostgresStagingWriters, copy_rows
 
 _NOT_SUPPORTED, _TOO_MANY = "0A000", "53200"
@@ -24,28 +18,8 @@ _NOT_SUPPORTED, _TOO_MANY = "0A000", "53200"
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedWriters(PostgresStagingWriters):
-    """See `StagingWriters`. The schema of the payloads is `PREPARED`."""
-
-    table_uri: str = ""
-    table_id: str = ""
-    """The table's OID when the batch was planned."""
-
-    def create(self, cursor: Any, staged: StagingTable, query_id: str) -> None:
-        """Check the table, which stays locked until the transaction ends. The binary form of a value depends
-        on the type of its column: microseconds of another type would be stored as another value.
-        """
-        address = PostgresAddress.parse(self.table_uri)
-        DIALECT.lock_table(cursor, address)
-        table = DIALECT.load(cursor, address)
-        types = {} if table is None else {column.name: column.sql_type for column in table.columns}
-        planned = dict(zip(self.staged_names, self.sql_types, strict=True))
-        if table is None or table.table_id != self.table_id or not planned.items() <= types.items():
-            raise RetryableError(
-                f"The {address.title} was altered, or created again, since the batch was planned. The rows "
-                f"of this task were not written. {NEXT_TRY}"
-            )
-        DIALECT.prepared.write(cursor, address, query_id, staged.name)
+class PostgresPreparedWriters(PreparedWriters, PostgresStagingWriters):
+    """See `PreparedWriters`."""
 
     def load(self, connection: Any, staged: StagingTable, rows: pa.Buffer, count: int) -> None:
         columns = ", ".join(map(quoted, self.staged_names))
@@ -58,7 +32,7 @@ class PreparedWriters(PostgresStagingWriters):
 
     def end(self, connection: Any, staged: StagingTable, query_id: str) -> None:
         try:
-            prepare(connection.cursor(), transaction_id(query_id, staged.name))
+            PreparedWriters.end(self, connection, staged, query_id)
         except self.server.errors as error:
             said = self.server.in_short(error)
             if self.server.code(error) == _NOT_SUPPORTED:  # NOTIFY, or temporary tables
@@ -74,13 +48,3 @@ class PreparedWriters(PostgresStagingWriters):
                     f"commit=prepared. {NEXT_TRY}"
                 ) from None
             raise
-
-    def undo(self, staged: StagingTable, query_id: str) -> None:
-        with closing(self.server.connect()) as connection:
-            try:
-                DIALECT.prepared.end(connection, transaction_id(query_id, staged.name), commits=False)
-            except self.server.errors as error:
-                if not (DIALECT.prepared.has_ended(error) or DIALECT.prepared.is_busy(error)):
-                    raise self.server.failed(
-                        error, "The prepared transaction is left to penstock gc"
-                    ) from None
