@@ -22,6 +22,13 @@ class PenstockMySql(Penstock):
         return rows.writeStream.format("penstock.mysql").option("url", url).option("dbtable", folder.name)
 
 
+class PreparedMySql(PenstockMySql):
+    """The same with `commit=prepared`."""
+
+    def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
+        return super().writer(rows, folder).option("commit", "prepared")
+
+
 class ForeachMySqlJdbc(Sink):
     """Spark's JDBC sink. Each task is a transaction, so a repeated batch doubles rows."""
 
@@ -49,5 +56,6 @@ class ForeachMySqlJdbc(Sink):
 
 MYSQL_SINKS: dict[str, type[Sink]] = {
     "penstock.mysql": PenstockMySql,
+    "penstock.mysql-prepared": PreparedMySql,
     "foreach-mysql-jdbc": ForeachMySqlJdbc,
 }

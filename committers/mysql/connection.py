@@ -52,6 +52,7 @@ _SESSION = {
     "unique_checks": "1",
     "innodb_lock_wait_timeout": str(LOCK_TIMEOUT_S),
     "lock_wait_timeout": str(LOCK_TIMEOUT_S),
+    "max_error_count": "64",
     "max_sort_length": "4096",
     "sort_buffer_size": "4194304",
     "net_read_timeout": "120",
@@ -104,6 +105,8 @@ class Connection(pymysql.connections.Connection):  # type: ignore[misc]
     """The rows of the next LOAD DATA LOCAL."""
     loads_rows = True
     """False if the server refuses LOAD DATA LOCAL."""
+    xid = ""
+    """The XA transaction that is open, as statements name it."""
 
     @property
     def is_mariadb(self) -> bool:

@@ -18,13 +18,15 @@ from ..database.content import Manifests
 from ..database.contract import Cursor, NumberedRows, TypeRules
 from ..database.layout import AlterTable, PlanOptions, TableColumn, TableMatch, TableState
 from ..database.moving import RowAppender
+from ..database.prepared import names_of
 from ..database.refused_rows import OneRefusedTable
-from ..database.staging import PREFIX, ROW, StagingComment, StagingTable
+from ..database.staging import PREFIX, PREPARED, ROW, StagingComment, StagingTable
 from ..errors import RetryableError
 from . import types as rules
 from .address import IDENTIFIER_CHARS_MAX, NAMES, MySqlAddress, literal, quoted
 from .fence import MySqlFence
 from .keyed_changes import MySqlChanges, check_temporary
+from .prepared import MySqlPrepared
 
 DROP_TIMEOUT_S = 5
 """How long a statement that drops staging tables waits for their readers."""
@@ -60,6 +62,7 @@ class MySqlDialect(OneRefusedTable):
     manifests = Manifests(kind, "MySQL table", rules.is_staged_as, MySqlAddress.parse)
     fence = MySqlFence()
     changes = MySqlChanges()
+    prepared = MySqlPrepared()
     row_ids = NumberedRows(ROW)
     has_transactional_ddl = False
 
@@ -146,6 +149,8 @@ class MySqlDialect(OneRefusedTable):
                 (schema, *names),
             ).fetchall()
             there |= {(schema, _text(name)) for (name,) in found}
+        if names_of(tables):
+            there |= {(PREPARED, one.name) for one in self.prepared.kept(cursor)}
         return [(one.schema, one.name) in there for one in tables]
 
     def drop(self, cursor: Cursor, tables: Sequence[StagingTable]) -> int:
@@ -158,9 +163,15 @@ class MySqlDialect(OneRefusedTable):
     def staging_comments(self, cursor: Cursor, address: MySqlAddress) -> list[tuple[str, str, int, str]]:
         pattern = PREFIX.replace("_", "\\_") + "%"
         rows = cursor.execute(_STAGED, (pattern,)).fetchall()
-        return [
+        found = [
             (_text(schema), _text(name), int(size), _text(comment)) for schema, name, size, comment in rows
         ]
+        if self.prepared.is_there(cursor, address):
+            found += [
+                (PREPARED, one.name, 0, str(StagingComment(one.prepared_at, one.query_id)))
+                for one in self.prepared.kept(cursor)
+            ]
+        return found
 
     def create_staging(
         self, cursor: Cursor, staged: StagingTable, columns: Sequence[tuple[str, str]], query_id: str

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ...committers.errors import check_installed
 from ...committers.file_tables.evolution import SchemaEvolution
 from ...committers.mysql.address import parse_database_name, parse_table_name, settings_of
-from ..database.options import DatabaseOptions
-from ..options.changes import ChangeOptions, problems_of_changes
+from ..database.prepared_options import PreparedOptions, commit_option
+from ..options.changes import ChangeOptions
 from ..options.declaring import declared, optional, options_of, prefixes_of
 from ..options.parsing import text
 
@@ -21,7 +21,7 @@ def _url(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MySqlOptions(ChangeOptions, DatabaseOptions):
+class MySqlOptions(ChangeOptions, PreparedOptions):
     """Options of `penstock.mysql`."""
 
     data_source = "penstock.mysql"
@@ -55,11 +55,10 @@ class MySqlOptions(ChangeOptions, DatabaseOptions):
         "Database of the staging tables, on the same server.",
         default="the database of the table",
     )
-
-    @classmethod
-    def problems(cls, values: Mapping[str, Any]) -> list[str]:
-        """See `DatabaseOptions`."""
-        return problems_of_changes(values)
+    commit: str = commit_option(
+        "Needs MariaDB 10.5 or MySQL 8, without Galera; only coupled streams that append. See [Prepared "
+        "transactions](destinations/mysql.md#prepared-transactions)."
+    )
 
 
 def require_driver() -> None:

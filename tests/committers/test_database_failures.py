@@ -32,8 +32,16 @@ from penstock.writers.database.staging_writer import StagingWriter
 
 campaign = pytest.mark.campaign
 
-KINDS = ("postgres", pytest.param("prepared", marks=campaign), "sql", "mysql")
-"""`penstock.postgres`, the same with `commit=prepared`, `penstock.sql` on Postgres, `penstock.mysql`."""
+KINDS = (
+    "postgres",
+    pytest.param("postgres-prepared", marks=campaign),
+    "sql",
+    "mysql",
+    pytest.param("mysql-prepared", marks=campaign),
+)
+"""`penstock.postgres`, `penstock.sql` on Postgres, `penstock.mysql`; the first and last also with
+`commit=prepared`.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +69,7 @@ def databases(certificates: tuple[Path, Path]) -> Iterator[Callable[[str], Faili
             return server, stack.enter_context(postgres_tls(server.port, folder))
 
         def database(kind: str) -> FailingDatabase:
-            if kind == "mysql":
+            if kind.startswith("mysql"):
                 return FailingMariaDb(started("mysql"), kind)
             server, tls_port = started("postgres")
             return FailingPostgres(server, kind, tls_port)
@@ -114,7 +122,7 @@ def test_connections_have_tls_if_the_url_says_so(
 ) -> None:
     own, _ = certificates
     encrypted = database.with_tls(query, mode, own / "ca.pem")
-    with database.requiring_tls(query) if database.kind == "mysql" else nullcontext():
+    with database.requiring_tls(query) if isinstance(database, FailingMariaDb) else nullcontext():
         encrypted.target().plan_batch(ids(1).schema, "append", 1)
     assert query.ids() == [0]
 
@@ -143,8 +151,8 @@ def test_a_server_that_requires_tls_says_so(
 def test_a_server_without_tls_is_refused_if_the_url_requires_it(
     request: pytest.FixtureRequest, database: FailingDatabase, query: Any, store: SqlManifestStore
 ) -> None:
-    if database.kind == "mysql":
-        database = FailingMariaDb(request.getfixturevalue("mariadb_server"), "mysql")
+    if isinstance(database, FailingMariaDb):
+        database = FailingMariaDb(request.getfixturevalue("mariadb_server"), database.kind)
         query = database.new_query()
     encrypted = database.with_tls(query, "required")
     with pytest.raises(AccessRefusedError, match=r"SSL.*required.*Fix the url|SSL is required.*Fix the url"):
@@ -246,7 +254,7 @@ def test_a_lock_that_is_held_too_long_is_named_and_the_batch_comes_later(
     held: Held,
 ) -> None:
     impatient = database.impatient(query.with_options(maxCommitAttempts="1"), monkeypatch)
-    if held == "table" and database.kind == "prepared":  # it is written by tasks
+    if held == "table" and database.is_prepared:  # it is written by tasks
         attempt = partial(impatient.run, store, query.batch(1), ids(1))
     else:
         messages = query.write(query.plan(store, query.batch(1), ids(1).schema), [ids(1)])

@@ -277,12 +277,11 @@ class PostgresHarness(PostgresTable, DestinationHarness):
         self.sql("UPDATE penstock_fence SET batch_id = batch_id - 1")
 
 
-class PreparedPostgresHarness(PostgresHarness):
-    """The same with `commit=prepared`."""
-
-    promises = replace(
-        PostgresHarness.promises,
-        name="Postgres tables with commit=prepared",
+def _with_prepared(promises: Promises, name: str) -> Promises:
+    """The promises of a database table with `commit=prepared`."""
+    return replace(
+        promises,
+        name=name,
         payload="a prepared transaction for each task",
         commit="one transaction that decides, after which the prepared ones are committed",
         token="a row of the table `penstock_fence`, changed in the deciding transaction",
@@ -296,6 +295,12 @@ class PreparedPostgresHarness(PostgresHarness):
         changes="",
         computes_rows=False,
     )
+
+
+class PreparedPostgresHarness(PostgresHarness):
+    """The same with `commit=prepared`."""
+
+    promises = _with_prepared(PostgresHarness.promises, "Postgres tables with commit=prepared")
 
     @property
     def options(self) -> dict[str, str]:
@@ -392,6 +397,37 @@ class MySqlHarness(MySqlTable, DestinationHarness):
     def roll_back(self) -> None:
         """After a restore, only the fence says which batches the table has."""
         self.sql("UPDATE penstock_fence SET batch_id = batch_id - 1")
+
+
+class PreparedMySqlHarness(MySqlHarness):
+    """The same with `commit=prepared`."""
+
+    promises = _with_prepared(MySqlHarness.promises, "MySQL tables with commit=prepared")
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {**super().options, "commit": "prepared"}
+
+    @property
+    def unreachable_options(self) -> dict[str, str]:
+        return {}  # decoupled delivery is refused
+
+    def uncommitted(self) -> Collection[str]:
+        verdicts = []
+        if "penstock_prepared" in self.tables():
+            verdicts = [one for (one,) in self.sql("SELECT transaction_id FROM penstock_prepared")]
+        return [*self.staged(), *(name for _, name in self._kept()), *verdicts]
+
+    def delete_uncommitted(self) -> None:
+        for query_id, name in self._kept():
+            self.sql(f"XA ROLLBACK '{query_id}', '{name}'")
+
+    def _kept(self) -> list[tuple[str, str]]:
+        table = f"`{self.schema}`.`events`"
+        found = [
+            (data[:length].decode(), data[length:].decode()) for _, length, _, data in self.sql("XA RECOVER")
+        ]
+        return [(query_id, name) for query_id, name in found if query_hash(query_id, table) in name]
 
 
 class DuckLakeHarness(DuckLake, FileTableHarness):

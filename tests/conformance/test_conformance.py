@@ -14,6 +14,7 @@ from tests.conformance.harnesses import (
     IcebergHarness,
     MySqlHarness,
     PostgresHarness,
+    PreparedMySqlHarness,
     PreparedPostgresHarness,
 )
 
@@ -90,13 +91,28 @@ def preparing_server() -> Iterator[Postgres]:
         yield server
 
 
-@pytest.mark.campaign
-class TestPreparedPostgres(
+class PreparedClaims(
     CommitClaims, CrashClaims, ResponseClaims, ConcurrencyClaims, CleaningClaims, SecrecyClaims
 ):
+    """Those of streams that append, since `commit=prepared` refuses the others."""
+
+
+@pytest.mark.campaign
+class TestPreparedPostgres(PreparedClaims):
     """Tasks prepare transactions in a server that allows them."""
 
     @pytest.fixture
     def harness(self, preparing_server: Postgres, monkeypatch: pytest.MonkeyPatch) -> DestinationHarness:
         monkeypatch.setenv("PGUSER", "postgres")  # the store knows no user
         return PreparedPostgresHarness(preparing_server.new_url)
+
+
+@pytest.mark.campaign
+class TestPreparedMySql(PreparedClaims):
+    """Tasks prepare XA transactions, on MariaDB."""
+
+    @pytest.fixture
+    def harness(self, mariadb_server: MariaDB, monkeypatch: pytest.MonkeyPatch) -> DestinationHarness:
+        for name, value in mariadb_server.environment.items():
+            monkeypatch.setenv(name, value)  # the store knows no user
+        return PreparedMySqlHarness(mariadb_server.new_url)

@@ -30,6 +30,7 @@ from tests.conformance.harnesses import (
     MySqlHarness,
     NatsIdHarness,
     PostgresHarness,
+    PreparedMySqlHarness,
     PreparedPostgresHarness,
     RedisFenceHarness,
 )
@@ -97,6 +98,10 @@ def destinations(stack: ExitStack, new_postgres_url: Callable[[], str]) -> dict[
         server = stack.enter_context(mariadb())
         return MySqlHarness(server.new_url)
 
+    def prepared_mysql(_: Path) -> DestinationHarness:
+        server = stack.enter_context(mariadb())
+        return PreparedMySqlHarness(server.new_url)
+
     decoupled = {"delivery": "decoupled"}
     return {
         "clickhouse": Killed(
@@ -119,6 +124,7 @@ def destinations(stack: ExitStack, new_postgres_url: Callable[[], str]) -> dict[
             ("prepared.decided", "prepared.ended"),
         ),
         "mysql": Killed(mysql),
+        "mysql-prepared": Killed(prepared_mysql, ("prepared.decided", "prepared.ended")),
         "sql": Killed(SqliteHarness),
         "http": Killed(http, ("prepare.start", "prepare.done")),
         "http-decoupled": Killed(http, ("write.files_closed", "prepare.done"), decoupled),

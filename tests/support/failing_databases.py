@@ -43,6 +43,8 @@ class FailingDatabase(ABC):
 
     def __init__(self, server: Any, kind: str) -> None:
         self.server, self.kind = server, kind
+        self.is_prepared = kind.endswith("-prepared")
+        self.options = {"commit": "prepared"} if self.is_prepared else {}
 
     @abstractmethod
     def new_query(self) -> Any:
@@ -104,8 +106,7 @@ class FailingPostgres(FailingDatabase):
 
     def new_query(self) -> postgres.PostgresQuery:
         table = TableBySql if self.kind == "sql" else postgres.PostgresTable
-        options = {"commit": "prepared"} if self.kind == "prepared" else {}
-        return postgres.PostgresQuery(table(self.server.new_url()), "q1", options)
+        return postgres.PostgresQuery(table(self.server.new_url()), "q1", self.options)
 
     @contextmanager
     def with_wrong_password(self, query: postgres.PostgresQuery) -> Iterator[postgres.PostgresQuery]:
@@ -197,13 +198,13 @@ class FailingPostgres(FailingDatabase):
 
 
 class FailingMariaDb(FailingDatabase):
-    """MariaDB, written by `penstock.mysql`."""
+    """MariaDB, written by `penstock.mysql`, also with `commit=prepared`."""
 
     server: MariaDB
 
     def new_query(self) -> mysql.MySqlQuery:
         url = self.server.new_url()
-        query = mysql.query_into(url)
+        query = mysql.query_into(url, **self.options)
         user = f"u{query.table.schema[:20]}"
         rights = "CREATE, DROP, ALTER, SELECT, INSERT, UPDATE, DELETE, LOCK TABLES"
         self._execute(

@@ -32,8 +32,12 @@ class MySqlTable:
     destination: ClassVar[DestinationType] = DESTINATION
 
     @property
+    def server_settings(self) -> dict[str, str]:
+        return settings_of(self.url)
+
+    @property
     def schema(self) -> str:
-        return settings_of(self.url)["database"]
+        return self.server_settings["database"]
 
     @property
     def options(self) -> dict[str, str]:

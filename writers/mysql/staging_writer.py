@@ -1,4 +1,4 @@
-"""Loads rows into staging tables of MySQL. Executors only.
+"""Loads rows into tables of MySQL. Executors only.
 
 With LOAD DATA LOCAL, from memory; with INSERT where the server does not allow that.
 """
@@ -39,6 +39,10 @@ class MySqlStagingWriters(StagingWriters):
         columns = list(zip(self.staged_names, self.sql_types, strict=True))
         DIALECT.create_staging(cursor, staged, columns, query_id)
 
+    def loaded_sql(self, staged: StagingTable) -> str:
+        """The table into which rows are loaded."""
+        return DIALECT.staged_sql(staged)
+
     def load(self, connection: Any, staged: StagingTable, rows: TextRows, count: int) -> None:
         """See `StagingWriters`."""
         from ...committers.mysql.connection import is_without_local
@@ -51,13 +55,15 @@ class MySqlStagingWriters(StagingWriters):
                     raise
                 connection.loads_rows = False
             else:
-                _check_count(loaded, count, staged)
+                _check_count(loaded, count, self.loaded_sql(staged))
                 return
         names = ", ".join(map(quoted, self.staged_names))
-        begin = f"INSERT INTO {DIALECT.staged_sql(staged)} ({names}) VALUES ".encode()
+        begin = f"INSERT INTO {self.loaded_sql(staged)} ({names}) VALUES ".encode()
         ((most,),) = connection.cursor().execute("SELECT @@max_allowed_packet").fetchall()
         size = min(int(most) - _ROOM_BYTES, PACKET_BYTES_MAX)
-        _check_count(sum(connection.query(begin + some) for some in rows.values(size)), count, staged)
+        _check_count(
+            sum(connection.query(begin + some) for some in rows.values(size)), count, self.loaded_sql(staged)
+        )
 
     def _load_statement(self, staged: StagingTable, rows: TextRows) -> str:
         fields, sets = [], []
@@ -66,15 +72,15 @@ class MySqlStagingWriters(StagingWriters):
             if is_hex:
                 sets.append(f"{quoted(name)} = UNHEX(@c{number})")
         return (
-            f"LOAD DATA LOCAL INFILE 'penstock' INTO TABLE {DIALECT.staged_sql(staged)} "
+            f"LOAD DATA LOCAL INFILE 'penstock' INTO TABLE {self.loaded_sql(staged)} "
             "CHARACTER SET utf8mb4 FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' LINES TERMINATED BY '\\n' "
             f"({', '.join(fields)}){' SET ' if sets else ''}{', '.join(sets)}"
         )
 
 
-def _check_count(loaded: int, count: int, staged: StagingTable) -> None:
+def _check_count(loaded: int, count: int, table: str) -> None:
     if loaded != count:
         raise SchemaMismatchError(
-            f"The server has stored {loaded:,} of {count:,} rows in the staging table {staged.path}. The "
-            "rows of this task were not staged."
+            f"The server has stored {loaded:,} of {count:,} rows in the table {table}. The rows of this task "
+            "were not staged."
         )
