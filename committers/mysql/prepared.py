@@ -90,9 +90,6 @@ CREATE TABLE IF NOT EXISTS {table} (
         ]
 
     def begin(self, cursor: Cursor, transaction_id: str) -> None:
-        """See `PreparedTransactions`. The session is in READ COMMITTED, so that rows of one task, which stay
-        locked, do not lock the gaps beside them for others.
-        """
         ((minutes,),) = cursor.execute("SELECT UNIX_TIMESTAMP() DIV 60").fetchall()
         cursor.connection.xid = _xid(transaction_id, minutes)
         cursor.execute(f"XA START {cursor.connection.xid}")

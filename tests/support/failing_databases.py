@@ -20,6 +20,7 @@ from tests.support.backlogs import wait_until
 from penstock.committers.database import transaction
 from penstock.committers.mysql import connection as mysql_connection
 from penstock.datasource.sql.stored import DESTINATION as SQL
+from penstock.writers.database import staging_writer
 
 Tls = Literal["disabled", "required", "verified"]
 Held = Literal["row", "table"]
@@ -242,7 +243,8 @@ class FailingMariaDb(FailingDatabase):
         return query
 
     def hurried(self, query: mysql.MySqlQuery, monkeypatch: pytest.MonkeyPatch) -> Any:
-        monkeypatch.setattr(transaction, "COMMIT_TIMEOUT_S", 1)
+        for module in (transaction, staging_writer):
+            monkeypatch.setattr(module, "COMMIT_TIMEOUT_S", 1)
         return query
 
     @contextmanager
