@@ -96,7 +96,7 @@ def test_rows_are_written_once_and_nothing_is_left(
         "mark.done",
     ],
 )
-@pytest.mark.parametrize("has_store", [True, False])
+@pytest.mark.parametrize("has_store", [pytest.param(True, marks=pytest.mark.campaign), False])
 def test_a_crash_at_each_step_loses_and_doubles_nothing(
     tables: PreparedTables,
     query: Any,
