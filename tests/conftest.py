@@ -63,7 +63,7 @@ SLOW = {
         "compaction deletion delta_azure delta_lost_responses delta_object_store "
         "clickhouse ducklake* files_* hudi_changes hudi_java hudi_s3 iceberg_catalogs iceberg_expiry "
         "iceberg_foreign_tables iceberg_glue iceberg_hive iceberg_rest "
-        "iceberg_table_properties lance mysql* postgres* sql_postgres database_failures"
+        "iceberg_table_properties lance mysql* postgres* sql_postgres database_failures database_prepared"
     ),
     "conformance": "clickhouse duckdb sql files http lance hudi mutations",
     "datasource": (

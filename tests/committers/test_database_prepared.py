@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -160,14 +161,15 @@ def test_a_server_that_is_killed_again_and_again_loses_and_doubles_nothing(
     try:
         for number in range(1, BATCHES):
             rows = [ids(*(10 * number + one for one in task)) for task in ((0, 1), (2,), (3, 4, 5))]
-            for _ in range(100):
+            for _ in range(300):
                 try:
                     query.run(store, query.batch(number), *rows, run_id=f"k{failures}")
                     break
                 except RetryableError:
                     failures += 1
+                    time.sleep(0.1)  # while the server starts, it answers at once
             else:
-                pytest.fail(f"batch {number} is not written in 100 attempts")
+                pytest.fail(f"batch {number} is not written in 300 attempts")
     finally:
         is_over.set()
         killing.join()
