@@ -459,7 +459,7 @@ def test_a_partly_visible_batch_is_awaited(events: PostgresTable, monkeypatch: p
     fill(events, 10)
     with psycopg.connect(events.url.replace("+psycopg", "")) as connection:
         address = opened(events).reader.address  # type: ignore[attr-defined]
-        DIALECT.prepared.create(connection.cursor(), address)
+        DIALECT.prepared.set_up(connection.cursor(), DIALECT, address)
         DIALECT.prepared.put_verdicts(connection.cursor(), address, "q", ["one"], commits=True)
     monkeypatch.setattr(table, "BUSY_S", 0.2)
     with pytest.raises(RetryableError, match=r"commit=prepared is partly visible .* penstock recover"):
