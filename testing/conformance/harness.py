@@ -120,6 +120,11 @@ class DestinationHarness(ABC):
         return self.options
 
     @property
+    def read_options(self) -> dict[str, str]:
+        """Return the options of `penstock.reader` for the table; empty if Penstock does not read it."""
+        return {}
+
+    @property
     def secret_options(self) -> dict[str, str]:
         """Return options with `SECRET` in them; empty if the destination has no secrets."""
         return {**self.options, **self.secrets} if self.secrets else {}

@@ -14,6 +14,7 @@ from .echoes import EchoClaims
 from .histories import HistoryClaims
 from .manifests import ManifestClaims
 from .partial_rows import PartialRowClaims
+from .reads import ReadClaims
 from .responses import ResponseClaims
 from .routes import RouteClaims
 from .schemas import SchemaClaims
@@ -41,5 +42,6 @@ class DestinationConformance(
     PartialRowClaims,
     HistoryClaims,
     CleaningClaims,
+    ReadClaims,
 ):
     """The promises of every destination. Subclass it as `Test…`, with a fixture `harness`."""

@@ -54,6 +54,10 @@ if TYPE_CHECKING:
 class LakeHarness(Lake, FileTableHarness):
     """A table of files on the local disk, read by duckdb."""
 
+    @property
+    def read_options(self) -> dict[str, str]:
+        return self.options
+
     def changed_rows(self) -> Sequence[ChangedRow]:
         return cast("Sequence[ChangedRow]", self.rows("id, n, text"))
 
@@ -181,6 +185,10 @@ class HudiHarness(HudiLake, FileTableHarness):
     )
     secrets: ClassVar = {"storage.AWS_SECRET_ACCESS_KEY": SECRET}
 
+    @property
+    def read_options(self) -> dict[str, str]:
+        return {"path": str(self.folder)}
+
     def options_by(self, column: str) -> Mapping[str, str]:
         return {"partitionBy": column, "hiveStylePartitions": "false"}
 
@@ -222,6 +230,10 @@ class PostgresHarness(PostgresTable, DestinationHarness):
         reserved_columns=("xmin", "ctid"),
         crash_points=CRASH_POINTS,
     )
+
+    @property
+    def read_options(self) -> dict[str, str]:
+        return {name: self.options[name] for name in ("url", "dbtable")}
 
     def __init__(self, new_url: Callable[[], str]) -> None:
         super().__init__(new_url())
@@ -445,6 +457,10 @@ class DuckLakeHarness(DuckLake, FileTableHarness):
         reserved_columns=("_ducklake_internal_row_id", "_ducklake_internal_snapshot_id"),
         crash_points=CRASH_POINTS,
     )
+
+    @property
+    def read_options(self) -> dict[str, str]:
+        return {name: value for name, value in self.options.items() if name != "dataPath"}
 
     @property
     def secret_options(self) -> dict[str, str]:

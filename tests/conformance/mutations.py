@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -63,6 +64,7 @@ from penstock.datasource.planning import plan as planning
 from penstock.datasource.routing.logged_table import LoggedTable
 from penstock.datasource.routing.opening import Routes
 from penstock.operating.checking.report import Report
+from penstock.readers.delta.scan import DeltaTableReader
 from penstock.testing.conformance import query
 from penstock.testing.conformance.data import NESTED
 from penstock.testing.conformance.harness import DestinationHarness
@@ -268,6 +270,11 @@ MUTATIONS = {
     "committed batches that are written again": Mutation(
         _decide(RecordStatus.COMMITTED, Action.WRITE),
         "a_replay_is_skipped",
+    ),
+    "a reader that leaves out a file": DeltaMutation(
+        method(DeltaTableReader, "files", lambda real, *args: islice(real(*args), 1)),
+        "a_reader_sees_no_row_twice_after_a_delivery_in_between",
+        a_reader_sees_a_batch_whole_or_not_at_all={"point": "mark.done"},
     ),
     "a table that has no token": DeltaMutation(
         returning(delta_committer, "token_of", None),

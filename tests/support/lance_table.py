@@ -48,6 +48,10 @@ class LanceHarness(FileTableHarness):
         return {"path": str(self.path)}
 
     @property
+    def read_options(self) -> dict[str, str]:
+        return self.options
+
+    @property
     def unreachable_options(self) -> dict[str, str]:
         return {
             "path": "s3://bucket/table",

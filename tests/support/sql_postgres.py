@@ -24,6 +24,10 @@ class SqlPostgresHarness(PostgresHarness):
     )
 
     @property
+    def read_options(self) -> dict[str, str]:
+        return {}
+
+    @property
     def unreachable_options(self) -> dict[str, str]:
         url = f"postgresql+psycopg://me:{SECRET}@127.0.0.1:{self.unreachable_port}/db"
         return {**self.options, "url": url}
