@@ -196,7 +196,8 @@ def test_streams_to_many_topics_share_clients(
             assert harness.ids() == [0]
         (kafka,) = clients._opened.values()
         assert len(kafka._sessions) == 2
-    assert sorted(opened) == ["_new_admin", "_new_consumer"]
+    assert opened.count("_new_admin") == 1
+    assert opened.count("_new_consumer") <= 1, "none for partitions without a marker"
 
 
 def test_a_marker_that_is_hidden_does_not_hold_up_other_streams(

@@ -168,7 +168,7 @@ def test_batches_go_on_if_the_collector_is_down(
     with caplog.at_level(logging.INFO):
         for number in range(3):
             stream.run(orders(16 + number, 0))
-        wait_until(lambda: "could not be sent" in caplog.text)
+        wait_until(lambda: "OpenTelemetry could not be sent" in caplog.text)
     assert int(stream.version) == 4
     loggers = {one.name for one in caplog.records if one.levelno >= logging.WARNING}
     assert loggers == {"penstock.telemetry.sending"}
