@@ -194,10 +194,11 @@ def test_streams_to_many_topics_share_clients(
             query = Query(harness, store=store)
             query.run(store, query.batch(0), ids(0))
             assert harness.ids() == [0]
+            if number == 0:  # which may have created the progress topic, and opened clients again for it
+                opened.clear()
         (kafka,) = clients._opened.values()
         assert len(kafka._sessions) == 2
-    assert opened.count("_new_admin") == 1
-    assert opened.count("_new_consumer") <= 1, "none for partitions without a marker"
+    assert opened in ([], ["_new_consumer"]), "the first one may have found no marker to read"
 
 
 def test_a_marker_that_is_hidden_does_not_hold_up_other_streams(
