@@ -31,7 +31,7 @@ def parse_retry_after(header: str | None, now: datetime) -> float | None:
     except ValueError:
         try:
             date = parsedate_to_datetime(text)
-        except ValueError:
+        except (ValueError, OverflowError):  # a time zone of any length
             return None
         if date.tzinfo is None:  # "-0000"
             date = date.replace(tzinfo=timezone.utc)

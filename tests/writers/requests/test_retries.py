@@ -378,7 +378,7 @@ def test_retries_need_a_bound() -> None:
         ("Wed, 25 Nov 2026 08:00:10 -0000", 10),
         ("Wednesday, 25-Nov-26 08:00:30 GMT", 30),  # RFC 850
         ("Wed, 25 Nov 2026 07:59:00 GMT", 0),
-        *[(header, None) for header in ("-5", "nan", "inf", "soon", "", None)],
+        *[(header, None) for header in ("-5", "nan", "inf", "soon", "", "0 NOV 0:0 2200000000", None)],
     ],
 )
 def test_retry_after_is_seconds_or_a_date(header: str | None, seconds: float | None) -> None:
