@@ -140,3 +140,16 @@ class KeyedChanges(ABC):
             where: on the rows
         """
         return f"DELETE FROM {table} USING {rows} WHERE {condition} AND {where}"
+
+    def update_joined(
+        self, table: str, rows: str, names: Sequence[str], condition: str, where: str
+    ) -> str:
+        """The statement that gives rows `t` of a table the values of rows `n`.
+
+        Args:
+            table, rows: name and alias
+            names: of the columns, in SQL
+            condition, where: see `delete_joined`
+        """
+        values = ", ".join(f"{name} = n.{name}" for name in names)
+        return f"UPDATE {table} SET {values} FROM {rows} WHERE {condition} AND {where}"

@@ -65,7 +65,7 @@ class Tombstones(ABC):
 
     @property
     def sql(self) -> str:
-        return f"{self.own.quoted(self.address.schema)}.{self.own.quoted(self.name)}"
+        return str(self.own.names.qualified(self.address.schema, self.name))
 
     @property
     def name(self) -> str:

@@ -31,7 +31,7 @@ class PostgresChanges(KeyedChanges):
     def check_table(
         self, cursor: Cursor, address: PostgresAddress, table: TableState, changes: Changes
     ) -> None:
-        check_unique(cursor, table, address, changes.identity)
+        check_unique(cursor, table.table_id, address, changes.identity)
 
     def mover_of(self, changes: Changes) -> type[RowMover]:
         from .changes import RowChanger

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..database.contract import Cursor
-from ..database.layout import TableState
+from ..database.contract import Cursor, TableAddress
 from ..errors import TableNotSupportedError
-from .address import PostgresAddress, quoted
+from .address import quoted
 
 _UNIQUE = """
 SELECT c.relname,
@@ -23,22 +22,23 @@ SELECT c.relname,
         WHERE NOT l.collisdeterministic
     )
 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-WHERE i.indrelid = %s::oid AND i.indisunique
+WHERE i.indrelid = %s::regclass AND i.indisunique
 ORDER BY c.relname
 """
 
 
-def check_unique(cursor: Cursor, table: TableState, address: PostgresAddress, keys: Sequence[str]) -> None:
+def check_unique(cursor: Cursor, table: str, address: TableAddress, keys: Sequence[str]) -> None:
     """Check that the table has at most one row of each key, by an index that `ON CONFLICT` can use.
 
     Args:
+        table: its OID, or its name in SQL
         keys: columns of the table
 
     Raises:
         TableNotSupportedError: it has no such index.
     """
     problems = []
-    for name, columns, *flags in cursor.execute(_UNIQUE, (table.table_id,)).fetchall():
+    for name, columns, *flags in cursor.execute(_UNIQUE, (table,)).fetchall():
         if sorted(columns) != sorted(keys):
             continue
         found = list(_problems(flags))
@@ -48,7 +48,7 @@ def check_unique(cursor: Cursor, table: TableState, address: PostgresAddress, ke
     listed = ", ".join(map(quoted, keys))
     why = f" ({'; '.join(problems)})" if problems else ""
     raise TableNotSupportedError(
-        f"The Postgres table {address.uri} has no unique index over exactly the columns of keys, {listed}"
+        f"The {address.title} has no unique index over exactly the columns of keys, {listed}"
         f"{why}. Nothing was written. Create one:\n"
         f"    CREATE UNIQUE INDEX ON {address.sql} ({listed});\n"
         "or give the columns of its primary key as keys."

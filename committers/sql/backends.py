@@ -36,9 +36,12 @@ class Backend:
     now: str = "CURRENT_TIMESTAMP"
     week_ago: str = ""
     """The time of `now` a week ago."""
+    seconds_later: str = ""
+    """The time of `now` some seconds later, as a format. Empty: rows are only appended."""
 
 
 _WEEK_AGO = "CURRENT_TIMESTAMP - INTERVAL '7 days'"
+_LATER = "CURRENT_TIMESTAMP + INTERVAL '{} seconds'"
 _SQLITE_TIME = "strftime('%Y-%m-%d %H:%M:%f', 'now'{})"
 
 BACKENDS: Mapping[str, Backend] = {
@@ -52,6 +55,7 @@ BACKENDS: Mapping[str, Backend] = {
         refused_numbers="NaN",  # which it stores as NULL
         now=_SQLITE_TIME.format(""),
         week_ago=_SQLITE_TIME.format(", '-7 days'"),
+        seconds_later=_SQLITE_TIME.format(", '+{} seconds'"),
     ),
     "postgresql": Backend(
         "PostgreSQL",
@@ -61,8 +65,11 @@ BACKENDS: Mapping[str, Backend] = {
         stores_nul=False,
         for_update=" FOR UPDATE SKIP LOCKED",
         week_ago=_WEEK_AGO,
+        seconds_later=_LATER,
     ),
-    "cockroachdb": Backend("CockroachDB", "psycopg", 26257, stores_nul=False, week_ago=_WEEK_AGO),
+    "cockroachdb": Backend(
+        "CockroachDB", "psycopg", 26257, stores_nul=False, week_ago=_WEEK_AGO, seconds_later=_LATER
+    ),
     "mssql": Backend(
         "SQL Server",
         "pyodbc",

@@ -7,8 +7,9 @@ from datetime import datetime, timezone
 from functools import cache
 
 from ..contract import Changes, Mode
+from ..database.changing import LAST_ROWS
 from ..database.content import Manifests
-from ..database.contract import Cursor, NumberedRows
+from ..database.contract import Cursor, Mover, NumberedRows
 from ..database.layout import AlterTable, PlanOptions, TableColumn, TableMatch, TableState
 from ..database.moving import RowAppender
 from ..database.refused_rows import OneRefusedTable
@@ -16,6 +17,7 @@ from ..database.staging import PREFIX, ROW, StagingComment, StagingTable
 from .address import NAME_CHARS_MAX, NAMES, SqlAddress, quoted
 from .backends import BACKENDS
 from .fence import SqlFence
+from .keyed_changes import SqlChanges
 from .schema import comment_of, create_table, load_table, names_in, new_id, type_sql
 from .types import SqlTypes, is_staged_as
 
@@ -38,6 +40,8 @@ class SqlDialect(OneRefusedTable):
         self.types = SqlTypes(self.backend)  # type: ignore[misc]
         self.fence = SqlFence(backend_name, self.backend)  # type: ignore[misc]
         self.ignores_case = self.backend.is_file  # type: ignore[misc]
+        if self.backend.seconds_later:
+            self.changes = SqlChanges(self.backend)  # type: ignore[misc]
 
     # Names ------------------------------------------------------------------------------------------
 
@@ -60,6 +64,8 @@ class SqlDialect(OneRefusedTable):
     ) -> None:
         """See `Dialect`. The comment tells the table from a later one of the same name."""
         made = [self._defined(column.name, column.sql_type) for column in columns]
+        if keys:
+            made.append(f"PRIMARY KEY ({', '.join(map(quoted, keys))})")
         create_table(cursor.connection.own, address.schema, address.table, made, new_id())
 
     def _defined(self, name: str, kind: str) -> str:
@@ -132,14 +138,19 @@ class SqlDialect(OneRefusedTable):
             cursor.execute(
                 f"INSERT INTO {address.sql} ({names}) SELECT {names} FROM {address.sql} WHERE 1 = 0"
             )
-        if options.mode == "overwrite":
+        if options.mode == "overwrite" or changes is not None:
             cursor.execute(f"DELETE FROM {address.sql} WHERE 1 = 0")
+        if changes is not None:
+            key = quoted(changes.keys[0])
+            cursor.execute(f"UPDATE {address.sql} SET {key} = {key} WHERE 1 = 0")
+            cursor.execute(f"CREATE TEMPORARY TABLE {LAST_ROWS} (n integer)")
+            cursor.execute(f"DROP TABLE {LAST_ROWS}")
         cursor.execute(f"UPDATE {address.fence_sql} SET version = version WHERE query_id = ''")
 
     # In the commit ----------------------------------------------------------------------------------
 
-    def mover_of(self, mode: Mode) -> Callable[..., RowAppender]:
-        return RowAppender
+    def mover_of(self, mode: Mode) -> Callable[..., Mover]:
+        return self.keyed_changes().mover_of(mode) if isinstance(mode, Changes) else RowAppender
 
     def check_deferred(self, cursor: Cursor) -> None:
         if self.backend_name == "postgresql":

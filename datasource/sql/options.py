@@ -10,6 +10,7 @@ from ...committers.file_tables.evolution import SchemaEvolution
 from ...committers.sql.address import parse_table_name, parse_url
 from ...committers.sql.backends import BACKENDS
 from ..database.options import DatabaseOptions
+from ..options.changes import ChangeOptions, problems_of_changes
 from ..options.declaring import declared, option, options_of, prefixes_of
 from ..options.parsing import flag, text
 
@@ -20,7 +21,7 @@ def _url(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SqlOptions(DatabaseOptions):
+class SqlOptions(ChangeOptions, DatabaseOptions):
     """Options of `penstock.sql`."""
 
     data_source = "penstock.sql"
@@ -58,6 +59,7 @@ class SqlOptions(DatabaseOptions):
     @classmethod
     def problems(cls, values: Mapping[str, Any]) -> Iterator[str]:
         """See `DatabaseOptions`."""
+        yield from problems_of_changes(values)
         backend = BACKENDS[parse_url(values["url"]).get_backend_name()]
         if backend.is_file and values["table"][0]:
             yield "dbtable has a schema, but a SQLite database has none: give the name of the table only."

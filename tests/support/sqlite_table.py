@@ -10,11 +10,11 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, closing
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import exc
 from tests.support.faults import in_next_call
@@ -23,6 +23,7 @@ from tests.support.harness import CRASH_POINTS
 from penstock.committers.database import transaction
 from penstock.datasource.sql.stored import DESTINATION
 from penstock.testing.conformance import DestinationHarness, Lost, Promises
+from penstock.testing.conformance.harness import ChangedRow
 
 _READER = """
 import json, sys
@@ -74,6 +75,7 @@ class SqliteHarness(DestinationHarness):
         payload="a staging table for each task",
         commit="one transaction that moves the rows into the table",
         token="a row of the table `penstock_fence`, changed in the same transaction",
+        changes="`DELETE`, `UPDATE` and `INSERT` in its transaction",
         narrows=True,
         quarantines=True,
         reserved_columns=("penstock_row",),
@@ -94,6 +96,9 @@ class SqliteHarness(DestinationHarness):
 
     def ids(self) -> list[int]:
         return [row[0] for row in read(self.path, "SELECT id FROM file.events")] if self.path.exists() else []
+
+    def changed_rows(self) -> Sequence[ChangedRow]:
+        return cast("Sequence[ChangedRow]", read(self.path, "SELECT id, n, text FROM file.events"))
 
     def uncommitted(self) -> Collection[str]:
         if not self.path.exists():
