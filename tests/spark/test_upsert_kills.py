@@ -1,6 +1,7 @@
 """SIGKILL to a driver whose streams change rows by key: the tables have what a dict has.
 
-All streams are in one driver, and read the same changes. DuckDB, psycopg and hudi read the tables.
+All streams are in one driver, and read the same changes. Other libraries and processes read the
+tables.
 """
 
 from __future__ import annotations
@@ -13,9 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.conformance.harnesses import DeltaHarness, HudiHarness, IcebergHarness, PostgresHarness
+from servers.mariadb import MariaDB
+from tests.conformance.harnesses import (
+    DeltaHarness,
+    HudiHarness,
+    IcebergHarness,
+    MySqlHarness,
+    PostgresHarness,
+)
 from tests.spark.killed_stream import KilledDriver, KilledStream, SourceFiles
+from tests.support.duckdb_table import DuckDbHarness
 from tests.support.random_changes import RandomChanges
+from tests.support.sqlite_table import SqliteHarness
 
 from penstock.testing.conformance import DestinationHarness
 from penstock.testing.conformance.query import source_of
@@ -29,15 +39,18 @@ pytestmark = [
     pytest.mark.timeout(1800),
 ]
 
-NAMES = ("delta", "iceberg", "postgres", "hudi")
 SHORT: Mapping[str, Sequence[str]] = {
     "delta": ("prepare.done", "commit.landed"),
     "iceberg": ("commit.start", "commit.landed"),
     "postgres": ("prepare.done", "commit.landed"),
     "hudi": ("commit.start", "commit.landed"),
+    "mysql": ("prepare.done", "commit.landed"),
+    "sqlite": ("commit.start", "commit.landed"),
+    "duckdb": ("prepare.done", "commit.landed"),
 }
 """What the driver is killed at, into each destination."""
-IGNORING_LATE_ROWS = ("iceberg", "postgres")
+NAMES = tuple(SHORT)
+IGNORING_LATE_ROWS = ("iceberg", "postgres", "mysql", "sqlite", "duckdb")
 
 RANDOM_POINTS = (
     *("write.file_open", "write.files_closed", "prepare.start", "prepare.done"),
@@ -94,20 +107,29 @@ def _wait_for_a_batch(checkpoint: Path) -> None:
         time.sleep(0.02)
 
 
-def harnesses(root: Path, new_postgres_url: Callable[[], str]) -> Mapping[str, DestinationHarness]:
+def harnesses(
+    root: Path, new_postgres_url: Callable[[], str], mariadb: MariaDB
+) -> Mapping[str, DestinationHarness]:
     return {
         "delta": DeltaHarness(root / "delta"),
         "iceberg": IcebergHarness(root / "iceberg"),
         "postgres": PostgresHarness(new_postgres_url),
         "hudi": HudiHarness(root / "hudi"),
+        "mysql": MySqlHarness(mariadb.new_url),
+        "sqlite": SqliteHarness(root / "sqlite"),
+        "duckdb": DuckDbHarness(root / "duckdb"),
     }
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory, new_postgres_url: Callable[[], str]) -> KilledChanges:
+def killed(
+    tmp_path_factory: pytest.TempPathFactory, new_postgres_url: Callable[[], str], mariadb_server: MariaDB
+) -> KilledChanges:
     """After two kills, and a run to the end of the source."""
     root = tmp_path_factory.mktemp("upsert_kills")
-    killed = KilledChanges(root, RandomChanges(4, 500, 300), harnesses(root, new_postgres_url))
+    killed = KilledChanges(
+        root, RandomChanges(4, 500, 300), harnesses(root, new_postgres_url, mariadb_server)
+    )
     killed.run(SHORT)
     return killed
 
@@ -120,12 +142,12 @@ def test_a_driver_that_is_killed_between_the_phases_changes_each_key_once(
 
 
 def test_a_million_changes_of_random_keys_with_random_kills(
-    tmp_path: Path, new_postgres_url: Callable[[], str]
+    tmp_path: Path, new_postgres_url: Callable[[], str], mariadb_server: MariaDB
 ) -> None:
     """At random crash points of random batches, and at random moments. `PENSTOCK_SEED` chooses others."""
     rng = random.Random(seed := int(os.environ.get("PENSTOCK_SEED", "0")))
     changes = RandomChanges(20, 50_000, 100_000, seed)
-    killed = KilledChanges(tmp_path, changes, harnesses(tmp_path, new_postgres_url))
+    killed = KilledChanges(tmp_path, changes, harnesses(tmp_path, new_postgres_url, mariadb_server))
 
     def points() -> list[str]:
         batches = sorted(rng.sample(range(changes.files - MOMENT_KILLS), POINT_KILLS))
