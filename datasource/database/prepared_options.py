@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...committers.dead_letters import BadRows
 from ...committers.file_tables.evolution import SchemaEvolution
@@ -46,10 +46,13 @@ def commit_option(needs: str) -> Any:
 class PreparedOptions(DatabaseOptions):
     """Options of a database with `commit`, and with changes by key. Each declares `commit`."""
 
+    if TYPE_CHECKING:
+        commit: str
+
     @property
     def only_for_streams(self) -> str:
         """See `StreamOptions`."""
-        if getattr(self, "commit", "") != PREPARED:
+        if self.commit != PREPARED:
             return ""
         return "commit=prepared: nobody rolls back the transactions of a batch write that has failed"
 

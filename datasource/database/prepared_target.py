@@ -11,7 +11,7 @@ from ...committers.database.staging import PREPARED as PREPARED_SCHEMA
 from ...committers.database.staging import StagingTables
 from ...committers.dry_runs import in_dry_run
 from ...writers.database.prepared_writer import PreparedWriters
-from .prepared_options import PREPARED
+from .prepared_options import PREPARED, PreparedOptions
 from .target import TransactionTarget
 
 if TYPE_CHECKING:
@@ -22,12 +22,13 @@ class PreparedTarget(TransactionTarget):
     """See `DatabaseTarget`. Its options have `commit`."""
 
     prepared_writers: ClassVar[type[PreparedWriters]]
+    _query: PreparedOptions
 
     def plan_batch(
         self, rows: pa.Schema, mode: Mode, batch_id: int
     ) -> PlannedBatch[StagingTables, TableContent]:
         """See `Target`."""
-        if getattr(self._query, "commit", "") != PREPARED:
+        if self._query.commit != PREPARED:
             return super().plan_batch(rows, mode, batch_id)
         address, dialect = self._address, self._dialect
         assert dialect.prepared is not None
