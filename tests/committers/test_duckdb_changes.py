@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.changes_by_key import LATE, query, run, texts
 from tests.support.duckdb_table import DuckDbHarness
 
 from penstock.committers.contract import AlreadyCommitted, Committed, Conflict
 from penstock.committers.duckdb.fence import DuckDbFence
 from penstock.committers.errors import SchemaMismatchError, TableNotSupportedError
 from penstock.committers.store.sql import SqlManifestStore, open_store
-from penstock.testing.conformance.query import Query
-from penstock.testing.conformance.upserts import COLUMNS, OPTIONS, changes
-
-LATE = {"lateRows": "ignore"}
-RUNS = count()
+from penstock.testing.conformance.upserts import changes
 
 
 @pytest.fixture
@@ -34,25 +30,7 @@ def table(tmp_path: Path) -> DuckDbHarness:
     return DuckDbHarness(tmp_path)
 
 
-def query(table: DuckDbHarness, **options: str) -> Query:
-    return Query(table, "q1", {**OPTIONS, **options})
-
-
-def run(store: SqlManifestStore, of: Query, rows: pa.Table, batch_id: int = 0) -> Any:
-    """Write and commit a batch; return the outcome."""
-    return of.target().commit(of.build(store, of.batch(batch_id), rows, run_id=str(next(RUNS))))
-
-
-def texts(keys: list[str], text: str, n: int = 1) -> pa.Table:
-    """Rows whose key is `name`."""
-    count = len(keys)
-    given = {"id": [0] * count, "n": [n] * count, "text": [text] * count, "op": ["u"] * count, "name": keys}
-    return pa.table(given, pa.schema([*COLUMNS, ("name", pa.string())]))
-
-
-def test_a_column_that_the_query_does_not_have_keeps_its_value(
-    table: DuckDbHarness, store: SqlManifestStore
-) -> None:
+def test_a_column_that_is_computed_is_computed_again(table: DuckDbHarness, store: SqlManifestStore) -> None:
     table.sql(
         "CREATE TABLE events (id BIGINT PRIMARY KEY, n BIGINT, text VARCHAR, note VARCHAR DEFAULT 'new', "
         "twice BIGINT GENERATED ALWAYS AS (id * 2))"
@@ -74,18 +52,6 @@ def test_several_rows_of_a_key_become_one(table: DuckDbHarness, store: SqlManife
     run(store, query(table), changes((1, 1, "one"), (2, 1)))
 
     assert table.sql("SELECT id, text, note FROM events ORDER BY id") == [(1, "one", "a"), (3, "z", "c")]
-
-
-def test_keys_are_compared_by_their_bytes(table: DuckDbHarness, store: SqlManifestStore) -> None:
-    """Whatever the collation of the column says."""
-    table.sql("CREATE TABLE events (id BIGINT, n BIGINT, text VARCHAR, name VARCHAR COLLATE NOCASE)")
-    by_name = query(table, keys="name")
-    keys = ["a", "A", "a ", "ä", "a\u0308", ""]
-    run(store, by_name, texts(keys, "first"))
-    run(store, by_name, texts(["A", "a\u0308"], "second", 2), 1)
-
-    found = sorted((name, text) for name, text in table.sql("SELECT name, text FROM events"))
-    assert found == sorted((key, "second" if key in ("A", "a\u0308") else "first") for key in keys)
 
 
 def test_a_uuid_is_one_key_however_it_is_written(table: DuckDbHarness, store: SqlManifestStore) -> None:
@@ -121,17 +87,6 @@ def test_rows_that_differ_in_any_way_have_no_last_one(
 # Rows that the table refuses --------------------------------------------------------------------------
 
 
-def test_a_refused_row_leaves_what_was_there(table: DuckDbHarness, store: SqlManifestStore) -> None:
-    """All others are committed."""
-    table.sql("CREATE TABLE events (id BIGINT, n BIGINT, text VARCHAR CHECK (text <> 'bad'), note VARCHAR)")
-    table.sql("INSERT INTO events VALUES (1, 0, 'old', 'x'), (2, 0, 'old', 'x'), (4, 0, 'old', 'x')")
-    with pytest.raises(SchemaMismatchError, match="the row with id = '2' of batch 0"):
-        run(store, query(table), changes((1, 1, "new"), (2, 1, "bad")))
-    run(store, query(table, badRows="drop"), changes((1, 1, "new"), (2, 1, "bad"), (3, 1, "new"), (4, 1)))
-
-    assert table.sql("SELECT id, text FROM events ORDER BY id") == [(1, "new"), (2, "old"), (3, "new")]
-
-
 def test_a_unique_value_may_go_to_another_key(table: DuckDbHarness, store: SqlManifestStore) -> None:
     """From a row that is deleted, or gets another value; and not from one that stays."""
     table.sql("CREATE TABLE events (id BIGINT PRIMARY KEY, n BIGINT, text VARCHAR UNIQUE)")
@@ -144,52 +99,6 @@ def test_a_unique_value_may_go_to_another_key(table: DuckDbHarness, store: SqlMa
 
 
 # Late rows --------------------------------------------------------------------------------------------
-
-
-def deleted(table: DuckDbHarness) -> list[tuple[Any, ...]]:
-    names = table.sql(
-        "SELECT table_name FROM duckdb_tables() WHERE starts_with(table_name, 'penstock_deleted_')"
-    )
-    ((name,),) = names
-    found = table.sql(f"SELECT CAST(key_1 AS BIGINT), CAST(order_1 AS BIGINT) FROM {name} ORDER BY key_1")
-    return [tuple(map(int, row)) for row in found]
-
-
-def test_tombstones_are_kept_until_a_newer_row_or_their_time(
-    table: DuckDbHarness, store: SqlManifestStore
-) -> None:
-    late = query(table, **LATE)
-    run(store, late, changes((1, 5, "a"), (2, 5)))
-    run(store, late, changes((1, 6), (2, 4)), 1)
-    assert deleted(table) == [(1, 6), (2, 5)]
-    run(store, late, changes((1, 5, "late"), (2, 4, "late")), 2)
-    assert table.ids() == []
-    run(store, late, changes((1, 6, "as late"), (2, 4)), 3)
-    assert table.sql("SELECT id, n, text FROM events") == [(1, 6, "as late")]
-    assert deleted(table) == [(2, 5)]
-    short = query(table, **LATE, tombstonesFor="1s")
-    run(store, short, changes((3, 5)), 4)
-    ((name,),) = table.sql(
-        "SELECT table_name FROM duckdb_tables() WHERE starts_with(table_name, 'penstock_del')"
-    )
-    table.sql(f"UPDATE {name} SET expires_at = now() - INTERVAL 1 SECOND")
-    run(store, late, changes((4, 1)), 5)
-    assert deleted(table) == [(4, 1)]
-
-
-def test_tombstones_count_for_a_table_that_was_restored_and_accepted(
-    table: DuckDbHarness, store: SqlManifestStore
-) -> None:
-    late = query(table, **LATE)
-    run(store, late, changes((1, 5)))
-    table.sql("CREATE OR REPLACE TABLE events (id BIGINT, n BIGINT, text VARCHAR)")
-    target: Any = late.target()
-    with target._server.transaction("") as cursor:
-        target._dialect.identified(cursor, target._address, target._dialect.load(cursor, target._address))
-    late.target().accept(late.query_id)  # type: ignore[attr-defined]
-    run(store, late, changes((1, 4, "late"), (2, 1, "b")), 1)
-
-    assert table.ids() == [2]
 
 
 def test_two_queries_of_a_process_see_the_deletions_of_each_other(

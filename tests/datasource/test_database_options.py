@@ -16,7 +16,6 @@ GIVEN = {
     SqlOptions: {"url": "postgresql+psycopg://me:geheim@host:5432/db", "dbtable": "events"},
     DuckDbOptions: {"path": "/tmp/lake.duckdb", "dbtable": "events"},
 }
-APPENDS = (ClickHouseOptions, SqlOptions)
 
 
 @pytest.mark.parametrize("kind", GIVEN)
@@ -39,13 +38,13 @@ def test_mistakes_are_named(kind: Any, options: dict[str, str], problem: str) ->
     assert "geheim" not in str(refused.value)
 
 
-@pytest.mark.parametrize("kind", APPENDS)
-def test_changes_are_refused_with_what_to_do(kind: Any) -> None:
+def test_changes_are_refused_with_what_to_do() -> None:
+    given = {**GIVEN[ClickHouseOptions], "writeMode": "upsert", "keys": "id"}
     with pytest.raises(ConfigurationError, match=r"only appends.*leave writeMode out"):
-        kind.parse({**GIVEN[kind], "writeMode": "upsert", "keys": "id"})
+        ClickHouseOptions.parse(given)
 
 
-@pytest.mark.parametrize("kind", APPENDS)
+@pytest.mark.parametrize("kind", [ClickHouseOptions, SqlOptions])
 @pytest.mark.parametrize("url", ["", "geheim", "oracle://me:geheim@host/db", "http://me:geheim@host"])
 def test_a_wrong_url_is_refused_and_not_shown(kind: Any, url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"url|oracle") as refused:
