@@ -42,7 +42,7 @@ def commit_option(needs: str) -> Any:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: with a second base, Python 3.10 cannot lay them out
 class PreparedOptions(DatabaseOptions):
     """Options of a database with `commit`, and with changes by key. Each declares `commit`."""
 

@@ -142,7 +142,7 @@ def test_the_largest_files_are_closed_when_open_ones_take_too_much_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.writers.parquet.open_files.MEMORY_BYTES_MIN", 10 * WRITER_BYTES)
-    table = numbers(30_000, 20)
+    table = numbers(6_000, 20)
     opened: list[int] = []
     writer = writer_of(tmp_path, table.schema, partition_by=("p",), buffer_bytes_max=1)
     for batch in table.to_batches(max_chunksize=100):
@@ -150,7 +150,7 @@ def test_the_largest_files_are_closed_when_open_ones_take_too_much_memory(
         opened.append(open_parquet_files())
     files = writer.finish()
     assert max(opened) <= 10
-    assert read_ids(tmp_path) == list(range(30_000))
+    assert read_ids(tmp_path) == list(range(6_000))
     row_groups = [pq.read_metadata(tmp_path / file.path).num_row_groups for file in files]
     assert sum(row_groups) > 1.3 * len(files), "each row group has a file of its own"
 
