@@ -141,9 +141,7 @@ class KeyedChanges(ABC):
         """
         return f"DELETE FROM {table} USING {rows} WHERE {condition} AND {where}"
 
-    def update_joined(
-        self, table: str, rows: str, names: Sequence[str], condition: str, where: str
-    ) -> str:
+    def update_joined(self, table: str, rows: str, names: Sequence[str], condition: str, where: str) -> str:
         """The statement that gives rows `t` of a table the values of rows `n`.
 
         Args:

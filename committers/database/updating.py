@@ -1,7 +1,8 @@
 """Applies the changes of a batch with UPDATE, INSERT and DELETE, for databases without a better statement.
 
-Rows that are there are updated, so that columns which the query does not have keep their values. The others are
-inserted. If another session inserts a key in between, the INSERT is refused, and the rows are moved again.
+Rows that are there are updated, so that columns which the query does not have keep their values. The others
+are inserted. If another session inserts a key in between, the INSERT is refused, and the rows are moved
+again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Applies the changes of a batch to a MySQL table, with UPDATE and INSERT.
 
-`ON DUPLICATE KEY UPDATE` would also replace the row of another key that has the same value in any other unique
-index, and REPLACE would delete rows.
+`ON DUPLICATE KEY UPDATE` would also replace the row of another key that has the same value in any other
+unique index, and REPLACE would delete rows.
 """
 
 from __future__ import annotations

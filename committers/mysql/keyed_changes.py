@@ -62,9 +62,7 @@ class MySqlChanges(KeyedChanges):
         alias = table.rpartition(" ")[2]
         return f"DELETE {alias} FROM {table} JOIN {rows} ON {condition} WHERE {where}"
 
-    def update_joined(
-        self, table: str, rows: str, names: Sequence[str], condition: str, where: str
-    ) -> str:
+    def update_joined(self, table: str, rows: str, names: Sequence[str], condition: str, where: str) -> str:
         values = ", ".join(f"t.{name} = n.{name}" for name in names)
         return f"UPDATE {table} JOIN {rows} ON {condition} SET {values} WHERE {where}"
 

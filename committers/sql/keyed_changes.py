@@ -1,4 +1,4 @@
-"""The changes by key of `penstock.sql`: in SQLite and in databases that understand PostgreSQL's statements."""
+"""The changes by key of `penstock.sql`, in SQLite and in databases that understand PostgreSQL."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class SqlChanger(UpdatingChanger):
         self._cursor.execute(f"DROP TABLE IF EXISTS {LAST_ROWS}")
         self._cursor.execute(
             f"CREATE TEMPORARY TABLE {LAST_ROWS} AS "
-            f"SELECT l.*, row_number() OVER (ORDER BY {self._by_key('l')}) - 1 AS {ROW} FROM {self._ranked(staged)}"
+            f"SELECT l.*, row_number() OVER (ORDER BY {self._by_key('l')}) - 1 AS {ROW} "
+            f"FROM {self._ranked(staged)}"
         )
         ((count,),) = self._cursor.execute(f"SELECT count(*) FROM {LAST_ROWS}").fetchall()
         return RowSource(LAST_ROWS, ", ".join(one.path for one in staged[:3]), int(count))
@@ -89,7 +90,7 @@ class SqlChanges(KeyedChanges):
         return f"CAST({expression} AS text)" if is_ambiguous else expression
 
     def delete_joined(self, table: str, rows: str, condition: str, where: str) -> str:
-        """See `KeyedChanges`. In SQLite the CROSS JOIN makes it look up each row by the index over the keys."""
+        """See `KeyedChanges`. In SQLite, CROSS JOIN makes it look up each row by the index over the keys."""
         if not self._backend.is_file:
             return super().delete_joined(table, rows, condition, where)
         name, alias = table.rsplit(" ", 1)
@@ -98,9 +99,7 @@ class SqlChanges(KeyedChanges):
             f"(SELECT {alias}._rowid_ FROM {rows} CROSS JOIN {table} WHERE {condition} AND {where})"
         )
 
-    def update_joined(
-        self, table: str, rows: str, names: Sequence[str], condition: str, where: str
-    ) -> str:
+    def update_joined(self, table: str, rows: str, names: Sequence[str], condition: str, where: str) -> str:
         name, alias = table.rsplit(" ", 1)
         return super().update_joined(f"{name} AS {alias}", rows, names, condition, where)
 
@@ -119,24 +118,24 @@ def _check_sqlite(cursor: Cursor, address: SqlAddress, table: TableState, keys: 
     names = {column.name.lower() for column in table.columns}
     if "_rowid_" in names or _WITHOUT_ROWID.search(comment_of(cursor.connection.own, "", address.table)):
         raise TableNotSupportedError(
-            f"The {address.title} is WITHOUT ROWID, or has a column of its own with the name _rowid_, so its rows "
-            "cannot be replaced. Nothing was written. Create it again without that."
+            f"The {address.title} is WITHOUT ROWID, or has a column with the name _rowid_, so its rows cannot "
+            "be replaced. Nothing was written. Create it again without that."
         )
     wanted = sorted(name.lower() for name in keys)
     if cursor.execute(_ROW_IDS, (address.table,)).fetchall() == [(name, "INTEGER") for name in wanted]:
         return
-    other_collations = []
+    others = []
     for (index,) in cursor.execute(_INDEXES, (address.table,)).fetchall():
         columns = cursor.execute(_INDEXED, (index,)).fetchall()
         if sorted(str(name) for name, _ in columns) != wanted:
             continue
         if all(collation == "BINARY" for _, collation in columns):
             return
-        other_collations.append(quoted(index))
+        others.append(quoted(index))
     listed = ", ".join(map(quoted, keys))
-    why = f" ({', '.join(other_collations)}: different texts are equal in its collation)" if other_collations else ""
+    why = f" ({', '.join(others)}: different texts are equal in its collation)" if others else ""
     raise TableNotSupportedError(
-        f"The {address.title} has no unique index over exactly the columns of keys, {listed}{why}. Nothing was "
-        f"written. Create one:\n    CREATE UNIQUE INDEX events_by_key ON {address.sql} ({listed});\n"
+        f"The {address.title} has no unique index over exactly the columns of keys, {listed}{why}. Nothing "
+        f"was written. Create one:\n    CREATE UNIQUE INDEX events_by_key ON {address.sql} ({listed});\n"
         "or give the columns of its primary key as keys."
     )

@@ -121,7 +121,7 @@ def names_in(connection: Connection, schema: str) -> set[str]:
 def comment_of(connection: Connection, schema: str, table: str) -> str:
     """Return the comment of a table; for SQLite the statement that has created it."""
     if connection.dialect.name == "sqlite":
-        select = sa.text("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = :name")
+        select = sa.text("SELECT sql FROM sqlite_master WHERE type = 'table' AND lower(name) = lower(:name)")
         return str(connection.execute(select, {"name": table}).scalar_one_or_none() or "")
     return str(sa.inspect(connection).get_table_comment(table, schema or None)["text"] or "")
 

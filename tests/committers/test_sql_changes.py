@@ -77,7 +77,7 @@ def test_of_sqlite_row_ids_are_keys(file: SqliteHarness, store: SqlManifestStore
 def test_what_sqlite_cannot_change_by_key_is_refused(
     file: SqliteHarness, store: SqlManifestStore, definition: str, problem: str
 ) -> None:
-    file.sql(f"CREATE TABLE events ({definition}")
+    file.sql(f"CREATE TABLE Events ({definition}")
     keys = "text" if "NOCASE" in definition else "id"
     with pytest.raises(TableNotSupportedError, match=problem):
         run(store, query(file, keys=keys), changes((1, 1, "a")))
