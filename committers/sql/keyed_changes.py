@@ -118,8 +118,8 @@ def _check_sqlite(cursor: Cursor, address: SqlAddress, table: TableState, keys: 
     names = {column.name.lower() for column in table.columns}
     if "_rowid_" in names or _WITHOUT_ROWID.search(comment_of(cursor.connection.own, "", address.table)):
         raise TableNotSupportedError(
-            f"The {address.title} is WITHOUT ROWID, or has a column with the name _rowid_, so its rows cannot "
-            "be replaced. Nothing was written. Create it again without that."
+            f"The {address.title} is WITHOUT ROWID, or has a column with the name _rowid_, so its rows "
+            "cannot be replaced. Nothing was written. Create it again without that."
         )
     wanted = sorted(name.lower() for name in keys)
     if cursor.execute(_ROW_IDS, (address.table,)).fetchall() == [(name, "INTEGER") for name in wanted]:
