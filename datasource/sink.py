@@ -297,7 +297,8 @@ def check_same_table(table: Committer, stream: StreamKey, written: WrittenTable 
         raise TableChangedError(
             f"The table {stream.table_uri} has {found} of query {stream.query_id}, which has already "
             f"committed batch {written.batch_id}. The table's metadata was restored from a copy or changed "
-            "by hand, and rows would be missing. Nothing was committed. Restore the newest metadata, or "
-            "accept the table as it is, without these rows:\n    penstock recover --accept-table\nor start "
-            "the query with a new checkpoint to write the table from the beginning."
+            "by hand, or a standby without that batch has taken over, and rows would be missing. Nothing was "
+            "committed. Restore the newest metadata, or accept the table as it is, without these rows:\n"
+            "    penstock recover --accept-table\n"
+            "or start the query with a new checkpoint to write the table from the beginning."
         )

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import time
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -79,17 +80,42 @@ class Postgres:
         """Suspend all processes of the server with SIGSTOP during the block."""
         return stopped(self.processes())
 
+    @property
+    def _url(self) -> sa.URL:
+        return sa.URL.create("postgresql+psycopg", "postgres", None, "127.0.0.1", self.port, "postgres")
+
+    def execute(self, *statements: str) -> object:
+        """Return the first value of the last statement, if it returns rows."""
+        engine = sa.create_engine(self._url, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            result = [connection.exec_driver_sql(statement) for statement in statements][-1]
+            value = result.scalar() if result.returns_rows else None
+        engine.dispose()
+        return value
+
     def new_url(self) -> str:
         """Create an empty schema and return a URL that selects it."""
-        base = sa.URL.create("postgresql+psycopg", "postgres", host="127.0.0.1", port=self.port)
-        base = base.set(database="postgres")
         schema = f"t{uuid.uuid4().hex}"
-        engine = sa.create_engine(base, isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
-            connection.exec_driver_sql(f"CREATE SCHEMA {schema}")
-        engine.dispose()
-        url = base.update_query_dict({"options": f"-csearch_path={schema}"})
+        self.execute(f"CREATE SCHEMA {schema}")
+        url = self._url.update_query_dict({"options": f"-csearch_path={schema}"})
         return url.render_as_string(hide_password=False)
+
+    # Standbys ---------------------------------------------------------------------------------------
+
+    @property
+    def is_standby(self) -> bool:
+        return self.execute("SELECT pg_is_in_recovery()") is True
+
+    def has_all_of(self, primary: Postgres) -> bool:
+        """Return True if this standby has replayed all that the primary has written."""
+        position = primary.execute("SELECT pg_current_wal_lsn()::text")
+        return self.execute(f"SELECT pg_last_wal_replay_lsn() >= '{position}'") is True
+
+    def wait_for_standbys(self) -> None:
+        """From now on a COMMIT waits until a standby has it, too. Returns once there is one."""
+        self.execute("ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
+        while self.execute("SELECT sync_state FROM pg_stat_replication") != "sync":
+            time.sleep(0.05)
 
 
 @contextmanager

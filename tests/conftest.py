@@ -93,7 +93,7 @@ SLOW = {
 
 CAMPAIGNS = {
     "bad_input": "names partitions values",
-    "committers": "hudi_s3",
+    "committers": "hudi_s3 postgres_standby",
     "delivery": "postgres_failover service_delivery",
     "request_plug_in": "influxdb",
     "simulation": "fake_delta_faults fake_delta_histories",

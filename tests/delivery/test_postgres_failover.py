@@ -8,7 +8,6 @@ from pathlib import Path
 from threading import Timer
 
 import pytest
-import sqlalchemy as sa
 from servers.postgres import Postgres, postgres
 from tests.support.backlogs import QUERY, SOON, DecoupledLake, start_cli, wait_until
 from tests.support.stored_lake import YOUNG
@@ -37,21 +36,6 @@ def standby(primary: Postgres) -> Iterator[Postgres]:
 def url_of(*servers: Postgres) -> str:
     hosts = "&".join(f"host=127.0.0.1:{server.port}" for server in servers)
     return f"postgresql+psycopg://postgres@/postgres?{hosts}"
-
-
-def execute(server: Postgres, *statements: str) -> object:
-    """The first value that the last statement returns, if it returns rows."""
-    engine = sa.create_engine(url_of(server), isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        result = [connection.exec_driver_sql(statement) for statement in statements][-1]
-        value = result.scalar() if result.returns_rows else None
-    engine.dispose()
-    return value
-
-
-def has_all(standby: Postgres, primary: Postgres) -> bool:
-    position = execute(primary, "SELECT pg_current_wal_lsn()::text")
-    return execute(standby, f"SELECT pg_last_wal_replay_lsn() >= '{position}'") is True
 
 
 def lake_of(folder: Path, kind: str, url: str) -> DecoupledLake:
@@ -102,8 +86,7 @@ def test_a_restart_of_postgres_loses_nothing(tmp_path: Path, primary: Postgres, 
 def test_a_synchronous_standby_loses_nothing(
     tmp_path: Path, primary: Postgres, standby: Postgres, kind: str
 ) -> None:
-    execute(primary, "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
-    wait_until(lambda: execute(primary, "SELECT sync_state FROM pg_stat_replication") == "sync")
+    primary.wait_for_standbys()
     lake = lake_of(tmp_path, kind, url_of(standby, primary))  # the first host is not the one to write to
     process = delivering(lake)
     primary.kill()
@@ -123,13 +106,13 @@ def test_a_batch_missing_on_a_standby_stops_the_query(
     wait_until(lambda: lake.left == 0)
     process.terminate()
     process.communicate(timeout=30)
-    wait_until(lambda: has_all(standby, primary))
+    wait_until(lambda: standby.has_all_of(primary))
     standby.stop()
     prepare(lake, 4, 5)
     primary.kill()
     standby.start()
     standby.promote()
-    wait_until(lambda: execute(standby, "SELECT pg_is_in_recovery()") is False)
+    wait_until(lambda: not standby.is_standby)
     with open_store(lake.store_url) as store:
         assert store.record(lake.stream, 3) is not None
         assert store.record(lake.stream, 4) is None
@@ -142,7 +125,7 @@ def test_a_standby_that_is_not_promoted_yet_is_an_outage(primary: Postgres, stan
     """If one address leads to either server, as a virtual address or a pooler does."""
     with open_store(url_of(primary)) as store:
         assert store.streams() == []
-    wait_until(lambda: has_all(standby, primary))
+    wait_until(lambda: standby.has_all_of(primary))
     with open_store(url_of(standby)) as store:
         with pytest.raises(RetryableError, match="read-only transaction"):
             store.register_stream(STREAM, "test")
