@@ -15,7 +15,7 @@ from ...committers.errors import NEXT_TRY, RetryableError
 from .staging_writer import StagingWriters
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: with a second base, Python 3.10 cannot lay them out
 class PreparedWriters(StagingWriters):
     """See `StagingWriters`. The schema of the payloads is `PREPARED`. A database adds how rows are loaded."""
 
