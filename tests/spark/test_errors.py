@@ -54,8 +54,8 @@ def test_the_user_function_that_fails_next_keeps_its_traceback(spark: SparkSessi
 
 def test_reading_is_refused_in_the_first_line(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="does not read") as refused:
-        spark.read.format("penstock.postgres").load(f"{tmp_path}/t").collect()
-    assert_message_first(str(refused.value), "ConfigurationError", "penstock.postgres writes tables")
+        spark.read.format("penstock.mysql").load(f"{tmp_path}/t").collect()
+    assert_message_first(str(refused.value), "ConfigurationError", "penstock.mysql writes tables")
 
 
 def test_a_store_that_is_down_fails_the_next_batch_and_no_run_without_one(delta_ids: IdStream) -> None:
