@@ -11,14 +11,11 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from ..changes.last_changes import ambiguous
-from ..contract import Batch, Changes, DeadLetters
-from .content import TableContent
-from .contract import Cursor
-from .dialect import Dialect
-from .keyed_changes import KeyedChanges
-from .moving import RowMover, RowSource, parsed_name
-from .staging import BATCH, DELETES, KEPT, NUMBER, PLACE, SOURCE, StagingName, StagingTable, StagingTables
+from ..contract import Changes, DeadLetters
+from .keyed_changes import TransactionalChanges
+from .moving import RowMover, RowSource
+from .rows_by_key import RowsByKey
+from .staging import DELETES, PLACE, SOURCE, StagingName, StagingTables, parsed_name
 from .tombstones import Tombstones
 
 LAST_ROWS = "penstock_last_rows"
@@ -96,8 +93,12 @@ class RowChanger(RowMover):
         return self._content.mode
 
     @property
-    def _own(self) -> KeyedChanges:
+    def _own(self) -> TransactionalChanges:
         return self._dialect.keyed_changes()
+
+    @property
+    def _rows(self) -> RowsByKey:
+        return RowsByKey(self._dialect, self._content)
 
     @property
     def _ignores_late_rows(self) -> bool:
@@ -112,41 +113,6 @@ class RowChanger(RowMover):
         return self._own.tombstones(self._address, content.table_id, self._changes, types)
 
     # Rows -------------------------------------------------------------------------------------------
-
-    def _staged_rows(self, staged: StagingTables) -> str:
-        """The query of the rows of staging tables, with where they come from."""
-        content, own = self._content, self._own
-        queries = []
-        for number, one in enumerate(content.staged):
-            if one in staged:
-                batch_id = f"CAST({parsed_name(one).batch_id} AS {own.big_type})"
-                origin = f", {batch_id} AS {BATCH}, {number} AS {SOURCE}, {self._ids.selected()} AS {PLACE}"
-                queries.append(rows_of(self._dialect, content, one, origin))
-        return " UNION ALL ".join(queries)
-
-    def _newest_first(self) -> list[str]:
-        """The order of the rows `r` of a key, the last one first."""
-        changes, types = self._changes, dict(self._content.staged_columns)
-        order = [
-            f"{self._own.compared(f'r.{self._quoted(name)}', types[name])} DESC" for name in changes.order_by
-        ]
-        latest = f"r.{BATCH} DESC"
-        return [*order, latest] if self._ignores_late_rows else [latest, *order]
-
-    def _by_key(self, row: str) -> str:
-        """The columns of the key of a row, as they are compared."""
-        types = dict(self._content.staged_columns)
-        return ", ".join(
-            self._own.compared(f"{row}.{self._quoted(name)}", types[name]) for name in self._changes.identity
-        )
-
-    def _ranked(self, staged: StagingTables) -> str:
-        """The query of the last row of each key, with its place among those of the key in `NUMBER`."""
-        number = (
-            f"row_number() OVER (PARTITION BY {self._by_key('r')} ORDER BY {', '.join(self._newest_first())})"
-        )
-        rows = f"SELECT r.*, {number} AS {NUMBER} FROM ({self._staged_rows(staged)}) AS r"
-        return f"({rows}) AS l WHERE l.{NUMBER} = 1"
 
     def _check_counts(self, staged: StagingTables) -> None:
         counts = (
@@ -180,51 +146,3 @@ class RowChanger(RowMover):
 
     def _quoted(self, name: str) -> str:
         return self._dialect.quoted(name)
-
-
-def rows_of(dialect: Dialect, content: TableContent, staged: StagingTable, others: str = "") -> str:
-    """The query of the rows of a staging table.
-
-    Args:
-        others: further columns
-    """
-    own = dialect.keyed_changes()
-    changes = content.mode
-    compared = {*changes.identity, *changes.order_by} if isinstance(changes, Changes) else set()
-    names = [
-        own.staged_value(dialect.quoted(name), kind) if name in compared else dialect.quoted(name)
-        for name, kind in content.staged_columns
-    ]
-    return f"SELECT {', '.join(names)}{others} FROM {dialect.staged_sql(staged)} n"
-
-
-def check_one_row(cursor: Cursor, dialect: Dialect, batch: Batch, content: TableContent) -> None:
-    """See `KeyedChanges`."""
-    changes = content.mode
-    if not isinstance(changes, Changes) or not content.staged:
-        return
-    own, types = dialect.keyed_changes(), dict(content.staged_columns)
-    by_key = ", ".join(map(dialect.quoted, changes.identity))
-    order = ", ".join(
-        f"{own.compared(f'r.{dialect.quoted(name)}', types[name])} DESC" for name in changes.order_by
-    )
-    keys = ", ".join(f"r.{dialect.quoted(name)}" for name in changes.identity)
-    window = f"PARTITION BY {keys} ORDER BY {order or keys}"  # MariaDB ranks nothing without an order
-    rows = " UNION ALL ".join(rows_of(dialect, content, one) for one in content.staged)
-    repeated = f"SELECT {by_key} FROM ({rows}) AS r GROUP BY {by_key} HAVING count(*) > 1"
-    ranked = (
-        f"SELECT r.*, rank() OVER ({window}) AS {PLACE} FROM ({rows}) AS r "
-        f"JOIN ({repeated}) AS several USING ({by_key})"
-    )
-    counts = f"{PLACE} = 1"
-    if KEPT in types:  # older rows may give a value to the last one
-        keeping = f"SELECT {by_key} FROM ({ranked}) AS keeping WHERE {PLACE} = 1 AND {KEPT} <> ''"
-        counts = f"({counts} OR ({by_key}) IN ({keeping}))"
-    differ = own.differ([(dialect.quoted(name), kind) for name, kind in content.staged_columns])
-    found = cursor.execute(
-        f"SELECT 1 FROM ({ranked}) AS ranked WHERE {counts} "
-        f"GROUP BY {by_key}, {PLACE} HAVING {differ} LIMIT 1"
-    ).fetchall()
-    if found:
-        where = f"batch {batch.batch_id} of {batch.stream}"
-        raise ambiguous(where, has_order=bool(changes.order_by))

@@ -24,7 +24,7 @@ from .address import SqlNames
 from .content import Manifests, TableContent
 from .contract import Cursor, Mover, NumberedRows, RowIds, TableAddress, TypeRules
 from .fence import Fence
-from .keyed_changes import KeyedChanges
+from .keyed_changes import KeyedChanges, TransactionalChanges
 from .layout import AlterTable, PlanOptions, TableColumn, TableMatch, TableState
 from .prepared import PreparedTransactions
 from .staging import StagingTable
@@ -212,6 +212,13 @@ class Dialect(ABC):
 
 class TransactionalDialect(Dialect):
     """The statements of a database that commits a batch in one transaction."""
+
+    changes: ClassVar[TransactionalChanges | None] = None
+
+    def keyed_changes(self) -> TransactionalChanges:
+        found = super().keyed_changes()
+        assert isinstance(found, TransactionalChanges)
+        return found
 
     def drop_in_time(self, cursor: Cursor, tables: Sequence[StagingTable], timeout_s: float) -> None:
         """Drop the existing ones among these tables, in a savepoint of a commit. Fails with a conflict if

@@ -18,13 +18,10 @@ class KeyedChanges(ABC):
 
     computes_rows: ClassVar[bool] = False
     """True: rows may leave columns as they are, also rows that are messages; and it has `history`."""
-    id_column: ClassVar[str] = "table_id"
-    """Column of the tombstones with the id of the table."""
     big_type: ClassVar[str] = "bigint"
     """Of a CAST to a whole number of 8 bytes."""
 
     names: ClassVar[SqlNames]
-    tombstone_type: ClassVar[type[Tombstones]]
 
     def prepare(
         self, cursor: Cursor, address: Any, table: TableState, changes: Changes, match: TableMatch
@@ -38,8 +35,6 @@ class KeyedChanges(ABC):
             TableNotSupportedError: it cannot.
         """
         self.check_table(cursor, address, table, changes)
-        if (deleted := self.tombstones_of(address, table, changes, match)) is not None:
-            deleted.create(cursor)
 
     @abstractmethod
     def check_table(self, cursor: Cursor, address: Any, table: TableState, changes: Changes) -> None:
@@ -49,16 +44,63 @@ class KeyedChanges(ABC):
             TableNotSupportedError: it cannot.
         """
 
-    @abstractmethod
-    def mover_of(self, changes: Changes) -> Callable[..., Mover]:
-        """A `changing.RowChanger`, which moves the rows of a batch."""
-
     def accept(self, cursor: Cursor, address: Any, before: str, now: str) -> None:
         """Let the deleted keys of a table count for the one that took its place.
 
         Args:
             before, now: their ids
         """
+        return
+
+    # Statements -------------------------------------------------------------------------------------
+
+    def quoted(self, name: str) -> str:
+        """Quote an identifier."""
+        return self.names.quoted(name)
+
+    def compared(self, expression: str, kind: str) -> str:
+        """The expression in a form whose values are compared by their bytes if they are text."""
+        return expression
+
+    def staged_value(self, name: str, kind: str) -> str:
+        """A column of the key or the order in a staging table, so that equal values are equal texts."""
+        return name
+
+    def differ(self, columns: Sequence[tuple[str, str]]) -> str:
+        """The condition that rows of a group differ.
+
+        Args:
+            columns: name in SQL and type
+        """
+        return " OR ".join(
+            f"count(DISTINCT {one}) > 1 OR count({one}) NOT IN (0, count(*))"
+            for one in (self.told_apart(name, kind) for name, kind in columns)
+        )
+
+    def told_apart(self, expression: str, kind: str) -> str:
+        """The expression in a form of which different values are not equal, as 0.0 and -0.0 are."""
+        return expression
+
+
+class TransactionalChanges(KeyedChanges):
+    """The changes of a database that commits a batch in one transaction, with the rows that it replaces."""
+
+    id_column: ClassVar[str] = "table_id"
+    """Column of the tombstones with the id of the table."""
+    tombstone_type: ClassVar[type[Tombstones]]
+
+    def prepare(
+        self, cursor: Cursor, address: Any, table: TableState, changes: Changes, match: TableMatch
+    ) -> None:
+        super().prepare(cursor, address, table, changes, match)
+        if (deleted := self.tombstones_of(address, table, changes, match)) is not None:
+            deleted.create(cursor)
+
+    @abstractmethod
+    def mover_of(self, changes: Changes) -> Callable[..., Mover]:
+        """A `changing.RowChanger`, which moves the rows of a batch."""
+
+    def accept(self, cursor: Cursor, address: Any, before: str, now: str) -> None:
         if before == now:
             return
         for name in self.tables_named(cursor, address, name_prefix(address)):
@@ -86,21 +128,9 @@ class KeyedChanges(ABC):
         types = {column.name: column.sql_type for column in match.columns}
         return self.tombstones(address, table.table_id, changes, types)
 
-    def quoted(self, name: str) -> str:
-        """Quote an identifier."""
-        return self.names.quoted(name)
-
     @abstractmethod
     def widest(self, kind: str) -> str:
         """The SQL type that stores the values of this one, and those after a column of it was widened."""
-
-    def compared(self, expression: str, kind: str) -> str:
-        """The expression in a form whose values are compared by their bytes if they are text."""
-        return expression
-
-    def staged_value(self, name: str, kind: str) -> str:
-        """A column of the key or the order in a staging table, so that equal values are equal texts."""
-        return name
 
     def same(self, stored: str, given: str, kind: str) -> str:
         """The condition that a key of a table is that of a row."""
@@ -115,21 +145,6 @@ class KeyedChanges(ABC):
             one, other = self.compared(one, kind), self.compared(other, kind)
             condition = f"({one} > {other} OR {other} IS NULL OR ({one} = {other} AND {condition}))"
         return condition
-
-    def differ(self, columns: Sequence[tuple[str, str]]) -> str:
-        """The condition that rows of a group differ.
-
-        Args:
-            columns: name in SQL and type
-        """
-        return " OR ".join(
-            f"count(DISTINCT {one}) > 1 OR count({one}) NOT IN (0, count(*))"
-            for one in (self.told_apart(name, kind) for name, kind in columns)
-        )
-
-    def told_apart(self, expression: str, kind: str) -> str:
-        """The expression in a form of which different values are not equal, as 0.0 and -0.0 are."""
-        return expression
 
     def delete_joined(self, table: str, rows: str, condition: str, where: str) -> str:
         """The statement that deletes the rows of a table for which there is a row.

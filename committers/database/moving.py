@@ -20,7 +20,7 @@ from .contract import Cursor, RowIds, TableAddress
 from .dialect import TransactionalDialect
 from .server import TransactionalServer
 from .staged_rows import read_rows
-from .staging import StagingName, StagingTable
+from .staging import StagingName, StagingTable, parsed_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -279,9 +279,3 @@ class RowAppender(RowMover):
 
     def _named_by(self) -> Sequence[str]:
         return self._dialect.primary_key(self._cursor, self._address)
-
-
-def parsed_name(staged: StagingTable) -> StagingName:
-    name = StagingName.parse(staged.name)
-    assert name is not None, staged.name  # see `content.decode`
-    return name

@@ -98,6 +98,12 @@ class StagingComment:
         return f"penstock, staged at {self.staged_at.isoformat()} by {self.query_id}"
 
 
+def parsed_name(staged: StagingTable) -> StagingName:
+    name = StagingName.parse(staged.name)
+    assert name is not None, staged.name  # see `content.decode`
+    return name
+
+
 def query_hash(query_id: str, table_sql: str) -> str:
     """The part of the name that identifies query and table."""
     return _hash(f"{query_id} {table_sql}", 12)

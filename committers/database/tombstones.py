@@ -29,7 +29,7 @@ class Tombstones(ABC):
     `own.id_column`, those of `columns`, and `expires_at`.
 
     Args:
-        own: `KeyedChanges` of the database
+        own: `TransactionalChanges` of the database
         table_id: id of the table. Keys that were deleted from an earlier table of the name do not count
         types: SQL type by column, of the staging tables
     """

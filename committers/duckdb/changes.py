@@ -32,8 +32,8 @@ class DuckDbChanger(RowChanger, RowsByQueries):
         self._check_counts(staged)
         self._cursor.execute(
             f"CREATE OR REPLACE TEMP TABLE {LAST_ROWS} AS "
-            f"SELECT l.*, row_number() OVER (ORDER BY {self._by_key('l')}) - 1 AS {ROW} "
-            f"FROM {self._ranked(staged)}"
+            f"SELECT l.*, row_number() OVER (ORDER BY {self._rows.key_of('l')}) - 1 AS {ROW} "
+            f"FROM {self._rows.last(staged)}"
         )
         names = ", ".join(one.path for one in staged[:3])
         source = RowSource(f"temp.{LAST_ROWS}", names, 0)
@@ -92,7 +92,8 @@ class DuckDbChanger(RowChanger, RowsByQueries):
     def _keep_others(self, source: RowSource) -> None:
         """Collect the rows that are replaced, before they are deleted; one of each key."""
         self._cursor.execute(
-            f"CREATE OR REPLACE TEMP TABLE penstock_replaced AS SELECT DISTINCT ON ({self._by_key('t')}) t.* "
+            f"CREATE OR REPLACE TEMP TABLE penstock_replaced AS "
+            f"SELECT DISTINCT ON ({self._rows.key_of('t')}) t.* "
             f"FROM {self._address.sql} t JOIN {source.relation} n ON {self._is_row()}"
         )
 

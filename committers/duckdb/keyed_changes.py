@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..contract import Changes
 from ..database.contract import Cursor
-from ..database.keyed_changes import KeyedChanges
+from ..database.keyed_changes import TransactionalChanges
 from ..database.layout import TableState
 from ..errors import TableNotSupportedError
 from .address import DATABASE, NAMES, DuckDbAddress
@@ -26,7 +26,7 @@ _TABLES = (
 _TEXTS = ("VARCHAR", "UUID", "JSON")
 
 
-class DuckDbChanges(KeyedChanges):
+class DuckDbChanges(TransactionalChanges):
     """See `KeyedChanges`."""
 
     names = NAMES

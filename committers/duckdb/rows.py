@@ -12,9 +12,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ..contract import DeadLetter, DeadLetters
-from ..database.moving import ALL, RowAppender, RowMover, RowSource, parsed_name
+from ..database.moving import ALL, RowAppender, RowMover, RowSource
 from ..database.staged_rows import read_rows
-from ..database.staging import ROW
+from ..database.staging import ROW, parsed_name
 from ..dead_letters import COMMITTING, BadRows, dead_letter
 from .address import DATABASE, quoted
 

@@ -26,8 +26,8 @@ class MySqlChanger(UpdatingChanger):
         self._cursor.execute(
             f"CREATE TEMPORARY TABLE {self._relation} ({number}) "
             "ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 AS "
-            f"SELECT {', '.join(f'l.{name}' for name in names)} FROM {self._ranked(staged)} "
-            f"ORDER BY {self._by_key('l')}"
+            f"SELECT {', '.join(f'l.{name}' for name in names)} FROM {self._rows.last(staged)} "
+            f"ORDER BY {self._rows.key_of('l')}"
         )
         count = self._cursor.rowcount
         return RowSource(self._relation, ", ".join(one.path for one in staged[:3]), count)

@@ -8,7 +8,7 @@ from typing import Any
 from ..contract import Changes
 from ..database.changing import LAST_ROWS
 from ..database.contract import Cursor
-from ..database.keyed_changes import KeyedChanges
+from ..database.keyed_changes import TransactionalChanges
 from ..database.layout import TableState
 from ..errors import AccessRefusedError
 from . import types as rules
@@ -20,7 +20,7 @@ from .unique_keys import check_unique
 _TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND table_name LIKE %s"
 
 
-class MySqlChanges(KeyedChanges):
+class MySqlChanges(TransactionalChanges):
     """See `KeyedChanges`. Texts are compared by their bytes, since those of staging tables, keys and
     tombstones have such a collation.
     """

@@ -38,17 +38,17 @@ class RowChanger(changing.RowChanger):
     def _last_rows(self, staged: StagingTables) -> RowSource:
         self._check_counts(staged)
         changes, types = self._changes, dict(self._content.staged_columns)
-        keys, order = self._by_key("r"), self._newest_first()
+        keys, order = self._rows.key_of("r"), self._rows.newest_first()
         if self._kept is None:
             count = self._collect(
                 LAST_ROWS,
-                f"SELECT DISTINCT ON ({keys}) r.* FROM ({self._staged_rows(staged)}) AS r "
+                f"SELECT DISTINCT ON ({keys}) r.* FROM ({self._rows.staged(staged)}) AS r "
                 f"ORDER BY {keys}, {', '.join(order)}",
             )
         else:
             ascending = ", ".join(one.removesuffix(" DESC") for one in order)
             number = f"row_number() OVER (PARTITION BY {keys} ORDER BY {ascending}) AS {NUMBER}"
-            self._collect(_ROWS, f"SELECT r.*, {number} FROM ({self._staged_rows(staged)}) AS r")
+            self._collect(_ROWS, f"SELECT r.*, {number} FROM ({self._rows.staged(staged)}) AS r")
             by_key = ", ".join(map(quoted, changes.keys))
             self._cursor.execute(f"CREATE INDEX ON {temporary(_ROWS)} ({by_key}, {NUMBER})")
             self._cursor.execute(f"ANALYZE {temporary(_ROWS)}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..contract import Changes
 from ..database.contract import Cursor
-from ..database.keyed_changes import KeyedChanges
+from ..database.keyed_changes import TransactionalChanges
 from ..database.layout import TableState
 from ..database.moving import RowMover
 from .address import NAMES, PostgresAddress
@@ -20,7 +20,7 @@ WHERE n.nspname = %s AND starts_with(c.relname, %s) AND c.relkind = 'r'
 """
 
 
-class PostgresChanges(KeyedChanges):
+class PostgresChanges(TransactionalChanges):
     """See `KeyedChanges`."""
 
     computes_rows = True

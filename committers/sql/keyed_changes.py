@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ..contract import Changes
 from ..database.changing import LAST_ROWS
 from ..database.contract import Cursor
-from ..database.keyed_changes import KeyedChanges
+from ..database.keyed_changes import TransactionalChanges
 from ..database.layout import TableState
 from ..database.moving import RowSource
 from ..database.staging import ROW, StagingTables
@@ -38,14 +38,14 @@ class SqlChanger(UpdatingChanger):
         self._cursor.execute(f"DROP TABLE IF EXISTS {LAST_ROWS}")
         self._cursor.execute(
             f"CREATE TEMPORARY TABLE {LAST_ROWS} AS "
-            f"SELECT l.*, row_number() OVER (ORDER BY {self._by_key('l')}) - 1 AS {ROW} "
-            f"FROM {self._ranked(staged)}"
+            f"SELECT l.*, row_number() OVER (ORDER BY {self._rows.key_of('l')}) - 1 AS {ROW} "
+            f"FROM {self._rows.last(staged)}"
         )
         ((count,),) = self._cursor.execute(f"SELECT count(*) FROM {LAST_ROWS}").fetchall()
         return RowSource(LAST_ROWS, ", ".join(one.path for one in staged[:3]), int(count))
 
 
-class SqlChanges(KeyedChanges):
+class SqlChanges(TransactionalChanges):
     """See `KeyedChanges`."""
 
     names = NAMES

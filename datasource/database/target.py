@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from ...committers import crash_points
 from ...committers.contract import Batch, Changes, Manifest, Mode, PlannedBatch
-from ...committers.database.changing import check_one_row
 from ...committers.database.committer import DatabaseCommitter
 from ...committers.database.content import TableContent
 from ...committers.database.contract import TableAddress
@@ -17,6 +16,7 @@ from ...committers.database.dialect import Dialect
 from ...committers.database.layout import PlanOptions
 from ...committers.database.merge import merge, mergeable
 from ...committers.database.plan import plan
+from ...committers.database.rows_by_key import check_one_row
 from ...committers.database.server import DatabaseServer
 from ...committers.database.staged_rows import encoded_schema
 from ...committers.database.staging import StagingTables
