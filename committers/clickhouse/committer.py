@@ -20,12 +20,13 @@ from dataclasses import replace
 from typing import cast
 
 from .. import crash_points
-from ..contract import Committed, Conflict, Manifest, Outcome
+from ..contract import Changes, Committed, Conflict, Manifest, Outcome
 from ..database.committer import DatabaseCommitter
 from ..database.content import TableContent
 from ..database.contract import Cursor
 from ..database.fence import FenceRow
 from ..database.layout import TableState
+from ..database.rows_by_key import RowsByKey
 from ..database.server import COMMIT_TIMEOUT_S
 from ..database.staging import StagingTable
 from ..dry_runs import in_dry_run
@@ -126,9 +127,16 @@ class ClickHouseCommitter(DatabaseCommitter):
     ) -> ClickHouseFenceRow:
         """Gather the rows in one table, and return the token of the batch, which names it."""
         batch = manifest.batch
-        rows_in = batch_table.gather(cursor, self._address, batch, content.staged)
+        replaces, version = isinstance(content.mode, Changes), 0
+        if isinstance(content.mode, Changes) and content.mode.late_rows == "apply":
+            version = self._fence.next_rows_version(cursor, self._address)
+        rows = RowsByKey(self._dialect, content)
+        rows_in = batch_table.gather(cursor, self._address, batch, rows, version)
         crash_points.reach("clickhouse.gathered", batch.batch_id)
-        return self._fence.next_row(row, batch, table.table_id, content.origins, rows_in)
+        origins = content.origins
+        return self._fence.next_row(
+            row, batch, table.table_id, origins, rows_in, replaces=replaces, rows_version=version
+        )
 
     def _is_decided(
         self,
@@ -174,7 +182,8 @@ class ClickHouseCommitter(DatabaseCommitter):
         """Return False if the connection was interrupted, with `is_first`."""
         try:
             if row.rows_in:
-                batch_table.move(cursor, self._address, row.rows_in, row.batch_id, is_first=is_first)
+                may_repeat = is_first or row.replaces
+                batch_table.move(cursor, self._address, row.rows_in, row.batch_id, may_repeat=may_repeat)
         except ClickHouseError as error:
             if is_first and error.is_lost:
                 return False

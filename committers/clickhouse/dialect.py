@@ -12,28 +12,31 @@ from ..database.address import SqlNames
 from ..database.content import Manifests
 from ..database.contract import Cursor, NumberedRows, TypeRules
 from ..database.dialect import Dialect
+from ..database.keyed_changes import KeyedChanges
 from ..database.layout import AlterTable, PlanOptions, TableColumn, TableMatch, TableState
 from ..database.staging import PREFIX, StagingComment, StagingTable
 from . import table
 from . import types as rules
 from .address import NAMES, ClickHouseAddress, qualified, quoted
 from .fence import ClickHouseFence
-from .table import PART, PART_TYPE
+from .keyed_changes import ClickHouseChanges, check_partitions, replacing
+from .table import OWN, PART, PART_TYPE
 from .times import server_time
 
 _STAGED = """
 SELECT database, name, coalesce(total_bytes, 0), comment FROM system.tables
-WHERE database = %s AND startsWith(name, %s) AND engine = 'MergeTree'
+WHERE database = %s AND startsWith(name, %s) AND engine IN ('MergeTree', 'ReplacingMergeTree')
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: it calls super()
 class ClickHouseDialect(Dialect):
     """See `Dialect`.
 
     Args:
-        order_by: the sorting key of a new table, as SQL; empty: none
-        partition_by: its partitions, as SQL; empty: none
+        sorting_key: of a new table to which rows are appended, as SQL; empty: none
+        partition_by: partitions of a new table, as SQL; empty: none
+        order: with late rows ignored, the column of `orderBy`; else empty
     """
 
     kind: ClassVar[str] = "clickhouse"
@@ -46,15 +49,22 @@ class ClickHouseDialect(Dialect):
     )
     row_ids: ClassVar[NumberedRows] = NumberedRows(PART)
     fence: ClassVar[ClickHouseFence] = ClickHouseFence()
+    changes: ClassVar[KeyedChanges | None] = ClickHouseChanges()
     has_transactional_ddl: ClassVar[bool] = False
 
-    order_by: str = ""
+    sorting_key: str = ""
     partition_by: str = ""
+    order: str = ""
 
     # Names ------------------------------------------------------------------------------------------
 
     def new_name_problem(self, name: str) -> str:
         return ""
+
+    def name_problem(self, name: str, encoding: str) -> str:
+        if name.lower() in OWN:
+            return f"{name!r} is a column that Penstock fills: rename it"
+        return super().name_problem(name, encoding)
 
     # Tables -----------------------------------------------------------------------------------------
 
@@ -67,12 +77,17 @@ class ClickHouseDialect(Dialect):
     def create(
         self, cursor: Cursor, address: ClickHouseAddress, columns: Sequence[TableColumn], keys: Sequence[str]
     ) -> None:
-        parts = [f"{quoted(column.name)} {column.sql_type}" for column in columns]
-        parts.append(f"{quoted(PART)} {PART_TYPE}")
+        engine, made = "MergeTree", [*columns, TableColumn(PART, PART_TYPE)]
+        order = f"({self.sorting_key})" if self.sorting_key else "tuple()"
+        if keys:
+            made, engine = replacing(columns, keys, self.order)
+            order = f"({', '.join(map(quoted, keys))})"
+            if self.partition_by:
+                check_partitions(cursor, self.partition_by, columns, keys)
+        parts = [f"{quoted(column.name)} {column.sql_type}" for column in made]
         partitions = f" PARTITION BY ({self.partition_by})" if self.partition_by else ""
-        order = f"({self.order_by})" if self.order_by else "tuple()"
         cursor.execute(
-            f"CREATE TABLE IF NOT EXISTS {address.sql} ({', '.join(parts)}) ENGINE = MergeTree{partitions} "
+            f"CREATE TABLE IF NOT EXISTS {address.sql} ({', '.join(parts)}) ENGINE = {engine}{partitions} "
             f"ORDER BY {order} SETTINGS allow_nullable_key = 1"
         )
 
@@ -96,10 +111,17 @@ class ClickHouseDialect(Dialect):
         staged: StagingTable,
         columns: dict[str, str],
         query_id: str,
+        *,
+        keeps_rows: bool,
     ) -> None:
-        """Create the staging table of a task, with the table's columns and those that it will get."""
-        table.create_like(cursor, address, staged.name, str(StagingComment(server_time(cursor), query_id)))
-        table.add_missing(cursor, staged.schema, staged.name, columns)
+        """Create the staging table of a task, with the table's columns and those that it will get.
+
+        Args:
+            keeps_rows: see `create_like`
+        """
+        comment = str(StagingComment(server_time(cursor), query_id))
+        table.create_like(cursor, address, staged.name, comment, keeps_rows=keeps_rows)
+        table.add_missing(cursor, staged.schema, staged.name, {**columns, PART: PART_TYPE})
 
     def exist(self, cursor: Cursor, tables: Sequence[StagingTable]) -> list[bool]:
         there = {

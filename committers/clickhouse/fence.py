@@ -48,6 +48,10 @@ class ClickHouseFenceRow(FenceRow):
     committed_at: str = ""
     rows_in: str = ""
     """The table from which the rows of the batch are moved; it does not exist once they are."""
+    replaces: bool = False
+    """True: its rows replace those of the same key, so that it does no harm to move them again."""
+    rows_version: int = 0
+    """The greatest version that the query has given to rows that are changed by key; 0: none."""
 
 
 class ClickHouseFence(Fence):
@@ -82,15 +86,31 @@ class ClickHouseFence(Fence):
         return self.read(cursor, address, query_id) or first
 
     def next_row(
-        self, row: ClickHouseFenceRow, batch: Batch, table_id: str, origins: Sequence[str], rows_in: str
+        self,
+        row: ClickHouseFenceRow,
+        batch: Batch,
+        table_id: str,
+        origins: Sequence[str],
+        rows_in: str,
+        *,
+        replaces: bool = False,
+        rows_version: int = 0,
     ) -> ClickHouseFenceRow:
         """The token after a commit."""
         now = datetime.now(timezone.utc).isoformat()
         number, version = row.number + 1, row.version + 1
         return ClickHouseFenceRow(
             batch.batch_id, batch.digest, version, table_id, number, row.query_id, row.table_name,
-            tuple(origins), now, rows_in,
+            tuple(origins), now, rows_in, replaces, max(row.rows_version, rows_version),
         )  # fmt: skip
+
+    def next_rows_version(self, cursor: Cursor, address: ClickHouseAddress) -> int:
+        """A version for the rows of a commit: the time of the server in microseconds; but greater than those
+        of all commits before, of all queries of the table, if the clock was set back.
+        """
+        ((now,),) = cursor.execute("SELECT toUnixTimestamp64Micro(now64(6))").fetchall()
+        given = (row.rows_version for row in self.rows(cursor, address))
+        return max(int(now), 1 + max(given, default=0))
 
     def advance(
         self,

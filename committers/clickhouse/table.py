@@ -15,6 +15,13 @@ PART = "penstock_part"
 it out."""
 PART_TYPE = "UInt64 MATERIALIZED 0"
 
+VERSION, DELETED = "penstock_version", "penstock_deleted"
+"""Columns of tables that are changed by key: of rows of one key the greatest version counts, unless it is
+deleted. `SELECT *` leaves them out."""
+VERSION_TYPE = "UInt64 MATERIALIZED toUnixTimestamp64Micro(now64(6))"
+DELETED_TYPE = "UInt8 MATERIALIZED 0"
+OWN = (PART, VERSION, DELETED)
+
 _TABLE = """
 SELECT engine, toString(uuid), arrayStringConcat(dependencies_table, ', '),
     (SELECT engine FROM system.databases WHERE name = %s)
@@ -38,9 +45,12 @@ def load(cursor: Cursor, address: ClickHouseAddress) -> TableState | None:
         return None
     engine, table_id, views, of_database = found
     rows = cursor.execute(_COLUMNS, names).fetchall()
-    columns = tuple(_column(*row[:3]) for row in rows if row[0] != PART)
+    columns = tuple(_column(*row[:3]) for row in rows if row[0] not in OWN)
     kinds = {name: (kind, default) for name, kind, default, _ in rows}
-    return TableState(table_id, columns, _unsupported(address, engine, of_database, views, kinds))
+    unsupported = _unsupported(engine, of_database, views)
+    return TableState(
+        table_id, columns, unsupported, unsupported_append=_unsupported_append(address, engine, kinds)
+    )
 
 
 def _column(name: str, kind: str, default: str) -> TableColumn:
@@ -48,12 +58,11 @@ def _column(name: str, kind: str, default: str) -> TableColumn:
     return TableColumn(name, kind, is_required, is_filled=True, is_computed=default in _COMPUTED)
 
 
-def _unsupported(address: ClickHouseAddress, engine: str, of_database: str, views: str, kinds: Any) -> str:
-    if engine != "MergeTree":
+def _unsupported(engine: str, of_database: str, views: str) -> str:
+    if engine not in ("MergeTree", "ReplacingMergeTree"):
         return (
             f"its engine is {engine}, and Penstock appends to MergeTree only: others replicate, merge or "
-            "distribute "
-            "rows. Write a MergeTree table, and let ClickHouse read it"
+            "distribute rows. Write a MergeTree table, and let ClickHouse read it"
         )
     if of_database != "Atomic":
         return f"the engine of its database is {of_database}, not Atomic"
@@ -61,6 +70,15 @@ def _unsupported(address: ClickHouseAddress, engine: str, of_database: str, view
         return (
             f"materialized views read its INSERTs: {views}. Partitions that are moved into it do not reach "
             "them"
+        )
+    return ""
+
+
+def _unsupported_append(address: ClickHouseAddress, engine: str, kinds: Any) -> str:
+    if engine == "ReplacingMergeTree":
+        return (
+            "its engine is ReplacingMergeTree, which keeps one row of each key. Append to a MergeTree table, "
+            "or change the rows by key with writeMode=upsert"
         )
     if kinds.get(PART) != ("UInt64", "MATERIALIZED"):
         return (
@@ -85,10 +103,17 @@ def exist(cursor: Cursor, schema: str, names: Sequence[str]) -> set[str]:
     return {name for (name,) in cursor.execute(select).fetchall()}
 
 
-def create_like(cursor: Cursor, address: ClickHouseAddress, name: str, comment: str) -> None:
-    """Create an empty table with the columns, keys and settings of the table. Rows do not expire in it."""
+def create_like(
+    cursor: Cursor, address: ClickHouseAddress, name: str, comment: str, *, keeps_rows: bool = False
+) -> None:
+    """Create an empty table with the columns, keys and settings of the table. Rows do not expire in it.
+
+    Args:
+        keeps_rows: only with the columns; no row replaces another one
+    """
     sql = qualified(address.schema, name)
-    cursor.execute(f"CREATE TABLE {sql} AS {address.sql} COMMENT {literal(comment)}")
+    engine = " ENGINE = MergeTree ORDER BY tuple()" if keeps_rows else ""
+    cursor.execute(f"CREATE TABLE {sql} AS {address.sql}{engine} COMMENT {literal(comment)}")
     if cursor.execute(_HAS_TTL, (address.schema, name)).fetchall():
         cursor.execute(f"ALTER TABLE {sql} REMOVE TTL")
 

@@ -62,6 +62,11 @@ def is_nested(column: str) -> bool:
     return column.startswith(("Array(", "Map("))
 
 
+def is_version(column: str) -> bool:
+    """True if a ReplacingMergeTree can compare rows by a column of the type."""
+    return column in _BITS or column == "Date32" or _TIME.fullmatch(column) is not None
+
+
 def is_nullable(column: str) -> bool:
     return column.startswith(("Nullable(", "LowCardinality(Nullable("))
 

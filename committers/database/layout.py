@@ -84,6 +84,8 @@ class TableState:
     owner: str = ""
     delete_trigger: str = ""
     """A trigger that may prevent rows from being deleted, and its table."""
+    unsupported_append: str = ""
+    """Why rows cannot be added to it, though they may be changed by key; empty if they can."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def check_supported(table: TableState, address: TableAddress, mode: Mode) -> Non
     Raises:
         TableNotSupportedError: names the feature.
     """
-    problem = table.unsupported
+    problem = table.unsupported or ("" if isinstance(mode, Changes) else table.unsupported_append)
     deletes = bool(mode.delete_when) if isinstance(mode, Changes) else mode == "overwrite"
     if deletes and table.delete_trigger and not problem:
         problem = (

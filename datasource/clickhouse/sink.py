@@ -41,7 +41,9 @@ class ClickHouseSink(DatabaseSink):
 
     @property
     def dialect(self) -> ClickHouseDialect:
-        return ClickHouseDialect(self.options.order_by or "", self.options.partition_by or "")
+        options, changes = self.options, self.options.changes
+        order = changes.order_by[0] if changes is not None and changes.late_rows == "ignore" else ""
+        return ClickHouseDialect(options.sorting_key or "", options.partition_by or "", order)
 
     def opened(self, options: ClickHouseOptions) -> tuple[ClickHouseServer, ClickHouseAddress]:
         settings = settings_of(options.url)

@@ -165,7 +165,7 @@ def test_types_hold_only_what_they_keep() -> None:
 def test_a_table_is_created_with_keys_and_partitions(
     table: ClickHouseHarness, store: SqlManifestStore
 ) -> None:
-    keyed = query(table, orderBy="id, cityHash64(text)", partitionBy="id % 2")
+    keyed = query(table, sortingKey="id, cityHash64(text)", partitionBy="id % 2")
     run(store, keyed, pa.table({"id": [0, 1, None], "text": ["a", None, "c"]}))
     found = table.sql(
         "SELECT sorting_key, partition_key FROM system.tables WHERE database = '{db}' AND name = 'events'"

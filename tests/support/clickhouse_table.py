@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from urllib.parse import urlsplit
 
 from servers.clickhouse import ClickHouse
@@ -15,6 +15,7 @@ from penstock.committers.clickhouse import fence
 from penstock.committers.clickhouse.connection import ClickHouseError
 from penstock.datasource.clickhouse.stored import DESTINATION
 from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promises
+from penstock.testing.conformance.harness import ChangedRow
 
 OWN_POINTS = ("clickhouse.gathered", "clickhouse.decided", "clickhouse.moved")
 
@@ -34,10 +35,13 @@ class ClickHouseHarness(DestinationHarness):
         "partition",
         token="the comment of a column of the table `penstock_fence`",
         shows_whole_batches=False,
+        changes="rows that replace those of their key for readers with `FINAL`; a deletion is a row that "
+        "they do not show",
+        moves_keys=False,
         overwrites=False,
         narrows=True,
         quarantines=True,
-        reserved_columns=("penstock_part",),
+        reserved_columns=("penstock_part", "penstock_version", "penstock_deleted"),
         shows_secrets_to_tasks=True,
         crash_points=(*CRASH_POINTS, *OWN_POINTS),
     )
@@ -76,6 +80,9 @@ class ClickHouseHarness(DestinationHarness):
         if "events" not in self.tables():
             return []
         return [int(row_id) for (row_id,) in self.sql("SELECT id FROM {db}.events")]
+
+    def changed_rows(self) -> Sequence[ChangedRow]:
+        return cast("Sequence[ChangedRow]", self.sql("SELECT id, n, text FROM {db}.events FINAL"))
 
     def uncommitted(self) -> Collection[str]:
         return [name for name in self.tables() if name.startswith("penstock_") and name != "penstock_fence"]

@@ -25,6 +25,7 @@ _ONE_BLOCK = 2**31
 """Rows of a block. An INSERT is one block, so each partition gets one part."""
 _SETTINGS = {
     "async_insert": "0",
+    "input_format_null_as_default": "1",
     "insert_allow_materialized_columns": "1",
     "insert_deduplicate": "0",
     "max_insert_block_size": str(_ONE_BLOCK),
@@ -45,12 +46,19 @@ class ClickHouseWriters(DatabaseWriters):
 
     def check(self, rows: pa.RecordBatch) -> None:
         for column, name, kind in zip(rows.columns, rows.schema.names, self.sql_types, strict=True):
-            if column.null_count and not is_nullable(kind):
+            if column.null_count and not is_nullable(kind) and self._is_written(column, rows):
                 raise SchemaMismatchError(
                     f"NULL in {name}, which is {kind} in ClickHouse and has no NULL. Filter these rows, or "
                     "replace NULL in the query, e.g. with coalesce()."
                 )
             _check(column, name)
+
+    def _is_written(self, column: pa.Array, rows: pa.RecordBatch) -> bool:
+        """Return True if a NULL of the column is in a row that does not delete. Others get the default."""
+        if self.changes is None:
+            return True
+        deletes = rows.column(self.changes.deletes)
+        return bool(pc.any(pc.and_(pc.is_null(column), pc.invert(deletes))).as_py())
 
     def open(self, attempt: AttemptId) -> RowWriter:
         return RowWriter(self, attempt)
@@ -130,10 +138,13 @@ class RowWriter:
 
     def _create(self, connection: ClickHouseConnection) -> None:
         plan = self._plan
-        columns = dict(zip(plan.columns.names, plan.sql_types, strict=True))
+        columns = dict(zip(plan.staged_names, plan.sql_types, strict=True))
         dialect = cast("ClickHouseDialect", plan.dialect)
         address = ClickHouseAddress.parse(self._server.name)
-        dialect.create_staging(connection.cursor(), address, self._table, columns, self._query_id)
+        keeps_rows = plan.changes is not None
+        dialect.create_staging(
+            connection.cursor(), address, self._table, columns, self._query_id, keeps_rows=keeps_rows
+        )
 
 
 def _encoded(rows: pa.RecordBatch) -> bytes:
