@@ -33,6 +33,7 @@ _KEPT = timedelta(days=7)
 _COLUMNS = (
     "SELECT name, comment FROM system.columns WHERE database = %s AND table = %s AND position(name, '_') > 0"
 )
+NOW = "SELECT toUnixTimestamp64Micro(now64(6))"
 _THERE = "SELECT 1 FROM system.tables WHERE database = %s AND name = %s"
 
 
@@ -108,7 +109,7 @@ class ClickHouseFence(Fence):
         """A version for the rows of a commit: the time of the server in microseconds; but greater than those
         of all commits before, of all queries of the table, if the clock was set back.
         """
-        ((now,),) = cursor.execute("SELECT toUnixTimestamp64Micro(now64(6))").fetchall()
+        ((now,),) = cursor.execute(NOW).fetchall()
         given = (row.rows_version for row in self.rows(cursor, address))
         return max(int(now), 1 + max(given, default=0))
 

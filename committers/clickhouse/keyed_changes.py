@@ -20,7 +20,7 @@ from ..database.contract import Cursor
 from ..database.keyed_changes import KeyedChanges
 from ..database.layout import TableColumn, TableState
 from ..errors import ConfigurationError, SchemaMismatchError, TableNotSupportedError
-from .address import NAMES, ClickHouseAddress, quoted
+from .address import NAMES, ClickHouseAddress, literal, quoted
 from .connection import NO_SUCH_COLUMN, ClickHouseError
 from .table import DELETED, DELETED_TYPE, VERSION, VERSION_TYPE
 from .types import is_nested, is_version, without_null
@@ -64,9 +64,11 @@ class ClickHouseChanges(KeyedChanges):
         )
 
     def told_apart(self, expression: str, kind: str) -> str:
-        """See `KeyedChanges`. As texts, 0.0 and -0.0 differ, and one NaN is equal to another."""
-        is_told = is_nested(kind) or without_null(kind).startswith("Float")
-        return f"toString({expression})" if is_told else expression
+        """See `KeyedChanges`. As texts, 0.0 and -0.0 differ."""
+        if is_nested(kind):
+            return f"toString({expression})"
+        is_float = without_null(kind).startswith("Float")
+        return f"if(isNaN({expression}), 'nan', toString({expression}))" if is_float else expression
 
 
 def _version_of(changes: Changes) -> str:
@@ -154,7 +156,7 @@ def check_partitions(
         ConfigurationError: it uses other columns than the keys.
     """
     kinds = {column.name: without_null(column.sql_type) for column in columns}
-    values = ", ".join(f"defaultValueOfTypeName('{kinds[key]}') AS {quoted(key)}" for key in keys)
+    values = ", ".join(f"defaultValueOfTypeName({literal(kinds[key])}) AS {quoted(key)}" for key in keys)
     try:
         cursor.execute(f"SELECT toTypeName(({expression})) FROM (SELECT {values})")
     except ClickHouseError as error:

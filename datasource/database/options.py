@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from ..options.changes import refused_changes
 from ..options.declaring import options_of, passed_on
 from ..options.delivery import DeliveryOptions
 from ..options.file_tables import refused_file_options
@@ -41,6 +40,6 @@ class DatabaseOptions(DeliveryOptions):
             name,
             options,
             examples=cls.examples,
-            refused={**refused_file_options(name, known, "dbtable"), **refused_changes(name, known)},
+            refused=refused_file_options(name, known, "dbtable"),
             problems_of_values=cls.problems,
         )

@@ -1,4 +1,4 @@
-"""Mistakes in the options of databases, of those that only append and those that take changes."""
+"""Mistakes in the options of databases."""
 
 from __future__ import annotations
 
@@ -38,10 +38,27 @@ def test_mistakes_are_named(kind: Any, options: dict[str, str], problem: str) ->
     assert "geheim" not in str(refused.value)
 
 
-def test_changes_are_refused_with_what_to_do() -> None:
-    given = {**GIVEN[ClickHouseOptions], "writeMode": "upsert", "keys": "id"}
-    with pytest.raises(ConfigurationError, match=r"only appends.*leave writeMode out"):
-        ClickHouseOptions.parse(given)
+UPSERTS = {"writeMode": "upsert", "keys": "id"}
+LATE = {**UPSERTS, "lateRows": "ignore"}
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"orderBy": "tenant, at"}, "orderBy: only a query with writeMode=upsert has it.*is sortingKey"),
+        ({"keys": "id"}, "keys: only a query with writeMode=upsert has it"),
+        ({**UPSERTS, "sortingKey": "id"}, "sortingKey: with writeMode=upsert the sorting key .* is keys"),
+        ({**LATE, "orderBy": "at, n"}, "lateRows=ignore with several columns in orderBy.*Give one column"),
+        (LATE, "lateRows=ignore needs orderBy"),
+        ({**LATE, "changes": "delta-cdf"}, "lateRows=ignore with changes=delta-cdf.*Leave lateRows out"),
+        ({**LATE, "orderBy": "n", "tombstonesFor": "1d"}, "tombstonesFor: deletions .* do not expire"),
+        ({**UPSERTS, "updateColumns": "given"}, "updateColumns is not an option"),
+        ({**UPSERTS, "history": "true"}, "history is not an option"),
+    ],
+)
+def test_changes_that_clickhouse_does_not_take_are_named(options: dict[str, str], problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        ClickHouseOptions.parse({**GIVEN[ClickHouseOptions], **options})
 
 
 @pytest.mark.parametrize("kind", [ClickHouseOptions, SqlOptions])
