@@ -28,6 +28,9 @@ _CODE = re.compile(r"Code: (\d+)")
 _STATUS = {"60": 404, "62": 400, "81": 404, "497": 403, "516": 403}
 """UNKNOWN_TABLE, SYNTAX_ERROR, UNKNOWN_DATABASE, ACCESS_DENIED, AUTHENTICATION_FAILED"""
 
+_LIMITS = {"max_query_size": 262_144, "max_ast_elements": 50_000, "max_expanded_ast_elements": 500_000}
+"""Limits that a request may change, and ClickHouse's own."""
+
 _DENIED = (
     "Code: 516. DB::Exception: Authentication failed: password is incorrect, or there is no user with such "
     "name. (AUTHENTICATION_FAILED)"
@@ -45,14 +48,19 @@ class _Server(ThreadingHTTPServer):
         self.login = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
         super().__init__(("127.0.0.1", port), _Handler)
 
-    def run(self, query: str, body: bytes, output: str) -> bytes:
+    def run(self, query: str, body: bytes, output: str, limits: dict[str, str]) -> bytes:
         """Run a query, with the rows of an INSERT in the body."""
         with self._lock:
+            for name, value in limits.items():
+                self.session.query(f"SET {name} = {int(value)}")
             try:
                 return self._run(query, body, output)
             except Exception:
                 self.session.query("SELECT 1")  # else the next query returns what this one has begun
                 raise
+            finally:
+                for name in limits:
+                    self.session.query(f"SET {name} = {_LIMITS[name]}")
 
     def _run(self, query: str, body: bytes, output: str) -> bytes:
         insert = _INSERT.fullmatch(query)
@@ -92,7 +100,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         query, rows = (given["query"], body) if "query" in given else (body.decode(), b"")
         try:
-            found = self.server.run(query, rows, given.get("default_format", "TabSeparated"))
+            limits = {name: value for name, value in given.items() if name in _LIMITS}
+            found = self.server.run(query, rows, given.get("default_format", "TabSeparated"), limits)
         except Exception as error:  # noqa: BLE001  chDB has errors of several classes
             self._fail(str(error))
         else:

@@ -34,6 +34,11 @@ IDLE_S = 2.0
 """A connection that was idle for longer is not used again: servers close it after 3 to 10 seconds."""
 BUFFER_BYTES = 32 * 1024 * 1024
 
+LONG_BYTES = 100_000
+"""Statements that are longer, as those over many staging tables are, need other limits of the server than its
+own. It parses up to 256 KiB."""
+_LIMITS = ("max_query_size", "max_ast_elements", "max_expanded_ast_elements")
+
 _DENIED = {81, 164, 192, 193, 194, 195, 291, 492, 497, 516}
 """Codes: the database does not exist, or user or privileges are refused."""
 _VALUES = {6, 27, 38, 41, 53, 69, 70, 72, 117, 131, 321, 349, 407, 469, 691}
@@ -189,6 +194,8 @@ class ClickHouseConnection:
         if rows is not None:
             given["query"] = statement
         body = statement.encode() if rows is None else rows
+        if rows is None and len(body) > LONG_BYTES:
+            given |= dict.fromkeys(_LIMITS, str(len(body) + 1))
         connection = self._connected()
         connection.request("POST", f"/?{urlencode(given)}", body, self._headers())
         response = connection.getresponse()

@@ -32,7 +32,7 @@ SELECT name, type, default_kind, is_in_partition_key OR is_in_sorting_key FROM s
 WHERE database = %s AND table = %s ORDER BY position
 """
 _HAS_TTL = """
-SELECT 1 FROM system.tables WHERE database = %s AND name = %s AND position(create_table_query, ' TTL ') > 0
+SELECT 1 FROM system.tables WHERE database = %s AND name = %s AND position(engine_full, ' TTL ') > 0
 """
 _COMPUTED = ("MATERIALIZED", "ALIAS")
 

@@ -162,6 +162,15 @@ def test_types_hold_only_what_they_keep() -> None:
     assert not holds("Float64", pa.int64())
 
 
+def test_values_of_a_column_may_expire(table: ClickHouseHarness, store: SqlManifestStore) -> None:
+    table.sql(
+        "CREATE TABLE {db}.events (id Int64, at DateTime64(6), n Int64 TTL toDateTime(at) + INTERVAL 1 DAY, "
+        "penstock_part UInt64 MATERIALIZED 0) ENGINE = MergeTree ORDER BY id"
+    )
+    run(store, query(table), pa.table({"id": [7], "at": pa.array([0], TIMES), "n": [1]}))
+    assert table.ids() == [7]
+
+
 def test_a_table_is_created_with_keys_and_partitions(
     table: ClickHouseHarness, store: SqlManifestStore
 ) -> None:

@@ -422,6 +422,27 @@ def test_a_task_whose_changes_are_not_all_there_is_not_committed(
     assert rows(table) == []
 
 
+def test_a_batch_of_many_tasks_and_columns(table: ClickHouseHarness, store: SqlManifestStore) -> None:
+    """Its statements are longer than ClickHouse parses by default."""
+    wide = changes((1, 1, "a"), (1, 2, "b"), (2, 1, "c"))
+    for number in range(12):
+        wide = wide.append_column(f"{number} {'x' * 2000}", pa.array([1, 2, 3]))
+    of = query(table)
+    of.run(store, of.batch(0), *(wide.slice(number % 3, 1) for number in range(12)))
+    assert rows(table) == [(1, 2, "b"), (2, 1, "c")]
+
+
+def test_rows_that_wait_are_shown(table: ClickHouseHarness, store: SqlManifestStore) -> None:
+    of = query(table)
+    manifest = of.prepare(store, of.batch(0), changes((1, 1, "a"), (2, 1)))
+    stored: Any = of.stored_table()
+    (waiting,) = stored.batch_rows(manifest, store)
+    assert waiting.rows.to_pylist() == [
+        {"id": 1, "n": 1, "text": "a", "penstock_deletes": False},
+        {"id": 2, "n": 1, "text": None, "penstock_deletes": True},
+    ]
+
+
 def test_rows_of_a_task_wait_as_they_were_sent(table: ClickHouseHarness, store: SqlManifestStore) -> None:
     """No merge removes rows of a key from a staging table: the commit counts them."""
     of = query(table)
