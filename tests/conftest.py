@@ -61,7 +61,7 @@ SLOW = {
     "cli": "dead_letters skip",
     "committers": (
         "compaction deletion delta_azure delta_lost_responses delta_object_store "
-        "clickhouse ducklake* files_* hudi_changes hudi_java hudi_s3 iceberg_catalogs iceberg_expiry "
+        "clickhouse* ducklake* files_* hudi_changes hudi_java hudi_s3 iceberg_catalogs iceberg_expiry "
         "iceberg_foreign_tables iceberg_glue iceberg_hive iceberg_rest "
         "iceberg_table_properties lance mysql* postgres* sql_postgres database_failures database_prepared"
     ),

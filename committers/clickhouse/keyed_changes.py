@@ -23,7 +23,7 @@ from ..errors import ConfigurationError, SchemaMismatchError, TableNotSupportedE
 from .address import NAMES, ClickHouseAddress, literal, quoted
 from .connection import NO_SUCH_COLUMN, ClickHouseError
 from .table import DELETED, DELETED_TYPE, VERSION, VERSION_TYPE
-from .types import is_nested, is_version, without_null
+from .types import is_version, without_null
 
 REPLACING = "ReplacingMergeTree"
 _TABLE = "SELECT engine, engine_full, sorting_key FROM system.tables WHERE database = %s AND name = %s"
@@ -64,11 +64,9 @@ class ClickHouseChanges(KeyedChanges):
         )
 
     def told_apart(self, expression: str, kind: str) -> str:
-        """See `KeyedChanges`. As texts, 0.0 and -0.0 differ."""
-        if is_nested(kind):
-            return f"toString({expression})"
+        """See `KeyedChanges`. ClickHouse counts 0.0 and -0.0 as two values, but also NaN with other bits."""
         is_float = without_null(kind).startswith("Float")
-        return f"if(isNaN({expression}), 'nan', toString({expression}))" if is_float else expression
+        return f"if(isNaN({expression}), nan, {expression})" if is_float else expression
 
 
 def _version_of(changes: Changes) -> str:

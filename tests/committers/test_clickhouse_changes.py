@@ -211,7 +211,8 @@ def test_later_changes_count_also_if_the_clock_of_the_server_goes_back(
         run(store, of, changes((1, 1, "a"), (2, 1, "b"), (3, 1, "c")))
     run(store, of, changes((1, 2, "A"), (2, 2)), 1)
     assert rows(table) == [(1, 2, "A"), (3, 1, "c")]
-    run(store, replace(of, query_id="q2"), changes((1, 3, "AA"), (3, 3)))
+    run(store, replace(of, query_id="q2"), changes((1, 2, "B"), (3, 2)))
+    run(store, replace(of, query_id="q2"), changes((1, 3, "AA"), (3, 3)), 1)
     assert rows(table) == [(1, 3, "AA")]
     run(store, of, changes((1, 4), (3, 4, "again")), 2)
     assert rows(table) == [(3, 4, "again")]
