@@ -137,6 +137,10 @@ class Scan:
     def with_where(self, where: Predicate | None) -> Scan:
         return replace(self, where=where)
 
+    def named(self, table: str) -> Scan:
+        """See `StreamScanner`."""
+        return replace(self, table=table)
+
     def in_a_task(self) -> Scan:
         """Return the scan for a task that runs beside others on the same machine."""
         return replace(self, use_threads=False)
@@ -159,7 +163,6 @@ class Scan:
 
     def _read(self, file: ScanFile) -> Iterator[pa.RecordBatch]:
         rows = _Rows(self.files.only_rows(file), self.files.deleted_rows(file))
-        values = dict(file.values)
         with self.files.open(file.path) as stream:
             parquet = pq.ParquetFile(
                 stream, buffer_size=_COLUMN_BUFFER_BYTES, coerce_int96_timestamp_unit="us"
@@ -172,7 +175,7 @@ class Scan:
             ]
             names = self._stored(parquet.schema_arrow, file)
             if not names and groups:
-                yield from self._without_columns(parquet, groups, rows, values, file)
+                yield from self._without_columns(parquet, groups, rows, file)
                 return
             sizes = {"batch_size": _batch_rows(parquet, groups, names)} if groups else {}
             runs = [groups] if rows.are_all else [[group] for group in groups]
@@ -185,7 +188,7 @@ class Scan:
                     kept = rows.of(batch, first)
                     first += batch.num_rows
                     if kept.num_rows:
-                        found = self._converted(kept, values, file)
+                        found = self.converted(kept, file)
                         if found.num_rows:
                             yield found
 
@@ -194,7 +197,6 @@ class Scan:
         parquet: pq.ParquetFile,
         groups: Sequence[int],
         rows: _Rows,
-        values: Mapping[str, Any],
         file: ScanFile,
     ) -> Iterator[pa.RecordBatch]:
         """Yield rows of which the file stores no column."""
@@ -206,7 +208,7 @@ class Scan:
                 empty = pa.RecordBatch.from_arrays([pa.nulls(some)], names=["rows"])
                 kept = rows.of(empty, first_rows[group] + first)
                 if kept.num_rows:
-                    found = self._converted(kept, values, file)
+                    found = self.converted(kept, file)
                     if found.num_rows:
                         yield found
 
@@ -241,18 +243,19 @@ class Scan:
             by_id = {str(known.field_id).encode(): name for known, name in named if known is not None}
         return {name: by_id[number] for name, number in ids.items() if number in by_id}
 
-    def _converted(self, rows: pa.RecordBatch, values: Mapping[str, Any], file: ScanFile) -> pa.RecordBatch:
+    def converted(self, rows: pa.RecordBatch, file: ScanFile) -> pa.RecordBatch:
         """Return the matching rows of a file in the schema of the scan."""
-        mapping = file.mapping or self.mapping
-        stored = in_table(
-            without_views(rows), self.columns, mapping, file.path, only_by_name=bool(file.mapping)
-        )
-        columns = [self._column(stored, field, values, file.path) for field in self.types]
+        values = dict(file.values)
+        stored = rows.select([])
+        if self._names_in(rows.schema, file):
+            mapping, is_own = file.mapping or self.mapping, bool(file.mapping)
+            stored = in_table(without_views(rows), self.columns, mapping, file.path, only_by_name=is_own)
+        columns = [self._column(stored, field, values, file.path, rows.num_rows) for field in self.types]
         found = pa.RecordBatch.from_arrays(columns, schema=self.types) if columns else rows
         return matching(found, self.where, self.schema)
 
     def _column(
-        self, stored: pa.RecordBatch, field: pa.Field, values: Mapping[str, Any], path: str
+        self, stored: pa.RecordBatch, field: pa.Field, values: Mapping[str, Any], path: str, count: int
     ) -> pa.Array:
         number = stored.schema.get_field_index(field.name)
         if number >= 0:
@@ -266,7 +269,7 @@ class Scan:
                 f"The data file {path} of {self.table} has no values of the column {field.name!r}, which is "
                 "NOT NULL. Nothing more was read. Rewrite the file, or let the column be NULL."
             )
-        return pa.repeat(value, stored.num_rows)
+        return pa.repeat(value, count)
 
     @contextmanager
     def _errors(self, file: ScanFile) -> Iterator[None]:

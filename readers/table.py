@@ -41,6 +41,16 @@ class TableScanner(Protocol):
         ...
 
 
+class StreamScanner(TableScanner, Protocol):
+    """Reads the files of a stream."""
+
+    def named(self, table: str) -> StreamScanner:
+        """Return the scan with another name of the table in its messages."""
+        ...
+
+    def in_a_task(self) -> StreamScanner: ...
+
+
 class TableReader(Protocol):
     """One version of a table, in any format."""
 

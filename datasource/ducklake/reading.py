@@ -8,11 +8,21 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ...committers.ducklake.address import DuckLakeAddress, DuckLakeCatalog
+from ...readers.table import TableScan
 from ..options.declaring import option_of, optional, options_of, prefixes_of
-from ..reading.options import FileReadOptions, number, only_one, parse_read_options, time_of
+from ..reading.options import (
+    FileReadOptions,
+    SnapshotStreamReadOptions,
+    number,
+    only_one,
+    parse_read_options,
+    problems_of_streams,
+    time_of,
+)
 from .options import NAME, DuckLakeOptions, require_duckdb
 
 if TYPE_CHECKING:
+    from ...readers.ducklake.history import DuckLakeHistory
     from ...readers.ducklake.scan import DuckLakeTableReader
 
 
@@ -41,15 +51,61 @@ class DuckLakeReadOptions(FileReadOptions):
 
     def open(self) -> DuckLakeTableReader:
         """See `Opens`."""
-        require_duckdb()
-        from ...committers.ducklake.connection import LakeServer
-        from ...readers.ducklake.scan import DuckLakeTableReader
-        from ...readers.ducklake.table import load_version
+        return _open(self.catalog, self.table, self.storage_options, self.version_as_of, self.timestamp_as_of)
 
-        address = DuckLakeAddress(DuckLakeCatalog.parse(self.catalog), *self.table)
-        server = LakeServer(address, self.storage_options)
-        return DuckLakeTableReader(load_version(server, self.version_as_of, self.timestamp_as_of))
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DuckLakeStreamOptions(SnapshotStreamReadOptions):
+    """Options for reading streams with `penstock.ducklake`."""
+
+    catalog: str = option_of(DuckLakeOptions, "catalog")
+    table: tuple[str, str] = option_of(DuckLakeOptions, "table")
+    storage_options: Mapping[str, str] = option_of(DuckLakeOptions, "storage_options")
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> DuckLakeStreamOptions:
+        """
+        Raises:
+            ConfigurationError: lists all problems.
+        """
+        return parse_read_options(cls, NAME, options, problems_of_streams, {"changes": _NO_CHANGES})
+
+    def open(self) -> DuckLakeTableReader:
+        """See `Opens`."""
+        return _open(self.catalog, self.table, self.storage_options)
+
+    def history(self, scan: TableScan) -> DuckLakeHistory:
+        """See `OpensStream`."""
+        from ...readers.ducklake.history import DuckLakeHistory
+        from ...readers.ducklake.scan import DuckLakeTableReader
+
+        assert isinstance(scan.reader, DuckLakeTableReader)
+        return DuckLakeHistory(scan.reader, scan, allows_more=self.columns is not None)
+
+
+_NO_CHANGES = (
+    "changes: streams of DuckLake tables read new rows only. Leave the option out; skipChangeCommits=true "
+    "passes over commits that change rows."
+)
+
+
+def _open(
+    catalog: str,
+    table: tuple[str, str],
+    storage: Mapping[str, str],
+    version: int | None = None,
+    at: datetime | None = None,
+) -> DuckLakeTableReader:
+    require_duckdb()
+    from ...committers.ducklake.connection import LakeServer
+    from ...readers.ducklake.scan import DuckLakeTableReader
+    from ...readers.ducklake.table import load_version
+
+    server = LakeServer(DuckLakeAddress(DuckLakeCatalog.parse(catalog), *table), storage)
+    return DuckLakeTableReader(load_version(server, version, at))
 
 
 OPTIONS = options_of(DuckLakeReadOptions)
 PREFIXES = prefixes_of(DuckLakeReadOptions)
+STREAM_OPTIONS = options_of(DuckLakeStreamOptions)
+STREAM_PREFIXES = prefixes_of(DuckLakeStreamOptions)

@@ -17,12 +17,11 @@ from ..options.declaring import option, option_of, optional, options_of, prefixe
 from ..options.parsing import flag, text
 from ..reading.options import (
     FileReadOptions,
-    StreamReadOptions,
+    SnapshotStreamReadOptions,
     number,
     only_one,
     parse_read_options,
     problems_of_streams,
-    starting_version,
     time_of,
 )
 from .options import NAME, IcebergOptions, problems_of_catalog
@@ -70,16 +69,9 @@ class IcebergReadOptions(FileReadOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IcebergStreamOptions(StreamReadOptions):
+class IcebergStreamOptions(SnapshotStreamReadOptions):
     """Options for reading streams with `penstock.iceberg`."""
 
-    starting_version: int | str | None = optional(
-        "startingVersion",
-        starting_version,
-        "Id of the snapshot from which on a new query reads the rows that are added, without those that were "
-        "there before; `latest`: only those of later commits.",
-        default="all rows of the newest snapshot, then those that are added",
-    )
     table: str = option_of(IcebergOptions, "table")
     catalog: str | None = option_of(IcebergOptions, "catalog")
     warehouse: str | None = option_of(IcebergOptions, "warehouse")

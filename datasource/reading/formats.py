@@ -21,6 +21,7 @@ READ_OPTIONS = {
 STREAM_OPTIONS = {
     "penstock.delta": "penstock.datasource.delta.reading:DeltaStreamOptions",
     "penstock.iceberg": "penstock.datasource.iceberg.reading:IcebergStreamOptions",
+    "penstock.ducklake": "penstock.datasource.ducklake.reading:DuckLakeStreamOptions",
 }
 
 
@@ -47,7 +48,7 @@ def stream_options(name: str, options: Mapping[str, str]) -> OpensStream:
     """
     if name not in STREAM_OPTIONS:
         raise ConfigurationError(
-            f"spark.readStream does not read {shown(name)}. It reads {' and '.join(STREAM_OPTIONS)}. Use "
+            f"spark.readStream does not read {shown(name)}. It reads {', '.join(STREAM_OPTIONS)}. Use "
             f"spark.read.format({shown(name)}) for the rows that the table has now."
         )
     parsed: OpensStream = load(STREAM_OPTIONS[name]).parse(options)

@@ -137,6 +137,19 @@ class StreamReadOptions(FileReadOptions):
         return Skips(self.ignore_deletes, self.skip_change_commits)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotStreamReadOptions(StreamReadOptions):
+    """Options of readers of streams of tables whose versions are snapshots with ids."""
+
+    starting_version: int | str | None = optional(
+        "startingVersion",
+        starting_version,
+        "Id of the snapshot from which on a new query reads the rows that are added, without those that were "
+        "there before; `latest`: only those of later commits.",
+        default="all rows of the newest snapshot, then those that are added",
+    )
+
+
 class Opens(Protocol):
     """Options of readers of one format."""
 

@@ -7,18 +7,18 @@ The offsets in Spark's checkpoint are all that lasts: see `readers.streaming.pla
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from ...readers.scan import Scan, ScanFile
+from ...readers.scan import ScanFile
 from ...readers.streaming.plan import Limits, StreamPlan
 from ...readers.streaming.positions import INITIAL, Offset, is_initial
-from ...readers.table import TableScan
+from ...readers.table import StreamScanner, TableScan
 from ..spark.worker_errors import message_first
 from .formats import stream_options
 from .options import OpensStream, ReadOptions
@@ -35,7 +35,7 @@ class StreamSource:
     options: OpensStream
     table: TableScan
     plan: StreamPlan[Any]
-    scan: Scan
+    scan: StreamScanner
 
     @classmethod
     def open(cls, name: str, options: Mapping[str, str], schema: StructType) -> StreamSource:
@@ -44,9 +44,8 @@ class StreamSource:
         check_schema(table, schema)
         history = parsed.history(table)
         plan = StreamPlan(history, parsed.start, parsed.skips, lambda: datetime.now(timezone.utc))
-        scan = table.scan(arrow_schema(schema))
-        assert isinstance(scan, Scan)
-        scan = replace(scan, table=f"{history.name[0].lower()}{history.name[1:]}")
+        scan = cast("StreamScanner", table.scan(arrow_schema(schema)))
+        scan = scan.named(f"{history.name[0].lower()}{history.name[1:]}")
         return cls(parsed, table, plan, scan.in_a_task())
 
 
@@ -54,7 +53,7 @@ class StreamSource:
 class StreamPartition(InputPartition):
     """What one task reads."""
 
-    scan: Scan
+    scan: StreamScanner
     files: Sequence[ScanFile]
 
 

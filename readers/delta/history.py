@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -22,7 +22,7 @@ from ...committers.delta.log_files import entry_name
 from ...committers.delta.schema_match import Fields, problems_of_reading
 from ...committers.errors import ConfigurationError, RetryableError, TableNotSupportedError
 from ..scan import ScanFile
-from ..streaming.commits import Commit, CommitKind
+from ..streaming.commits import Commit, CommitKind, Part, single_files
 from ..streaming.positions import Position
 from ..table import TableScan
 from ..unreadable import refuse
@@ -68,6 +68,10 @@ class DeltaHistory:
     @property
     def name(self) -> str:
         return f"The Delta table {self._opened.table_uri}"
+
+    @property
+    def offers_changes(self) -> bool:
+        return True
 
     # Versions -------------------------------------------------------------------------------------------
 
@@ -226,8 +230,15 @@ class DeltaHistory:
         deletes = None if file.only is not None else found.deletes
         return replace(found, values=(*found.values, *file.values), deletes=deletes, only=file.only)
 
-    def snapshot(self, version: int) -> Sequence[StreamFile]:
+    def joined(self, files: Iterable[ScanFile]) -> Iterable[ScanFile]:
+        """See `StreamedTable`. A file is in one commit."""
+        return files
+
+    def snapshot(self, version: int, after: int, until: int | None) -> Iterator[Part[StreamFile]]:
         """See `StreamedTable`. Older files come first."""
+        return single_files(self._files(version), after, until)
+
+    def _files(self, version: int) -> Sequence[StreamFile]:
         if self._snapshot is None or self._snapshot[0] != version:
             try:
                 files = files_at(self._opened.table_uri, self._storage_options, version)

@@ -55,6 +55,15 @@ class LakeColumn:
     """Value in rows of files that are older than the column; None: NULL."""
     children: tuple[LakeColumn, ...] = ()
 
+    @property
+    def required(self) -> bool:
+        """See `StreamColumn`."""
+        return not self.is_nullable
+
+    def __str__(self) -> str:
+        below = f"({', '.join(map(str, self.children))})" if self.children else ""
+        return f"{self.name} {self.kind}{below}{' NOT NULL' if self.required else ''}"
+
 
 def column_trees(rows: Iterable[Sequence[object]]) -> tuple[LakeColumn, ...]:
     """

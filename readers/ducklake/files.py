@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +17,6 @@ from ...committers.cleaning.regular_files import open_input
 from ...committers.errors import TableNotSupportedError
 from ...writers.delta.filesystem import open_filesystem
 from ..predicates import Predicate
-from ..rows import converted, matching, types_of
 from ..scan import Scan, ScanFile
 
 _SNAPSHOT = "_ducklake_internal_snapshot_id"
@@ -25,20 +24,64 @@ _SNAPSHOT = "_ducklake_internal_snapshot_id"
 
 
 @dataclass(frozen=True, slots=True)
-class DeletedRows:
-    """Which rows of a data file are deleted in the snapshot."""
+class Origins:
+    """Rows by the snapshot that has added them: the snapshots after one, up to another one."""
 
+    after: int
+    until: int
+
+    def has(self, origin: int) -> bool:
+        return self.after < origin <= self.until
+
+    def contain(self, other: Origins) -> bool:
+        return self.after <= other.after and other.until <= self.until
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRows:
+    """Which rows of a data file are not in a snapshot, or not wanted."""
+
+    snapshot: int
     files: tuple[str, ...] = ()
-    """Delete files that apply."""
+    """Delete files that apply. They may have deletions of later snapshots."""
     numbers: pa.Array | None = None
-    """Those in the catalog (int64)."""
-    has_newer: bool = False
-    """The file also has rows of later snapshots."""
+    """Rows that the catalog says are deleted (int64)."""
+    origins: tuple[Origins, ...] = ()
+    """If given, rows with other origins are left out."""
+
+    def joined(self, other: DeletedRows) -> DeletedRows | None:
+        """Return what says the same of the same file as both do; None if there is nothing."""
+        parts = (self, other)
+        if any(one.files or one.numbers is not None or not one.origins for one in parts):
+            return None
+        *before, last = self.origins
+        first, *after = other.origins
+        is_next = last.until == first.after
+        middle = (Origins(last.after, first.until),) if is_next else (last, first)
+        return DeletedRows(other.snapshot, origins=(*before, *middle, *after))
+
+
+def joined(files: Iterable[ScanFile]) -> list[ScanFile]:
+    """Return files, with the rows of one that were added by several snapshots together: it is read once."""
+    found: list[ScanFile] = []
+    places: dict[str, int] = {}
+    for file in files:
+        place = places.get(file.path)
+        if place is not None:
+            before, deletes = found[place].deletes, file.deletes
+            if isinstance(before, DeletedRows) and isinstance(deletes, DeletedRows):
+                both = before.joined(deletes)
+                if both is not None:
+                    found[place] = replace(file, deletes=both)
+                    continue
+        places[file.path] = len(found)
+        found.append(file)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class InlinedRows:
-    """Rows that are in the catalog."""
+    """Rows that are in the catalog. Their columns have field ids."""
 
     rows: pa.RecordBatch = field(repr=False)
 
@@ -49,7 +92,6 @@ class DuckLakeFiles:
 
     table: str
     """For messages."""
-    snapshot: int
     storage_options: Mapping[str, str] = field(repr=False)
 
     def open(self, path: str) -> AbstractContextManager[pa.NativeFile]:
@@ -66,26 +108,32 @@ class DuckLakeFiles:
         """See `DataFiles`."""
         if file.deletes is None:
             return None
-        assert isinstance(file.deletes, DeletedRows)
-        parts = [] if file.deletes.numbers is None else [file.deletes.numbers]
-        parts += [self._in_delete_file(path) for path in file.deletes.files]
-        if file.deletes.has_newer:
-            parts.append(self._newer(file.path))
+        deleted = file.deletes
+        assert isinstance(deleted, DeletedRows)
+        parts = [] if deleted.numbers is None else [deleted.numbers]
+        parts += [self._in_delete_file(path, deleted.snapshot) for path in deleted.files]
+        if deleted.origins:
+            parts.append(self._of_others(file.path, deleted.origins))
         found = pc.unique(pa.concat_arrays(parts))
         return found.take(pc.sort_indices(found))
 
-    def _in_delete_file(self, path: str) -> pa.Array:
+    def _in_delete_file(self, path: str, snapshot: int) -> pa.Array:
         with self.open(path) as stream:
             parquet = pq.ParquetFile(stream)
             rows = parquet.read([name for name in ("pos", _SNAPSHOT) if name in parquet.schema_arrow.names])
         if _SNAPSHOT in rows.column_names:
-            rows = rows.filter(pc.less_equal(rows[_SNAPSHOT], numeric_scalar(self.snapshot)))
+            rows = rows.filter(pc.less_equal(rows[_SNAPSHOT], numeric_scalar(snapshot)))
         return rows["pos"].combine_chunks().cast(pa.int64())
 
-    def _newer(self, path: str) -> pa.Array:
+    def _of_others(self, path: str, wanted: Sequence[Origins]) -> pa.Array:
         with self.open(path) as stream:
-            snapshots = pq.ParquetFile(stream).read([_SNAPSHOT])[_SNAPSHOT].combine_chunks()
-        return row_numbers(len(snapshots)).filter(pc.greater(snapshots, numeric_scalar(self.snapshot)))
+            own = pq.ParquetFile(stream).read([_SNAPSHOT])[_SNAPSHOT].combine_chunks()
+        is_other = pa.repeat(True, len(own))
+        for origins in wanted:
+            is_before = pc.less_equal(own, numeric_scalar(origins.after))
+            is_later = pc.greater(own, numeric_scalar(origins.until))
+            is_other = pc.and_(is_other, pc.or_(is_before, is_later))
+        return row_numbers(len(own)).filter(is_other)
 
     def only_rows(self, file: ScanFile) -> pa.Array | None:
         """See `DataFiles`."""
@@ -114,12 +162,16 @@ class DuckLakeFiles:
 
 @dataclass(frozen=True)
 class DuckLakeScan:
-    """How the rows of one snapshot are read. See `TableScanner`."""
+    """How the rows of snapshots are read. See `TableScanner`."""
 
     parquet: Scan
 
     def with_where(self, where: Predicate | None) -> DuckLakeScan:
         return replace(self, parquet=self.parquet.with_where(where))
+
+    def named(self, table: str) -> DuckLakeScan:
+        """See `StreamScanner`."""
+        return replace(self, parquet=self.parquet.named(table))
 
     def in_a_task(self) -> DuckLakeScan:
         """See `TableScanner`."""
@@ -136,8 +188,6 @@ class DuckLakeScan:
     def _inlined(self, file: ScanFile, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         bounds = (file.start, file.start + file.part_bytes)
         first, end = (rows.num_rows * place // file.size_bytes for place in bounds)
-        scan = self.parquet
-        types = types_of(scan.columns, scan.schema)
-        found = matching(converted(rows.slice(first, end - first), types), scan.where, scan.schema)
+        found = self.parquet.converted(rows.slice(first, end - first), file)
         if found.num_rows:
             yield found

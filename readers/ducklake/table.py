@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import Any
 
 from ...committers.ducklake.connection import Lake, LakeServer
 from ...committers.ducklake.table import settings_of
@@ -29,6 +30,7 @@ class DuckLakeVersion:
     server: LakeServer
     snapshot: int
     table_id: int
+    uuid: str
     folder: str
     """Below which its files are, with a slash at the end; files with absolute paths are elsewhere."""
     columns: tuple[LakeColumn, ...]
@@ -36,6 +38,35 @@ class DuckLakeVersion:
     @property
     def shown(self) -> str:
         return f"snapshot {self.snapshot} of the DuckLake table {self.server.address.uri}"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnHistory:
+    """The columns of a table in snapshots."""
+
+    rows: Sequence[Sequence[Any]]
+    """Of `column_trees`, with the first snapshot that has the column, and the first that no longer has it."""
+
+    @classmethod
+    def load(cls, lake: Lake, table_id: int, first: int) -> ColumnHistory:
+        """
+        Args:
+            first: snapshots before are not needed
+        """
+        return cls(
+            lake.rows(
+                "SELECT column_id, column_name, column_type, nulls_allowed, parent_column, initial_default, "
+                f"begin_snapshot, end_snapshot FROM {lake.metadata('ducklake_column')} "
+                "WHERE table_id = ? AND (end_snapshot IS NULL OR end_snapshot > ?) ORDER BY column_order",
+                table_id,
+                first,
+            )
+        )
+
+    def at(self, snapshot: int) -> tuple[LakeColumn, ...]:
+        return column_trees(
+            row for *row, begin, end in self.rows if begin <= snapshot and (end is None or end > snapshot)
+        )
 
 
 def load_version(
@@ -59,8 +90,9 @@ def load_version(
         refuse(_unreadable(settings), f"The DuckLake of {address.uri}", "DuckLake")
         number = _snapshot(lake, server, snapshot, at)
         found = lake.rows(
-            "SELECT t.table_id, s.path, s.path_is_relative, t.path, t.path_is_relative "
-            f"FROM {lake.metadata('ducklake_table')} t JOIN {lake.metadata('ducklake_schema')} s "
+            "SELECT t.table_id, t.table_uuid::VARCHAR, s.path, s.path_is_relative, t.path, "
+            f"t.path_is_relative FROM {lake.metadata('ducklake_table')} t "
+            f"JOIN {lake.metadata('ducklake_schema')} s "
             f"ON s.schema_id = t.schema_id AND {in_snapshot('s')} "
             f"WHERE {in_snapshot('t')} AND s.schema_name = ? AND t.table_name = ?",
             *[number] * 4,
@@ -72,19 +104,12 @@ def load_version(
                 f"There is no DuckLake table {address.uri} in snapshot {number}. Check the option table. "
                 f"{SO}."
             )
-        ((table_id, *paths),) = found
+        ((table_id, uuid, *paths),) = found
         folder = settings["data_path"]
         for path, is_relative in (paths[:2], paths[2:]):
             folder = f"{folder}{path}" if is_relative else path
-        rows = lake.rows(
-            "SELECT column_id, column_name, column_type, nulls_allowed, parent_column, initial_default "
-            f"FROM {lake.metadata('ducklake_column')} c WHERE table_id = ? AND {in_snapshot('c')} "
-            "ORDER BY column_order",
-            table_id,
-            number,
-            number,
-        )
-    return DuckLakeVersion(server, number, table_id, folder, column_trees(rows))
+        columns = ColumnHistory.load(lake, table_id, number).at(number)
+    return DuckLakeVersion(server, number, table_id, uuid, folder, columns)
 
 
 def _snapshot(lake: Lake, server: LakeServer, wanted: int | None, at: datetime | None) -> int:

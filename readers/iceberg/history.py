@@ -6,7 +6,7 @@ of them is the same in each process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -14,13 +14,15 @@ from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.types import NestedField
 
 from ...committers.errors import ConfigurationError
 from ...committers.iceberg.address import MAIN_BRANCH
 from ...committers.iceberg.live_files import MANIFEST_CACHE
 from ...committers.iceberg.table import load_if_there
 from ..scan import ScanFile
-from ..streaming.commits import Commit, CommitKind
+from ..streaming.columns import problems_of_columns
+from ..streaming.commits import Commit, CommitKind, Part, single_files
 from ..streaming.positions import NOTHING, Position
 from ..table import TableScan
 from .changes import CHANGE_FIELDS, Live, StreamFile, changes, inserts
@@ -66,6 +68,10 @@ class IcebergHistory:
     @property
     def name(self) -> str:
         return f"The Iceberg table {self._opened.address.uri}"
+
+    @property
+    def offers_changes(self) -> bool:
+        return True
 
     # Versions -------------------------------------------------------------------------------------------
 
@@ -221,10 +227,19 @@ class IcebergHistory:
         number = snapshot.schema_id
         there = None if number is None or number in self._known_schemas else self._table.schemas().get(number)
         if there is not None:
-            yield from _problems(there, self._opened.schema, self._scan.types.names, are_all=self._are_all)
+            yield from problems_of_columns(
+                _by_id(there), _by_id(self._opened.schema), self._scan.types.names, are_all=self._are_all
+            )
 
-    def snapshot(self, version: int) -> Sequence[StreamFile]:
+    def joined(self, files: Iterable[ScanFile]) -> Iterable[ScanFile]:
+        """See `StreamedTable`. A file is in one commit."""
+        return files
+
+    def snapshot(self, version: int, after: int, until: int | None) -> Iterator[Part[StreamFile]]:
         """See `StreamedTable`. Older files come first."""
+        return single_files(self._files(version), after, until)
+
+    def _files(self, version: int) -> Sequence[StreamFile]:
         if self._snapshot is None or self._snapshot[0] != version:
             snapshot = self._snapshots.get(version)
             if snapshot is None:
@@ -261,25 +276,8 @@ _KINDS = {
 """Those of a `replace` are there before."""
 
 
-def _problems(there: Schema, read: Schema, names: Sequence[str], *, are_all: bool) -> Iterator[str]:
-    """
-    Args:
-        there: columns of the rows
-        read: columns of the table when the stream was opened
-        names: of those that the stream reads
-        are_all: it reads all
-    """
-    columns = {field.field_id: field for field in there.fields}
-    for field in read.fields:
-        found = columns.pop(field.field_id, None)
-        if field.name not in names or found == field:
-            continue
-        if found is not None:
-            yield f"{found.name!r} is now {found}, and {field} in the stream"
-        elif field.required:
-            yield f"{field.name!r} is missing, and is NOT NULL in the stream"
-    if are_all:
-        yield from (f"{field.name!r} is new" for field in columns.values())
+def _by_id(schema: Schema) -> Mapping[int, NestedField]:
+    return {field.field_id: field for field in schema.fields}
 
 
 def with_change_fields(version: IcebergVersion) -> IcebergVersion:

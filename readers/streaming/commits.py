@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -36,9 +36,35 @@ class Commit(Generic[FileT]):
     files: Sequence[FileT] = ()
     """With the new rows, in an order that never changes."""
     is_whole: bool = False
-    """All files are in the same batch, whatever the limits: a row that was updated has rows in several."""
+    """All files are in the same batch, whatever the limits: a row that was updated has rows in several, or
+    the table does not keep the files as they are.
+    """
     other_schema: str = ""
     """Why the rows do not fit the columns of the stream; empty if they do."""
+    at: datetime | None = None
+    """When it was made; only needed if commits are usually those of other tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Generic[FileT]):
+    """Files of a version that are in the same batch."""
+
+    end: int | None
+    """`Position.files` after them; None: they are the last ones."""
+    files: Sequence[FileT]
+
+
+def single_files(files: Sequence[FileT], after: int = 0, until: int | None = None) -> Iterator[Part[FileT]]:
+    """Yield files as parts of their own, which are numbered in their order.
+
+    Args:
+        files: all of the version
+        after: yield those after this number …
+        until: … up to this one; None: all
+    """
+    count = len(files)
+    for end in range(after + 1, (count if until is None else min(until, count)) + 1):
+        yield Part(None if end == count else end, files[end - 1 : end])
 
 
 class StreamedTable(Protocol[FileT]):
@@ -52,6 +78,11 @@ class StreamedTable(Protocol[FileT]):
     @property
     def name(self) -> str:
         """For messages."""
+        ...
+
+    @property
+    def offers_changes(self) -> bool:
+        """Whether there is an option to read changes with their kind."""
         ...
 
     def newest(self) -> int:
@@ -95,10 +126,19 @@ class StreamedTable(Protocol[FileT]):
 
     def commit(self, version: int) -> Commit[FileT]: ...
 
-    def snapshot(self, version: int) -> Sequence[FileT]:
-        """Return all files at a version, in an order that never changes."""
+    def snapshot(self, version: int, after: int, until: int | None) -> Iterable[Part[FileT]]:
+        """Yield the files at a version, in an order that never changes.
+
+        Args:
+            after: `Position.files`: those before were read
+            until: `Position.files` after the last part; None: all
+        """
         ...
 
     def select(self, file: FileT) -> ScanFile | None:
         """Return what is read of a file; None if no row can match the condition of the stream."""
+        ...
+
+    def joined(self, files: Iterable[ScanFile]) -> Iterable[ScanFile]:
+        """Return the files of a batch, with parts of the same file put together where this reads less."""
         ...

@@ -7,20 +7,22 @@ Runs on the driver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Generic
 
 from ...committers.errors import ConfigurationError, TableNotSupportedError
 from ..scan import ScanFile
-from .commits import Commit, CommitKind, FileT, StreamedTable
+from .commits import Commit, CommitKind, FileT, Part, StreamedTable, single_files
 from .positions import NOTHING, Offset, Position
 
 EMPTY_COMMITS_MAX = 100
 """Commits and files without rows for the stream that are looked at again with each batch, before an empty
 batch stores that they were read.
 """
+EMPTY_COMMITS_AGE = timedelta(hours=1)
+"""The same for their age: what was read may expire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class _Step(Generic[FileT]):
 
     position: Position
     files: Sequence[FileT] = ()
+    at: datetime | None = None
+    """When its commit was made."""
 
 
 class StreamPlan(Generic[FileT]):
@@ -130,16 +134,19 @@ class StreamPlan(Generic[FileT]):
         else:
             self._recall(start)
             position = start.position
-        end, has_rows, passed = self._bounded(position, until, limits)
-        if start is not None and not has_rows and passed <= EMPTY_COMMITS_MAX:
+        end, has_rows, may_wait = self._bounded(position, until, limits)
+        if start is not None and not has_rows and may_wait:
             return start
         begin = position if start is None else None
         return Offset(self._table.table_id, end, begin, self._table.order_of(end.version))
 
-    def _bounded(self, position: Position, until: int, limits: Limits) -> tuple[Position, bool, int]:
-        """Return the end of a batch, whether it has files, and how many steps without files."""
+    def _bounded(self, position: Position, until: int, limits: Limits) -> tuple[Position, bool, bool]:
+        """Return the end of a batch, whether it has files, and whether steps without files may be looked at
+        again.
+        """
         budget, passed, end = _Budget(limits), 0, position
-        steps = self._steps(position, until)
+        oldest = self._now()
+        steps = self._steps(position, Position(until))
         while True:
             try:
                 step = next(steps, None)
@@ -150,20 +157,26 @@ class StreamPlan(Generic[FileT]):
             if step is None or not budget.take(selected := self._selected(step)):
                 break
             passed += not selected
+            oldest = oldest if step.at is None else min(oldest, step.at)
             end = step.position
-        return end, budget.files > 0, passed
+        may_wait = passed <= EMPTY_COMMITS_MAX and oldest >= self._now() - EMPTY_COMMITS_AGE
+        return end, budget.files > 0, may_wait
 
     def _selected(self, step: _Step[FileT]) -> list[ScanFile]:
         return [found for file in step.files if (found := self._table.select(file)) is not None]
 
-    def files(self, start: Offset | None, end: Offset) -> Iterator[ScanFile]:
-        """Yield the files of a batch. They are the same whenever, and in whatever process, it is repeated.
+    def files(self, start: Offset | None, end: Offset) -> Iterable[ScanFile]:
+        """Yield the files of a batch. Their rows are the same whenever, and in whatever process, it is
+        repeated.
 
         Args:
             start: None: the batch is the first one of the query
 
         Raises: as `end_of_batch`.
         """
+        return self._table.joined(self._files(start, end))
+
+    def _files(self, start: Offset | None, end: Offset) -> Iterator[ScanFile]:
         for offset in (end,) if start is None else (start, end):
             self._recall(offset)
         position = end.start if start is None else start.position
@@ -172,7 +185,7 @@ class StreamPlan(Generic[FileT]):
         if position == end.position:
             return
         self._table.newest()
-        for step in self._steps(position, end.position.version):
+        for step in self._steps(position, end.position):
             yield from self._selected(step)
             if step.position == end.position:
                 return
@@ -197,17 +210,18 @@ class StreamPlan(Generic[FileT]):
         version = self._table.first_since(at, newest)
         return Position(newest) if version is None else Position(version, 0)
 
-    def _steps(self, position: Position, until: int) -> Iterator[_Step[FileT]]:
-        """Yield the files after a position, up to a version, in the order of the stream."""
+    def _steps(self, position: Position, until: Position) -> Iterator[_Step[FileT]]:
+        """Yield the files after a position, up to another one, in the order of the stream."""
         version = position.version
         if position.is_snapshot and position.files is not None:
-            files = self._table.snapshot(version)
-            yield from self._of_files(Position(version, position.files, is_snapshot=True), files)
+            ends_here = until.is_snapshot and until.version == version
+            parts = self._table.snapshot(version, position.files, until.files if ends_here else None)
+            yield from _of_parts(version, parts, is_snapshot=True)
         elif position.files is not None:
             yield from self._of_commit(position, self._table.commit(version))
-        if version == until:
+        if version == until.version:
             return
-        for commit in self._table.after(version, until):
+        for commit in self._table.after(version, until.version):
             yield from self._of_commit(Position(commit.version, 0), commit)
 
     def _of_commit(self, position: Position, commit: Commit[FileT]) -> Iterator[_Step[FileT]]:
@@ -219,24 +233,14 @@ class StreamPlan(Generic[FileT]):
                 "that have not changed; or begin with a later version."
             )
         if commit.is_whole:
-            yield _Step(Position(commit.version), commit.files)
+            yield _Step(Position(commit.version), commit.files, commit.at)
         elif commit.kind is CommitKind.ADDS:
-            yield from self._of_files(position, commit.files)
+            parts = single_files(commit.files, position.files or 0)
+            yield from _of_parts(commit.version, parts, is_snapshot=False)
         elif self._skips.allow(commit.kind):
             yield _Step(Position(commit.version))
         else:
             raise self._refused(commit)
-
-    def _of_files(self, position: Position, files: Sequence[FileT]) -> Iterator[_Step[FileT]]:
-        """Yield the files from a position on. After the last one, the version was read."""
-        first = position.files or 0
-        for number, file in enumerate(files[first:], first + 1):
-            is_last = number == len(files)
-            is_snapshot = position.is_snapshot
-            after = Position(position.version, None if is_last else number, is_snapshot and not is_last)
-            yield _Step(after, (file,))
-        if first >= len(files):
-            yield _Step(Position(position.version))
 
     def _refused(self, commit: Commit[FileT]) -> ConfigurationError:
         if commit.kind is CommitKind.DELETES:
@@ -246,10 +250,11 @@ class StreamPlan(Generic[FileT]):
                 "changes rows (an update, a merge, an overwrite, or a rewrite of files with other rows)",
                 "skipChangeCommits=true passes over such commits, also over the rows that they add",
             )
+        if self._table.offers_changes:
+            options += "; changes=true reads changes with their kind"
         return ConfigurationError(
             f"{commit.shown} {does}, and a stream of new rows has no way to tell. All rows before were read. "
-            f"Set an option of the reader: {options}; changes=true reads changes with their kind. Or read "
-            "another table, to which rows are only added."
+            f"Set an option of the reader: {options}. Or read another table, to which rows are only added."
         )
 
     def _recall(self, offset: Offset) -> None:
@@ -268,3 +273,13 @@ class StreamPlan(Generic[FileT]):
             f"The offsets in the checkpoint of this query do not fit {self._table.name}: {why}. Nothing was "
             "read. Restore the table or the checkpoint, or start with a new checkpoint."
         )
+
+
+def _of_parts(version: int, parts: Iterable[Part[FileT]], *, is_snapshot: bool) -> Iterator[_Step[FileT]]:
+    """Yield the files of a version. After the last ones, the version was read."""
+    is_complete = False
+    for part in parts:
+        is_complete = part.end is None
+        yield _Step(Position(version, part.end, is_snapshot and not is_complete), part.files)
+    if not is_complete:
+        yield _Step(Position(version))

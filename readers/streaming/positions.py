@@ -16,9 +16,13 @@ class Position:
     """What of a table was read: all versions before one, and some or all files of this one."""
 
     version: int
-    """Version of a Delta table, id of a snapshot of an Iceberg table. `NOTHING`: the table had none."""
+    """Version of a Delta table, id of a snapshot of an Iceberg table or a DuckLake. `NOTHING`: the table had
+    none.
+    """
     files: int | None = None
-    """How many of its files were read, in their order; None: all."""
+    """How many of its files were read, in their order; in a DuckLake, whose files are merged, the snapshot up
+    to which the rows of earlier ones were read. None: all.
+    """
     is_snapshot: bool = False
     """The files are all that the table has at the version, and not only those that it adds."""
 

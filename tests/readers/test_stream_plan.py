@@ -5,19 +5,27 @@ repeated batch has the same rows.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 import pytest
 
 from penstock import ConfigurationError
 from penstock.readers.scan import ScanFile
-from penstock.readers.streaming.commits import Commit, CommitKind
-from penstock.readers.streaming.plan import EMPTY_COMMITS_MAX, Limits, Skips, StreamPlan, StreamStart
+from penstock.readers.streaming.commits import Commit, CommitKind, Part, single_files
+from penstock.readers.streaming.plan import (
+    EMPTY_COMMITS_AGE,
+    EMPTY_COMMITS_MAX,
+    Limits,
+    Skips,
+    StreamPlan,
+    StreamStart,
+)
 from penstock.readers.streaming.positions import INITIAL, NOTHING, Offset, Position, is_initial
 
 SEEDS = 300
+NOW = datetime(2026, 11, 29, tzinfo=timezone.utc)
 
 
 @dataclass
@@ -29,6 +37,7 @@ class Table:
     """All files at each version."""
     table_id: str = "one"
     name: str = "The table"
+    offers_changes: bool = True
 
     def add(self, kind: CommitKind, files: Sequence[ScanFile], live: Sequence[ScanFile]) -> None:
         number = len(self.commits)
@@ -65,15 +74,18 @@ class Table:
     def commit(self, version: int) -> Commit[ScanFile]:
         return self.commits[version]
 
-    def snapshot(self, version: int) -> Sequence[ScanFile]:
-        return self.replaced[version]
+    def snapshot(self, version: int, after: int, until: int | None) -> Iterator[Part[ScanFile]]:
+        return single_files(self.replaced[version], after, until)
+
+    def joined(self, files: Iterable[ScanFile]) -> Iterable[ScanFile]:
+        return files
 
     def select(self, file: ScanFile) -> ScanFile | None:
         return None if file.path.startswith("other") else file
 
 
 def plan_of(table: Table, start: StreamStart, skips: Skips = Skips()) -> StreamPlan[ScanFile]:
-    return StreamPlan(table, start, skips, lambda: datetime(2026, 11, 29, tzinfo=timezone.utc))
+    return StreamPlan(table, start, skips, lambda: NOW)
 
 
 class Query:
@@ -191,6 +203,18 @@ def test_commits_without_rows_make_no_batch_but_are_stored_in_the_end() -> None:
     table.compact()
     assert query.next() == []
     assert query.next() is None
+
+
+def test_old_commits_without_rows_are_stored_soon() -> None:
+    """A table that shares its versions with others may lose them before there are many."""
+    table = Table()
+    table.append("a")
+    query = Query(table, StreamStart(), Limits())
+    query.next()
+    for at, expected in ((NOW - EMPTY_COMMITS_AGE, None), (NOW - 2 * EMPTY_COMMITS_AGE, []), (NOW, None)):
+        table.compact()
+        table.commits[-1] = replace(table.commits[-1], is_whole=True, at=at)
+        assert query.next() == expected
 
 
 @pytest.mark.parametrize("kind", [CommitKind.DELETES, CommitKind.CHANGES])

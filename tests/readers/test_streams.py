@@ -1,4 +1,4 @@
-"""Streams of the rows of Delta and Iceberg tables, also of other writers: each row once, in whole commits."""
+"""Streams of the rows of tables, also of other writers: each row once, in whole commits."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import os
 import shutil
 import threading
 from collections import Counter
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +20,7 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.types import LongType, StringType
 from tests.support import foreign_iceberg
+from tests.support.ducklake_table import DuckLakeTable
 from tests.support.foreign_iceberg import NAMES
 from tests.support.lakes import IDS, LAKES, DeltaLake, IcebergLake, LakeTable, ids
 from tests.support.table_streams import TableStream
@@ -28,20 +31,42 @@ from penstock.committers.iceberg.library.snapshots import UncopiedTransaction
 from penstock.committers.iceberg.live_files import live_files
 from penstock.committers.iceberg.snapshot import Attempt
 
+Streamed: TypeAlias = LakeTable | DuckLakeTable
+STREAMED: Mapping[str, Callable[[Path], Streamed]] = {
+    **LAKES,
+    "ducklake": lambda folder: DuckLakeTable(folder / "lake", inlines=False),
+    "catalog of a ducklake": lambda folder: DuckLakeTable(folder / "lake", inlines=True),
+}
+
+
+IN_FILES = [kind for kind in STREAMED if "catalog" not in kind]
+also_in_a_catalog = pytest.mark.parametrize("lake", STREAMED, indirect=True)
+
+
+@pytest.fixture(params=IN_FILES)
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Streamed:
+    """A table with a row in each of two commits."""
+    return with_rows(STREAMED[request.param](tmp_path))
+
 
 @pytest.fixture(params=LAKES)
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
-    """A table with a row in each of two commits."""
+def changed(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
+    """The same, of a format whose changes can be read."""
     made = LAKES[request.param](tmp_path)
-    made.create(IDS)
-    made.append(1)
-    made.append(2)
+    with_rows(made)
     return made
 
 
-def compact(lake: LakeTable) -> None:
+def with_rows(lake: Streamed) -> Streamed:
+    lake.create(IDS)
+    lake.append(1)
+    lake.append(2)
+    return lake
+
+
+def compact(lake: Streamed) -> None:
     """Put all rows into one file, as a commit that changes no rows."""
-    if isinstance(lake, DeltaLake):
+    if not isinstance(lake, IcebergLake):
         lake.compact()
         return
     table = lake.load()
@@ -54,25 +79,36 @@ def compact(lake: LakeTable) -> None:
     Attempt.of(table, transaction, producer).send()
 
 
-def delete(lake: LakeTable, number: int) -> None:
+def delete(lake: Streamed, number: int) -> None:
     """Delete the rows of a file."""
-    if isinstance(lake, DeltaLake):
-        lake.load().delete(f"id = {number}")
+    if isinstance(lake, DuckLakeTable):
+        lake.delete(number)
     else:
         lake.load().delete(f"id = {number}")
 
 
-def version_before(lake: LakeTable, back: int) -> str:
+def version_before(lake: Streamed, back: int) -> str:
     """The version a number of commits before the newest one."""
-    if isinstance(lake, DeltaLake):
+    if not isinstance(lake, IcebergLake):
         return str(lake.version() - back)
     return str(lake.load().history()[-1 - back].snapshot_id)
+
+
+def clean_up(lake: Streamed) -> None:
+    """Remove all versions but the newest."""
+    if not isinstance(lake, DeltaLake):
+        lake.expire()
+        return
+    lake.load().create_checkpoint()
+    for number in range(lake.version()):
+        (lake.folder / "_delta_log" / f"{number:020d}.json").unlink()
 
 
 # Each row once ------------------------------------------------------------------------------------
 
 
-def test_the_rows_that_are_there_come_first_and_then_those_that_are_added(lake: LakeTable) -> None:
+@also_in_a_catalog
+def test_the_rows_that_are_there_come_first_and_then_those_that_are_added(lake: Streamed) -> None:
     stream = TableStream(lake)
     assert stream.ids() == [1, 2]
     assert stream.ids() is None
@@ -85,7 +121,8 @@ def test_the_rows_that_are_there_come_first_and_then_those_that_are_added(lake: 
     assert stream.ids() is None
 
 
-def test_a_compaction_in_between_shows_no_row_twice(lake: LakeTable) -> None:
+@also_in_a_catalog
+def test_a_compaction_in_between_shows_no_row_twice(lake: Streamed) -> None:
     limited = TableStream(lake, maxFilesPerTrigger="1")
     assert limited.ids() is not None
     stream = TableStream(lake)
@@ -102,7 +139,8 @@ def ids_of(stream: TableStream, number: int) -> list[int]:
     return [row["id"] for row in stream.read(number)]
 
 
-def test_a_repeated_batch_has_the_same_rows(lake: LakeTable) -> None:
+@also_in_a_catalog
+def test_a_repeated_batch_has_the_same_rows(lake: Streamed) -> None:
     stream = TableStream(lake, maxFilesPerTrigger="1")
     seen = [stream.next()]
     lake.append(3, 4)
@@ -123,7 +161,7 @@ def test_a_repeated_batch_has_the_same_rows(lake: LakeTable) -> None:
     ]
 
 
-def test_each_commit_is_seen_whole_or_not_at_all(lake: LakeTable) -> None:
+def test_each_commit_is_seen_whole_or_not_at_all(lake: Streamed) -> None:
     commits = 8
 
     def write() -> None:
@@ -144,7 +182,7 @@ def test_each_commit_is_seen_whole_or_not_at_all(lake: LakeTable) -> None:
     assert [number for batch in batches for number in batch] == expected
 
 
-def test_limits_divide_what_is_there_and_what_is_added(lake: LakeTable) -> None:
+def test_limits_divide_what_is_there_and_what_is_added(lake: Streamed) -> None:
     stream = TableStream(lake, maxFilesPerTrigger="1")
     assert [stream.ids(), stream.ids(), stream.ids()] in ([[1], [2], None], [[2], [1], None])
     lake.append(3)
@@ -156,7 +194,9 @@ def test_limits_divide_what_is_there_and_what_is_added(lake: LakeTable) -> None:
 
 
 def test_conditions_and_columns_hold_for_streams(tmp_path: Path) -> None:
-    for lake in (LAKES[kind](tmp_path) for kind in LAKES):
+    for kind in STREAMED:
+        (tmp_path / kind).mkdir()
+        lake = STREAMED[kind](tmp_path / kind)
         lake.create(pa.schema([("id", pa.int64()), ("text", pa.string())]))
         lake.append_rows(pa.table({"id": [1, 2], "text": ["a", "b"]}))
         stream = TableStream(lake, where="text = 'a'", columns="id")
@@ -167,7 +207,8 @@ def test_conditions_and_columns_hold_for_streams(tmp_path: Path) -> None:
         assert stream.next() == [{"id": 5}]
 
 
-def test_deleted_rows_of_what_is_there_are_left_out(lake: LakeTable) -> None:
+@also_in_a_catalog
+def test_deleted_rows_of_what_is_there_are_left_out(lake: Streamed) -> None:
     delete(lake, 1)
     assert TableStream(lake).ids() == [2]
 
@@ -175,7 +216,8 @@ def test_deleted_rows_of_what_is_there_are_left_out(lake: LakeTable) -> None:
 # Where a query begins -----------------------------------------------------------------------------
 
 
-def test_a_query_begins_with_a_version(lake: LakeTable) -> None:
+@also_in_a_catalog
+def test_a_query_begins_with_a_version(lake: Streamed) -> None:
     lake.append(3)
     assert TableStream(lake, startingVersion=version_before(lake, 0)).ids() == [3]
     assert TableStream(lake, startingVersion=version_before(lake, 1)).ids() == [2, 3]
@@ -183,7 +225,7 @@ def test_a_query_begins_with_a_version(lake: LakeTable) -> None:
         TableStream(lake, startingVersion="77").ids()
 
 
-def test_a_query_begins_with_the_next_commit(lake: LakeTable) -> None:
+def test_a_query_begins_with_the_next_commit(lake: Streamed) -> None:
     stream = TableStream(lake, startingVersion="latest")
     assert stream.ids() == []
     lake.append(3)
@@ -192,17 +234,19 @@ def test_a_query_begins_with_the_next_commit(lake: LakeTable) -> None:
     assert stream.ids() == [3]
 
 
-def test_a_query_begins_with_a_time(lake: LakeTable) -> None:
+def test_a_query_begins_with_a_time(lake: Streamed) -> None:
     if isinstance(lake, DeltaLake):
         for number in range(3):
             entry = lake.folder / "_delta_log" / f"{number:020d}.json"
             os.utime(entry, (1_000_000 + number * 100, 1_000_000 + number * 100))
         second = datetime.fromtimestamp(1_000_150, timezone.utc)
-    else:
+    elif isinstance(lake, IcebergLake):
         second = datetime.fromtimestamp(lake.load().history()[-1].timestamp_ms / 1000, timezone.utc)
+    else:
+        ((second,),) = lake.sql("SELECT max(snapshot_time) FROM lake.snapshots()")
     assert TableStream(lake, startingTimestamp=second.isoformat()).ids() == [2]
     assert TableStream(
-        lake, startingTimestamp="2001-01-01" if lake.kind == "iceberg" else "1970-01-02"
+        lake, startingTimestamp="1970-01-02" if lake.kind == "delta" else "2001-01-01"
     ).ids() == [1, 2]
     now = TableStream(lake, startingTimestamp=datetime.now(timezone.utc).isoformat())
     assert now.ids() == []
@@ -227,28 +271,32 @@ def test_a_query_begins_with_a_time(lake: LakeTable) -> None:
         ({"ignoreDelete": "true"}, "Did you mean ignoreDeletes"),
     ],
 )
-def test_wrong_options_are_said(lake: LakeTable, options: dict[str, str], problem: str) -> None:
-    with pytest.raises(ConfigurationError, match=problem):
-        TableStream(lake, **options)
+def test_wrong_options_are_said(options: dict[str, str], problem: str, tmp_path: Path) -> None:
+    for kind in IN_FILES:
+        with pytest.raises(ConfigurationError, match=problem):
+            TableStream(STREAMED[kind](tmp_path), **options)
 
 
 # Changes ------------------------------------------------------------------------------------------
 
 
-def test_a_commit_that_deletes_is_refused_or_passed_over(lake: LakeTable) -> None:
+def test_a_commit_that_deletes_is_refused_or_passed_over(lake: Streamed) -> None:
     stream = TableStream(lake)
     stream.ids()
     lake.append(3)
     delete(lake, 2)
     lake.append(4)
     assert stream.ids() == [3]
-    with pytest.raises(ConfigurationError, match=r"(deletes|changes) rows.*changes=true") as refused:
+    with pytest.raises(
+        ConfigurationError, match=r"(deletes|changes) rows.*skipChangeCommits|ignoreDeletes"
+    ) as refused:
         stream.ids()
+    assert ("changes=true" in str(refused.value)) == (lake.kind != "ducklake")
     assert version_before(lake, 1) in str(refused.value)
     before = list(stream.ends)
     for options in (
         {"skipChangeCommits": "true"},
-        *([{"ignoreDeletes": "true"}] if lake.kind == "iceberg" else []),
+        *([{"ignoreDeletes": "true"}] if lake.kind != "delta" else []),
     ):
         stream.ends, stream.options = list(before), options
         stream.start()
@@ -288,11 +336,15 @@ def test_a_commit_that_only_deletes_is_told_from_one_that_changes(tmp_path: Path
         stream.ids()
 
 
-def test_an_overwrite_is_a_change(lake: LakeTable) -> None:
+def test_an_overwrite_is_a_change(lake: Streamed) -> None:
     stream = TableStream(lake, ignoreDeletes="true")
     stream.ids()
     if isinstance(lake, DeltaLake):
         write_deltalake(str(lake.folder), ids(7), mode="overwrite")
+        with pytest.raises(ConfigurationError, match="changes rows"):
+            stream.ids()
+    elif isinstance(lake, DuckLakeTable):
+        lake.sql("UPDATE events SET id = 7 WHERE id = 1")
         with pytest.raises(ConfigurationError, match="changes rows"):
             stream.ids()
     else:
@@ -364,19 +416,19 @@ def test_changes_have_the_version_and_the_time_of_their_commit(tmp_path: Path) -
     }
 
 
-def test_limits_leave_a_commit_that_changes_rows_whole(lake: LakeTable) -> None:
-    stream = TableStream(lake, changes="true", startingVersion="latest", maxFilesPerTrigger="1")
+def test_limits_leave_a_commit_that_changes_rows_whole(changed: LakeTable) -> None:
+    stream = TableStream(changed, changes="true", startingVersion="latest", maxFilesPerTrigger="1")
     assert stream.ids() == []
-    lake.append(3)
-    lake.append(4, 5)
-    delete(lake, 4)  # the file is written again
+    changed.append(3)
+    changed.append(4, 5)
+    delete(changed, 4)  # the file is written again
     assert [stream.ids(), stream.ids(), stream.ids(), stream.ids()] == [[3], [4, 5], [4, 5, 5], None]
     stream.start()
     assert ids_of(stream, 1) == [3]
 
 
-def test_changes_add_up_to_the_rows(lake: LakeTable) -> None:
-    stream = TableStream(lake, changes="true")
+def test_changes_add_up_to_the_rows(changed: LakeTable) -> None:
+    stream = TableStream(changed, changes="true")
     net: Counter[int] = Counter()
 
     def read() -> list[int]:
@@ -386,15 +438,15 @@ def test_changes_add_up_to_the_rows(lake: LakeTable) -> None:
         return sorted(net.elements())
 
     assert read() == [1, 2]
-    lake.append(3, 4, 5)
-    delete(lake, 4)
-    compact(lake)
+    changed.append(3, 4, 5)
+    delete(changed, 4)
+    compact(changed)
     assert read() == [1, 2, 3, 5]
-    delete(lake, 1)
-    if isinstance(lake, DeltaLake):
-        write_deltalake(str(lake.folder), ids(7, 8), mode="overwrite")
+    delete(changed, 1)
+    if isinstance(changed, DeltaLake):
+        write_deltalake(str(changed.folder), ids(7, 8), mode="overwrite")
     else:
-        lake.load().overwrite(ids(7, 8))
+        changed.load().overwrite(ids(7, 8))
     stream.start()
     assert read() == [7, 8]
 
@@ -424,21 +476,21 @@ def test_changes_of_a_table_of_java_add_up_to_its_rows(name: str, tmp_path: Path
 ICEBERG_CHANGE_COLUMNS = ("_change_type", "_change_ordinal", "_commit_snapshot_id")
 
 
-def test_changes_can_be_conditions_and_columns(lake: LakeTable) -> None:
-    lake.append(3, 4)
-    delete(lake, 3)
-    kind = "delete" if isinstance(lake, DeltaLake) else "DELETE"
-    options = {"changes": "true", "startingVersion": version_before(lake, 1)}
-    assert TableStream(lake, **options, where=f"_change_type = '{kind}'", columns="id").all_ids() == [3, 4]
+def test_changes_can_be_conditions_and_columns(changed: LakeTable) -> None:
+    changed.append(3, 4)
+    delete(changed, 3)
+    kind = "delete" if isinstance(changed, DeltaLake) else "DELETE"
+    options = {"changes": "true", "startingVersion": version_before(changed, 1)}
+    assert TableStream(changed, **options, where=f"_change_type = '{kind}'", columns="id").all_ids() == [3, 4]
 
 
-def test_what_a_change_feed_cannot_do_is_said(lake: LakeTable) -> None:
+def test_what_a_change_feed_cannot_do_is_said(changed: LakeTable) -> None:
     with pytest.raises(ConfigurationError, match="give one of them"):
-        TableStream(lake, changes="true", ignoreDeletes="true")
-    lake.drop()
-    lake.create(pa.schema([("_change_type", pa.string())]))
+        TableStream(changed, changes="true", ignoreDeletes="true")
+    changed.drop()
+    changed.create(pa.schema([("_change_type", pa.string())]))
     with pytest.raises(ConfigurationError, match="has a column _change_type"):
-        TableStream(lake, changes="true")
+        TableStream(changed, changes="true")
 
 
 def test_a_removal_that_does_not_say_enough_is_refused(tmp_path: Path) -> None:
@@ -455,17 +507,12 @@ def test_a_removal_that_does_not_say_enough_is_refused(tmp_path: Path) -> None:
 # What is no longer there --------------------------------------------------------------------------
 
 
-def test_a_version_that_was_cleaned_up_is_an_error(lake: LakeTable) -> None:
+def test_a_version_that_was_cleaned_up_is_an_error(lake: Streamed) -> None:
     stream = TableStream(lake)
     stream.ids()
     lake.append(3)
     lake.append(4)
-    if isinstance(lake, DeltaLake):
-        lake.load().create_checkpoint()
-        for number in range(lake.version()):
-            (lake.folder / "_delta_log" / f"{number:020d}.json").unlink()
-    else:
-        lake.expire()
+    clean_up(lake)
     stream.start()
     for one in (stream, TableStream(lake, startingTimestamp="2001-01-01")):
         if one is not stream:
@@ -475,22 +522,16 @@ def test_a_version_that_was_cleaned_up_is_an_error(lake: LakeTable) -> None:
     assert TableStream(lake).ids() == [1, 2, 3, 4]
 
 
-def test_a_stream_that_is_up_to_date_goes_on_after_a_clean_up(lake: LakeTable) -> None:
+def test_a_stream_that_is_up_to_date_goes_on_after_a_clean_up(lake: Streamed) -> None:
     stream = TableStream(lake)
     stream.ids()
-    if isinstance(lake, DeltaLake):
-        lake.load().create_checkpoint()
     lake.append(3)
-    if isinstance(lake, DeltaLake):
-        for number in range(lake.version()):
-            (lake.folder / "_delta_log" / f"{number:020d}.json").unlink()
-    else:
-        lake.expire()
+    clean_up(lake)
     stream.start()
     assert stream.ids() == [3]
 
 
-def test_a_data_file_that_was_deleted_is_an_error_that_names_it(lake: LakeTable) -> None:
+def test_a_data_file_that_was_deleted_is_an_error_that_names_it(lake: Streamed) -> None:
     stream = TableStream(lake)
     stream.ids()
     lake.append(3)
@@ -501,7 +542,7 @@ def test_a_data_file_that_was_deleted_is_an_error_that_names_it(lake: LakeTable)
         stream.ids()
 
 
-def test_another_table_in_its_place_is_refused(lake: LakeTable) -> None:
+def test_another_table_in_its_place_is_refused(lake: Streamed) -> None:
     stream = TableStream(lake)
     stream.ids()
     lake.recreate()
@@ -531,10 +572,13 @@ def test_a_branch_that_was_rolled_back_is_refused(tmp_path: Path) -> None:
 # Schemas ------------------------------------------------------------------------------------------
 
 
-def add_column(lake: LakeTable) -> None:
+def add_column(lake: Streamed) -> None:
     if isinstance(lake, IcebergLake):
         with lake.load().update_schema() as update:
             update.add_column("more", StringType())
+        lake.append_rows(pa.table({"id": [4], "more": ["x"]}))
+    elif isinstance(lake, DuckLakeTable):
+        lake.add_column()
         lake.append_rows(pa.table({"id": [4], "more": ["x"]}))
     else:
         write_deltalake(
@@ -542,7 +586,8 @@ def add_column(lake: LakeTable) -> None:
         )
 
 
-def test_a_new_column_ends_the_query_and_the_next_one_reads_it(lake: LakeTable) -> None:
+@also_in_a_catalog
+def test_a_new_column_ends_the_query_and_the_next_one_reads_it(lake: Streamed) -> None:
     stream, narrow = TableStream(lake), TableStream(lake, columns="id")
     stream.ids()
     narrow.ids()
@@ -557,7 +602,7 @@ def test_a_new_column_ends_the_query_and_the_next_one_reads_it(lake: LakeTable) 
     assert narrow.ids() == [3, 4]
 
 
-def test_rows_before_a_new_column_have_null_there(lake: LakeTable) -> None:
+def test_rows_before_a_new_column_have_null_there(lake: Streamed) -> None:
     stream = TableStream(lake)
     stream.ids()
     lake.append(3)

@@ -9,7 +9,9 @@ import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from tests.support.ducklake_table import DuckLakeTable
 from tests.support.lakes import DeltaLake, LakeTable, delta_lake, ids
+from tests.support.table_streams import Streamable
 
 pytestmark = pytest.mark.spark
 
@@ -22,7 +24,7 @@ def target(tmp_path: Path) -> DeltaLake:
     return delta_lake(tmp_path / "target")
 
 
-def stream(spark: SparkSession, table: LakeTable, **options: str) -> DataFrame:
+def stream(spark: SparkSession, table: Streamable, **options: str) -> DataFrame:
     return spark.readStream.format(table.source).options(**table.options, **options).load()
 
 
@@ -71,6 +73,24 @@ def test_each_row_is_written_once_into_another_table(
     assert batches(target) == [0, 1]
     run(stream(spark, table), target)
     assert batches(target) == [0, 1]
+
+
+def test_rows_of_a_ducklake_are_written_once_whatever_is_merged(
+    spark: SparkSession, target: DeltaLake, tmp_path: Path
+) -> None:
+    """Rows in files and in the catalog."""
+    lake = DuckLakeTable(tmp_path / "lake", inlines=True)
+    lake.sql("CREATE TABLE events (id BIGINT)", "INSERT INTO events SELECT range FROM range(2000)")
+    lake.append(2000)
+    run(stream(spark, lake), target)
+    lake.append(2001)
+    lake.sql("INSERT INTO events SELECT range FROM range(2002, 4000)", "INSERT INTO events VALUES (4000)")
+    run(stream(spark, lake), target)
+    forget_last_batch(target)
+    lake.compact()
+    lake.append(4001)
+    run(stream(spark, lake), target)
+    assert target.ids() == list(range(4002))
 
 
 def test_limits_make_several_batches(spark: SparkSession, delta_table: DeltaLake, target: DeltaLake) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
-from tests.support.lakes import LakeTable
 
 from penstock.datasource.reading.formats import stream_options
 from penstock.readers.streaming.plan import StreamPlan
@@ -17,10 +16,20 @@ from penstock.readers.table import TableScan
 NOW = datetime.now(timezone.utc)
 
 
+class Streamable(Protocol):
+    """A table, as options of a reader name it."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def options(self) -> dict[str, str]: ...
+
+
 class TableStream:
     """A query that reads a table. Its checkpoint is `ends`; all else is lost when it is started again."""
 
-    def __init__(self, lake: LakeTable, **options: str) -> None:
+    def __init__(self, lake: Streamable, **options: str) -> None:
         self.lake = lake
         self.options = options
         self.ends: list[Mapping[str, Any]] = []
