@@ -202,7 +202,7 @@ def test_conditions_and_columns_hold_for_streams(tmp_path: Path) -> None:
         stream = TableStream(lake, where="text = 'a'", columns="id")
         assert stream.next() == [{"id": 1}]
         lake.append_rows(pa.table({"id": [3], "text": ["b"]}))
-        assert stream.next() is None
+        assert not stream.next()
         lake.append_rows(pa.table({"id": [4, 5], "text": ["c", "a"]}))
         assert stream.next() == [{"id": 5}]
 
