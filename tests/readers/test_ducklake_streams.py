@@ -143,6 +143,19 @@ def test_a_merged_file_is_read_once_in_a_batch(lake: DuckLakeTable) -> None:
     assert stream.ids() == [*range(60), *range(80, 100)]
 
 
+def test_rows_of_the_catalog_between_those_of_a_merged_file_are_in_its_part(lake: DuckLakeTable) -> None:
+    lake.sql(insert(0, 20), insert(100, 3), insert(200, 20), insert(300, 20))
+    stream = TableStream(lake, maxFilesPerTrigger="1")
+    assert stream.ids() == [*range(20)]
+    lake.sql(MERGE)
+    late = TableStream(lake, maxFilesPerTrigger="1")
+    everything = [*range(20), *range(100, 103), *range(200, 220), *range(300, 320)]
+    assert [late.ids(), late.ids()] == [everything, None]
+    assert stream.all_ids() == everything[20:]
+    lake.sql(FLUSH, MERGE)
+    assert read(late, 0) == everything
+
+
 @pytest.mark.parametrize(
     "statements",
     [
