@@ -45,17 +45,14 @@ class _DataFile:
     size_bytes: int
     rows: int
     mapping: object
-    begin: int
+    first: int
     """Origin of its first rows."""
     newest: int
     """That of its last ones."""
-    end: int | None
-    """The snapshot that no longer has the file."""
 
-    def is_in(self, snapshot: int, origins: Origins) -> bool:
-        """Return False if certainly none of its rows in a snapshot has one of these origins."""
-        is_there = self.begin <= snapshot and (self.end is None or self.end > snapshot)
-        return is_there and self.begin <= origins.until and self.newest > origins.after
+    @property
+    def origins(self) -> Origins:
+        return Origins(self.first - 1, self.newest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +97,13 @@ class CatalogFiles:
 
     def _data_files_of(self, snapshot: int, origins: Origins) -> Iterator[tuple[ScanFile, Origins]]:
         for file in self._data_files:
-            if not file.is_in(snapshot, origins):
+            if not origins.overlap(file.origins):
                 continue
             if self.where is not None and not self.where.may_match(
                 file_ranges(self._stats[file.number], file.rows, self.types)
             ):
                 continue
             named, folders = self._mappings.get(file.mapping, ((), ()))
-            own = Origins(file.begin - 1, file.newest)
             deleted = DeletedRows(
                 snapshot,
                 tuple(
@@ -116,7 +112,7 @@ class CatalogFiles:
                     if begin <= snapshot and (end is None or end > snapshot)
                 ),
                 self._inlined_deletes_of(file.number, snapshot),
-                () if origins.contain(own) else (origins,),
+                () if origins.contain(file.origins) else (origins,),
             )
             yield (
                 ScanFile(
@@ -126,7 +122,7 @@ class CatalogFiles:
                     deletes=None if deleted == DeletedRows(snapshot) else deleted,
                     mapping=named,
                 ),
-                own,
+                file.origins,
             )
 
     @cached_property
@@ -159,7 +155,7 @@ class CatalogFiles:
     def _data_files(self) -> list[_DataFile]:
         rows = self.lake.rows(
             "SELECT data_file_id, path, path_is_relative, file_size_bytes, record_count, mapping_id, "
-            "begin_snapshot, coalesce(partial_max, begin_snapshot), end_snapshot, file_format, "
+            "begin_snapshot, coalesce(partial_max, begin_snapshot), file_format, "
             f"encryption_key FROM {self.lake.metadata('ducklake_data_file')} f "
             f"WHERE {self._is_needed} ORDER BY data_file_id"
         )
@@ -322,18 +318,16 @@ class CatalogFiles:
         """Tables of the catalog with rows that may be needed, and their origins: True if the last snapshot
         no longer has some of the rows.
         """
-        selects = [
-            f"SELECT {literal(table)}, f.begin_snapshot, "
-            f"bool_or(coalesce(f.end_snapshot <= {self.last}, false)) "
-            f"FROM {self.lake.metadata(table)} f "
-            f"WHERE f.begin_snapshot > {self.origins.after} AND f.begin_snapshot <= {self.origins.until} "
-            f"AND {self._is_there('f')} GROUP BY f.begin_snapshot"
-            for table in self._inlined_tables
-        ]
-        found: dict[str, dict[int, bool]] = defaultdict(dict)
-        for table, origin, has_lost in self.lake.rows(" UNION ALL ".join(selects)) if selects else ():
-            found[table][origin] = has_lost
-        return found
+        return {
+            table: dict(
+                self.lake.rows(
+                    f"SELECT f.begin_snapshot, bool_or(coalesce(f.end_snapshot <= {self.last}, false)) "
+                    f"FROM {self.lake.metadata(table)} f WHERE f.begin_snapshot > {self.origins.after} "
+                    f"AND f.begin_snapshot <= {self.origins.until} AND {self._is_there('f')} GROUP BY ALL"
+                )
+            )
+            for table in self._inlined_tables  # not in one statement: duckdb reads one table for all of them
+        }
 
     def has_inlined(self, origin: int) -> bool:
         return any(origin in found for found in self._inlined_origins.values())
@@ -363,12 +357,16 @@ class CatalogFiles:
         ]
         if self._inlined_deletes:
             places.append(("begin_snapshot", f"ducklake_inlined_delete_{self.version.table_id}", ""))
-        selects = [
-            f"SELECT {column} FROM {self.lake.metadata(table)} "
-            f"WHERE {condition} {column} BETWEEN {self.first} AND {self.last}"
-            for column, table, condition in places
-        ]
-        return frozenset(number for (number,) in self.lake.rows(" UNION ".join(selects)))
+        found: set[int] = set()
+        for column, table, condition in places:
+            found.update(
+                number
+                for (number,) in self.lake.rows(
+                    f"SELECT {column} FROM {self.lake.metadata(table)} "
+                    f"WHERE {condition} {column} BETWEEN {self.first} AND {self.last}"
+                )
+            )
+        return frozenset(found)
 
 
 def _values_of_folders(path: str, folders: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str | None]]:

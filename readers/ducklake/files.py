@@ -33,6 +33,9 @@ class Origins:
     def has(self, origin: int) -> bool:
         return self.after < origin <= self.until
 
+    def overlap(self, other: Origins) -> bool:
+        return self.after < other.until and other.after < self.until
+
     def contain(self, other: Origins) -> bool:
         return self.after <= other.after and other.until <= self.until
 

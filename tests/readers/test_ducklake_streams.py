@@ -152,8 +152,28 @@ def test_rows_of_the_catalog_between_those_of_a_merged_file_are_in_its_part(lake
     everything = [*range(20), *range(100, 103), *range(200, 220), *range(300, 320)]
     assert [late.ids(), late.ids()] == [everything, None]
     assert stream.all_ids() == everything[20:]
+    assert read(stream, 0) == everything[:20]
     lake.sql(FLUSH, MERGE)
     assert read(late, 0) == everything
+
+
+def test_rows_that_are_deleted_later_are_in_the_first_snapshot(lake: DuckLakeTable) -> None:
+    lake.sql(insert(0, 20), insert(20, 20))
+    stream = TableStream(lake, maxFilesPerTrigger="1", ignoreDeletes="true")
+    assert stream.ids() == [*range(20)]
+    lake.sql(
+        "DELETE FROM events WHERE id IN (3, 25)", "DELETE FROM events WHERE id BETWEEN 5 AND 30", REWRITE
+    )
+    assert [stream.ids(), stream.ids()] == [[*range(20, 40)], None]
+    assert read(stream, 0) == [*range(20)]
+
+
+def test_rows_of_a_commit_are_in_one_batch(lake: DuckLakeTable) -> None:
+    """Of a file and of the catalog, also those that later commits delete."""
+    stream = TableStream(lake, startingVersion="latest", maxFilesPerTrigger="1", ignoreDeletes="true")
+    stream.ids()
+    lake.sql("BEGIN", insert(0, 20), insert(100, 3), "COMMIT", "DELETE FROM events WHERE id IN (5, 101)")
+    assert [stream.ids(), stream.ids()] == [[*range(20), *range(100, 103)], None]
 
 
 @pytest.mark.parametrize(
@@ -216,6 +236,14 @@ def test_a_renamed_column_ends_the_query(lake: DuckLakeTable) -> None:
     for one, problem in ((stream, "'others' is new"), (passing, "'number' is now number int64")):
         with pytest.raises(ConfigurationError, match=f"The schema has changed: Snapshot .* {problem}"):
             one.ids()
+
+
+def test_rows_have_the_columns_that_they_were_added_with(lake: DuckLakeTable) -> None:
+    lake.sql("ALTER TABLE events ADD COLUMN gone INT")
+    stream = TableStream(lake, startingVersion="latest")
+    stream.ids()
+    lake.sql("INSERT INTO events VALUES (1, 5)", "ALTER TABLE events DROP COLUMN gone")
+    assert stream.next() == [{"id": 1, "gone": 5}]
 
 
 def test_snapshots_of_other_tables_are_passed_over(lake: DuckLakeTable) -> None:
