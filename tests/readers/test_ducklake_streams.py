@@ -84,7 +84,7 @@ class History:
 @pytest.mark.parametrize(
     ("seeds", "catalog", "deletes"),
     [
-        (range(1), "sqlite", True),
+        (range(8, 9), "sqlite", True),
         *(
             pytest.param(range(20), catalog, deletes, marks=pytest.mark.campaign)
             for catalog in ("sqlite", "duckdb")
