@@ -53,7 +53,7 @@ _COPY = 2
 def run(options: Options) -> Report:
     report = Report(
         "kafka_clients",
-        "Rows into Kafka",
+        "Clients of Kafka",
         f"One broker, {PARTITIONS} partitions, `acks=all`, lz4, keys of 8 bytes, one transaction. First, "
         "thousand rows for each second of processor time of the process that sends, with the threads of its "
         f"library. `{CALL}`: the client's call for a row. `{BATCH}`: its call for {CHUNK:,} rows, with a "
