@@ -112,9 +112,16 @@ class Postgres:
         return self.execute(f"SELECT pg_last_wal_replay_lsn() >= '{position}'") is True
 
     def wait_for_standbys(self) -> None:
-        """From now on a COMMIT waits until a standby has it, too. Returns once there is one."""
+        """From now on a COMMIT waits until a standby has it, too. Returns once there is one.
+
+        Raises:
+            TimeoutError: there is none after a minute.
+        """
         self.execute("ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
+        deadline = time.monotonic() + 60
         while self.execute("SELECT sync_state FROM pg_stat_replication") != "sync":
+            if time.monotonic() > deadline:
+                raise TimeoutError("no standby replicates synchronously")
             time.sleep(0.05)
 
 
