@@ -15,8 +15,8 @@ from benchmarks.report import Report, bars
 from benchmarks.spark.mysql_sinks import JDBC_ROWS, SERVER_SETTING
 from benchmarks.spark.process import CORES, LOCAL, Peers, started
 from benchmarks.throughput import FLOOR, QUICK_ROWS, ROWS, WARM_UP, WARM_UP_ROWS, LargeBatches
-from servers.mariadb import MariaDB, mariadb
 from servers.maven import MavenUnreachableError, classpath
+from servers.mysql import MariaDB, MySqlProcess, running
 
 JDBC_DRIVER = Path(__file__).parent / "peers" / "mariadb.xml"
 OURS, PREPARED, JDBC = "penstock.mysql", "penstock.mysql-prepared", "foreach-mysql-jdbc"
@@ -45,7 +45,7 @@ def run(options: Options) -> Report:
         missing_reason = f"Without Spark's JDBC sink: {error}."
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
-        mariadb("--innodb-buffer-pool-size=1G") as server,
+        running(MariaDB, "--innodb-buffer-pool-size=1G") as server,
         started(LOCAL, Peers(Path(sys.executable), ""), _settings(server, jars)) as spark,
     ):
         report.machine = machine("pyspark", "pyarrow", "pymysql")
@@ -77,12 +77,12 @@ def run(options: Options) -> Report:
     return report
 
 
-def _settings(server: MariaDB, jars: str) -> dict[str, str]:
+def _settings(server: MySqlProcess, jars: str) -> dict[str, str]:
     settings = {SERVER_SETTING: server.new_url().removeprefix("mysql://")}
     return {**settings, "spark.jars": jars} if jars else settings
 
 
-def filled(server: MariaDB, write: Callable[[], float], rows: int) -> float:
+def filled(server: MySqlProcess, write: Callable[[], float], rows: int) -> float:
     """Call `write`, check the number of rows in its new table, and drop the table; return its seconds."""
     seconds = write()
     with server.connect() as connection, connection.cursor() as cursor:

@@ -8,6 +8,7 @@ import http.client
 import json
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -27,17 +28,22 @@ USER, PASSWORD = "penstock", "geheim-4711"
 
 
 class ClickHouse:
-    """A server that can be started again with the same data and port."""
+    """A server that can be started again with the same data and port.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self.data = folder, folder / "data"
+    Args:
+        certificates: folder of `make_certificates`, to speak TLS
+    """
+
+    def __init__(self, folder: Path, certificates: Path | None = None) -> None:
+        self._folder, self.data, self._certificates = folder, folder / "data", certificates
         self.port = free_port()
         self.start()
 
     def start(self) -> None:
         """Start the server and wait until it responds."""
         program = Path(__file__).with_name("clickhouse_server.py")
-        command = [sys.executable, str(program), str(self.port), str(self.data), USER, PASSWORD]
+        tls = [] if self._certificates is None else [str(self._certificates)]
+        command = [sys.executable, str(program), str(self.port), str(self.data), USER, PASSWORD, *tls]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         wait_for(self.port, self._process)
@@ -66,25 +72,32 @@ class ClickHouse:
         """Run a query as another user of the server would; return its rows."""
         login = b64encode(f"{USER}:{PASSWORD}".encode()).decode()
         settings = urlencode({"default_format": "JSONCompactEachRow"})
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
+        with closing(self._connection()) as connection:
             connection.request("POST", f"/?{settings}", query.encode(), {"Authorization": f"Basic {login}"})
             response = connection.getresponse()
             content = response.read().decode()
         assert response.status == 200, content
         return [tuple(json.loads(line)) for line in content.splitlines()]
 
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._certificates is None:
+            return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        context = ssl.create_default_context(cafile=self._certificates / "ca.pem")
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=60, context=context)
+
     def new_url(self, user: str = USER, password: str = PASSWORD) -> str:
         """Create an empty database and return its URL."""
         name = f"t{uuid.uuid4().hex}"
         self.sql(f"CREATE DATABASE {name} ENGINE = Atomic")
-        return f"http://{user}:{password}@127.0.0.1:{self.port}/{name}"
+        scheme = "http" if self._certificates is None else "https"
+        return f"{scheme}://{user}:{password}@127.0.0.1:{self.port}/{name}"
 
 
 @contextmanager
-def clickhouse() -> Iterator[ClickHouse]:
+def clickhouse(certificates: Path | None = None) -> Iterator[ClickHouse]:
     folder = Path(tempfile.mkdtemp(prefix="penstock-clickhouse-"))
     try:
-        server = ClickHouse(folder)
+        server = ClickHouse(folder, certificates)
         try:
             yield server
         finally:

@@ -1,5 +1,6 @@
 """ClickHouse's HTTP interface over chDB, ClickHouse's engine in this process: as much of it as clients of
-tables need. Started by `clickhouse`: port, folder of the databases, user, password.
+tables need. Started by `clickhouse`: port, folder of the databases, user, password, and for TLS the folder
+of the certificate.
 
 The engine, its files, its errors and its formats are ClickHouse's own. From here are only HTTP, the user and
 the way of rows into an INSERT: their bytes are written to a file, which the engine reads in their format.
@@ -10,6 +11,7 @@ from __future__ import annotations
 import base64
 import re
 import secrets
+import ssl
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -124,6 +126,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    port, folder, user, password = sys.argv[1:]
+    port, folder, user, password, *tls = sys.argv[1:]
     Path(folder).mkdir(exist_ok=True)
-    _Server(int(port), folder, user, password).serve_forever()
+    server = _Server(int(port), folder, user, password)
+    for certificates in tls:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(Path(certificates) / "ca.pem", Path(certificates) / "key.pem")
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    server.serve_forever()

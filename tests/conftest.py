@@ -22,17 +22,19 @@ from tests.support.unreachable import skipped_if_unreachable
 
 if TYPE_CHECKING:
     from servers.aws import AwsServer
+    from servers.clickhouse import ClickHouse
     from servers.glue import GlueServer
     from servers.hive_metastore import HiveMetastore
     from servers.http_rows import HttpRows
     from servers.kafka import KafkaServer
     from servers.lossy_proxy import LossyProxy
-    from servers.mariadb import MariaDB
+    from servers.mysql import MySqlProcess
     from servers.nats import NatsServer
     from servers.opensearch import OpenSearchServer
     from servers.redis import RedisServer
     from servers.rest_catalog import RestCatalogServer
     from servers.schema_registry import SchemaRegistryServer
+    from tests.support.clickhouse_table import ClickHouseHarness
     from tests.support.lossy_requests import ProxyOf
 
     from penstock.committers.store.sql import SqlManifestStore
@@ -316,17 +318,51 @@ def new_postgres_url() -> Iterator[Callable[[], str]]:
 
 
 @pytest.fixture(scope="session")
-def mariadb_server() -> Iterator[MariaDB]:
+def clickhouse_server() -> Iterator[ClickHouse]:
+    """A ClickHouse server that lives as long as the test session. Who kills it starts it again."""
+    from servers.clickhouse import clickhouse
+
+    with clickhouse() as server:
+        yield server
+
+
+@pytest.fixture
+def clickhouse_table(clickhouse_server: ClickHouse, monkeypatch: pytest.MonkeyPatch) -> ClickHouseHarness:
+    """An empty database. Its user and password are in the environment, as the store knows none."""
+    from tests.support.clickhouse_table import ClickHouseHarness
+
+    for name, value in clickhouse_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return ClickHouseHarness(clickhouse_server)
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MySqlProcess]:
     """A MariaDB server that lives as long as the test session."""
-    from servers.debian import DebianUnreachableError
-    from servers.mariadb import mariadb
+    from servers.mysql import MariaDB, running
 
     with ExitStack() as stack:
-        try:
-            server = stack.enter_context(mariadb())
-        except DebianUnreachableError as error:
-            pytest.skip(str(error))
+        with skipped_if_unreachable():
+            server = stack.enter_context(running(MariaDB))
         yield server
+
+
+@pytest.fixture(scope="session")
+def oracle_mysql_server() -> Iterator[MySqlProcess]:
+    """The same, by Oracle."""
+    from servers.mysql import MySQL, running
+
+    with ExitStack() as stack:
+        with skipped_if_unreachable():
+            server = stack.enter_context(running(MySQL))
+        yield server
+
+
+@pytest.fixture(params=["mariadb", pytest.param("oracle_mysql", marks=pytest.mark.campaign)])
+def mysql_server(request: pytest.FixtureRequest) -> MySqlProcess:
+    """Every test that takes it runs on MariaDB and on MySQL."""
+    server: MySqlProcess = request.getfixturevalue(f"{request.param}_server")
+    return server
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])

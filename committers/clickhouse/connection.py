@@ -52,6 +52,8 @@ NO_SUCH_COLUMN = (10, 16, 47)
 """NOT_FOUND_COLUMN_IN_BLOCK, NO_SUCH_COLUMN_IN_TABLE, UNKNOWN_IDENTIFIER"""
 COLUMN_EXISTS = (15, 44)
 
+_NOT_TRUSTED = "CERTIFICATE_VERIFY_FAILED"
+
 FIX_QUERY = (
     "Fix the url or the privileges of its user (docs/destinations/clickhouse.md lists them), then start the "
     "query again."
@@ -102,7 +104,7 @@ class ClickHouseServer(DatabaseServer):
         what, of = self.in_short(error), f"the ClickHouse table {self.name}"
         if self.is_about_values(error):
             return SchemaMismatchError(f"The {of[4:]} rejected rows: {what}. {so}.")
-        if error.code in _DENIED:
+        if error.code in _DENIED or _NOT_TRUSTED in what:
             return AccessRefusedError(f"The server of {of} denies access: {what}. {so}. {self.advice}")
         if _TOO_MANY_PARTITIONS in str(error):
             return RetryableError(

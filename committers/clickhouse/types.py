@@ -30,10 +30,11 @@ _ARROW_TYPES = {
     "UInt16": pa.uint16(),
     "UInt32": pa.uint32(),
     "UInt64": pa.uint64(),
+    "Date": pa.date32(),
 }
 _BITS = {"Int8": 8, "Int16": 16, "Int32": 32, "Int64": 64}
 _DECIMAL = re.compile(r"Decimal\((\d{1,2}), (\d{1,2})\)")
-_TIME = re.compile(r"DateTime64\(6(?:, '[A-Za-z0-9_+/-]+')?\)")
+_TIME = re.compile(r"DateTime(?:64\(([0369])(?:, '[A-Za-z0-9_+/-]+')?\)|\('[A-Za-z0-9_+/-]+'\))?")
 
 
 def sql_type(data_type: pa.DataType) -> str | None:
@@ -64,7 +65,7 @@ def is_nested(column: str) -> bool:
 
 def is_version(column: str) -> bool:
     """True if a ReplacingMergeTree can compare rows by a column of the type."""
-    return column in _BITS or column == "Date32" or _TIME.fullmatch(column) is not None
+    return column in _BITS or column in ("Date", "Date32") or fraction_digits(column) is not None
 
 
 def is_nullable(column: str) -> bool:
@@ -89,7 +90,7 @@ def _arrow_type(column: str) -> pa.DataType | None:
     plain = without_null(column)
     if (size := _decimal(plain)) is not None:
         return pa.decimal128(*size)
-    if _TIME.fullmatch(plain):
+    if fraction_digits(plain) is not None:
         return pa.timestamp("us", "UTC")
     if plain.startswith("Array("):
         element = _arrow_type(plain[6:-1])
@@ -103,7 +104,7 @@ def _arrow_type(column: str) -> pa.DataType | None:
 
 def holds(column: str, data_type: pa.DataType) -> bool:
     """True if a column of the type stores every value of the Arrow type unchanged, or the writer refuses it:
-    NULL in a column that is not Nullable, and dates beyond its own.
+    NULL in a column that is not Nullable, dates beyond its own, and fractions of a second that it has not.
     """
     own = sql_type(data_type)
     return own is not None and takes(column, own)
@@ -129,9 +130,11 @@ def can_widen(column: str, staged: str) -> bool:
 
 
 def takes(column: str, staged: str) -> bool:
-    """True if every value of the second type but NULL is stored unchanged in a column of the first one."""
+    """True if every value of the second type is stored unchanged in a column of the first one, or the writer
+    refuses it.
+    """
     wanted, given = without_null(column), without_null(staged)
-    if wanted == given or (given, wanted) == ("Float32", "Float64"):
+    if wanted == given or (given, wanted) in (("Float32", "Float64"), ("Date32", "Date")):
         return True
     if given in _BITS and wanted in _BITS:
         return _BITS[wanted] >= _BITS[given]
@@ -139,7 +142,7 @@ def takes(column: str, staged: str) -> bool:
     if sizes[0] and sizes[1]:
         (precision, scale), (digits, fraction) = sizes[0], sizes[1]
         return scale >= fraction and precision - scale >= digits - fraction
-    return bool(_TIME.fullmatch(wanted) and _TIME.fullmatch(given))
+    return fraction_digits(wanted) is not None and fraction_digits(given) is not None
 
 
 def is_staged_as(column: str) -> bool:
@@ -152,6 +155,12 @@ def text_type(column: str, data_type: pa.DataType) -> pa.DataType:
     if pa.types.is_binary(data_type) or is_nested(column):
         return data_type
     return arrow_type(column)
+
+
+def fraction_digits(column: str) -> int | None:
+    """The digits after the seconds of a type of points in time; None: it is another type."""
+    match = _TIME.fullmatch(column)
+    return None if match is None else int(match[1] or 0)
 
 
 def _decimal(column: str) -> tuple[int, int] | None:

@@ -26,7 +26,7 @@ _NEXT_STEPS = (
         "The database has no free connection: let fewer tasks write at once, or raise its limit.",
     ),
     (
-        r"^(57014|1969|3024)\b|statement timeout",
+        r"^(57014|1969|3024)\b|statement timeout|read operation timed out",
         "A statement took longer than its limit: give the query a smaller batch, or raise the limit.",
     ),
     (r"^(55P03|1205)\b|lock (wait )?timeout|is locked", "Another transaction holds a lock: let it end."),

@@ -21,7 +21,7 @@ from .address import MySqlAddress, qualified
 _IS_THERE = "SELECT count(*) FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
 _NOT_FOUND = 1397
 _NO_ADMIN = 1401
-"""How MySQL 8 refuses XA RECOVER without XA_RECOVER_ADMIN."""
+"""How MySQL refuses XA RECOVER without XA_RECOVER_ADMIN."""
 _DETACH_S = 5
 """When a session ends whose client is silent after it has prepared a transaction. Shorter than `BUSY_S`."""
 _OLDEST = {True: (10, 5), False: (8, 0)}
@@ -57,18 +57,7 @@ CREATE TABLE IF NOT EXISTS {table} (
                 f"commit=prepared: the server of the {address.title} is part of a Galera cluster, which has "
                 "no prepared transactions. Remove the option."
             )
-        from .connection import DatabaseError, code_of
-
-        try:
-            self.kept(cursor)
-        except DatabaseError as error:
-            if code_of(error) != _NO_ADMIN:
-                raise
-            raise AccessRefusedError(
-                f"The user of the {address.title} lacks the privilege XA_RECOVER_ADMIN, which "
-                "commit=prepared needs. Nothing was written. Grant it (docs/destinations/mysql.md), or use "
-                "another user in url."
-            ) from None
+        self.kept(cursor)  # whether the user may list them
 
     def is_there(self, cursor: Cursor, address: MySqlAddress) -> bool:
         ((count,),) = cursor.execute(_IS_THERE, (address.schema, PREPARED_TABLE)).fetchall()
@@ -120,8 +109,7 @@ def _xid(transaction_id: str, minutes: int) -> str:
 
 def _kept(cursor: Cursor) -> Iterator[tuple[str, int]]:
     """Yield the id and the minutes of each transaction that Penstock has prepared."""
-    listed = "XA RECOVER" if cursor.connection.is_mariadb else "XA RECOVER CONVERT XID"
-    for minutes, length, _, data in cursor.execute(listed).fetchall():
+    for minutes, length, _, data in _recovered(cursor):
         raw = bytes.fromhex(data.removeprefix("0x")) if isinstance(data, str) else data
         try:
             query_id, name = raw[:length].decode(), raw[length:].decode()
@@ -129,3 +117,21 @@ def _kept(cursor: Cursor) -> Iterator[tuple[str, int]]:
             continue
         if query_id and "/" not in query_id and StagingName.parse(name) is not None:
             yield f"{query_id}/{name}", minutes
+
+
+def _recovered(cursor: Cursor) -> Sequence[tuple[int, int, int, Any]]:
+    from .connection import DatabaseError, code_of
+
+    connection = cursor.connection
+    try:
+        listed = "XA RECOVER" if connection.is_mariadb else "XA RECOVER CONVERT XID"
+        found: Sequence[tuple[int, int, int, Any]] = cursor.execute(listed).fetchall()
+    except DatabaseError as error:
+        if code_of(error) != _NO_ADMIN:
+            raise
+        raise AccessRefusedError(
+            f"The user of the MySQL server {connection.host}:{connection.port} lacks the privilege "
+            "XA_RECOVER_ADMIN, which commit=prepared needs. Nothing was changed. Grant it "
+            "(docs/destinations/mysql.md), or use another user in url."
+        ) from None
+    return found

@@ -3,14 +3,11 @@ suite."""
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from datetime import date, datetime, timezone
+from collections.abc import Callable
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,8 +15,9 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
+from servers.certificates import make_certificates
 from servers.clickhouse import ClickHouse, clickhouse
-from tests.support.clickhouse_table import ClickHouseHarness
+from tests.support.clickhouse_table import ClickHouseHarness, killed_at_random, run_until_committed
 
 from penstock import ConfigurationError, RetryableError, SchemaMismatchError
 from penstock.committers.clickhouse import fence
@@ -33,11 +31,10 @@ from penstock.committers.database.contract import Cursor
 from penstock.committers.errors import (
     AccessRefusedError,
     CommitStateUnknownError,
-    PenstockError,
     TableChangedError,
     TableNotSupportedError,
 )
-from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance.query import Query, ids
 from penstock.testing.faults import crash_at
 
@@ -45,23 +42,9 @@ TIMES = pa.timestamp("us", "UTC")
 LIKE = "(id Nullable(Int64), penstock_part UInt64 MATERIALIZED 0) ENGINE = MergeTree ORDER BY tuple()"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ClickHouse]:
-    with clickhouse() as server:
-        yield server
-
-
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
-    with open_store(f"sqlite:///{tmp_path}/store.sqlite") as store:
-        yield store
-
-
-@pytest.fixture
-def table(server: ClickHouse, monkeypatch: pytest.MonkeyPatch) -> ClickHouseHarness:
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    return ClickHouseHarness(server)
+def table(clickhouse_table: ClickHouseHarness) -> ClickHouseHarness:
+    return clickhouse_table
 
 
 def query(table: ClickHouseHarness, **options: str) -> Query:
@@ -120,8 +103,8 @@ def test_values_are_read_as_they_were_written(table: ClickHouseHarness, store: S
 @pytest.mark.parametrize(
     ("column", "why"),
     [
-        (pa.array([datetime(2300, 1, 1, tzinfo=timezone.utc)], TIMES), "outside of the years 1900 to 2299"),
-        (pa.array([[date(1899, 12, 31)]], pa.list_(pa.date32())), "outside of the years 1900 to 2299"),
+        (pa.array([datetime(2300, 1, 1, tzinfo=timezone.utc)], TIMES), "ends before 2300-01-01"),
+        (pa.array([[date(1899, 12, 31)]], pa.list_(pa.date32())), "begins with 1900-01-01"),
         (pa.array([None], pa.list_(pa.int64())), "NULL in x, which"),
         (pa.array([[None]], pa.list_(pa.list_(pa.int64()))), "NULL inside of x"),
         (pa.array([0], pa.timestamp("us")), "cannot store without loss"),
@@ -152,13 +135,56 @@ def test_columns_of_an_existing_table_take_what_they_hold(
         run(store, query(table), rows.set_column(1, "kind", [pa.array([None], pa.string())]), batch_id=1)
 
 
+DAY, TIME = date(1970, 1, 1), datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "others"),
+    [
+        ("Date", [DAY, date(2149, 6, 6)], [date(1969, 12, 31), date(2149, 6, 7)]),
+        (
+            "DateTime",
+            [TIME, datetime(2106, 2, 6, 23, 59, 59, tzinfo=timezone.utc)],
+            [TIME.replace(microsecond=1), TIME - timedelta(seconds=1), TIME.replace(year=2107)],
+        ),
+        ("DateTime('Asia/Tokyo')", [TIME], [TIME.replace(microsecond=999_999)]),
+        (
+            "DateTime64(3, 'UTC')",
+            [TIME - timedelta(milliseconds=1), TIME.replace(year=1900)],
+            [TIME + timedelta(microseconds=999), TIME - timedelta(microseconds=1)],
+        ),
+        ("DateTime64(0)", [TIME], [TIME.replace(microsecond=100_000)]),
+        ("DateTime64(9)", [TIME.replace(microsecond=1), TIME.replace(year=1900)], [TIME.replace(year=2263)]),
+    ],
+)
+def test_a_smaller_type_of_the_table_gets_the_values_that_it_stores(
+    column: str, values: list[Any], others: list[Any], table: ClickHouseHarness, store: SqlManifestStore
+) -> None:
+    """The server would take the others, and change them."""
+    table.sql(
+        f"CREATE TABLE {{db}}.events (x Nullable({column}), penstock_part UInt64 MATERIALIZED 0) "
+        "ENGINE = MergeTree ORDER BY tuple()"
+    )
+    kind = TIMES if isinstance(values[0], datetime) else pa.date32()
+    of = query(table)
+    run(store, of, pa.table({"x": pa.array([*values, None], kind)}))
+    for value in others:
+        with pytest.raises(SchemaMismatchError, match=r"is no Date|does not store"):
+            run(store, of, pa.table({"x": pa.array([value], kind)}), batch_id=1)
+    moment = "toUnixTimestamp64Micro(toDateTime64(x, 6))" if kind == TIMES else "x"
+    given = {str((value - TIME) // timedelta(microseconds=1) if kind == TIMES else value) for value in values}
+    found = table.sql(f"SELECT toString({moment}) FROM {{db}}.events")
+    assert {text for (text,) in found} == {*given, None}
+    assert len(found) == len(values) + 1
+
+
 def test_types_hold_only_what_they_keep() -> None:
     assert sql_type(pa.map_(pa.string(), pa.list_(pa.int8()))) == "Map(String, Array(Nullable(Int8)))"
     assert holds("Decimal(20, 4)", pa.decimal128(10, 2))
     assert not holds("Decimal(10, 2)", pa.decimal128(10, 3))
     assert not holds("Int32", pa.int64())
     assert not holds("UInt64", pa.int64())
-    assert not holds("DateTime", TIMES)
+    assert not holds("DateTime64(6)", pa.date32())
     assert not holds("Float64", pa.int64())
 
 
@@ -231,6 +257,19 @@ def test_a_wrong_password_is_named_and_not_shown(table: ClickHouseHarness, store
     with pytest.raises(AccessRefusedError, match="AUTHENTICATION_FAILED") as failure:
         run(store, Query(table, "q1", destination_options=wrong), ids(1))
     assert "other-4712" not in str(failure.value)
+
+
+def test_the_certificate_of_the_server_is_verified(
+    tmp_path: Path, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_certificates(tmp_path)
+    with clickhouse(tmp_path) as server:
+        table = ClickHouseHarness(server)
+        with pytest.raises(AccessRefusedError, match=r"(?i)certificate.verify.failed"):
+            run(store, query(table), ids(1))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        run(store, query(table), ids(1), ids(2))
+        assert sorted(table.ids()) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -323,7 +362,7 @@ def _losing(statements: list[str], send: Callable[..., None]) -> Callable[..., N
 
 
 def test_a_server_that_dies_in_the_decision_leaves_it_unknown_and_recovery_finds_out(
-    table: ClickHouseHarness, store: SqlManifestStore, server: ClickHouse
+    table: ClickHouseHarness, store: SqlManifestStore, clickhouse_server: ClickHouse
 ) -> None:
     of = query(table)
     run(store, of, ids(0))
@@ -331,14 +370,14 @@ def test_a_server_that_dies_in_the_decision_leaves_it_unknown_and_recovery_finds
 
     def kill(cursor: Cursor, statement: str) -> None:
         real(cursor, statement)
-        server.kill()
+        clickhouse_server.kill()
         real(cursor, "SELECT 1")
 
     real = fence.send
     killing = mock.patch.object(fence, "send", kill)
     with killing, pytest.raises(CommitStateUnknownError, match="may or may not be in"):
         of.target().commit(manifest)
-    server.start()
+    clickhouse_server.start()
     run(store, of, ids(1), batch_id=1)
     assert sorted(table.ids()) == [0, 1]
     assert table.uncommitted() == []
@@ -454,37 +493,16 @@ def test_a_column_that_was_added_while_tasks_wrote_is_no_problem(
 
 @pytest.mark.campaign
 def test_a_server_that_is_killed_at_any_moment_loses_and_doubles_nothing(
-    table: ClickHouseHarness, store: SqlManifestStore, server: ClickHouse
+    table: ClickHouseHarness, store: SqlManifestStore, clickhouse_server: ClickHouse
 ) -> None:
-    """A thread kills it after random times, and starts it again. Readers see whole partitions of a batch."""
-    of, batches, rng = query(table, partitionBy="id % 4"), 40, random.Random(7)
-    stop, kills = threading.Event(), 0
-
-    def kill() -> None:
-        nonlocal kills
-        while not stop.wait(rng.uniform(0.05, 1.5)):
-            server.kill()
-            kills += 1
-            server.start()
-
+    of, batches = query(table, partitionBy="id % 4"), 40
     run(store, of, ids(*range(16)))
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
+    with killed_at_random(clickhouse_server, 7):
         for batch_id in range(1, batches):
-            deadline = time.monotonic() + 120
-            while time.monotonic() < deadline:
-                rows = [
-                    ids(*range(16 * batch_id + 8 * task, 16 * batch_id + 8 * task + 8)) for task in range(2)
-                ]
-                with suppress(PenstockError):
-                    of.run(store, of.batch(batch_id), *rows, run_id=f"r{time.monotonic_ns()}")
-                    break
-    finally:
-        stop.set()
-        killer.join()
-    assert kills > 10
-    print(f"{kills} kills")  # noqa: T201
+            first = 16 * batch_id
+            run_until_committed(
+                store, of, batch_id, ids(*range(first, first + 8)), ids(*range(first + 8, first + 16))
+            )
     assert sorted(table.ids()) == list(range(16 * batches))
 
 
@@ -523,16 +541,16 @@ print(opened.query(f"SELECT count(), sum(id) FROM {sys.argv[2]}.events", "TabSep
 
 
 def test_an_engine_that_did_not_write_reads_the_files(
-    table: ClickHouseHarness, store: SqlManifestStore, server: ClickHouse
+    table: ClickHouseHarness, store: SqlManifestStore, clickhouse_server: ClickHouse
 ) -> None:
     """After a kill, in a process of its own."""
     run(store, query(table), ids(*range(100)), ids(*range(100, 200)))
-    server.kill()
+    clickhouse_server.kill()
     try:
-        command = [sys.executable, "-c", _READER, str(server.data), table.database]
+        command = [sys.executable, "-c", _READER, str(clickhouse_server.data), table.database]
         found = subprocess.run(command, capture_output=True, text=True, timeout=120)
     finally:
-        server.start()
+        clickhouse_server.start()
     assert found.stdout.split() == ["200", str(sum(range(200)))], found.stderr
 
 

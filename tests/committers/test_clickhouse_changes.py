@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pyarrow as pa
 import pytest
-from servers.clickhouse import ClickHouse, clickhouse
+from servers.clickhouse import ClickHouse
 from tests.support.changes_by_key import LATE, query, run, texts
-from tests.support.clickhouse_table import ClickHouseHarness
+from tests.support.clickhouse_table import ClickHouseHarness, killed_at_random, run_until_committed
+from tests.support.random_changes import RandomChanges
 
 from penstock import ConfigurationError, RetryableError, SchemaMismatchError
 from penstock.committers.clickhouse import fence
 from penstock.committers.clickhouse.committer import ClickHouseCommitter
 from penstock.committers.contract import AlreadyCommitted
 from penstock.committers.errors import TableNotSupportedError
-from penstock.committers.store.sql import SqlManifestStore, open_store
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.testing.conformance.upserts import COLUMNS, changes
 from penstock.testing.faults import crash_at
 
@@ -39,23 +38,9 @@ WHERE database = '{db}' AND engine = 'ReplacingMergeTree' AND name != 'events'
 """
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ClickHouse]:
-    with clickhouse() as server:
-        yield server
-
-
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlManifestStore]:
-    with open_store(f"sqlite:///{tmp_path}/store.sqlite") as store:
-        yield store
-
-
-@pytest.fixture
-def table(server: ClickHouse, monkeypatch: pytest.MonkeyPatch) -> ClickHouseHarness:
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    return ClickHouseHarness(server)
+def table(clickhouse_table: ClickHouseHarness) -> ClickHouseHarness:
+    return clickhouse_table
 
 
 def rows(table: ClickHouseHarness) -> list[Any]:
@@ -452,3 +437,21 @@ def test_rows_of_a_task_wait_as_they_were_sent(table: ClickHouseHarness, store: 
     table.sql(f"OPTIMIZE TABLE {{db}}.{staged} FINAL")
     of.target().commit(manifest)
     assert rows(table) == []
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("options", [{}, LATE], ids=["apply", "ignore"])
+def test_changes_are_applied_once_however_the_server_is_killed(
+    table: ClickHouseHarness,
+    store: SqlManifestStore,
+    clickhouse_server: ClickHouse,
+    options: dict[str, str],
+) -> None:
+    random_changes = RandomChanges(files=40, rows_per_file=50, keys=120)
+    of = query(table, partitionBy="id % 4", **options)
+    first, *others = random_changes.batches()
+    run(store, of, first)
+    with killed_at_random(clickhouse_server, 11):
+        for batch_id, batch in enumerate(others, 1):
+            run_until_committed(store, of, batch_id, batch.slice(0, 25), batch.slice(25))
+    assert rows(table) == random_changes.expected(ignores_late=bool(options))

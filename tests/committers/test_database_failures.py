@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from servers.certificates import make_certificates
-from servers.mariadb import PASSWORD, mariadb
+from servers.mysql import PASSWORD, MariaDB, MySQL, running
 from servers.postgres import postgres
 from servers.postgres_tls import postgres_tls
-from tests.support.failing_databases import FailingDatabase, FailingMariaDb, FailingPostgres, Held, Tls
+from tests.support.failing_databases import FailingDatabase, FailingMySql, FailingPostgres, Held, Tls
 from tests.support.faults import in_next_call
 from tests.support.lakes import ids
 from tests.support.unreachable import skipped_if_unreachable
@@ -36,12 +36,16 @@ KINDS = (
     "postgres",
     pytest.param("postgres-prepared", marks=campaign),
     "sql",
-    "mysql",
+    "mariadb",
+    pytest.param("mariadb-prepared", marks=campaign),
+    pytest.param("mysql", marks=campaign),
     pytest.param("mysql-prepared", marks=campaign),
 )
-"""`penstock.postgres`, `penstock.sql` on Postgres, `penstock.mysql`; the first and last also with
-`commit=prepared`.
+"""`penstock.postgres`, `penstock.sql` on Postgres, `penstock.mysql` on both servers; the first and last also
+with `commit=prepared`.
 """
+
+MYSQL = {"mariadb": MariaDB, "mysql": MySQL}
 
 
 @pytest.fixture(scope="module")
@@ -62,15 +66,15 @@ def databases(certificates: tuple[Path, Path]) -> Iterator[Callable[[str], Faili
         @cache
         def started(name: str) -> Any:
             stack.enter_context(skipped_if_unreachable())
-            if name == "mysql":
+            if name in MYSQL:
                 tls = f"--ssl-cert={folder / 'ca.pem'}", f"--ssl-key={folder / 'key.pem'}"
-                return stack.enter_context(mariadb(*tls))
+                return stack.enter_context(running(MYSQL[name], *tls))
             server = stack.enter_context(postgres())
             return server, stack.enter_context(postgres_tls(server.port, folder))
 
         def database(kind: str) -> FailingDatabase:
-            if kind.startswith("mysql"):
-                return FailingMariaDb(started("mysql"), kind)
+            if (name := kind.removesuffix("-prepared")) in MYSQL:
+                return FailingMySql(started(name), kind)
             server, tls_port = started("postgres")
             return FailingPostgres(server, kind, tls_port)
 
@@ -122,7 +126,7 @@ def test_connections_have_tls_if_the_url_says_so(
 ) -> None:
     own, _ = certificates
     encrypted = database.with_tls(query, mode, own / "ca.pem")
-    with database.requiring_tls(query) if isinstance(database, FailingMariaDb) else nullcontext():
+    with database.requiring_tls(query) if isinstance(database, FailingMySql) else nullcontext():
         encrypted.target().plan_batch(ids(1).schema, "append", 1)
     assert query.ids() == [0]
 
@@ -151,8 +155,8 @@ def test_a_server_that_requires_tls_says_so(
 def test_a_server_without_tls_is_refused_if_the_url_requires_it(
     request: pytest.FixtureRequest, database: FailingDatabase, query: Any, store: SqlManifestStore
 ) -> None:
-    if isinstance(database, FailingMariaDb):
-        database = FailingMariaDb(request.getfixturevalue("mariadb_server"), database.kind)
+    if isinstance(database, FailingMySql):
+        database = FailingMySql(request.getfixturevalue("mariadb_server"), database.kind)
         query = database.new_query()
     encrypted = database.with_tls(query, "required")
     with pytest.raises(AccessRefusedError, match=r"SSL.*required.*Fix the url|SSL is required.*Fix the url"):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
-from servers.mariadb import mariadb
+from servers.mysql import MariaDB, MySQL, running
 from servers.postgres import postgres
 from tests.support.prepared_tables import PreparedInMySql, PreparedInPostgres, PreparedTables
 from tests.support.unreachable import skipped_if_unreachable
@@ -32,6 +32,8 @@ from penstock.datasource.planning.plan import plan_batch_write
 from penstock.testing.conformance.query import ids
 from penstock.testing.faults import crash_at
 
+MYSQL = pytest.param("mysql", marks=pytest.mark.campaign)
+"""Has a binary log unless it is told otherwise."""
 BINARY_LOG = "--log-bin=binlog", "--binlog-format=ROW", "--sync-binlog=1"
 BATCHES = 25
 
@@ -45,14 +47,15 @@ def servers() -> Iterator[Callable[[str], PreparedTables]]:
         def started(kind: str) -> PreparedTables:
             if kind == "postgres":
                 return PreparedInPostgres(stack.enter_context(postgres()))
-            options = BINARY_LOG if kind == "mysql with a binary log" else ()
+            options = BINARY_LOG if kind == "mariadb with a binary log" else ()
+            server = MySQL if kind == "mysql" else MariaDB
             with skipped_if_unreachable():
-                return PreparedInMySql(stack.enter_context(mariadb(*options)))
+                return PreparedInMySql(stack.enter_context(running(server, *options)))
 
         yield started
 
 
-@pytest.fixture(params=["postgres", "mysql"])
+@pytest.fixture(params=["postgres", "mariadb", MYSQL])
 def tables(request: pytest.FixtureRequest, servers: Callable[[str], PreparedTables]) -> PreparedTables:
     return servers(request.param)
 
@@ -137,7 +140,7 @@ def test_a_killed_server_keeps_what_tasks_have_prepared(
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("kind", ["postgres", "mysql", "mysql with a binary log"])
+@pytest.mark.parametrize("kind", ["postgres", "mariadb", "mariadb with a binary log", MYSQL])
 def test_a_server_that_is_killed_again_and_again_loses_and_doubles_nothing(
     servers: Callable[[str], PreparedTables],
     store: SqlManifestStore,

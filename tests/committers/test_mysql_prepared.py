@@ -1,4 +1,4 @@
-"""`commit=prepared` in MariaDB: what the others do not have."""
+"""`commit=prepared` in MariaDB and MySQL: what the others do not have."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from unittest import mock
 import pyarrow as pa
 import pymysql
 import pytest
-from servers.mariadb import MariaDB
-from tests.support.mysql import MySqlQuery, new_query, query_into
+from servers.mysql import MySqlProcess
+from tests.support.mysql import MySqlQuery, new_query, on_both, on_mariadb, query_into
 from tests.support.prepared_tables import PreparedInMySql
 
 from penstock.committers.database import prepared
@@ -31,8 +31,8 @@ from penstock.testing.faults import crash_at
 
 
 @pytest.fixture
-def tables(mariadb_server: MariaDB) -> PreparedInMySql:
-    return PreparedInMySql(mariadb_server)
+def tables(mysql_server: MySqlProcess) -> PreparedInMySql:
+    return PreparedInMySql(mysql_server)
 
 
 @pytest.fixture
@@ -43,16 +43,17 @@ def query(tables: PreparedInMySql) -> MySqlQuery:
 # Whose transactions they are --------------------------------------------------------------------------
 
 
+@on_both
 def test_the_transactions_of_others_are_never_ended(
-    tables: PreparedInMySql, mariadb_server: MariaDB, query: MySqlQuery, store: SqlManifestStore
+    tables: PreparedInMySql, mysql_server: MySqlProcess, query: MySqlQuery, store: SqlManifestStore
 ) -> None:
     """XA RECOVER lists those of the whole server. Other applications have names that are no texts."""
     other_query = query_into(query.table.url, "q2", commit="prepared")
-    other_database = new_query(mariadb_server, commit="prepared")
+    other_database = new_query(mysql_server, commit="prepared")
     for other in (other_query, other_database):
         other.write(other.plan(store, other.batch(0)), [ids(8), ids(9)])
     foreign = "X'FF00FE', X'80812F', 7"
-    with closing(mariadb_server.connect(query.table.schema)) as application, application.cursor() as cursor:
+    with closing(mysql_server.connect(query.table.schema)) as application, application.cursor() as cursor:
         cursor.execute("CREATE TABLE others (n int)")
         for statement in (
             f"XA START {foreign}",
@@ -104,10 +105,11 @@ def silent_tasks() -> Iterator[list[Any]]:
         yield silent
 
 
+@on_mariadb
 def test_a_task_that_is_silent_holds_its_transaction_for_seconds(
     tables: PreparedInMySql, query: MySqlQuery, store: SqlManifestStore
 ) -> None:
-    """Until then XA COMMIT of any other session finds no such transaction."""
+    """Until then XA COMMIT of any other session finds no such transaction. MySQL lets any session end it."""
     plan = query.plan(store, query.batch(0))
     with silent_tasks() as silent:
         messages = query.write(plan, [ids(1, 2)])
@@ -117,6 +119,7 @@ def test_a_task_that_is_silent_holds_its_transaction_for_seconds(
     assert tables.left(query) == []
 
 
+@on_mariadb
 def test_a_transaction_that_another_session_has_is_named(
     tables: PreparedInMySql, query: MySqlQuery, store: SqlManifestStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,20 +183,22 @@ def test_a_value_that_the_table_refuses_fails_its_task_and_is_not_changed(
     assert tables.kept(query) == []
 
 
-def test_warnings_are_errors_of_a_server_that_stores_none(mariadb_server: MariaDB, query: MySqlQuery) -> None:
+def test_warnings_are_errors_of_a_server_that_stores_none(
+    mysql_server: MySqlProcess, query: MySqlQuery
+) -> None:
     query.sql("CREATE TABLE loaded (n tinyint)")
-    with mariadb_server.connect() as admin, admin.cursor() as cursor:
+    with mysql_server.connect() as admin, admin.cursor() as cursor:
         cursor.execute("SET GLOBAL max_error_count = 0")
         try:
             with closing(MySqlServer(query.table.server_settings, "t").connect()) as connection:
-                with pytest.raises(pymysql.DataError, match="Out of range"):
+                with pytest.raises(pymysql.DataError, match=r"Out of range|was changed to fit"):
                     connection.load("LOAD DATA LOCAL INFILE 'x' INTO TABLE loaded", b"300\n")
         finally:
             cursor.execute("SET GLOBAL max_error_count = 64")
 
 
 def test_a_server_that_becomes_read_only_ends_the_transactions_later(
-    tables: PreparedInMySql, mariadb_server: MariaDB, query: MySqlQuery, store: SqlManifestStore
+    tables: PreparedInMySql, mysql_server: MySqlProcess, query: MySqlQuery, store: SqlManifestStore
 ) -> None:
     """A user with READ ONLY ADMIN would not be refused."""
     user = tables.user_of(query)
@@ -211,6 +216,7 @@ def test_a_server_that_becomes_read_only_ends_the_transactions_later(
     assert query.ids() == [1, 2, 3]
 
 
+@on_mariadb
 @pytest.mark.parametrize(
     ("version", "said"),
     [("5.5.5-10.4.30-MariaDB", r"10\.4\.30-MariaDB"), ("5.7.44-log", r"5\.7\.44")],

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from servers.mariadb import MariaDB, mariadb
+from servers.mysql import MariaDB, MySqlProcess, running
 from tests.support.mysql import MySqlQuery, new_query
 
 from penstock.committers.errors import SchemaMismatchError
@@ -51,28 +51,31 @@ VALUES: list[tuple[pa.DataType, str, list[Any]]] = [
 
 
 @pytest.fixture(scope="module")
-def without_local() -> Iterator[MariaDB]:
+def without_local() -> Iterator[MySqlProcess]:
     """A server that does not allow LOAD DATA LOCAL, as MySQL 8 by default; it takes only small packets."""
-    with mariadb("--local-infile=0", "--max-allowed-packet=1M") as server:
+    with running(MariaDB, "--local-infile=0", "--max-allowed-packet=1M") as server:
         yield server
 
 
+ORACLE = pytest.param("oracle_mysql_server", marks=pytest.mark.campaign)
+
+
+@pytest.fixture(params=["mariadb_server", "without_local", ORACLE])
+def query_of_any(request: pytest.FixtureRequest) -> MySqlQuery:
+    """Its rows are loaded or inserted."""
+    return new_query(request.getfixturevalue(request.param))
+
+
 @pytest.fixture
-def query(mariadb_server: MariaDB) -> MySqlQuery:
-    return new_query(mariadb_server)
+def query(mysql_server: MySqlProcess) -> MySqlQuery:
+    return new_query(mysql_server)
 
 
-@pytest.mark.parametrize("loads", [True, False], ids=["load", "insert"])
 @pytest.mark.parametrize(("kind", "column", "values"), VALUES, ids=[str(kind) for kind, *_ in VALUES])
 def test_every_value_comes_back_as_it_was(
-    request: pytest.FixtureRequest,
-    store: SqlManifestStore,
-    kind: pa.DataType,
-    column: str,
-    values: list[Any],
-    loads: bool,
+    query_of_any: MySqlQuery, store: SqlManifestStore, kind: pa.DataType, column: str, values: list[Any]
 ) -> None:
-    query = new_query(request.getfixturevalue("mariadb_server" if loads else "without_local"))
+    query = query_of_any
     rows = pa.table({"n": pa.array(range(len(values)), pa.int64()), "The col": pa.array(values, kind)})
     query.run(store, query.batch(0), rows.slice(1), rows.slice(0, 1))
 
@@ -104,14 +107,11 @@ def test_texts_of_a_single_column_come_back(query: MySqlQuery, store: SqlManifes
     assert query.sql("SELECT s FROM events") == [(text,) for text in TEXTS]
 
 
-@pytest.mark.parametrize("loads", [True, False], ids=["load", "insert"])
-def test_values_of_many_rows_come_back(
-    request: pytest.FixtureRequest, store: SqlManifestStore, loads: bool
-) -> None:
-    """Sums and hashes over all rows, in MariaDB and in duckdb."""
+def test_values_of_many_rows_come_back(query_of_any: MySqlQuery, store: SqlManifestStore) -> None:
+    """Sums and hashes over all rows, in the server and in duckdb."""
     import duckdb
 
-    query = new_query(request.getfixturevalue("mariadb_server" if loads else "without_local"))
+    query = query_of_any
     rows = duckdb.sql(
         "SELECT i AS id, md5(i::varchar) AS s, (i * 7919 % 10007)::double / 1000 AS d, "
         "CASE WHEN i % 3 > 0 THEN make_timestamp(i * 1000003 + 1) END AS t FROM range(50000) r(i)"
@@ -143,7 +143,7 @@ def test_a_text_beyond_the_packets_of_the_server_comes_back(
     assert query.sql("SELECT max(length(s)), count(*) FROM events") == [(len(text), 2)]
 
 
-def test_a_row_that_no_packet_takes_is_an_error(without_local: MariaDB, store: SqlManifestStore) -> None:
+def test_a_row_that_no_packet_takes_is_an_error(without_local: MySqlProcess, store: SqlManifestStore) -> None:
     query = new_query(without_local)
     with pytest.raises(Exception, match=r"max_allowed_packet|gone away|packet bigger"):
         query.run(store, query.batch(0), pa.table({"s": ["x" * (2 * 1024 * 1024)]}))
@@ -207,7 +207,7 @@ def test_a_type_without_a_column_is_refused(
 
 def test_the_settings_of_the_server_change_no_value(store: SqlManifestStore) -> None:
     options = ("--sql-mode=", "--default-time-zone=+09:00", "--character-set-server=latin1", "--autocommit=0")
-    with mariadb(*options) as server:
+    with running(MariaDB, *options) as server:
         query, instant = new_query(server), datetime(2020, 3, 29, 2, 30, tzinfo=UTC)
         rows = pa.table(
             {

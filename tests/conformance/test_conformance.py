@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from servers.mariadb import MariaDB
+from servers.mysql import MySqlProcess
 from servers.postgres import Postgres, postgres
 from tests.conformance.harnesses import (
     DeltaHarness,
@@ -59,13 +59,13 @@ class TestIceberg(DestinationConformance):
 
 @pytest.mark.slow
 class TestMySql(DestinationConformance):
-    """On MariaDB."""
+    """On MariaDB and on MySQL."""
 
     @pytest.fixture
-    def harness(self, mariadb_server: MariaDB, monkeypatch: pytest.MonkeyPatch) -> DestinationHarness:
-        for name, value in mariadb_server.environment.items():
+    def harness(self, mysql_server: MySqlProcess, monkeypatch: pytest.MonkeyPatch) -> DestinationHarness:
+        for name, value in mysql_server.environment.items():
             monkeypatch.setenv(name, value)  # the store knows no user
-        return MySqlHarness(mariadb_server.new_url)
+        return MySqlHarness(mysql_server.new_url)
 
 
 @pytest.mark.slow
@@ -109,10 +109,10 @@ class TestPreparedPostgres(PreparedClaims):
 
 @pytest.mark.campaign
 class TestPreparedMySql(PreparedClaims):
-    """Tasks prepare XA transactions, on MariaDB."""
+    """Tasks prepare XA transactions, on MariaDB and on MySQL."""
 
     @pytest.fixture
-    def harness(self, mariadb_server: MariaDB, monkeypatch: pytest.MonkeyPatch) -> DestinationHarness:
-        for name, value in mariadb_server.environment.items():
+    def harness(self, mysql_server: MySqlProcess, monkeypatch: pytest.MonkeyPatch) -> DestinationHarness:
+        for name, value in mysql_server.environment.items():
             monkeypatch.setenv(name, value)  # the store knows no user
-        return PreparedMySqlHarness(mariadb_server.new_url)
+        return PreparedMySqlHarness(mysql_server.new_url)

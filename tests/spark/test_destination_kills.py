@@ -17,7 +17,7 @@ from servers.aws import KEY, SECRET, aws_server
 from servers.clickhouse import clickhouse
 from servers.http_rows import http_rows
 from servers.kafka import kafka_server
-from servers.mariadb import mariadb
+from servers.mysql import MariaDB, MySQL, MySqlProcess, running
 from servers.nats import nats_server
 from servers.postgres import postgres
 from servers.redis import redis_server
@@ -50,6 +50,7 @@ from penstock.testing.conformance.query import source_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills, pytest.mark.timeout(1200)]
 
+PREPARED = ("prepared.decided", "prepared.ended")
 BETWEEN_THE_PHASES = ("prepare.done", "commit.landed")
 
 
@@ -94,13 +95,10 @@ def destinations(stack: ExitStack, new_postgres_url: Callable[[], str]) -> dict[
 
         return JsonLinesHarness(folder)
 
-    def mysql(_: Path) -> DestinationHarness:
-        server = stack.enter_context(mariadb())
-        return MySqlHarness(server.new_url)
-
-    def prepared_mysql(_: Path) -> DestinationHarness:
-        server = stack.enter_context(mariadb())
-        return PreparedMySqlHarness(server.new_url)
+    def mysql(
+        harness: type[MySqlHarness], server: type[MySqlProcess]
+    ) -> Callable[[Path], DestinationHarness]:
+        return lambda _: harness(stack.enter_context(running(server)).new_url)
 
     decoupled = {"delivery": "decoupled"}
     return {
@@ -120,11 +118,12 @@ def destinations(stack: ExitStack, new_postgres_url: Callable[[], str]) -> dict[
         "lance": Killed(LanceHarness),
         "postgres": Killed(lambda _: PostgresHarness(new_postgres_url)),
         "postgres-prepared": Killed(
-            lambda _: PreparedPostgresHarness(stack.enter_context(postgres()).new_url),
-            ("prepared.decided", "prepared.ended"),
+            lambda _: PreparedPostgresHarness(stack.enter_context(postgres()).new_url), PREPARED
         ),
-        "mysql": Killed(mysql),
-        "mysql-prepared": Killed(prepared_mysql, ("prepared.decided", "prepared.ended")),
+        "mariadb": Killed(mysql(MySqlHarness, MariaDB)),
+        "mariadb-prepared": Killed(mysql(PreparedMySqlHarness, MariaDB), PREPARED),
+        "mysql": Killed(mysql(MySqlHarness, MySQL)),
+        "mysql-prepared": Killed(mysql(PreparedMySqlHarness, MySQL), PREPARED),
         "sql": Killed(SqliteHarness),
         "http": Killed(http, ("prepare.start", "prepare.done")),
         "http-decoupled": Killed(http, ("write.files_closed", "prepare.done"), decoupled),

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from servers.mariadb import MariaDB
+from servers.clickhouse import ClickHouse
+from servers.mysql import MySqlProcess
 from tests.conformance.harnesses import (
     DeltaHarness,
     HudiHarness,
@@ -23,6 +24,7 @@ from tests.conformance.harnesses import (
     PostgresHarness,
 )
 from tests.spark.killed_stream import KilledDriver, KilledStream, SourceFiles
+from tests.support.clickhouse_table import ClickHouseHarness
 from tests.support.duckdb_table import DuckDbHarness
 from tests.support.random_changes import RandomChanges
 from tests.support.sqlite_table import SqliteHarness
@@ -44,13 +46,15 @@ SHORT: Mapping[str, Sequence[str]] = {
     "iceberg": ("commit.start", "commit.landed"),
     "postgres": ("prepare.done", "commit.landed"),
     "hudi": ("commit.start", "commit.landed"),
-    "mysql": ("prepare.done", "commit.landed"),
+    "mariadb": ("prepare.done", "commit.landed"),
+    "mysql": ("prepare.start", "commit.landed"),
+    "clickhouse": ("clickhouse.decided", "clickhouse.moved"),
     "sqlite": ("commit.start", "commit.landed"),
     "duckdb": ("prepare.done", "commit.landed"),
 }
 """What the driver is killed at, into each destination."""
 NAMES = tuple(SHORT)
-IGNORING_LATE_ROWS = ("iceberg", "postgres", "mysql", "sqlite", "duckdb")
+IGNORING_LATE_ROWS = ("iceberg", "postgres", "mariadb", "clickhouse", "sqlite", "duckdb")
 
 RANDOM_POINTS = (
     *("write.file_open", "write.files_closed", "prepare.start", "prepare.done"),
@@ -107,29 +111,35 @@ def _wait_for_a_batch(checkpoint: Path) -> None:
         time.sleep(0.02)
 
 
+NewHarnesses = Callable[[Path], Mapping[str, DestinationHarness]]
+
+
+@pytest.fixture(scope="module")
 def harnesses(
-    root: Path, new_postgres_url: Callable[[], str], mariadb: MariaDB
-) -> Mapping[str, DestinationHarness]:
-    return {
+    new_postgres_url: Callable[[], str],
+    mariadb_server: MySqlProcess,
+    oracle_mysql_server: MySqlProcess,
+    clickhouse_server: ClickHouse,
+) -> NewHarnesses:
+    """Makes those of empty destinations, with a folder for those that need one."""
+    return lambda root: {
         "delta": DeltaHarness(root / "delta"),
         "iceberg": IcebergHarness(root / "iceberg"),
         "postgres": PostgresHarness(new_postgres_url),
         "hudi": HudiHarness(root / "hudi"),
-        "mysql": MySqlHarness(mariadb.new_url),
+        "mariadb": MySqlHarness(mariadb_server.new_url),
+        "mysql": MySqlHarness(oracle_mysql_server.new_url),
+        "clickhouse": ClickHouseHarness(clickhouse_server),
         "sqlite": SqliteHarness(root / "sqlite"),
         "duckdb": DuckDbHarness(root / "duckdb"),
     }
 
 
 @pytest.fixture(scope="module")
-def killed(
-    tmp_path_factory: pytest.TempPathFactory, new_postgres_url: Callable[[], str], mariadb_server: MariaDB
-) -> KilledChanges:
+def killed(tmp_path_factory: pytest.TempPathFactory, harnesses: NewHarnesses) -> KilledChanges:
     """After two kills, and a run to the end of the source."""
     root = tmp_path_factory.mktemp("upsert_kills")
-    killed = KilledChanges(
-        root, RandomChanges(4, 500, 300), harnesses(root, new_postgres_url, mariadb_server)
-    )
+    killed = KilledChanges(root, RandomChanges(4, 500, 300), harnesses(root))
     killed.run(SHORT)
     return killed
 
@@ -141,13 +151,11 @@ def test_a_driver_that_is_killed_between_the_phases_changes_each_key_once(
     assert killed.check(name) > 200
 
 
-def test_a_million_changes_of_random_keys_with_random_kills(
-    tmp_path: Path, new_postgres_url: Callable[[], str], mariadb_server: MariaDB
-) -> None:
+def test_a_million_changes_of_random_keys_with_random_kills(tmp_path: Path, harnesses: NewHarnesses) -> None:
     """At random crash points of random batches, and at random moments. `PENSTOCK_SEED` chooses others."""
     rng = random.Random(seed := int(os.environ.get("PENSTOCK_SEED", "0")))
     changes = RandomChanges(20, 50_000, 100_000, seed)
-    killed = KilledChanges(tmp_path, changes, harnesses(tmp_path, new_postgres_url, mariadb_server))
+    killed = KilledChanges(tmp_path, changes, harnesses(tmp_path))
 
     def points() -> list[str]:
         batches = sorted(rng.sample(range(changes.files - MOMENT_KILLS), POINT_KILLS))

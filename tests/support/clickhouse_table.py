@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, cast
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 from servers.clickhouse import ClickHouse
 from tests.support.faults import in_next_call
 from tests.support.harness import CRASH_POINTS
 
 from penstock.committers.clickhouse import fence
 from penstock.committers.clickhouse.connection import ClickHouseError
+from penstock.committers.errors import PenstockError
+from penstock.committers.store.sql import SqlManifestStore
 from penstock.datasource.clickhouse.stored import DESTINATION
 from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promises
 from penstock.testing.conformance.harness import ChangedRow
+from penstock.testing.conformance.query import Query
 
+KILLS_MIN = 10
 OWN_POINTS = ("clickhouse.gathered", "clickhouse.decided", "clickhouse.moved")
 
 
@@ -122,3 +130,37 @@ class ClickHouseHarness(DestinationHarness):
                 before = comment.split('"batch_id": ')[1].split(",")[0]
                 changed = comment.replace(f'"batch_id": {before}', f'"batch_id": {int(before) - 1}')
                 self.sql(f"ALTER TABLE {{db}}.penstock_fence COMMENT COLUMN {name} '{changed}'")
+
+
+@contextmanager
+def killed_at_random(server: ClickHouse, seed: int) -> Iterator[None]:
+    """In the block a thread kills the server after random times, and starts it again."""
+    rng, stop, kills = random.Random(seed), threading.Event(), 0
+
+    def kill() -> None:
+        nonlocal kills
+        while not stop.wait(rng.uniform(0.05, 1.5)):
+            server.kill()
+            kills += 1
+            server.start()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        killer.join()
+    assert kills >= KILLS_MIN, kills
+
+
+def run_until_committed(store: SqlManifestStore, of: Query, batch_id: int, *tasks: pa.Table) -> None:
+    """Write and commit a batch, again and again, as a query does that is started again."""
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            of.run(store, of.batch(batch_id), *tasks, run_id=f"r{time.monotonic_ns()}")
+        except PenstockError:
+            assert time.monotonic() < deadline, f"batch {batch_id}"
+        else:
+            return

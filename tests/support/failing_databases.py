@@ -12,7 +12,7 @@ from typing import Any, Literal
 import psycopg
 import pymysql
 import pytest
-from servers.mariadb import PASSWORD, MariaDB
+from servers.mysql import PASSWORD, MySQL, MySqlProcess
 from servers.postgres import Postgres
 from tests.support import mysql, postgres
 from tests.support.backlogs import wait_until
@@ -198,19 +198,25 @@ class FailingPostgres(FailingDatabase):
         return query.with_options(url=url)
 
 
-class FailingMariaDb(FailingDatabase):
-    """MariaDB, written by `penstock.mysql`, also with `commit=prepared`."""
+class FailingMySql(FailingDatabase):
+    """MariaDB or MySQL, written by `penstock.mysql`, also with `commit=prepared`."""
 
-    server: MariaDB
+    server: MySqlProcess
+
+    @property
+    def _is_mysql(self) -> bool:
+        return isinstance(self.server, MySQL)
 
     def new_query(self) -> mysql.MySqlQuery:
         url = self.server.new_url()
         query = mysql.query_into(url, **self.options)
         user = f"u{query.table.schema[:20]}"
         rights = "CREATE, DROP, ALTER, SELECT, INSERT, UPDATE, DELETE, LOCK TABLES"
+        ends = [f"GRANT XA_RECOVER_ADMIN ON *.* TO {user}@'127.0.0.1'"] if self._is_mysql else []
         self._execute(
             f"CREATE USER {user}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'",
             f"GRANT {rights} ON {query.table.schema}.* TO {user}@'127.0.0.1'",
+            *ends,
         )
         return query.with_options(url=url.replace("//penstock:", f"//{user}:", 1))
 
@@ -245,6 +251,8 @@ class FailingMariaDb(FailingDatabase):
     def hurried(self, query: mysql.MySqlQuery, monkeypatch: pytest.MonkeyPatch) -> Any:
         for module in (transaction, staging_writer):
             monkeypatch.setattr(module, "COMMIT_TIMEOUT_S", 1)
+        if self._is_mysql:  # it has no limit for statements that write: the client ends them
+            monkeypatch.setattr(mysql_connection, "ANSWER_TIMEOUT_S", 1)
         return query
 
     @contextmanager

@@ -9,13 +9,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pymysql
-from servers.mariadb import MariaDB
+import pytest
+from servers.mysql import MySqlProcess
 from tests.support.faults import in_next_call
 
 from penstock.committers.mysql.address import settings_of
 from penstock.datasource.destinations import DestinationType
 from penstock.datasource.mysql.stored import DESTINATION
 from penstock.testing.conformance.query import Query
+
+on_mariadb = pytest.mark.parametrize("mysql_server", ["mariadb"], indirect=True)
+on_both = pytest.mark.parametrize("mysql_server", ["mariadb", "oracle_mysql"], indirect=True)
+"""Also where campaigns do not run."""
 
 _STAGED = re.compile("penstock_[0-9a-f]{12}_.*")
 
@@ -97,7 +102,7 @@ def query_into(url: str, query_id: str = "q1", **options: str) -> MySqlQuery:
     return MySqlQuery(MySqlTable(url), query_id, options)
 
 
-def new_query(server: MariaDB, query_id: str = "q1", **options: str) -> MySqlQuery:
+def new_query(server: MySqlProcess, query_id: str = "q1", **options: str) -> MySqlQuery:
     return query_into(server.new_url(), query_id, **options)
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import psycopg
-from servers.mariadb import PASSWORD, MariaDB
+from servers.mysql import PASSWORD, MySQL, MySqlProcess
 from servers.postgres import Postgres
 from tests.support import mysql, postgres
 
@@ -78,19 +78,27 @@ class PreparedInPostgres(PreparedTables):
 
 
 class PreparedInMySql(PreparedTables):
-    alters_id = "ALTER TABLE events MODIFY COLUMN id datetime(6)"
-    server: MariaDB
+    alters_id = "ALTER TABLE events MODIFY COLUMN id varchar(20)"
+    server: MySqlProcess
 
     def new_query(self) -> mysql.MySqlQuery:
         return mysql.new_query(self.server, commit="prepared")
 
     def all_kept(self, query: mysql.MySqlQuery) -> list[tuple[str, str]]:
-        found = query.sql("XA RECOVER")
-        parts = ((data[:length], data[length:]) for _, length, _, data in found)
-        return [(query_id.decode("latin-1"), name.decode("latin-1")) for query_id, name in parts]
+        return [(query_id, name) for _, query_id, name in self._recovered(query)]
+
+    def _recovered(self, query: mysql.MySqlQuery) -> list[tuple[int, str, str]]:
+        in_hex = isinstance(self.server, MySQL)
+        found = query.sql("XA RECOVER CONVERT XID" if in_hex else "XA RECOVER")
+        names = [
+            (number, length, (bytes.fromhex(data.removeprefix("0x")) if in_hex else data).decode("latin-1"))
+            for number, length, _, data in found
+        ]
+        return [(number, name[:length], name[length:]) for number, length, name in names]
 
     def end(self, query: mysql.MySqlQuery, name: str, how: str) -> None:
-        query.sql(f"XA {how} '{query.query_id}', '{name}'")
+        (number,) = (number for number, *found in self._recovered(query) if found == [query.query_id, name])
+        query.sql(f"XA {how} '{query.query_id}', '{name}', {number}")
 
     def without_rights(self, query: mysql.MySqlQuery) -> mysql.MySqlQuery:
         schema, user = query.table.schema, self.user_of(query)
@@ -102,7 +110,9 @@ class PreparedInMySql(PreparedTables):
         return mysql.query_into(url, commit="prepared")
 
     def user_of(self, query: mysql.MySqlQuery) -> str:
-        """Create a user without rights."""
+        """Create a user without rights on tables."""
         user = f"u{query.table.schema[:20]}"
         query.sql(f"CREATE USER {user}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'")
+        if isinstance(self.server, MySQL):
+            query.sql(f"GRANT XA_RECOVER_ADMIN ON *.* TO {user}@'127.0.0.1'")
         return user

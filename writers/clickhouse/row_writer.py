@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 from typing import cast
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from ...committers.clickhouse.address import ClickHouseAddress, qualified, quote
 from ...committers.clickhouse.connection import ClickHouseConnection, ClickHouseServer
 from ...committers.clickhouse.dialect import ClickHouseDialect, part_number
 from ...committers.clickhouse.table import PART
-from ...committers.clickhouse.types import is_nullable
+from ...committers.clickhouse.types import fraction_digits, is_nullable, without_null
 from ...committers.contract import AttemptId
 from ...committers.crash_points import reach
 from ...committers.database.server import COMMIT_TIMEOUT_S
@@ -35,9 +36,11 @@ _SETTINGS = {
     "optimize_on_insert": "0",
 }
 """Those of the user come first."""
-_FIRST_DAY, _LAST_DAY = -25_567, 120_529
-"""1900-01-01 to 2299-12-31"""
 _DAY_US = 86_400_000_000
+_DAYS = date(1900, 1, 1), date(2300, 1, 1)
+"""The first day of dates, and the first after them."""
+_DAYS_OF = {"Date": (date(1970, 1, 1), date(2149, 6, 7)), "DateTime": (date(1970, 1, 1), date(2106, 2, 7))}
+_DAYS_OF_NANOSECONDS = date(1900, 1, 1), date(2262, 4, 11)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class ClickHouseWriters(DatabaseWriters):
                     f"NULL in {name}, which is {kind} in ClickHouse and has no NULL. Filter these rows, or "
                     "replace NULL in the query, e.g. with coalesce()."
                 )
-            _check(column, name)
+            _check(column, name, without_null(kind))
 
     def _is_written(self, column: pa.Array, rows: pa.RecordBatch) -> bool:
         """Return True if a NULL of the column is in a row that does not delete. Others get the default."""
@@ -155,8 +158,11 @@ def _encoded(rows: pa.RecordBatch) -> bytes:
     return body
 
 
-def _check(column: pa.Array, name: str) -> None:
+def _check(column: pa.Array, name: str, kind: str) -> None:
     """
+    Args:
+        kind: the type of the column; the types inside of nested values are those of new columns
+
     Raises:
         SchemaMismatchError: a date or a point in time, also inside of nested values, is none in ClickHouse.
     """
@@ -167,11 +173,12 @@ def _check(column: pa.Array, name: str) -> None:
                 raise SchemaMismatchError(
                     f"NULL inside of {name}, where ClickHouse has none. Filter these rows."
                 )
-            _check(values, name)
-    elif pa.types.is_timestamp(data_type):
-        _check_range(column.view(pa.int64()), name, _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1)
+            _check(values, name, kind)
     elif pa.types.is_date32(data_type):
-        _check_range(column.view(pa.int32()), name, _FIRST_DAY, _LAST_DAY)
+        _check_range(column.view(pa.int32()), name, kind, 1)
+    elif pa.types.is_timestamp(data_type):
+        _check_range(column.view(pa.int64()), name, kind, _DAY_US)
+        _check_fraction(column.view(pa.int64()), name, kind)
 
 
 def _inside(column: pa.Array) -> list[pa.Array]:
@@ -182,11 +189,25 @@ def _inside(column: pa.Array) -> list[pa.Array]:
     return [part.slice(first, end - first) for part in (column.keys, column.items)]
 
 
-def _check_range(numbers: pa.Array, name: str, low: int, high: int) -> None:
+def _check_range(numbers: pa.Array, name: str, kind: str, units_per_day: int) -> None:
+    days = _DAYS_OF.get(kind.partition("(")[0], _DAYS)
+    if kind.startswith("DateTime64(9"):
+        days = _DAYS_OF_NANOSECONDS
+    low, end = ((day - date(1970, 1, 1)).days * units_per_day for day in days)
     bounds = pc.min_max(numbers).as_py()
-    if bounds["min"] is not None and (bounds["min"] < low or bounds["max"] > high):
+    if bounds["min"] is not None and (bounds["min"] < low or bounds["max"] >= end):
         raise SchemaMismatchError(
-            f"A value in {name} is outside of the years 1900 to 2299, which ClickHouse's dates have. Filter "
-            "these "
-            "rows, or cast the column to STRING in the query."
+            f"A value in {name} is no {kind} in ClickHouse, which begins with {days[0]} and ends before "
+            f"{days[1]}. Filter these rows, or cast the column to STRING in the query."
+        )
+
+
+def _check_fraction(microseconds: pa.Array, name: str, kind: str) -> None:
+    digits = fraction_digits(kind)
+    unit = 1 if digits is None else 10 ** max(6 - digits, 0)
+    whole = pc.multiply(pc.divide(microseconds, unit), unit)
+    if unit > 1 and not pc.all(pc.equal(whole, microseconds)).as_py():
+        raise SchemaMismatchError(
+            f"A point in time in {name} has a fraction of a second that {kind} does not store in ClickHouse. "
+            "Round it in the query, e.g. with date_trunc('SECOND', ...)."
         )

@@ -1,4 +1,4 @@
-"""Runs MariaDB on the loopback: Debian's, unpacked and not installed. Tests can kill and restart it."""
+"""Runs MariaDB and MySQL on the loopback, unpacked and not installed. Tests can kill and restart them."""
 
 from __future__ import annotations
 
@@ -9,56 +9,51 @@ import subprocess
 import sysconfig
 import tempfile
 import uuid
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pymysql
-from servers.debian import unpacked
+from servers.debian import SID, unpacked
 from servers.ports import free_port, wait_for
 from servers.processes import send, stopped
 
 USER, PASSWORD = "penstock", "geheim-4711"
-_SCRIPTS = ("mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql")
 _USERS = f"""
 CREATE USER IF NOT EXISTS '{USER}'@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';
 GRANT ALL ON *.* TO '{USER}'@'127.0.0.1' WITH GRANT OPTION;
 """
+_BOOTSTRAP = ("mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql")
 
 
-class MariaDB:
-    """A MariaDB server that can be started again with the same data and port.
+class MySqlProcess(ABC):
+    """A server that can be started again with the same data and port.
 
     Args:
         options: further options of the server, such as `--local-infile=0`
     """
 
     def __init__(self, folder: Path, *options: str) -> None:
-        files = unpacked("mariadb", ["mariadb-server-core"], with_libraries=True)
-        arch = str(sysconfig.get_config_var("MULTIARCH") or "x86_64-linux-gnu")
-        libraries = os.pathsep.join(str(files / lib / arch) for lib in ("usr/lib", "lib"))
-        self._environment = {**os.environ, "LD_LIBRARY_PATH": libraries}
-        self._folder, self._data = folder, folder / "data"
-        self._data.mkdir()
-        share = files / "usr" / "share" / "mysql"
-        self._command = [
-            str(files / "usr" / "sbin" / "mariadbd"), "--no-defaults", f"--basedir={files / 'usr'}",
-            f"--lc-messages-dir={share}", f"--datadir={self._data}", f"--tmpdir={folder}", "--user=root",
-            "--innodb-buffer-pool-size=256M",
-        ]  # fmt: skip
-        scripts = "".join((share / name).read_text() for name in _SCRIPTS)
-        sql = f"CREATE DATABASE mysql;\nUSE mysql;\n{scripts}"
-        bootstrap = [*self._command, "--bootstrap", "--innodb-flush-log-at-trx-commit=0"]
-        with (folder / "bootstrap.log").open("wb") as log:
-            subprocess.run(
-                bootstrap, input=sql.encode(), stdout=log, stderr=log, env=self._environment, check=True
-            )
+        self._folder, self._data, self._options = folder, folder / "data", options
+        self._environment = dict(os.environ)
+        self._command = self._prepared()
         (folder / "users.sql").write_text(_USERS)
         self.port = free_port()
-        self._options = options
         self.start()
+
+    @abstractmethod
+    def _prepared(self) -> Sequence[str]:
+        """Make the data directory; return the command of the server, without its addresses."""
+
+    def _settings(self, files: Path) -> list[str]:
+        return [
+            "--no-defaults", f"--basedir={files / 'usr'}", f"--lc-messages-dir={files / 'usr/share/mysql'}",
+            f"--datadir={self._data}", f"--tmpdir={self._folder}", "--user=root",
+            "--innodb-buffer-pool-size=256M",
+        ]  # fmt: skip
 
     def start(self) -> None:
         """Start the server and wait until it responds; after a kill, this includes the recovery of InnoDB."""
@@ -115,15 +110,58 @@ class MariaDB:
         return f"mysql://{user}:{password}@127.0.0.1:{self.port}/{name}"
 
 
+class MariaDB(MySqlProcess):
+    """MariaDB of this machine's Debian or Ubuntu."""
+
+    def _prepared(self) -> Sequence[str]:
+        files = unpacked("mariadb", ["mariadb-server-core"], with_libraries=True)
+        self._environment["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, _libraries(files)))
+        command = [str(files / "usr" / "sbin" / "mariadbd"), *self._settings(files)]
+        self._data.mkdir()
+        scripts = "".join((files / "usr" / "share" / "mysql" / name).read_text() for name in _BOOTSTRAP)
+        sql = f"CREATE DATABASE mysql;\nUSE mysql;\n{scripts}"
+        bootstrap = [*command, "--bootstrap", "--innodb-flush-log-at-trx-commit=0"]
+        with (self._folder / "bootstrap.log").open("wb") as log:
+            subprocess.run(
+                bootstrap, input=sql.encode(), stdout=log, stderr=log, env=self._environment, check=True
+            )
+        return command
+
+
+class MySQL(MySqlProcess):
+    """MySQL of Debian's unstable suite, as no release of Debian has it, with the C library of that suite."""
+
+    def _prepared(self) -> Sequence[str]:
+        files = unpacked("mysql", ["mysql-server-core"], with_libraries=True, suite=SID)
+        libraries = _libraries(files)
+        (loader,) = libraries[0].glob("ld-linux-*.so.*")
+        command = [
+            str(loader), "--library-path", os.pathsep.join(map(str, libraries)),
+            str(files / "usr" / "sbin" / "mysqld"), *self._settings(files),
+            f"--plugin-dir={files / 'usr/lib/mysql/plugin'}", "--secure-file-priv=NULL",
+        ]  # fmt: skip
+        with (self._folder / "bootstrap.log").open("wb") as log:
+            subprocess.run([*command, "--initialize-insecure"], stdout=log, stderr=log, check=True)
+        return [*command, "--mysqlx=0", "--local-infile=1"]
+
+
+def _libraries(files: Path) -> list[Path]:
+    arch = str(sysconfig.get_config_var("MULTIARCH") or "x86_64-linux-gnu")
+    return [files / folder / arch for folder in ("usr/lib", "lib")]
+
+
 @contextmanager
-def mariadb(*options: str) -> Iterator[MariaDB]:
+def running(kind: Callable[..., MySqlProcess], *options: str) -> Iterator[MySqlProcess]:
     """
+    Args:
+        kind: `MariaDB` or `MySQL`
+
     Raises:
-        DebianUnreachableError: MariaDB cannot be downloaded.
+        DebianUnreachableError: it cannot be downloaded.
     """
-    folder = Path(tempfile.mkdtemp(prefix="penstock-mariadb-"))
+    folder = Path(tempfile.mkdtemp(prefix="penstock-mysql-"))
     try:
-        server = MariaDB(folder, *options)
+        server = kind(folder, *options)
         try:
             yield server
         finally:
