@@ -75,6 +75,7 @@ _VALUES = (
 _SHOWN = (1048, 1264, 1265, 1301, 1364, 1406, 1451, 1452, 1644, 3819, 4025)
 """Errors whose messages have no values of rows, except of triggers."""
 _CHANGED = 1265
+_NO_PRIMARY_KEY = 3750
 _LOCAL_IS_OFF = (1148, 3948, 4166)
 _NAMED = re.compile(r"for (key|column) [`']([^']*?)[`'](?: at row|$)")
 
@@ -248,6 +249,11 @@ class MySqlServer(TransactionalServer):
             return SchemaMismatchError(
                 f"The MySQL table {self.name} cannot have the columns of the query: {what}. {so}. Rename or "
                 "leave out columns."
+            )
+        if code == _NO_PRIMARY_KEY:
+            return ConfigurationError(
+                f"The database of the MySQL table {self.name} creates no table without a primary key "
+                f"(sql_require_primary_key=ON). {so}. Create the table with one, and start the query again."
             )
         if code in _MISSING:
             return ConfigurationError(

@@ -214,7 +214,7 @@ class MySqlDialect(OneRefusedTable):
         if options.mode == "overwrite":
             cursor.execute(f"DELETE FROM {address.sql} WHERE 1 = 0")
         if options.staging_schema in ("", address.schema):  # the table is there, so this does nothing
-            cursor.execute(f"CREATE TABLE IF NOT EXISTS {address.sql} (n int)")
+            cursor.execute(f"CREATE TABLE IF NOT EXISTS {address.sql} (n int PRIMARY KEY)")
         if changes is not None:
             self._check_rights_of_changes(cursor, address, table, match, changes)
         if self.fence.is_there(cursor, address):

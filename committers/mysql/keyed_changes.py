@@ -76,7 +76,7 @@ def check_temporary(cursor: Cursor, address: MySqlAddress) -> None:
 
     name = f"{quoted(address.schema)}.{quoted(LAST_ROWS)}"
     try:
-        cursor.execute(f"CREATE TEMPORARY TABLE IF NOT EXISTS {name} (n int)")
+        cursor.execute(f"CREATE TEMPORARY TABLE IF NOT EXISTS {name} (n int PRIMARY KEY)")
     except DatabaseError as error:
         if not is_denied(error):
             raise

@@ -63,6 +63,11 @@ class SqlOptions(ChangeOptions, DatabaseOptions):
         backend = BACKENDS[parse_url(values["url"]).get_backend_name()]
         if backend.is_file and values["table"][0]:
             yield "dbtable has a schema, but a SQLite database has none: give the name of the table only."
+        if values.get("is_upsert") and not backend.seconds_later:
+            yield (
+                f"writeMode=upsert: Penstock only appends to tables of {backend.title}. Append the changes "
+                "to a table of their own, or write to PostgreSQL."
+            )
         if not backend.is_tested and not values.get("allows_untested"):
             yield (
                 f"url names {backend.title}, on which no test of Penstock has run. Its statements are made "

@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pymysql
 import pytest
-from servers.mysql import PASSWORD, MySqlProcess
+from servers.mysql import PASSWORD, MySQL, MySqlProcess, running
 from tests.support.lakes import ids
 from tests.support.mysql import MySqlQuery, commit_answers, new_query, on_both, query_into
+from tests.support.unreachable import skipped_if_unreachable
 
 from penstock.committers.contract import BATCH_WRITE_PREFIX, Conflict, ManifestState
 from penstock.committers.database import transaction
@@ -268,3 +269,22 @@ def test_a_database_that_does_not_exist_is_no_outage(mysql_server: MySqlProcess)
     url = f"mysql://penstock:{PASSWORD}@127.0.0.1:{mysql_server.port}/nowhere"
     with pytest.raises(ConfigurationError, match="does not exist"):
         MySqlServer(settings_of(url), "t").connect()
+
+
+@pytest.mark.campaign
+def test_a_server_that_requires_primary_keys(store: SqlManifestStore) -> None:
+    """As many managed ones do. They also have GTIDs, and other defaults than those of MySQL."""
+    settings = (
+        "--sql-require-primary-key=ON", "--gtid-mode=ON", "--enforce-gtid-consistency=ON",
+        "--character-set-server=latin1", "--sql-mode=ANSI,NO_BACKSLASH_ESCAPES", "--default-time-zone=+05:00",
+        "--binlog-row-image=MINIMAL", "--transaction-isolation=SERIALIZABLE",
+    )  # fmt: skip
+    with skipped_if_unreachable(), running(MySQL, *settings) as server:
+        for number, options in enumerate(({}, {"commit": "prepared"}, {"writeMode": "upsert", "keys": "id"})):
+            query = new_query(server, f"q{number}", **options)
+            if "keys" not in options:
+                with pytest.raises(ConfigurationError, match="sql_require_primary_key"):
+                    query.run(store, query.batch(0), ids(1, 2))
+                query.sql("CREATE TABLE events (id bigint PRIMARY KEY)")
+            query.run(store, query.batch(0), ids(1, 2))
+            assert query.ids() == [1, 2]

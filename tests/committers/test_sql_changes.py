@@ -83,9 +83,13 @@ def test_what_sqlite_cannot_change_by_key_is_refused(
         run(store, query(file, keys=keys), changes((1, 1, "a")))
 
 
-def test_a_database_whose_statements_are_not_known_refuses_changes() -> None:
+def test_a_database_whose_statements_are_not_known_refuses_changes(file: SqliteHarness) -> None:
+    """Before it connects."""
+    url = "mssql+pyodbc://u:secret@localhost/d"
     with pytest.raises(ConfigurationError, match="Penstock only appends to tables of SQL Server"):
-        dialect_of("mssql").keyed_changes()
+        query(file, url=url, allowUntested="true").target()
+    with pytest.raises(ConfigurationError, match="Penstock only appends to tables of SQL Server"):
+        dialect_of("mssql").keyed_changes()  # of a stored batch
 
 
 def test_a_trigger_that_drops_a_row_ends_the_batch(table: Table, store: SqlManifestStore) -> None:
