@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import runpy
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from itertools import pairwise
@@ -130,6 +131,14 @@ def test_supported_versions_are_the_same_everywhere() -> None:
         text = (ROOT / page).read_text()
         assert f"CPython {pythons[0]} to {pythons[-1]}" in text
         assert f"{oldest} to {newest}" in text
+
+
+def test_the_badges_say_what_is_supported() -> None:
+    badges = runpy.run_path(str(ROOT / "docs" / "site" / "badges.py"))
+    wanted = badges["picture"](badges["badges"]())
+    if os.environ.get("PENSTOCK_UPDATE_DOCS"):
+        badges["PICTURE"].write_text(wanted)
+    assert wanted == badges["PICTURE"].read_text(), "run it with PENSTOCK_UPDATE_DOCS=1"
 
 
 LOCKED = [
