@@ -1,4 +1,4 @@
-"""Claims: `spark.read` and `penstock.reader` see each batch whole or not at all, and no row twice."""
+"""Claims: readers see each batch whole or not at all, and no row twice; streams of a table each row once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import pytest
 from ...committers.errors import RetryableError
 from ...committers.store.sql import SqlManifestStore
 from ...datasource.file_table import Compactable
+from ...datasource.reading.formats import STREAM_OPTIONS
 from ...datasource.reading.tables import open_table
 from ...readers.table import TableScan
 from ..faults import crash_at
+from ..table_stream import TableStream
 from .claims import Claims
 from .crashes import OF_A_DESTINATION, OF_THE_PROTOCOL
 from .deliveries import deliver
@@ -47,8 +49,7 @@ class ReadClaims(Claims):
         """It has listed the files before, and the delivery rewrites small ones."""
         if not harness.read_options:
             return
-        compaction = {"compactWith": "local"} if isinstance(query.target(), Compactable) else {}
-        decoupled = query.with_options(delivery="decoupled", **compaction)
+        decoupled = _decoupled(query)
         for batch_id in range(2):
             decoupled.run(store, decoupled.batch(batch_id), ids(2 * batch_id), ids(2 * batch_id + 1))
         deliver(store)
@@ -62,9 +63,50 @@ class ReadClaims(Claims):
         assert _ids(before) in (list(range(4)), list(range(8)))
         assert _ids(_opened(harness)) == list(range(8))
 
+    def test_a_stream_of_the_table_has_each_row_once(
+        self, query: Query, store: SqlManifestStore, harness: DestinationHarness
+    ) -> None:
+        """Whatever crashed, and however deliveries merged batches. Only for tables that
+        `spark.readStream` reads.
+        """
+        if not harness.read_options or _format(harness) not in STREAM_OPTIONS:
+            return
+        query.run(store, query.batch(0), ids(0))
+        stream = TableStream(_format(harness), harness.read_options)
+        assert stream.all_ids() == [0]
+        found = []
+        for batch_id, point in enumerate(("commit.start", "commit.landed"), 1):
+            rows = ids(2 * batch_id), ids(2 * batch_id + 1)
+            with crash_at(point):
+                query.run(store, query.batch(batch_id), *rows)
+            with suppress(RetryableError):
+                found += stream.all_ids()
+            query.run(store, query.batch(batch_id), *rows, run_id="r2")
+        stream.start()
+        found += stream.all_ids()
+        assert sorted(found) == [2, 3, 4, 5]
+
+        decoupled, found = _decoupled(query), []
+        for batch_id in range(3, 7):
+            decoupled.run(store, decoupled.batch(batch_id), ids(2 * batch_id), ids(2 * batch_id + 1))
+            if batch_id % 2 == 0:
+                deliver(store)
+                found += stream.all_ids()
+        assert sorted(found) == list(range(6, 14))
+        assert _ids(_opened(harness)) == [0, *range(2, 14)]
+
+
+def _decoupled(query: Query) -> Query:
+    compaction = {"compactWith": "local"} if isinstance(query.target(), Compactable) else {}
+    return query.with_options(delivery="decoupled", **compaction)
+
+
+def _format(harness: DestinationHarness) -> str:
+    return f"penstock.{harness.destination.kind}"
+
 
 def _opened(harness: DestinationHarness) -> TableScan:
-    return open_table(f"penstock.{harness.destination.kind}", harness.read_options)
+    return open_table(_format(harness), harness.read_options)
 
 
 def _ids(table: TableScan) -> list[int]:

@@ -65,6 +65,7 @@ from penstock.datasource.routing.logged_table import LoggedTable
 from penstock.datasource.routing.opening import Routes
 from penstock.operating.checking.report import Report
 from penstock.readers.delta.scan import DeltaTableReader
+from penstock.readers.streaming.plan import StreamPlan
 from penstock.testing.conformance import query
 from penstock.testing.conformance.data import NESTED
 from penstock.testing.conformance.harness import DestinationHarness
@@ -275,6 +276,10 @@ MUTATIONS = {
         method(DeltaTableReader, "files", lambda real, *args: islice(real(*args), 1)),
         "a_reader_sees_no_row_twice_after_a_delivery_in_between",
         a_reader_sees_a_batch_whole_or_not_at_all={"point": "mark.done"},
+    ),
+    "a stream that leaves out a file": DeltaMutation(
+        method(StreamPlan, "files", lambda real, *args: islice(real(*args), 1)),
+        "a_stream_of_the_table_has_each_row_once",
     ),
     "a table that has no token": DeltaMutation(
         returning(delta_committer, "token_of", None),

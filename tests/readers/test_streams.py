@@ -298,7 +298,7 @@ def test_a_commit_that_deletes_is_refused_or_passed_over(lake: Streamed) -> None
         {"skipChangeCommits": "true"},
         *([{"ignoreDeletes": "true"}] if lake.kind != "delta" else []),
     ):
-        stream.ends, stream.options = list(before), options
+        stream.ends, stream.options = list(before), {**lake.options, **options}
         stream.start()
         assert stream.ids() == [4]
 
