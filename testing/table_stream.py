@@ -51,7 +51,8 @@ class TableStream:
         start = Offset.of(self.ends[number - 1]) if number else None
         files = list(self.plan.files(start, Offset.of(self.ends[number])))
         batches = list(self.table.scan().read(files))
-        return pa.Table.from_batches(batches, self.table.schema).to_pylist()
+        rows: list[dict[str, Any]] = pa.Table.from_batches(batches, self.table.schema).to_pylist()
+        return rows
 
     def ids(self) -> list[Any] | None:
         """The ids of the next batch."""
