@@ -23,6 +23,10 @@ from penstock.testing.conformance.query import Query
 from penstock.testing.faults import Crash
 
 slow = pytest.mark.slow
+FIRST_PART = 4
+"""Rows of `numbers` in the first of two parts. As long as the transaction of the second one is open, it may hide
+some of them: those behind its own rows in a partition.
+"""
 
 
 @pytest.fixture
@@ -161,13 +165,12 @@ def test_the_rest_of_a_batch_can_be_given_up(
     query: Query, store: SqlManifestStore, harness: KafkaHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half_sent(query, store, monkeypatch)
-    sent = seen(harness)[1]
     store.deliveries.skip(query.stream, 1, "ann", "broken")
     other = divided(query, 3, "batch")
     with another_process():
         other.run(store, other.batch(2), numbers(2))
 
-    assert seen(harness) == {0: 8, 1: sent, 2: 8}
+    assert seen(harness) == {0: 8, 1: FIRST_PART, 2: 8}
 
 
 @slow
@@ -175,7 +178,6 @@ def test_rows_that_were_written_again_are_refused_if_some_parts_have_the_batch(
     query: Query, store: SqlManifestStore, harness: KafkaHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half_sent(query, store, monkeypatch, is_stored=False)
-    sent = seen(harness)
     with another_process():
         again = query.build(store, query.batch(1), numbers(1), run_id="r2")
         with pytest.raises(TableChangedError, match=r"has some parts of batch 1 .*penstock skip"):
@@ -184,7 +186,7 @@ def test_rows_that_were_written_again_are_refused_if_some_parts_have_the_batch(
         with pytest.raises(CheckpointMismatchError, match="other source offsets"):
             query.target().commit(moved)
 
-    assert seen(harness) == sent
+    assert seen(harness) == {0: 8, 1: FIRST_PART}
 
 
 @slow
@@ -218,7 +220,6 @@ def test_a_zombie_does_not_send_the_rest_of_a_batch_that_was_given_up(
 ) -> None:
     """It is paused between the ids of the head and of the part that does not have the batch."""
     manifest = half_sent(query, store, monkeypatch)
-    sent = seen(harness)[1]
     zombie, opened = query.target(), 0
 
     def pause() -> None:
@@ -233,7 +234,7 @@ def test_a_zombie_does_not_send_the_rest_of_a_batch_that_was_given_up(
 
     with another_process(), before("begin", pause, monkeypatch):
         assert isinstance(zombie.commit(manifest), Conflict)
-    assert seen(harness) == {0: 8, 1: sent, 2: 8}
+    assert seen(harness) == {0: 8, 1: FIRST_PART, 2: 8}
 
 
 @slow
