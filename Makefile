@@ -168,9 +168,10 @@ bench: .venv/.installed .venv-spark41/.installed java ## All benchmarks, or thos
 bench-delivery: .venv/.installed java ## Ten minutes of one-second batches, coupled and decoupled, with an outage and a kill
 	@$(BIN)/python -m benchmarks.delivery --write $(ARGS)
 
+NOTEBOOKS ?= notebooks/*.ipynb
 .PHONY: notebook
-notebook: .venv/.installed java ## Execute the notebooks into build/, two at a time, as they wait for streams
-	@printf '%s\n' notebooks/*.ipynb \
+notebook: .venv/.installed java ## Execute NOTEBOOKS, or all, into build/, two at a time, as they wait for streams
+	@printf '%s\n' $(NOTEBOOKS) \
 		| xargs -n 1 -P 2 $(BIN)/python -m nbconvert --to notebook --execute --output-dir build
 
 .PHONY: figures

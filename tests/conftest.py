@@ -107,12 +107,9 @@ SAMPLED = {
     "conformance": "aws clickhouse duckdb ducklake files http hudi lance nats redis search sql",
     "plug_in": "conformance",
 }
-"""Of these destinations and of MySQL, `make test-all` tests a third of the claims, of each another third, and
-`make campaigns` the others. All claims are tested with Delta, Iceberg, Postgres and Kafka.
-"""
-VARIANTS_MIN = 2
-"""Of a slow test with parameters, `make test-all` runs a third of the variants, at least so many, and
-`make campaigns` the others.
+"""Of these destinations, of MySQL and Postgres, `make test-all` tests a third of the claims, of each another
+third, and `make campaigns` the others. All claims are tested with Delta, Iceberg and Kafka. Of a slow test
+with parameters, it runs a third of the variants, at least one.
 """
 TWICE = "[iceberg"
 """Slow streams of Spark into both table formats are campaigns for this one: what differs is below Spark."""
@@ -150,7 +147,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for files in (_SLOW_FILES, _CAMPAIGN_FILES)
     )
     for item in items:
-        is_sampled = item.path in _SAMPLED_FILES or "::TestMySql::" in item.nodeid
+        is_sampled = item.path in _SAMPLED_FILES or re.search("::Test(MySql|Postgres)::", item.nodeid)
         if in_campaign[item.path] or (is_sampled and _number(item) % 3):
             item.add_marker("campaign")
         takes_azure = "azure" in getattr(item, "fixturenames", ())
@@ -171,7 +168,7 @@ def _sample_variants(items: Sequence[pytest.Item]) -> None:
         if "slow" in markers and "campaign" not in markers and "conformance" not in item.path.parts:
             variants.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for some in variants.values():
-        for item in sorted(some, key=_number)[max(VARIANTS_MIN, len(some) // 3) :]:
+        for item in sorted(some, key=_number)[max(1, len(some) // 3) :]:
             item.add_marker("campaign")
 
 

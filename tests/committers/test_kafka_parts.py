@@ -24,8 +24,8 @@ from penstock.testing.faults import Crash
 
 slow = pytest.mark.slow
 FIRST_PART = 4
-"""Rows of `numbers` in the first of two parts. As long as the transaction of the second one is open, it may
-hide some of them: those behind its own rows in a partition.
+"""Rows of `numbers` in the first of two parts. The transaction of the second one may hide some of them as
+long as it is open: those behind its own rows in a partition.
 """
 
 
