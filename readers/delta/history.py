@@ -23,7 +23,7 @@ from ...committers.delta.schema_match import Fields, problems_of_reading
 from ...committers.errors import ConfigurationError, RetryableError, TableNotSupportedError
 from ..scan import ScanFile
 from ..streaming.commits import Commit, CommitKind, Part, single_files
-from ..streaming.positions import Position
+from ..streaming.positions import Order, Position
 from ..table import TableScan
 from ..unreadable import refuse
 from .entry import CHANGE_FIELDS, Entry, StreamFile
@@ -135,7 +135,7 @@ class DeltaHistory:
     def order_of(self, version: int) -> None:
         """See `StreamedTable`. Versions are numbers in an order."""
 
-    def recall(self, version: int, order: int | None) -> None:
+    def recall(self, version: int, order: Order) -> None:
         """See `StreamedTable`."""
 
     # Commits --------------------------------------------------------------------------------------------

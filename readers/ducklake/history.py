@@ -20,7 +20,7 @@ from ...committers.errors import ConfigurationError, RetryableError, TableNotSup
 from ..scan import ScanFile
 from ..streaming.columns import problems_of_columns
 from ..streaming.commits import Commit, CommitKind, Part
-from ..streaming.positions import Position
+from ..streaming.positions import Order, Position
 from ..table import TableScan
 from .catalog import ORIGIN, CatalogFiles, FoundFile
 from .changes import adds_rows, changes_of, kind_of
@@ -119,7 +119,7 @@ class DuckLakeHistory:
     def order_of(self, version: int) -> None:
         """See `StreamedTable`. Snapshots are numbers in an order."""
 
-    def recall(self, version: int, order: int | None) -> None:
+    def recall(self, version: int, order: Order) -> None:
         """See `StreamedTable`."""
 
     # Commits --------------------------------------------------------------------------------------------

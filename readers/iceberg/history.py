@@ -23,7 +23,7 @@ from ...committers.iceberg.table import load_if_there
 from ..scan import ScanFile
 from ..streaming.columns import problems_of_columns
 from ..streaming.commits import Commit, CommitKind, Part, single_files
-from ..streaming.positions import NOTHING, Position
+from ..streaming.positions import NOTHING, Order, Position
 from ..table import TableScan
 from .changes import CHANGE_FIELDS, Live, StreamFile, changes, inserts
 from .scan import IcebergTableReader
@@ -169,9 +169,9 @@ class IcebergHistory:
         snapshot = self._snapshots.get(version)
         return self._orders.get(version) if snapshot is None else snapshot.sequence_number
 
-    def recall(self, version: int, order: int | None) -> None:
+    def recall(self, version: int, order: Order) -> None:
         """See `StreamedTable`."""
-        if order is not None:
+        if isinstance(order, int):
             self._orders[version] = order
 
     def commit(self, version: int) -> Commit[StreamFile]:

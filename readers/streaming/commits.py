@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
 from ..scan import ScanFile
-from .positions import Position
+from .positions import Order, Position
 
 FileT = TypeVar("FileT")
 
@@ -86,7 +86,8 @@ class StreamedTable(Protocol[FileT]):
         ...
 
     def newest(self) -> int:
-        """Return the newest version, `NOTHING` if there is none.
+        """Return the newest version, `NOTHING` if there is none. In formats with `Order`: the last one of those
+        that come after the recalled one, which may be older than that.
 
         Raises:
             ConfigurationError: there is another table in its place.
@@ -112,12 +113,14 @@ class StreamedTable(Protocol[FileT]):
         """
         ...
 
-    def order_of(self, version: int) -> int | None:
-        """See `Offset.order`."""
+    def order_of(self, version: int) -> Order:
+        """Return the order of a version that one of the methods has returned."""
         ...
 
-    def recall(self, version: int, order: int | None) -> None:
-        """Take what an offset says of a version that the table may have forgotten."""
+    def recall(self, version: int, order: Order) -> None:
+        """Take what an offset says of a version that the table may have forgotten. The last one recalled is
+        that up to which the stream has read, or is read again.
+        """
         ...
 
     def after(self, version: int, until: int) -> Iterator[Commit[FileT]]:

@@ -8,7 +8,7 @@ Runs on the driver.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Generic
 
@@ -110,11 +110,12 @@ class StreamPlan(Generic[FileT]):
         self._start = start
         self._skips = skips
         self._now = now
+        self._stops = False
         self._until: int | None = None
 
     def stop_at_newest(self) -> None:
-        """Let the stream end with what the table has now."""
-        self._until = self._table.newest()
+        """Let the stream end with what the table has when the next batch is planned."""
+        self._stops, self._until = True, None
 
     def end_of_batch(self, start: Offset | None, limits: Limits = NO_LIMITS) -> Offset:
         """Return where the next batch ends; `start` if there are no rows for it.
@@ -127,18 +128,22 @@ class StreamPlan(Generic[FileT]):
             TableNotSupportedError: the table cannot be read.
             RetryableError: the table cannot be read now.
         """
-        newest = self._table.newest()
-        until = newest if self._until is None else self._until
-        if start is None:
-            position = self._first_position(until)
-        else:
+        if start is not None:
             self._recall(start)
-            position = start.position
+        newest = self._table.newest()
+        if self._stops and self._until is None:
+            self._until = newest
+        until = newest if self._until is None else self._until
+        position = self._first_position(until) if start is None else start.position
         end, has_rows, may_wait = self._bounded(position, until, limits)
-        if start is not None and not has_rows and may_wait:
-            return start
-        begin = position if start is None else None
-        return Offset(self._table.table_id, end, begin, self._table.order_of(end.version))
+        if start is not None:
+            return start if not has_rows and may_wait else self._offset(end)
+        return replace(
+            self._offset(end), start=position, start_order=self._table.order_of(position.version)
+        )
+
+    def _offset(self, position: Position) -> Offset:
+        return Offset(self._table.table_id, position, order=self._table.order_of(position.version))
 
     def _bounded(self, position: Position, until: int, limits: Limits) -> tuple[Position, bool, bool]:
         """Return the end of a batch, whether it has files, and whether steps without files may be looked at
@@ -266,6 +271,8 @@ class StreamPlan(Generic[FileT]):
                 "created again, or replaced. Nothing was read. Restore the table, or start with a new "
                 "checkpoint."
             )
+        if offset.start is not None:
+            self._table.recall(offset.start.version, offset.start_order)
         self._table.recall(offset.position.version, offset.order)
 
     def _wrong_offsets(self, why: str) -> ConfigurationError:

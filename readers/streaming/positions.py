@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from ...committers.errors import ConfigurationError, shown
 
 FORMAT = 1
+
+Order: TypeAlias = int | Mapping[str, Any] | None
+"""What tells which versions are before one, in formats where versions are not numbers in an order. As JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +19,8 @@ class Position:
     """What of a table was read: all versions before one, and some or all files of this one."""
 
     version: int
-    """Version of a Delta table, id of a snapshot of an Iceberg table or a DuckLake. `NOTHING`: the table had
-    none.
+    """Version of a Delta table, id of a snapshot of an Iceberg table or a DuckLake, instant of a Hudi table.
+    `NOTHING`: the table had none.
     """
     files: int | None = None
     """How many of its files were read, in their order; in a DuckLake, whose files are merged, the snapshot up
@@ -46,13 +49,15 @@ class Offset:
     """In the first offset of a query: where its first batch begins. Spark logs only where a batch ends, and
     asks for the beginning again if the first one is repeated.
     """
-    order: int | None = None
-    """Number of the version among those of the table, where versions are not numbers in an order."""
+    order: Order = None
+    """Of the position."""
+    start_order: Order = None
+    """Of `start`."""
 
     def to_dict(self) -> dict[str, Any]:
-        start = {} if self.start is None else {"start": _position_to_dict(self.start)}
-        order = {} if self.order is None else {"order": self.order}
-        return {"format": FORMAT, "table": self.table, **_position_to_dict(self.position), **order, **start}
+        start = {} if self.start is None else {"start": _position_to_dict(self.start, self.start_order)}
+        position = _position_to_dict(self.position, self.order)
+        return {"format": FORMAT, "table": self.table, **position, **start}
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Offset:
@@ -62,12 +67,13 @@ class Offset:
         """
         try:
             if content["format"] == FORMAT:
-                start, order = content.get("start"), content.get("order")
+                start = content.get("start")
                 return cls(
                     _text(content["table"]),
                     _position_of(content),
                     None if start is None else _position_of(start),
-                    None if order is None else _number(order),
+                    _order_of(content),
+                    None if start is None else _order_of(start),
                 )
         except (KeyError, TypeError):
             pass
@@ -86,10 +92,15 @@ def is_initial(content: Mapping[str, Any]) -> bool:
     return bool(content.get("initial"))
 
 
-def _position_to_dict(position: Position) -> dict[str, Any]:
+def _position_to_dict(position: Position, order: Order) -> dict[str, Any]:
     files = {} if position.files is None else {"files": position.files}
     snapshot = {"snapshot": True} if position.is_snapshot else {}
-    return {"version": position.version, **files, **snapshot}
+    return {
+        "version": position.version,
+        **files,
+        **snapshot,
+        **({} if order is None else {"order": order}),
+    }
 
 
 def _position_of(content: Mapping[str, Any]) -> Position:
@@ -99,6 +110,11 @@ def _position_of(content: Mapping[str, Any]) -> Position:
         None if files is None else _number(files),
         bool(content.get("snapshot", False)),
     )
+
+
+def _order_of(content: Mapping[str, Any]) -> Order:
+    order = content.get("order")
+    return order if order is None or isinstance(order, Mapping) else _number(order)
 
 
 def _number(value: object) -> int:

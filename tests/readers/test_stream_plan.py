@@ -4,6 +4,7 @@ repeated batch has the same rows.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from penstock.readers.streaming.plan import (
     StreamPlan,
     StreamStart,
 )
-from penstock.readers.streaming.positions import INITIAL, NOTHING, Offset, Position, is_initial
+from penstock.readers.streaming.positions import INITIAL, NOTHING, Offset, Order, Position, is_initial
 
 SEEDS = 300
 NOW = datetime(2026, 11, 29, tzinfo=timezone.utc)
@@ -66,7 +67,7 @@ class Table:
 
     def order_of(self, version: int) -> None: ...
 
-    def recall(self, version: int, order: int | None) -> None: ...
+    def recall(self, version: int, order: Order) -> None: ...
 
     def after(self, version: int, until: int) -> Iterator[Commit[ScanFile]]:
         yield from self.commits[version + 1 : until + 1]
@@ -176,8 +177,9 @@ def test_a_stream_to_the_newest_version_ends_there() -> None:
     table.append("a", "b", "c")
     query = Query(table, StreamStart(), Limits(files=2))
     query.plan.stop_at_newest()
+    assert query.next() == ["a", "b"]
     table.append("d")
-    assert query.drain() == ["a", "b", "c"]
+    assert query.drain() == ["c"]
     query.restart()
     assert query.drain() == ["d"]
 
@@ -255,6 +257,13 @@ def test_offsets_that_do_not_fit_are_refused() -> None:
     for content in ({"n": 4}, {"format": 2}, {"format": 1, "table": "one", "version": "x"}):
         with pytest.raises(ConfigurationError, match="does not know"):
             Offset.of(content)
+
+
+def test_offsets_have_the_order_of_versions_as_the_table_gives_it() -> None:
+    """Also that of where the first batch begins."""
+    for order in (None, 7, {"before": [1, 2]}):
+        offset = Offset("one", Position(3), Position(1, 0), order, order)
+        assert Offset.of(json.loads(json.dumps(offset.to_dict()))) == offset
 
 
 def test_a_time_in_the_future_is_refused() -> None:
