@@ -6,12 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from ...readers.lance.history import LanceHistory
 from ...readers.lance.scan import LanceTableReader
 from ...readers.lance.table import WantedVersion, load_version
+from ...readers.table import TableScan
 from ..options.declaring import option_of, optional, options_of, prefixes_of
 from ..options.parsing import text
 from ..options.stream import normalized_location
-from ..reading.options import FileReadOptions, number, only_one, parse_read_options, time_of
+from ..reading.options import (
+    FileReadOptions,
+    StreamReadOptions,
+    number,
+    only_one,
+    parse_read_options,
+    problems_of_streams,
+    time_of,
+)
 from .options import NAME, LanceOptions
 
 
@@ -45,5 +55,38 @@ class LanceReadOptions(FileReadOptions):
         return LanceTableReader(table, self.storage_options)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanceStreamOptions(StreamReadOptions):
+    """Options for reading streams with `penstock.lance`."""
+
+    path: str = option_of(LanceOptions, "path")
+    storage_options: Mapping[str, str] = option_of(LanceOptions, "storage_options")
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> LanceStreamOptions:
+        """
+        Raises:
+            ConfigurationError: lists all problems.
+        """
+        return parse_read_options(cls, NAME, options, problems_of_streams, {"changes": _NO_CHANGES})
+
+    def open(self) -> LanceTableReader:
+        """See `Opens`."""
+        table = load_version(normalized_location(self.path), self.storage_options, WantedVersion())
+        return LanceTableReader(table, self.storage_options)
+
+    def history(self, scan: TableScan) -> LanceHistory:
+        """See `OpensStream`."""
+        assert isinstance(scan.reader, LanceTableReader)
+        return LanceHistory(scan.reader, scan, allows_more=self.columns is not None)
+
+
+_NO_CHANGES = (
+    "changes: streams of Lance tables read new rows only. Leave the option out; skipChangeCommits=true "
+    "passes over commits that change rows."
+)
+
 OPTIONS = options_of(LanceReadOptions)
 PREFIXES = prefixes_of(LanceReadOptions)
+STREAM_OPTIONS = options_of(LanceStreamOptions)
+STREAM_PREFIXES = prefixes_of(LanceStreamOptions)

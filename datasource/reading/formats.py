@@ -21,6 +21,7 @@ READ_OPTIONS = {
 STREAM_OPTIONS = {
     "penstock.delta": "penstock.datasource.delta.reading:DeltaStreamOptions",
     "penstock.iceberg": "penstock.datasource.iceberg.reading:IcebergStreamOptions",
+    "penstock.lance": "penstock.datasource.lance.reading:LanceStreamOptions",
     "penstock.ducklake": "penstock.datasource.ducklake.reading:DuckLakeStreamOptions",
 }
 

@@ -20,10 +20,11 @@ from ..rows import converted, matching, types_of
 from ..scan import BATCH_BYTES, BATCH_ROWS_MAX, ScanFile
 from .filters import lance_filter
 from .table import open_version, unreadable
+from .versions import ColumnIds, mark_of
 
 if TYPE_CHECKING:
     from lance import LanceDataset
-    from lance.fragment import LanceFragment
+    from lance.fragment import FragmentMetadata, LanceFragment
 
 _BATCHES_AHEAD = 2
 _IO_BUFFER_BYTES = 64 * 1024 * 1024
@@ -33,11 +34,16 @@ _ROW_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class FragmentRows:
-    """Which fragment of the version a `ScanFile` is."""
+    """Which fragment of which version a `ScanFile` is."""
 
+    version: int
     fragment_id: int
     rows: int
     """Those that are not deleted."""
+    columns: ColumnIds | None = None
+    """Those that the version has; all others are NULL. None: it has all that are read."""
+    mark: str | None = None
+    """See `mark_of`. Only needed if the files of a scan are of several versions."""
 
 
 @dataclass(frozen=True)
@@ -72,20 +78,31 @@ class LanceTableReader:
     def scan(self, columns: Sequence[str], schema: pa.Schema) -> LanceScan:
         """See `TableReader`."""
         options = dict(self.storage_options)
-        return LanceScan(self.name, self.table.uri, self.table.version, options, self.schema(columns), schema)
+        return LanceScan(self.name, self.table.uri, options, self.schema(columns), schema)
 
     def files(self, where: Predicate | None, types: pa.Schema) -> Iterator[ScanFile]:
         """Yield the fragments. Lance knows no bounds of their columns: it skips rows when it reads them."""
         for fragment in self.table.get_fragments():
             metadata = fragment.metadata
-            if rows := metadata.num_rows:
-                size = sum(file.file_size_bytes or 0 for file in metadata.files) or rows * _ROW_BYTES
-                yield ScanFile(_path(fragment), size, only=FragmentRows(fragment.fragment_id, rows))
+            if metadata.num_rows:
+                yield scan_file(metadata, self.table.version)
 
 
-def _path(fragment: LanceFragment) -> str:
+def scan_file(fragment: FragmentMetadata, version: int, columns: ColumnIds | None = None) -> ScanFile:
+    """Return a fragment, as a version has it, as a file of a scan.
+
+    Args:
+        columns: given if the scan is of several versions
+    """
+    rows = fragment.num_rows
+    size = sum(file.file_size_bytes or 0 for file in fragment.files) or rows * _ROW_BYTES
+    mark = None if columns is None else mark_of(fragment)
+    return ScanFile(_path(fragment), size, only=FragmentRows(version, fragment.id, rows, columns, mark))
+
+
+def _path(fragment: FragmentMetadata) -> str:
     """Return a file of the fragment, which no fragment of another table has."""
-    return str(fragment.metadata.files[0].path)
+    return str(fragment.files[0].path)
 
 
 @dataclass(frozen=True)
@@ -95,7 +112,6 @@ class LanceScan:
     name: str
     """For messages."""
     table_uri: str
-    version: int
     storage_options: Mapping[str, str] = field(repr=False)
     columns: pa.Schema
     """Those of the table that are read."""
@@ -110,31 +126,42 @@ class LanceScan:
         """See `TableScanner`. Lance's threads are those of the process in any case."""
         return self
 
+    def named(self, table: str) -> LanceScan:
+        """See `StreamScanner`."""
+        return replace(self, name=table)
+
     def read(self, files: Iterable[ScanFile]) -> Iterator[pa.RecordBatch]:
-        """See `TableScanner`."""
-        files = list(files)
-        if not files:
-            return
-        table = open_version(self.table_uri, self.storage_options, self.version)
-        if table is None:
-            raise self._missing()
-        for file in files:
+        """See `TableScanner`. Each version is opened once."""
+        table: LanceDataset | None = None
+        for file in sorted(files, key=_version):
+            if table is None or table.version != _version(file):
+                table = open_version(self.table_uri, self.storage_options, _version(file))
+            if table is None:
+                raise self._missing(file)
             yield from self._read(table, file)
 
     def _read(self, table: LanceDataset, file: ScanFile) -> Iterator[pa.RecordBatch]:
         fragment = self._fragment(table, file)
         types = types_of(self.columns, self.schema)
+        missing = self._missing_columns(file)
         try:
-            for rows in fragment.to_batches(**self._arguments(file)):
-                found = matching(converted(rows, types), self.where, self.schema)
+            for rows in fragment.to_batches(**self._arguments(file, missing)):
+                there = converted(rows, pa.schema([one for one in types if one.name not in missing]))
+                found = matching(_with_nulls(there, types), self.where, self.schema)
                 if found.num_rows:
                     yield found
         except Exception as error:
             raise self._failed(file, error) from error
 
+    def _missing_columns(self, file: ScanFile) -> list[str]:
+        """Return the columns that the version of a file does not have."""
+        assert isinstance(file.only, FragmentRows)
+        there = None if file.only.columns is None else dict(file.only.columns)
+        return [] if there is None else [name for name in self.columns.names if name not in there]
+
     def _failed(self, file: ScanFile, error: Exception) -> PenstockError:
         if "not found" in str(error).lower():
-            return self._missing()
+            return self._missing(file)
         if not isinstance(error, pa.ArrowException):
             return unreadable(f"The file {file.path} of {self.name}", error)
         return PenstockError(
@@ -147,21 +174,26 @@ class LanceScan:
         Raises:
             RetryableError: the version has other fragments now: the table was created again.
         """
-        assert isinstance(file.only, FragmentRows)
-        fragment = table.get_fragment(file.only.fragment_id)
-        if fragment is None or _path(fragment) != file.path or fragment.metadata.num_rows != file.only.rows:
-            raise self._missing()
+        only = file.only
+        assert isinstance(only, FragmentRows)
+        fragment = table.get_fragment(only.fragment_id)
+        found = None if fragment is None else fragment.metadata
+        if fragment is None or found is None or (_path(found), found.num_rows) != (file.path, only.rows):
+            raise self._missing(file)
+        if only.mark not in (None, mark_of(found)):
+            raise self._missing(file)
         return fragment
 
-    def _arguments(self, file: ScanFile) -> dict[str, Any]:
+    def _arguments(self, file: ScanFile, missing: Sequence[str]) -> dict[str, Any]:
         """Return the arguments of Lance's scan. With a filter, an offset would count matching rows."""
+        names = [name for name in self.columns.names if name not in missing]
         arguments: dict[str, Any] = {
-            "columns": list(self.columns.names),
+            "columns": names,
             "batch_size": BATCH_ROWS_MAX,
             "batch_size_bytes": BATCH_BYTES,
             "batch_readahead": _BATCHES_AHEAD,
             "io_buffer_size": _IO_BUFFER_BYTES,
-            "with_row_address": not self.columns.names,  # a scan without columns has no rows
+            "with_row_address": not names,  # a scan without columns has no rows
         }
         assert isinstance(file.only, FragmentRows)
         if file.start or file.end is not None:
@@ -170,11 +202,24 @@ class LanceScan:
                 for place in (file.start, file.start + file.part_bytes)
             )
             return {**arguments, "offset": first, "limit": last - first}
-        condition = None if self.where is None else lance_filter(self.where, self.columns)
+        condition = None if self.where is None or missing else lance_filter(self.where, self.columns)
         return {**arguments, "filter": condition, "use_scalar_index": False}
 
-    def _missing(self) -> RetryableError:
+    def _missing(self, file: ScanFile) -> RetryableError:
         return RetryableError(
-            f"{self.name[0].upper()}{self.name[1:]} was cleaned up, or the table was created again, while it "
-            "was read. Read it again."
+            f"The data file {file.path} of version {_version(file)} of the Lance table {self.table_uri} is "
+            "missing: the version was cleaned up, or the table was created again, while it was read. Read it "
+            "again."
         )
+
+
+def _with_nulls(rows: pa.RecordBatch, types: pa.Schema) -> pa.RecordBatch:
+    """Return all columns: those that the rows do not have are NULL."""
+    there = dict(zip(rows.schema.names, rows.columns, strict=True))
+    columns = [there[one.name] if one.name in there else pa.nulls(rows.num_rows, one.type) for one in types]
+    return pa.RecordBatch.from_arrays(columns, schema=types) if columns else rows
+
+
+def _version(file: ScanFile) -> int:
+    assert isinstance(file.only, FragmentRows)
+    return file.only.version

@@ -13,6 +13,7 @@ from ...committers.lance.library import in_short, require_library
 
 if TYPE_CHECKING:
     from lance import LanceDataset
+    from lance.dataset import Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +58,15 @@ def _version(table: LanceDataset, wanted: WantedVersion) -> int | None:
 
 
 def _times(table: LanceDataset) -> list[tuple[int, datetime]]:
-    """Return the versions that the table still has, oldest first, and when each was committed. The library
-    gives local times without a zone.
-    """
-    versions = [(one["version"], one["timestamp"]) for one in table.versions()]
-    return [
-        (number, time.astimezone(timezone.utc)) for number, time in versions if isinstance(time, datetime)
-    ]
+    """Return the versions that the table still has, oldest first, and when each was committed."""
+    return [(one["version"], time_of(one)) for one in table.versions()]
+
+
+def time_of(version: Version) -> datetime:
+    """Return when a version was committed. The library gives local times without a zone."""
+    at = version["timestamp"]
+    assert isinstance(at, datetime)
+    return at.astimezone(timezone.utc)
 
 
 def _missing(table: LanceDataset, wanted: WantedVersion) -> ConfigurationError:
@@ -98,6 +101,32 @@ def open_version(
         if isinstance(error, ValueError) and "was not found" in str(error):
             return None
         raise unreadable(f"The Lance table {table_uri}", error) from error
+
+
+def newest_version(table: LanceDataset, storage_options: Mapping[str, str]) -> int | None:
+    """Return the newest version of a table that was opened earlier; None if it does not exist.
+
+    Raises:
+        RetryableError: it cannot be read now.
+    """
+    try:
+        return int(table.latest_version)
+    except Exception as error:
+        if open_version(table.uri, storage_options, None) is None:
+            return None
+        raise unreadable(f"The Lance table {table.uri}", error) from error
+
+
+def versions_there(table: LanceDataset) -> list[int]:
+    """Return the versions that a table still has, oldest first. Costs one request.
+
+    Raises:
+        RetryableError: it cannot be read now.
+    """
+    try:
+        return sorted(one["version"] for one in table.version_refs())
+    except Exception as error:
+        raise unreadable(f"The Lance table {table.uri}", error) from error
 
 
 def unreadable(what: str, error: Exception) -> RetryableError:

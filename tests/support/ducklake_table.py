@@ -60,6 +60,9 @@ class DuckLakeTable:
     def delete(self, number: int) -> None:
         self.sql(f"DELETE FROM events WHERE id = {number}")
 
+    def update(self, change: str, condition: str) -> None:
+        self.sql(f"UPDATE events SET {change} WHERE {condition}")
+
     def add_column(self) -> None:
         self.sql("ALTER TABLE events ADD COLUMN more VARCHAR")
 

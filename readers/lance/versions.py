@@ -1,0 +1,243 @@
+"""What one version of a Lance table has, and what it does to rows, for streams.
+
+Measured with pylance 14: a version never changes, and lists all fragments of the table. The id of a fragment
+is not used again, also not after an overwrite or a restore, but the id of a column that was dropped is. A
+version says which operation has made it; which rows that changes follows from the version before. Tables have
+no id, but each data file has a random name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+
+from ...committers.errors import TableNotSupportedError
+from ..arrow_fields import readable_field
+from ..streaming.commits import CommitKind
+from .table import time_of, unreadable
+
+if TYPE_CHECKING:
+    from lance import LanceDataset, LanceOperation
+    from lance.fragment import FragmentMetadata
+    from lance.lance.schema import LanceField
+
+Fragments: TypeAlias = "Mapping[int, FragmentMetadata]"
+"""By their ids, older ones first."""
+
+ColumnIds: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
+"""Names of columns, with the ids of the column and of all fields inside of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanceColumn:
+    """See `StreamColumn`. Its id may be another one in other versions, so it does not count."""
+
+    name: str
+    data_type: pa.DataType
+    required: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.data_type}{' NOT NULL' if self.required else ''}"
+
+
+class LanceVersion:
+    """One version of a table."""
+
+    def __init__(self, table: LanceDataset) -> None:
+        self._table = table
+
+    @property
+    def number(self) -> int:
+        return int(self._table.version)
+
+    @property
+    def at(self) -> datetime:
+        """When it was committed."""
+        return time_of(self._table.get_version())
+
+    @property
+    def shown(self) -> str:
+        return f"Version {self.number} of the Lance table {self._table.uri}"
+
+    @cached_property
+    def fragments(self) -> Fragments:
+        found = [fragment.metadata for fragment in self._table.get_fragments()]
+        return {one.id: one for one in sorted(found, key=lambda one: one.id)}
+
+    @cached_property
+    def columns(self) -> Mapping[int, LanceColumn]:
+        """By their ids."""
+        fields = {one.name: readable_field(one) for one in self._table.schema}
+        return {
+            one.id(): LanceColumn(one.name(), fields[one.name()].type, not fields[one.name()].nullable)
+            for one in self._table.lance_schema.fields()
+        }
+
+    def ids(self, names: Collection[str]) -> ColumnIds:
+        """Return those of these columns that the version has."""
+        found = [one for one in self._table.lance_schema.fields() if one.name() in names]
+        return tuple((one.name(), tuple(_ids(one))) for one in found)
+
+    @cached_property
+    def _transaction(self) -> tuple[str, LanceOperation.BaseOperation | None]:
+        """The id of what has made the version, and its operation; None: it does not say."""
+        try:
+            found = self._table.read_transaction(self.number)
+        except Exception as error:
+            raise unreadable(self.shown, error) from error
+        return ("", None) if found is None else (found.uuid, found.operation)
+
+    @property
+    def operation(self) -> LanceOperation.BaseOperation | None:
+        return self._transaction[1]
+
+    @cached_property
+    def mark(self) -> int:
+        """A number that a version of another table does not have. It says all of the fragments."""
+        for fragments, mark in self._marks():
+            if fragments == len(self.fragments):
+                return mark
+        return _number(hashlib.sha256(f"no fragments, {self._transaction[0]}".encode()))
+
+    def up_to(self, mark: int) -> Fragments | None:
+        """Return the fragments of an older version that has a mark, if this one has all of them as they were;
+        None: this is not so, or cannot be known.
+        """
+        for count, found in self._marks():
+            if found == mark:
+                return dict(list(self.fragments.items())[:count])
+        return None
+
+    def _marks(self) -> Iterator[tuple[int, int]]:
+        """Yield the mark of a version with the first fragment, with the first two, …"""
+        digest = hashlib.sha256()
+        for count, fragment in enumerate(self.fragments.values(), start=1):
+            digest.update(mark_of(fragment).encode())
+            yield count, _number(digest)
+
+
+def _ids(field: LanceField) -> Iterator[int]:
+    yield field.id()
+    for child in field.children():
+        yield from _ids(child)
+
+
+def _number(digest: hashlib._Hash) -> int:
+    return (
+        int.from_bytes(digest.digest()[:8], "big") >> 1
+    )  # JSON of other programs may have 64 bits with a sign
+
+
+def mark_of(fragment: FragmentMetadata) -> str:
+    """Return what tells a fragment, as a version has it, from others. Checkpoints depend on it, so it must
+    not change with releases of the library.
+    """
+    files = [(one.path, one.base_id, tuple(one.fields)) for one in fragment.files]
+    deleted = fragment.deletion_file
+    deletions = None if deleted is None else (deleted.read_version, deleted.id, deleted.num_deleted_rows)
+    overlays = [one.data_file.path for one in fragment.overlays]
+    content = repr((fragment.id, files, fragment.physical_rows, deletions, overlays))
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def columns_there(
+    read: Mapping[int, LanceColumn], columns: Mapping[int, LanceColumn]
+) -> Mapping[int, LanceColumn]:
+    """Return the columns of a version, by the ids that those of the same name have in a stream: a column
+    that is cast gets another id. Others keep their own id, which a column that is renamed has too.
+
+    Args:
+        read: the stream's
+        columns: the version's
+    """
+    numbers = {column.name: number for number, column in read.items()}
+    same = {numbers[one.name]: one for one in columns.values() if one.name in numbers}
+    others = {number: one for number, one in columns.items() if one.name not in numbers}
+    return {**same, **{-number - 1 if number in same else number: one for number, one in others.items()}}
+
+
+# What a version does to rows ------------------------------------------------------------------------------
+
+
+def rows_changed(before: Fragments, columns: ColumnIds, after: LanceVersion) -> tuple[CommitKind, Fragments]:
+    """Return what a version does to rows, and the fragments with those that it adds.
+
+    Args:
+        before: the fragments of the version before it
+        columns: that are read, as the version before has them
+
+    Raises:
+        TableNotSupportedError: it is not known what the operation does.
+    """
+    fragments = after.fragments
+    new = {number: one for number, one in fragments.items() if number not in before}
+    gone = [one for number, one in before.items() if number not in fragments]
+    kept = [(before[number], one) for number, one in fragments.items() if number in before]
+    shared = _shared(columns, after.ids([name for name, _ in columns]))
+    is_changed = any(_is_changed(was, now, shared) for was, now in kept)
+    lost = sum(one.num_rows for one in gone) + sum(was.num_rows - now.num_rows for was, now in kept)
+    added = sum(one.num_rows for one in new.values())
+    if added and not is_changed:
+        is_rewritten, is_restored = _made_of_old_rows(after)
+        if is_rewritten and lost == added:
+            return CommitKind.ADDS, {}
+        is_changed = is_rewritten or is_restored or min(new) <= max(before, default=-1)
+    if is_changed or (lost and added):
+        return CommitKind.CHANGES, {}
+    return (CommitKind.DELETES, {}) if lost else (CommitKind.ADDS, new)
+
+
+def _shared(before: ColumnIds, after: ColumnIds) -> frozenset[int]:
+    """Return the ids of fields that are in the same column in both versions."""
+    now = dict(after)
+    return frozenset(number for name, ids in before for number in ids if number in now.get(name, ()))
+
+
+def _is_changed(was: FragmentMetadata, now: FragmentMetadata, fields: Collection[int]) -> bool:
+    """Return whether rows of a fragment have other values in these fields, or other rows are deleted without
+    more of them. Compactions and updates of whole rows make new fragments.
+    """
+    if was.num_rows <= now.num_rows and was.deletion_file != now.deletion_file:
+        return True
+    return (
+        was.physical_rows != now.physical_rows
+        or was.overlays != now.overlays
+        or _places(was, fields) != _places(now, fields)
+    )
+
+
+def _places(fragment: FragmentMetadata, fields: Collection[int]) -> Mapping[int, tuple[str, int | None]]:
+    """Return the data file of each field."""
+    return {
+        number: (file.path, file.base_id)
+        for file in fragment.files
+        for number in file.fields
+        if number in fields
+    }
+
+
+def _made_of_old_rows(version: LanceVersion) -> tuple[bool, bool]:
+    """Return whether new fragments have rows that were in others, as those of a compaction, or that were in
+    the table earlier.
+
+    Raises:
+        TableNotSupportedError: it is not known.
+    """
+    from lance import LanceOperation as Operation
+
+    operation = version.operation
+    if isinstance(operation, Operation.Rewrite | Operation.Restore):
+        return isinstance(operation, Operation.Rewrite), isinstance(operation, Operation.Restore)
+    if isinstance(operation, Operation.Append | Operation.Update | Operation.Merge | Operation.Overwrite):
+        return False, False
+    raise TableNotSupportedError(
+        f"{version.shown} does not say which operation has made it, or one that this version of Penstock "
+        "does not know: so it is not known whether its rows are new. Nothing of it was read. Use a newer "
+        "version of Penstock, or begin with a later version (startingVersion)."
+    )
