@@ -10,12 +10,11 @@ from ...readers.delta.history import DeltaHistory, with_change_fields
 from ...readers.delta.scan import DeltaTableReader
 from ...readers.delta.table import load_version
 from ...readers.table import TableScan
-from ..options.declaring import option, option_of, optional, options_of, prefixes_of
-from ..options.parsing import flag
+from ..options.declaring import option_of, optional, options_of, prefixes_of
 from ..options.stream import normalized_location
 from ..reading.options import (
+    ChangeStreamReadOptions,
     FileReadOptions,
-    StreamReadOptions,
     number,
     only_one,
     parse_read_options,
@@ -55,18 +54,10 @@ class DeltaReadOptions(FileReadOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaStreamOptions(StreamReadOptions):
+class DeltaStreamOptions(ChangeStreamReadOptions):
     """Options for reading streams with `penstock.delta`."""
 
     path: str = option_of(DeltaOptions, "path")
-    changes: bool = option(
-        "changes",
-        flag,
-        "Read changes: rows that are new and rows that are gone, with the columns `_change_type` (`insert` "
-        "or `delete`), `_commit_version` and `_commit_timestamp`. The option `changes=delta-cdf` of sinks "
-        "takes them.",
-        default="false",
-    )
     storage_options: Mapping[str, str] = option_of(DeltaOptions, "storage_options")
 
     @classmethod

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from ...readers.lance.history import LanceHistory
+from ...readers.lance.history import LanceHistory, check_change_fields
 from ...readers.lance.scan import LanceTableReader
 from ...readers.lance.table import WantedVersion, load_version
 from ...readers.table import TableScan
@@ -14,8 +14,8 @@ from ..options.declaring import option_of, optional, options_of, prefixes_of
 from ..options.parsing import text
 from ..options.stream import normalized_location
 from ..reading.options import (
+    ChangeStreamReadOptions,
     FileReadOptions,
-    StreamReadOptions,
     number,
     only_one,
     parse_read_options,
@@ -56,7 +56,7 @@ class LanceReadOptions(FileReadOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanceStreamOptions(StreamReadOptions):
+class LanceStreamOptions(ChangeStreamReadOptions):
     """Options for reading streams with `penstock.lance`."""
 
     path: str = option_of(LanceOptions, "path")
@@ -68,23 +68,20 @@ class LanceStreamOptions(StreamReadOptions):
         Raises:
             ConfigurationError: lists all problems.
         """
-        return parse_read_options(cls, NAME, options, problems_of_streams, {"changes": _NO_CHANGES})
+        return parse_read_options(cls, NAME, options, problems_of_streams)
 
     def open(self) -> LanceTableReader:
         """See `Opens`."""
         table = load_version(normalized_location(self.path), self.storage_options, WantedVersion())
-        return LanceTableReader(table, self.storage_options)
+        if self.changes:
+            check_change_fields(table)
+        return LanceTableReader(table, self.storage_options, self.changes)
 
     def history(self, scan: TableScan) -> LanceHistory:
         """See `OpensStream`."""
         assert isinstance(scan.reader, LanceTableReader)
         return LanceHistory(scan.reader, scan, allows_more=self.columns is not None)
 
-
-_NO_CHANGES = (
-    "changes: streams of Lance tables read new rows only. Leave the option out; skipChangeCommits=true "
-    "passes over commits that change rows."
-)
 
 OPTIONS = options_of(LanceReadOptions)
 PREFIXES = prefixes_of(LanceReadOptions)

@@ -138,6 +138,20 @@ class StreamReadOptions(FileReadOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeStreamReadOptions(StreamReadOptions):
+    """Options of readers of streams with the columns of Delta's change feed."""
+
+    changes: bool = option(
+        "changes",
+        flag,
+        "Read changes: rows that are new and rows that are gone, with the columns `_change_type` (`insert` "
+        "or `delete`), `_commit_version` and `_commit_timestamp`. The option `changes=delta-cdf` of sinks "
+        "takes them.",
+        default="false",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotStreamReadOptions(StreamReadOptions):
     """Options of readers of streams of tables whose versions are snapshots with ids."""
 

@@ -11,16 +11,22 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from ...committers.errors import ConfigurationError
 from ..scan import ScanFile
 from ..streaming.columns import problems_of_columns
-from ..streaming.commits import Commit, Part, single_files
+from ..streaming.commits import Commit, CommitKind, Part, single_files
 from ..streaming.positions import Position
 from ..table import TableScan
+from .changes import CHANGE_FIELDS, DELETE, INSERT, ChangeValues, Difference, difference, kind_of, values_of
 from .scan import FragmentRows, LanceTableReader, scan_file
 from .table import newest_version, open_version, versions_there
-from .versions import ColumnIds, Fragments, LanceVersion, columns_there, mark_of, rows_changed
+from .versions import ColumnIds, Fragments, LanceVersion, columns_there, mark_of
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+    from lance.fragment import FragmentMetadata
 
 COMMITS_KEPT = 1000
 FILES_KEPT = 100_000
@@ -43,7 +49,7 @@ class LanceHistory:
         self._uri = str(reader.table.uri)
         self._columns = LanceVersion(reader.table).columns
         self._names = scan.types.names
-        self._are_all = not allows_more and set(reader.column_names) <= set(scan.columns)
+        self._are_all = not allows_more and set(reader.table.schema.names) <= set(scan.columns)
         self._newest = int(reader.table.version)
         self._versions: OrderedDict[int, LanceVersion] = OrderedDict()
         self._commits: OrderedDict[int, Commit[ScanFile]] = OrderedDict()
@@ -66,7 +72,7 @@ class LanceHistory:
 
     @property
     def offers_changes(self) -> bool:
-        return False
+        return True
 
     # Versions -------------------------------------------------------------------------------------------
 
@@ -178,12 +184,21 @@ class LanceHistory:
         last = self._load(number - 1) if number > 1 else None
         now = self._version(number)
         before = self._before(now) if last is None else last.fragments
-        kind, new = rows_changed(before, (last or now).ids(self._names), now)
+        found = difference(before, (last or now).ids(self._names), now)
+        if self._reader.reads_changes:
+            files, kind = list(self._changes(last, found, now)), found.kind
+        else:
+            kind = kind_of(found, before, now)
+            files = self._files(now, found.new.values()) if kind is CommitKind.ADDS else []
         problems = ""
-        if new or number > self._reader.table.version:
+        if files or number > self._reader.table.version:
             problems = "; ".join(self._problems(now))
-        files = () if problems else self._files(now, new)
-        return Commit(number, now.shown, kind, files, other_schema=problems, at=now.at)
+        if problems:
+            return Commit(number, now.shown, kind, other_schema=problems)
+        if self._reader.reads_changes:
+            is_whole = kind is not CommitKind.ADDS
+            return Commit(number, now.shown, CommitKind.ADDS, files, is_whole, at=now.at)
+        return Commit(number, now.shown, kind, files, at=now.at)
 
     def _before(self, now: LanceVersion) -> Fragments:
         """Return the fragments of the version before, which is not there. If it was cleaned up after the
@@ -197,9 +212,31 @@ class LanceHistory:
             raise self._gone(now.number - 1)
         return fragments
 
-    def _files(self, version: LanceVersion, fragments: Fragments) -> Sequence[ScanFile]:
-        columns = version.ids(self._names)
-        return [scan_file(one, version.number, columns) for one in fragments.values() if one.num_rows]
+    def _files(
+        self,
+        of: LanceVersion,
+        fragments: Iterable[FragmentMetadata],
+        values: ChangeValues = (),
+        without: int | None = None,
+    ) -> list[ScanFile]:
+        """Return fragments of a version.
+
+        Args:
+            values: of the columns of the change feed
+            without: see `FragmentRows`
+        """
+        columns = of.ids(self._names)
+        return [scan_file(one, of.number, columns, values, without) for one in fragments if one.num_rows]
+
+    def _changes(self, last: LanceVersion | None, found: Difference, now: LanceVersion) -> Iterator[ScanFile]:
+        """Yield the rows that leave the table and those that it gets."""
+        inserts, deletes = values_of(now, INSERT), values_of(now, DELETE)
+        if last is not None:
+            gone = [*found.gone, *(was for was, _ in found.changed)]
+            yield from self._files(last, gone, deletes)
+            yield from self._files(last, [was for was, _ in found.fewer], deletes, now.number)
+        new = [*(one for _, one in found.changed), *found.new.values()]
+        yield from self._files(now, new, inserts)
 
     def _problems(self, version: LanceVersion) -> Iterator[str]:
         """Yield why the rows do not fit the columns of the stream."""
@@ -211,7 +248,8 @@ class LanceHistory:
         """See `StreamedTable`. Older fragments come first."""
         if self._snapshot is None or self._snapshot[0] != version:
             found = self._version(version)
-            self._snapshot = version, self._files(found, found.fragments)
+            values = values_of(found, INSERT) if self._reader.reads_changes else ()
+            self._snapshot = version, self._files(found, found.fragments.values(), values)
         return single_files(self._snapshot[1], after, until)
 
     def select(self, file: ScanFile) -> ScanFile:
@@ -252,3 +290,16 @@ def _of_version(file: ScanFile, version: int, columns: ColumnIds, there: Fragmen
     if fragment is None or rows.columns != columns or rows.mark != mark_of(fragment):
         return file
     return replace(file, only=replace(rows, version=version))
+
+
+def check_change_fields(table: LanceDataset) -> None:
+    """
+    Raises:
+        ConfigurationError: the table has columns with the names of a change feed's.
+    """
+    names = {name.lower() for name in table.schema.names}
+    if taken := [one.name for one in CHANGE_FIELDS if one.name in names]:
+        raise ConfigurationError(
+            f"changes: the Lance table {table.uri} has a column {', '.join(taken)}, as its change feed "
+            "has. Nothing was read. Rename it."
+        )

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...committers.errors import PenstockError, RetryableError
 from ...committers.lance.library import in_short
@@ -18,6 +19,7 @@ from ..arrow_fields import check_readable, readable_field, spark_field
 from ..predicates import Predicate
 from ..rows import converted, matching, types_of
 from ..scan import BATCH_BYTES, BATCH_ROWS_MAX, ScanFile
+from .changes import CHANGE_FIELDS, ChangeValues
 from .filters import lance_filter
 from .table import open_version, unreadable
 from .versions import ColumnIds, mark_of
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from lance import LanceDataset
     from lance.fragment import FragmentMetadata, LanceFragment
 
+_ADDRESS = "_rowaddr"
 _BATCHES_AHEAD = 2
 _IO_BUFFER_BYTES = 64 * 1024 * 1024
 _ROW_BYTES = 64
@@ -44,6 +47,8 @@ class FragmentRows:
     """Those that the version has; all others are NULL. None: it has all that are read."""
     mark: str | None = None
     """See `mark_of`. Only needed if the files of a scan are of several versions."""
+    without: int | None = None
+    """Only rows are read that this version has deleted."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,8 @@ class LanceTableReader:
 
     table: LanceDataset
     storage_options: Mapping[str, str] = field(repr=False)
+    reads_changes: bool = False
+    """It has the columns of a change feed."""
 
     @property
     def name(self) -> str:
@@ -59,7 +66,11 @@ class LanceTableReader:
 
     @cached_property
     def column_names(self) -> tuple[str, ...]:
-        return tuple(self.table.schema.names)
+        return tuple(field.name for field in self._fields)
+
+    @cached_property
+    def _fields(self) -> pa.Schema:
+        return pa.schema([*self.table.schema, *(CHANGE_FIELDS if self.reads_changes else ())])
 
     def schema(self, names: Sequence[str]) -> pa.Schema:
         """See `TableReader`.
@@ -67,7 +78,7 @@ class LanceTableReader:
         Raises:
             TableNotSupportedError: a column has a type that cannot be read.
         """
-        fields = [self.table.schema.field(name) for name in names]
+        fields = [self._fields.field(name) for name in names]
         check_readable(fields, self.name)
         return pa.schema([readable_field(one) for one in fields])
 
@@ -88,16 +99,25 @@ class LanceTableReader:
                 yield scan_file(metadata, self.table.version)
 
 
-def scan_file(fragment: FragmentMetadata, version: int, columns: ColumnIds | None = None) -> ScanFile:
+def scan_file(
+    fragment: FragmentMetadata,
+    version: int,
+    columns: ColumnIds | None = None,
+    values: ChangeValues = (),
+    without: int | None = None,
+) -> ScanFile:
     """Return a fragment, as a version has it, as a file of a scan.
 
     Args:
         columns: given if the scan is of several versions
+        values: of the columns of the change feed
+        without: see `FragmentRows`
     """
     rows = fragment.num_rows
     size = sum(file.file_size_bytes or 0 for file in fragment.files) or rows * _ROW_BYTES
     mark = None if columns is None else mark_of(fragment)
-    return ScanFile(_path(fragment), size, only=FragmentRows(version, fragment.id, rows, columns, mark))
+    only = FragmentRows(version, fragment.id, rows, columns, mark, without)
+    return ScanFile(_path(fragment), size, values, only=only)
 
 
 def _path(fragment: FragmentMetadata) -> str:
@@ -135,23 +155,42 @@ class LanceScan:
         table: LanceDataset | None = None
         for file in sorted(files, key=_version):
             if table is None or table.version != _version(file):
-                table = open_version(self.table_uri, self.storage_options, _version(file))
-            if table is None:
-                raise self._missing(file)
+                table = self._open(file, _version(file))
             yield from self._read(table, file)
+
+    def _open(self, file: ScanFile, version: int) -> LanceDataset:
+        table = open_version(self.table_uri, self.storage_options, version)
+        if table is None:
+            raise self._missing(file)
+        return table
 
     def _read(self, table: LanceDataset, file: ScanFile) -> Iterator[pa.RecordBatch]:
         fragment = self._fragment(table, file)
         types = types_of(self.columns, self.schema)
         missing = self._missing_columns(file)
+        own = pa.schema([one for one in types if one.name not in missing])
         try:
+            kept = self._rows_of_other_version(file)
             for rows in fragment.to_batches(**self._arguments(file, missing)):
-                there = converted(rows, pa.schema([one for one in types if one.name not in missing]))
-                found = matching(_with_nulls(there, types), self.where, self.schema)
+                if kept is not None:
+                    rows = rows.filter(pc.invert(pc.is_in(rows.column(_ADDRESS), value_set=kept)))
+                there = _completed(converted(rows, own), types, dict(file.values))
+                found = matching(there, self.where, self.schema)
                 if found.num_rows:
                     yield found
         except Exception as error:
             raise self._failed(file, error) from error
+
+    def _rows_of_other_version(self, file: ScanFile) -> pa.Array | None:
+        """Return the addresses of rows that are left out: a number for each row of the fragment."""
+        assert isinstance(file.only, FragmentRows)
+        if file.only.without is None:
+            return None
+        fragment = self._open(file, file.only.without).get_fragment(file.only.fragment_id)
+        if fragment is None:
+            raise self._missing(file)
+        rows = fragment.to_table(columns=[], with_row_address=True)
+        return rows.column(_ADDRESS).combine_chunks()
 
     def _missing_columns(self, file: ScanFile) -> list[str]:
         """Return the columns that the version of a file does not have."""
@@ -186,6 +225,7 @@ class LanceScan:
 
     def _arguments(self, file: ScanFile, missing: Sequence[str]) -> dict[str, Any]:
         """Return the arguments of Lance's scan. With a filter, an offset would count matching rows."""
+        assert isinstance(file.only, FragmentRows)
         names = [name for name in self.columns.names if name not in missing]
         arguments: dict[str, Any] = {
             "columns": names,
@@ -193,9 +233,8 @@ class LanceScan:
             "batch_size_bytes": BATCH_BYTES,
             "batch_readahead": _BATCHES_AHEAD,
             "io_buffer_size": _IO_BUFFER_BYTES,
-            "with_row_address": not names,  # a scan without columns has no rows
-        }
-        assert isinstance(file.only, FragmentRows)
+            "with_row_address": not names or file.only.without is not None,
+        }  # a scan without columns has no rows
         if file.start or file.end is not None:
             first, last = (
                 file.only.rows * place // file.size_bytes
@@ -213,10 +252,19 @@ class LanceScan:
         )
 
 
-def _with_nulls(rows: pa.RecordBatch, types: pa.Schema) -> pa.RecordBatch:
-    """Return all columns: those that the rows do not have are NULL."""
+def _completed(rows: pa.RecordBatch, types: pa.Schema, values: Mapping[str, Any]) -> pa.RecordBatch:
+    """Return all columns.
+
+    Args:
+        values: of columns that the rows do not have; all others are NULL
+    """
     there = dict(zip(rows.schema.names, rows.columns, strict=True))
-    columns = [there[one.name] if one.name in there else pa.nulls(rows.num_rows, one.type) for one in types]
+    columns = [
+        there[one.name]
+        if one.name in there
+        else pa.repeat(pa.scalar(values.get(one.name), one.type), rows.num_rows)
+        for one in types
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=types) if columns else rows
 
 

@@ -1,4 +1,4 @@
-"""What one version of a Lance table has, and what it does to rows, for streams.
+"""What one version of a Lance table has, for streams.
 
 Measured with pylance 14: a version never changes, and lists all fragments of the table. The id of a fragment
 is not used again, also not after an overwrite or a restore, but the id of a column that was dropped is. A
@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from ...committers.errors import TableNotSupportedError
 from ..arrow_fields import readable_field
-from ..streaming.commits import CommitKind
 from .table import time_of, unreadable
 
 if TYPE_CHECKING:
@@ -160,84 +158,3 @@ def columns_there(
     same = {numbers[one.name]: one for one in columns.values() if one.name in numbers}
     others = {number: one for number, one in columns.items() if one.name not in numbers}
     return {**same, **{-number - 1 if number in same else number: one for number, one in others.items()}}
-
-
-# What a version does to rows ------------------------------------------------------------------------------
-
-
-def rows_changed(before: Fragments, columns: ColumnIds, after: LanceVersion) -> tuple[CommitKind, Fragments]:
-    """Return what a version does to rows, and the fragments with those that it adds.
-
-    Args:
-        before: the fragments of the version before it
-        columns: that are read, as the version before has them
-
-    Raises:
-        TableNotSupportedError: it is not known what the operation does.
-    """
-    fragments = after.fragments
-    new = {number: one for number, one in fragments.items() if number not in before}
-    gone = [one for number, one in before.items() if number not in fragments]
-    kept = [(before[number], one) for number, one in fragments.items() if number in before]
-    shared = _shared(columns, after.ids([name for name, _ in columns]))
-    is_changed = any(_is_changed(was, now, shared) for was, now in kept)
-    lost = sum(one.num_rows for one in gone) + sum(was.num_rows - now.num_rows for was, now in kept)
-    added = sum(one.num_rows for one in new.values())
-    if added and not is_changed:
-        is_rewritten, is_restored = _made_of_old_rows(after)
-        if is_rewritten and lost == added:
-            return CommitKind.ADDS, {}
-        is_changed = is_rewritten or is_restored or min(new) <= max(before, default=-1)
-    if is_changed or (lost and added):
-        return CommitKind.CHANGES, {}
-    return (CommitKind.DELETES, {}) if lost else (CommitKind.ADDS, new)
-
-
-def _shared(before: ColumnIds, after: ColumnIds) -> frozenset[int]:
-    """Return the ids of fields that are in the same column in both versions."""
-    now = dict(after)
-    return frozenset(number for name, ids in before for number in ids if number in now.get(name, ()))
-
-
-def _is_changed(was: FragmentMetadata, now: FragmentMetadata, fields: Collection[int]) -> bool:
-    """Return whether rows of a fragment have other values in these fields, or other rows are deleted without
-    more of them. Compactions and updates of whole rows make new fragments.
-    """
-    if was.num_rows <= now.num_rows and was.deletion_file != now.deletion_file:
-        return True
-    return (
-        was.physical_rows != now.physical_rows
-        or was.overlays != now.overlays
-        or _places(was, fields) != _places(now, fields)
-    )
-
-
-def _places(fragment: FragmentMetadata, fields: Collection[int]) -> Mapping[int, tuple[str, int | None]]:
-    """Return the data file of each field."""
-    return {
-        number: (file.path, file.base_id)
-        for file in fragment.files
-        for number in file.fields
-        if number in fields
-    }
-
-
-def _made_of_old_rows(version: LanceVersion) -> tuple[bool, bool]:
-    """Return whether new fragments have rows that were in others, as those of a compaction, or that were in
-    the table earlier.
-
-    Raises:
-        TableNotSupportedError: it is not known.
-    """
-    from lance import LanceOperation as Operation
-
-    operation = version.operation
-    if isinstance(operation, Operation.Rewrite | Operation.Restore):
-        return isinstance(operation, Operation.Rewrite), isinstance(operation, Operation.Restore)
-    if isinstance(operation, Operation.Append | Operation.Update | Operation.Merge | Operation.Overwrite):
-        return False, False
-    raise TableNotSupportedError(
-        f"{version.shown} does not say which operation has made it, or one that this version of Penstock "
-        "does not know: so it is not known whether its rows are new. Nothing of it was read. Use a newer "
-        "version of Penstock, or begin with a later version (startingVersion)."
-    )

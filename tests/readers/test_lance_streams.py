@@ -6,6 +6,7 @@ common.
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
@@ -21,9 +22,12 @@ from tests.support.table_streams import TableStream
 from penstock import ConfigurationError, RetryableError, TableNotSupportedError
 from penstock.committers.lance.maintenance import compact
 from penstock.readers.lance import history, scan
-from penstock.readers.lance.table import open_version
+from penstock.readers.lance.table import open_version, time_of
 
 NUMBERED = pa.schema([("id", pa.int64()), ("n", pa.int64())])
+
+
+CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 
 
 def numbered(*numbers: int) -> pa.Table:
@@ -355,6 +359,20 @@ def test_a_column_that_is_not_read_may_change(lake: LanceLake) -> None:
     assert stream.next() == [{"id": 5}]
 
 
-def test_changes_are_refused_by_name(lake: LanceLake) -> None:
-    with pytest.raises(ConfigurationError, match="changes: streams of Lance tables read new rows only"):
-        TableStream(lake, changes="true")
+# Row kinds ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_changes_of_an_operation_add_up_to_the_rows(name: str, lake: LanceLake) -> None:
+    stream = TableStream(lake, changes="true", columns=", ".join(["id", "n", *CHANGE_COLUMNS]))
+    stream.next()
+    before, version = lake.load().to_table(columns=["id", "n"]).to_pylist(), lake.version()
+    OPERATIONS[name][0](lake.load())
+    net = Counter(map(repr, before))
+    for row in stream.next() or []:
+        kind, at = row.pop("_change_type"), row.pop("_commit_version")
+        assert version < at <= lake.version()
+        assert row.pop("_commit_timestamp") == time_of(lake.load().checkout_version(at).get_version())
+        net[repr(row)] += {"insert": 1, "delete": -1}[kind]
+    assert +net == Counter(map(repr, lake.load().to_table(columns=["id", "n"]).to_pylist()))
+    assert min(net.values()) >= 0

@@ -77,6 +77,9 @@ class DuckLakeTable:
         """All snapshots but the newest."""
         self.sql("CALL ducklake_expire_snapshots('lake', older_than => now())")
 
-    def recreate(self) -> None:
+    def drop(self) -> None:
         self.sql("DROP TABLE events")
+
+    def recreate(self) -> None:
+        self.drop()
         self.create(IDS)

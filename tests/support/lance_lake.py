@@ -49,6 +49,12 @@ class LanceLake:
         column, value = change.split(" = ")
         self.load().update({column: value}, where=condition)
 
+    def overwrite(self, rows: pa.Table) -> None:
+        lance.write_dataset(rows, str(self.folder), mode="overwrite")
+
+    def drop(self) -> None:
+        shutil.rmtree(self.folder)
+
     def add_column(self) -> None:
         self.load().add_columns(pa.field("more", pa.string()))
 
@@ -63,5 +69,5 @@ class LanceLake:
         self.load().cleanup_old_versions(older_than=timedelta(0))
 
     def recreate(self) -> None:
-        shutil.rmtree(self.folder)
+        self.drop()
         self.create(IDS)
