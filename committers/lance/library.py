@@ -82,6 +82,23 @@ def read_file(
         raise unreadable(location, error) from error
 
 
+def transaction_of(table: LanceDataset) -> tuple[str, type | None]:
+    """Return the id of the transaction that has made a version, and the class of its operation; None: the
+    version does not say it. Reads the storage, and raises what the library does.
+
+    The library cannot convert a compaction of a table with indices (`TypeError` of `RewrittenIndex`).
+    """
+    from lance import LanceOperation
+
+    try:
+        found = table.read_transaction(table.version)
+    except TypeError as error:
+        if "RewrittenIndex" not in str(error):
+            raise
+        return "", LanceOperation.Rewrite
+    return ("", None) if found is None else (found.uuid, type(found.operation))
+
+
 def unreadable(table_uri: str, error: Exception) -> RetryableError:
     return retryable(error)(
         f"The Lance table {table_uri} cannot be read: {in_short(error)}. Nothing was committed. Check the "

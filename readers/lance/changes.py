@@ -84,7 +84,7 @@ def difference(before: Fragments, columns: ColumnIds, after: LanceVersion) -> Di
     changed = tuple(pair for pair in kept if _is_changed(*pair, shared))
     fewer = [pair for pair in kept if pair[0].num_rows > pair[1].num_rows and not _is_changed(*pair, shared)]
     found = Difference(new, gone, tuple(fewer), changed)
-    is_rewrite = bool(new) and isinstance(after.operation, LanceOperation.Rewrite)
+    is_rewrite = bool(new) and after.operation is LanceOperation.Rewrite
     return Difference({}) if is_rewrite and found.keeps_rows else found
 
 
@@ -124,9 +124,9 @@ def kind_of(found: Difference, before: Fragments, after: LanceVersion) -> Commit
     if found.kind is not CommitKind.ADDS or not found.new:
         return found.kind
     operation = after.operation
-    if isinstance(operation, Known.Restore) or min(found.new) <= max(before, default=-1):
+    if operation is Known.Restore or min(found.new) <= max(before, default=-1):
         return CommitKind.CHANGES
-    if isinstance(operation, Known.Append | Known.Update | Known.Merge | Known.Overwrite):
+    if operation in (Known.Append, Known.Update, Known.Merge, Known.Overwrite):
         return CommitKind.ADDS
     raise TableNotSupportedError(
         f"{after.shown} does not say which operation has made it, or one that this version of Penstock does "

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
+from ...committers.lance.library import transaction_of
 from ..arrow_fields import readable_field
 from .table import time_of, unreadable
 
 if TYPE_CHECKING:
-    from lance import LanceDataset, LanceOperation
+    from lance import LanceDataset
     from lance.fragment import FragmentMetadata
     from lance.lance.schema import LanceField
 
@@ -83,16 +84,16 @@ class LanceVersion:
         return tuple((one.name(), tuple(_ids(one))) for one in found)
 
     @cached_property
-    def _transaction(self) -> tuple[str, LanceOperation.BaseOperation | None]:
+    def _transaction(self) -> tuple[str, type | None]:
         """The id of what has made the version, and its operation; None: it does not say."""
         try:
-            found = self._table.read_transaction(self.number)
+            return transaction_of(self._table)
         except Exception as error:
             raise unreadable(self.shown, error) from error
-        return ("", None) if found is None else (found.uuid, found.operation)
 
     @property
-    def operation(self) -> LanceOperation.BaseOperation | None:
+    def operation(self) -> type | None:
+        """The library's class of the operation that has made the version; None: it does not say."""
         return self._transaction[1]
 
     @cached_property

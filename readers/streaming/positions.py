@@ -11,7 +11,9 @@ from ...committers.errors import ConfigurationError, shown
 FORMAT = 1
 
 Order: TypeAlias = int | Mapping[str, Any] | None
-"""What tells which versions are before one, in formats where versions are not numbers in an order. As JSON."""
+"""What tells which versions are before one, in formats where versions are not numbers in an order; in Lance, whose
+tables have no id, a number that tells a version from those of other tables. As JSON.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +21,8 @@ class Position:
     """What of a table was read: all versions before one, and some or all files of this one."""
 
     version: int
-    """Version of a Delta table, id of a snapshot of an Iceberg table or a DuckLake, instant of a Hudi table.
-    `NOTHING`: the table had none.
+    """Version of a Delta or Lance table, id of a snapshot of an Iceberg table or a DuckLake, instant of a Hudi
+    table. `NOTHING`: the table had none.
     """
     files: int | None = None
     """How many of its files were read, in their order; in a DuckLake, whose files are merged, the snapshot up

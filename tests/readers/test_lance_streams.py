@@ -5,6 +5,7 @@ common.
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -57,9 +58,9 @@ def delete_by_source(table: lance.LanceDataset) -> None:
     builder.when_not_matched_insert_all().execute(numbered(1, 2, 3))
 
 
-def merge_with_new(table: lance.LanceDataset) -> None:
+def merge_with_new(table: lance.LanceDataset, *numbers: int) -> None:
     """As Penstock commits."""
-    (new,) = lance.fragment.write_fragments(numbered(5), table, mode="append")
+    (new,) = lance.fragment.write_fragments(numbered(*(numbers or (5,))), table, mode="append")
     kept = [one.metadata for one in table.get_fragments()]
     commit(table, Operation.Merge([*kept, new], table.schema, preserves_nullability=True))
 
@@ -80,6 +81,11 @@ def build_indices(table: lance.LanceDataset) -> None:
     lance.dataset(table.uri).optimize.optimize_indices()
 
 
+def compact_indexed(table: lance.LanceDataset) -> None:
+    table.create_scalar_index("id", "BTREE")
+    lance.dataset(table.uri).optimize.compact_files()
+
+
 def overwrite(table: lance.LanceDataset) -> None:
     lance.write_dataset(numbered(5), table.uri, mode="overwrite")
 
@@ -92,6 +98,7 @@ OPERATIONS: dict[str, tuple[Callable[[lance.LanceDataset], object], list[int] | 
     "rows are merged that are not there": (insert_missing, [5]),
     "fragments are committed with all others": (merge_with_new, [5]),
     "indices are built": (build_indices, [5]),
+    "a compaction of a table with an index": (compact_indexed, None),
     "settings": (lambda table: table.update_config({"a": "b"}), None),
     "a tag": (lambda table: table.tags.create("t", table.version), None),
     "a compaction": (lambda table: table.optimize.compact_files(), None),
@@ -376,3 +383,94 @@ def test_changes_of_an_operation_add_up_to_the_rows(name: str, lake: LanceLake) 
         net[repr(row)] += {"insert": 1, "delete": -1}[kind]
     assert +net == Counter(map(repr, lake.load().to_table(columns=["id", "n"]).to_pylist()))
     assert min(net.values()) >= 0
+
+
+# Random histories ---------------------------------------------------------------------------------
+
+
+class History:
+    """A random history of a table, and the rows that a stream has to have."""
+
+    def __init__(self, lake: LanceLake, chance: random.Random, *, changes: bool) -> None:
+        self.lake, self.chance, self.changes = lake, chance, changes
+        self.added: list[int] = []
+        """By versions that only add rows."""
+        self._next = 0
+
+    def live(self) -> list[int]:
+        return sorted(self.lake.load().to_table(columns=["id"])["id"].to_pylist())
+
+    def step(self) -> None:
+        table, live = self.lake.load(), self.live()
+        kinds = ["append"] * 4 + ["insert missing", "compact", "index", "settings", "as penstock"]
+        more = ["delete", "update", "upsert", "overwrite", "restore", "delete and insert"]
+        kind = self.chance.choice([*kinds, *(more if self.changes else [])])
+        new = list(range(self._next, self._next + self.chance.choice([1, 3, 30])))
+        some = self.chance.sample(live, min(len(live), self.chance.choice([1, 2, 15])))
+        listed = f"id IN ({', '.join(map(str, some or [-1]))})"
+        if kind in ("append", "insert missing", "as penstock"):
+            self._next += len(new)
+            self.added += new
+        if kind == "append":
+            self.lake.append_rows(numbered(*new))
+        elif kind == "insert missing":
+            table.merge_insert("id").when_not_matched_insert_all().execute(numbered(*new, *some))
+        elif kind == "as penstock":
+            merge_with_new(table, *new)
+        elif kind == "delete":
+            table.delete(listed)
+        elif kind == "update":
+            table.update({"n": "n + 1"}, where=listed)
+        elif kind == "upsert" and some:
+            self._next += len(new)
+            merging = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+            merging.execute(numbered(*new, *some))
+        elif kind == "overwrite" and self.chance.random() < 0.2:
+            self._next += len(new)
+            self.lake.overwrite(numbered(*new))
+        elif kind == "restore" and self.chance.random() < 0.2:
+            table.checkout_version(self.chance.randint(1, table.version)).restore()  # type: ignore[no-untyped-call]
+        elif kind == "index":
+            table.create_scalar_index("id", "BTREE", replace=True)
+        elif kind == "settings":
+            table.update_config({"n": str(self._next)})
+        else:
+            table.optimize.compact_files(target_rows_per_fragment=self.chance.choice([4, 1000]))
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("stable_row_ids", [False, True], ids=["", "stable row ids"])
+@pytest.mark.parametrize("reads", ["all", "without changes", "changes"])
+def test_a_random_history_is_read_once(reads: str, stable_row_ids: bool, tmp_path: Path) -> None:
+    """Whatever is compacted between planning, reading and a restart. Changes add up to the rows."""
+    for seed in range(20):
+        chance = random.Random(seed)
+        lake = LanceLake(tmp_path / str(seed), stable_row_ids=stable_row_ids)
+        lake.create(NUMBERED)
+        past = History(lake, chance, changes=reads != "all")
+        for _ in range(chance.randrange(10)):
+            past.step()
+        limits = chance.choice([{}, {"maxFilesPerTrigger": "1"}, {"maxBytesPerTrigger": "1000"}])
+        options = {"without changes": {"skipChangeCommits": "true"}, "changes": {"changes": "true"}}
+        stream = TableStream(lake, **limits, **options.get(reads, {}))
+        expected = past.live()
+        past.added.clear()
+        seen = [stream.next() or []]
+        for _ in range(30):
+            event = chance.random()
+            if event < 0.6:
+                past.step()
+            elif event < 0.7:
+                stream.start()
+            elif event < 0.8:
+                assert [stream.read(number) for number in range(len(seen))] == seen, seed
+            elif (rows := stream.next()) is not None:
+                seen.append(rows)
+        while (rows := stream.next()) is not None:
+            seen.append(rows)
+        net: Counter[int] = Counter()
+        for row in (row for rows in seen for row in rows):
+            net[row["id"]] += 1 if row.get("_change_type", "insert") == "insert" else -1
+        assert min(net.values(), default=0) >= 0
+        found = sorted(net.elements())
+        assert found == (past.live() if reads == "changes" else sorted(expected + past.added)), seed

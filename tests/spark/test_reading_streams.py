@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pyspark
@@ -11,7 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.ducklake_table import DuckLakeTable
 from tests.support.lakes import DeltaLake, LakeTable, delta_lake, ids
+from tests.support.lance_lake import LanceLake
 from tests.support.table_streams import Streamable
+
+from penstock.committers.lance.maintenance import compact
 
 pytestmark = pytest.mark.spark
 
@@ -93,6 +97,30 @@ def test_rows_of_a_ducklake_are_written_once_whatever_is_merged(
     assert target.ids() == list(range(4002))
 
 
+def test_rows_of_a_lance_table_are_written_once_whatever_is_compacted(
+    spark: SparkSession, target: DeltaLake, tmp_path: Path
+) -> None:
+    """Rows of Penstock and of others."""
+    lake = LanceLake(tmp_path / "lake")
+    lake.create(ids().schema)
+
+    def write(first: int, last: int) -> None:
+        rows = spark.range(first, last).repartition(2)
+        rows.write.format(lake.source).mode("append").options(**lake.options).save()
+
+    write(0, 2000)
+    lake.append(2000)
+    run(stream(spark, lake), target)
+    lake.append(2001)
+    write(2002, 4000)
+    run(stream(spark, lake), target)
+    forget_last_batch(target)
+    assert compact(str(lake.folder), {}, 1 << 20).startswith("compacted")
+    lake.append(4000)
+    run(stream(spark, lake), target)
+    assert target.ids() == list(range(4001))
+
+
 def test_limits_make_several_batches(spark: SparkSession, delta_table: DeltaLake, target: DeltaLake) -> None:
     delta_table.create(ids().schema)
     for number in range(3):
@@ -106,18 +134,22 @@ def test_limits_make_several_batches(spark: SparkSession, delta_table: DeltaLake
     assert batches(target) == [0, 1]
 
 
+@pytest.mark.parametrize(
+    "made", [delta_lake, lambda folder: LanceLake(folder / "lake")], ids=["delta", "lance"]
+)
 def test_changes_keep_a_copy_of_a_table_up_to_date(
-    spark: SparkSession, delta_table: DeltaLake, target: DeltaLake
+    spark: SparkSession, made: Callable[[Path], DeltaLake | LanceLake], target: DeltaLake, tmp_path: Path
 ) -> None:
-    delta_table.create(ids().schema)
-    delta_table.append(1, 2, 3)
+    table = made(tmp_path)
+    table.create(ids().schema)
+    table.append(1, 2, 3)
     upserts = {"writeMode": "upsert", "keys": "id", "changes": "delta-cdf"}
-    run(stream(spark, delta_table, changes="true"), target, **upserts)
-    delta_table.load().delete("id = 2")
-    delta_table.load().update({"id": "id + 10"}, predicate="id = 3")
-    delta_table.append(5)
-    run(stream(spark, delta_table, changes="true"), target, **upserts)
-    assert target.ids() == delta_table.ids() == [1, 5, 13]
+    run(stream(spark, table, changes="true"), target, **upserts)
+    table.load().delete("id = 2")
+    table.load().update({"id": "id + 10"}, "id = 3")
+    table.append(5)
+    run(stream(spark, table, changes="true"), target, **upserts)
+    assert target.ids() == [1, 5, 13]
 
 
 def test_what_is_wrong_is_said_without_a_traceback(
