@@ -55,11 +55,7 @@ class LanceHistory:
         self._commits: OrderedDict[int, Commit[ScanFile]] = OrderedDict()
         self._snapshot: tuple[int, Sequence[ScanFile]] | None = None
         self._marks: OrderedDict[int, int] = OrderedDict()
-        """Of the versions between which a batch is."""
-        self._checked: set[int] = set()
-        """Versions that were found to be of this table since `newest` was called."""
-        self._idle: tuple[int, int] | None = None
-        """A version that was found so before, with its mark."""
+        """Of the versions between which a batch is. The last one was recalled last."""
 
     @property
     def table_id(self) -> str:
@@ -77,12 +73,13 @@ class LanceHistory:
     # Versions -------------------------------------------------------------------------------------------
 
     def newest(self) -> int:
-        """See `StreamedTable`. It costs one request."""
+        """See `StreamedTable`. It costs one request if there is no new version."""
         found = newest_version(self._reader.table, self._reader.storage_options)
         if found is None:
             raise ConfigurationError(f"{self.name} was dropped. Nothing more was read.")
         self._newest = found
-        self._checked.clear()
+        if self._marks and (last := next(reversed(self._marks))) != found:
+            self._check(last, self._marks[last])
         return found
 
     def first_since(self, at: datetime, until: int) -> int | None:
@@ -111,23 +108,33 @@ class LanceHistory:
 
     def order_of(self, version: int) -> int:
         """See `StreamedTable`."""
-        self._checked.add(version)
-        return self._version(version).mark
+        mark = self._version(version).mark
+        self._remember(version, mark)
+        return mark
 
-    def recall(self, version: int, order: int | None) -> None:
-        """See `StreamedTable`. If there are newer versions, it is loaded again: they are compared with it.
+    def recall(self, version: int, order: object) -> None:
+        """See `StreamedTable`.
 
         Raises:
             ConfigurationError: the version is one of another table.
         """
-        if order is None or version in self._checked or (version, order) == self._idle_at(self._newest):
-            return
-        self._marks[version] = order
+        if isinstance(order, int):
+            is_known = self._marks.get(version) == order
+            self._remember(version, order)
+            if not is_known:
+                self._check(version, order)
+
+    def _remember(self, version: int, mark: int) -> None:
+        self._marks[version] = mark
+        self._marks.move_to_end(version)
         if len(self._marks) > _VERSIONS_KEPT:
             self._marks.popitem(last=False)
+
+    def _check(self, version: int, mark: int) -> None:
+        """Load a version again: the next one is compared with it."""
         self._versions.pop(version, None)
         found = self._load(version) if version <= self._newest else None
-        if version > self._newest or (found is not None and found.mark != order):
+        if version > self._newest or (found is not None and found.mark != mark):
             self._versions.clear()
             self._commits.clear()
             raise ConfigurationError(
@@ -135,11 +142,6 @@ class LanceHistory:
                 f"{version}: it was dropped and created again, or restored from a copy of its files. Start "
                 "with a new checkpoint to read it. Nothing more was read."
             )
-        self._checked.add(version)
-        self._idle = version, order
-
-    def _idle_at(self, newest: int) -> tuple[int, int] | None:
-        return self._idle if self._idle is not None and self._idle[0] == newest else None
 
     def _version(self, number: int) -> LanceVersion:
         found = self._load(number)

@@ -11,8 +11,8 @@ from ...committers.errors import ConfigurationError, shown
 FORMAT = 1
 
 Order: TypeAlias = int | Mapping[str, Any] | None
-"""What tells which versions are before one, in formats where versions are not numbers in an order; in Lance, whose
-tables have no id, a number that tells a version from those of other tables. As JSON.
+"""What tells which versions are before one, in formats where versions are not numbers in an order; in Lance,
+whose tables have no id, a number that tells a version from those of other tables. As JSON.
 """
 
 

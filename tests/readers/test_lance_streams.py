@@ -10,13 +10,13 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import lance
 import pyarrow as pa
 import pytest
 from lance import LanceOperation as Operation
-from lance.dataset import AlterColumn
 from tests.support.lance_lake import LanceLake
 from tests.support.table_streams import TableStream
 
@@ -143,6 +143,19 @@ def test_rows_that_come_back_are_not_new(lake: LanceLake) -> None:
     stream.start()
     lake.append_rows(numbered(9))
     assert stream.ids() == [9]
+
+
+def test_an_older_fragment_that_is_committed_again_is_a_change(lake: LanceLake) -> None:
+    table = lake.load()
+    first = table.get_fragments()[0].metadata
+    table.delete("id < 3")
+    stream = TableStream(lake)
+    stream.ids()
+    table = lake.load()
+    kept = [one.metadata for one in table.get_fragments()]
+    commit(table, Operation.Merge([first, *kept], table.schema, preserves_nullability=True))
+    with pytest.raises(ConfigurationError, match="changes rows"):
+        stream.ids()
 
 
 def test_rows_that_no_known_operation_added_are_refused(lake: LanceLake) -> None:
@@ -298,7 +311,7 @@ def test_the_first_version_that_is_left_cannot_be_the_first_of_a_query(lake: Lan
 
 
 def test_columns_that_others_rename_or_cast_end_the_query(lake: LanceLake) -> None:
-    changes: list[tuple[AlterColumn, str]] = [
+    changes: list[tuple[dict[str, Any], str]] = [
         ({"path": "n", "name": "m"}, "'m' is now m int64, and n int64 in the stream"),
         ({"path": "m", "data_type": pa.int32()}, "'m' is now m int32, and m int64 in the stream"),
     ]
@@ -306,7 +319,7 @@ def test_columns_that_others_rename_or_cast_end_the_query(lake: LanceLake) -> No
         stream, narrow = TableStream(lake), TableStream(lake, columns="id")
         stream.ids()
         narrow.ids()
-        lake.load().alter_columns(change)
+        lake.alter(**change)
         with pytest.raises(ConfigurationError, match=f"The schema has changed: .*{problem}"):
             stream.ids()
         lake.append_rows(pa.table({"id": [9], "m": pa.array([9], change.get("data_type", pa.int64()))}))
@@ -316,8 +329,8 @@ def test_columns_that_others_rename_or_cast_end_the_query(lake: LanceLake) -> No
 
 
 def test_rows_from_before_a_column_got_another_name_are_refused(lake: LanceLake) -> None:
-    version, change = str(lake.version()), AlterColumn(path="n", name="m")
-    lake.load().alter_columns(change)
+    version = str(lake.version())
+    lake.alter(path="n", name="m")
     with pytest.raises(ConfigurationError, match="'n' is now n int64, and m int64 in the stream"):
         TableStream(lake, startingVersion=version).ids()
     assert TableStream(lake, startingVersion=version, columns="id").ids() == [3, 4]

@@ -453,6 +453,7 @@ def test_changes_add_up_to_the_rows(changed: Streamed) -> None:
     elif isinstance(changed, IcebergLake):
         changed.load().overwrite(ids(7, 8))
     else:
+        assert isinstance(changed, LanceLake)
         changed.overwrite(ids(7, 8))
     stream.start()
     assert read() == [7, 8]

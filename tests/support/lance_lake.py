@@ -49,6 +49,10 @@ class LanceLake:
         column, value = change.split(" = ")
         self.load().update({column: value}, where=condition)
 
+    def alter(self, **change: object) -> None:
+        """Rename or cast a column."""
+        self.load().alter_columns(change)  # type: ignore[arg-type]
+
     def overwrite(self, rows: pa.Table) -> None:
         lance.write_dataset(rows, str(self.folder), mode="overwrite")
 
