@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from ...committers.ducklake.address import DuckLakeAddress, DuckLakeCatalog
 from ...readers.table import TableScan
 from ..options.declaring import option_of, optional, options_of, prefixes_of
 from ..reading.options import (
-    FileReadOptions,
     SnapshotStreamReadOptions,
+    VersionReadOptions,
     number,
-    only_one,
-    parse_read_options,
-    problems_of_streams,
     time_of,
 )
 from .options import NAME, DuckLakeOptions, require_duckdb
@@ -27,9 +24,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DuckLakeReadOptions(FileReadOptions):
+class DuckLakeReadOptions(VersionReadOptions):
     """Options for reading with `penstock.ducklake`."""
 
+    data_source = NAME
     catalog: str = option_of(DuckLakeOptions, "catalog")
     table: tuple[str, str] = option_of(DuckLakeOptions, "table")
     version_as_of: int | None = optional(
@@ -40,15 +38,6 @@ class DuckLakeReadOptions(FileReadOptions):
     )
     storage_options: Mapping[str, str] = option_of(DuckLakeOptions, "storage_options")
 
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> DuckLakeReadOptions:
-        """
-        Raises:
-            ConfigurationError: lists all problems.
-        """
-        names = {"version_as_of": "versionAsOf", "timestamp_as_of": "timestampAsOf"}
-        return parse_read_options(cls, NAME, options, lambda values: only_one(values, names))
-
     def open(self) -> DuckLakeTableReader:
         """See `Opens`."""
         return _open(self.catalog, self.table, self.storage_options, self.version_as_of, self.timestamp_as_of)
@@ -58,17 +47,14 @@ class DuckLakeReadOptions(FileReadOptions):
 class DuckLakeStreamOptions(SnapshotStreamReadOptions):
     """Options for reading streams with `penstock.ducklake`."""
 
+    data_source = NAME
+    refused: ClassVar = {
+        "changes": "changes: streams of DuckLake tables read new rows only. Leave the option out; "
+        "skipChangeCommits=true passes over commits that change rows."
+    }
     catalog: str = option_of(DuckLakeOptions, "catalog")
     table: tuple[str, str] = option_of(DuckLakeOptions, "table")
     storage_options: Mapping[str, str] = option_of(DuckLakeOptions, "storage_options")
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> DuckLakeStreamOptions:
-        """
-        Raises:
-            ConfigurationError: lists all problems.
-        """
-        return parse_read_options(cls, NAME, options, problems_of_streams, {"changes": _NO_CHANGES})
 
     def open(self) -> DuckLakeTableReader:
         """See `Opens`."""
@@ -81,12 +67,6 @@ class DuckLakeStreamOptions(SnapshotStreamReadOptions):
 
         assert isinstance(scan.reader, DuckLakeTableReader)
         return DuckLakeHistory(scan.reader, scan, allows_more=self.columns is not None)
-
-
-_NO_CHANGES = (
-    "changes: streams of DuckLake tables read new rows only. Leave the option out; skipChangeCommits=true "
-    "passes over commits that change rows."
-)
 
 
 def _open(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -20,7 +20,6 @@ from ..reading.options import (
     SnapshotStreamReadOptions,
     number,
     only_one,
-    parse_read_options,
     problems_of_streams,
     time_of,
 )
@@ -31,6 +30,7 @@ from .options import NAME, IcebergOptions, problems_of_catalog
 class IcebergReadOptions(FileReadOptions):
     """Options for reading with `penstock.iceberg`."""
 
+    data_source = NAME
     table: str = option_of(IcebergOptions, "table")
     catalog: str | None = option_of(IcebergOptions, "catalog")
     warehouse: str | None = option_of(IcebergOptions, "warehouse")
@@ -45,12 +45,9 @@ class IcebergReadOptions(FileReadOptions):
     catalog_properties: Mapping[str, str] = option_of(IcebergOptions, "catalog_properties")
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> IcebergReadOptions:
-        """
-        Raises:
-            ConfigurationError: lists all problems.
-        """
-        return parse_read_options(cls, NAME, options, _problems)
+    def problems(cls, values: Mapping[str, Any]) -> list[str]:
+        """See `ReadOptions`."""
+        return [*only_one(values, _VERSIONS), *problems_of_catalog(values)]
 
     def open(self) -> IcebergTableReader:
         """See `Opens`."""
@@ -72,6 +69,7 @@ class IcebergReadOptions(FileReadOptions):
 class IcebergStreamOptions(SnapshotStreamReadOptions):
     """Options for reading streams with `penstock.iceberg`."""
 
+    data_source = NAME
     table: str = option_of(IcebergOptions, "table")
     catalog: str | None = option_of(IcebergOptions, "catalog")
     warehouse: str | None = option_of(IcebergOptions, "warehouse")
@@ -87,14 +85,9 @@ class IcebergStreamOptions(SnapshotStreamReadOptions):
     catalog_properties: Mapping[str, str] = option_of(IcebergOptions, "catalog_properties")
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> IcebergStreamOptions:
-        """
-        Raises:
-            ConfigurationError: lists all problems.
-        """
-        return parse_read_options(
-            cls, NAME, options, lambda values: [*problems_of_streams(values), *problems_of_catalog(values)]
-        )
+    def problems(cls, values: Mapping[str, Any]) -> list[str]:
+        """See `ReadOptions`."""
+        return [*problems_of_streams(values), *problems_of_catalog(values)]
 
     def open(self) -> IcebergTableReader:
         """See `Opens`."""
@@ -129,11 +122,6 @@ _VERSIONS = {
     "snapshot_id": "snapshotId",
     "timestamp_as_of": "timestampAsOf",
 }
-
-
-def _problems(values: Mapping[str, Any]) -> Iterator[str]:
-    yield from only_one(values, _VERSIONS)
-    yield from problems_of_catalog(values)
 
 
 OPTIONS = options_of(IcebergReadOptions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from typing import ClassVar
 
 from ...readers.lance.history import LanceHistory, check_change_fields
 from ...readers.lance.scan import LanceTableReader
@@ -15,38 +15,20 @@ from ..options.parsing import text
 from ..options.stream import normalized_location
 from ..reading.options import (
     ChangeStreamReadOptions,
-    FileReadOptions,
-    number,
-    only_one,
-    parse_read_options,
-    problems_of_streams,
-    time_of,
+    VersionReadOptions,
 )
 from .options import NAME, LanceOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanceReadOptions(FileReadOptions):
+class LanceReadOptions(VersionReadOptions):
     """Options for reading with `penstock.lance`."""
 
+    data_source = NAME
+    versions: ClassVar = {**VersionReadOptions.versions, "tag": "tag"}
     path: str = option_of(LanceOptions, "path")
-    version_as_of: int | None = optional(
-        "versionAsOf", number, "Version of the table.", default="the newest one"
-    )
-    timestamp_as_of: datetime | None = optional(  # noqa: RUF009  it returns a field
-        "timestampAsOf", time_of, "Read the newest version at this time, such as `2026-11-29T10:00:00Z`."
-    )
     tag: str | None = optional("tag", text, "Tag to read.")
     storage_options: Mapping[str, str] = option_of(LanceOptions, "storage_options")
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> LanceReadOptions:
-        """
-        Raises:
-            ConfigurationError: lists all problems.
-        """
-        names = {"version_as_of": "versionAsOf", "timestamp_as_of": "timestampAsOf", "tag": "tag"}
-        return parse_read_options(cls, NAME, options, lambda values: only_one(values, names))
 
     def open(self) -> LanceTableReader:
         """See `Opens`."""
@@ -59,16 +41,9 @@ class LanceReadOptions(FileReadOptions):
 class LanceStreamOptions(ChangeStreamReadOptions):
     """Options for reading streams with `penstock.lance`."""
 
+    data_source = NAME
     path: str = option_of(LanceOptions, "path")
     storage_options: Mapping[str, str] = option_of(LanceOptions, "storage_options")
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> LanceStreamOptions:
-        """
-        Raises:
-            ConfigurationError: lists all problems.
-        """
-        return parse_read_options(cls, NAME, options, problems_of_streams)
 
     def open(self) -> LanceTableReader:
         """See `Opens`."""

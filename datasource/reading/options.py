@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from ...readers.scan import ScanFile
 from ...readers.streaming.commits import StreamedTable
@@ -36,9 +36,17 @@ def number(text: str) -> int:
     return int(text)
 
 
+ReadOptionsT = TypeVar("ReadOptionsT", bound="ReadOptions")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """Options of all readers."""
+
+    data_source: ClassVar[str]
+    """Its name."""
+    refused: ClassVar[Mapping[str, str]] = {}
+    """Problems of options that it does not have, by name."""
 
     columns: tuple[str, ...] | None = optional(
         "columns",
@@ -53,6 +61,19 @@ class ReadOptions:
         "Condition on the rows, such as `day >= '2026-01-01' AND (amount > 5 OR note IS NULL)`. Files and "
         "row groups in which no row can match are not read.",
     )
+
+    @classmethod
+    def parse(cls: type[ReadOptionsT], options: Mapping[str, str]) -> ReadOptionsT:
+        """
+        Raises:
+            ConfigurationError: lists all problems, one sentence each.
+        """
+        return parse_read_options(cls, cls.data_source, options, cls.problems, cls.refused)
+
+    @classmethod
+    def problems(cls, values: Mapping[str, Any]) -> Iterable[str]:
+        """Return problems of values that are all valid one by one."""
+        return ()
 
     def split(self, files: Iterable[ScanFile]) -> list[list[ScanFile]]:
         """Distribute files over the tasks of Spark: one for each."""
@@ -74,6 +95,29 @@ class FileReadOptions(ReadOptions):
     def split(self, files: Iterable[ScanFile]) -> list[list[ScanFile]]:
         """Distribute files over the tasks of Spark, of about equal size."""
         return split(files, self.split_bytes, os.cpu_count() or 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionReadOptions(FileReadOptions):
+    """Options of readers of tables whose versions are numbers."""
+
+    versions: ClassVar[Mapping[str, str]] = {
+        "version_as_of": "versionAsOf",
+        "timestamp_as_of": "timestampAsOf",
+    }
+    """Names of the options that say a version, by their field: at most one is given."""
+
+    version_as_of: int | None = optional(
+        "versionAsOf", number, "Version of the table.", default="the newest one"
+    )
+    timestamp_as_of: datetime | None = optional(  # noqa: RUF009  it returns a field
+        "timestampAsOf", time_of, "Read the newest version at this time, such as `2026-11-29T10:00:00Z`."
+    )
+
+    @classmethod
+    def problems(cls, values: Mapping[str, Any]) -> Iterable[str]:
+        """See `ReadOptions`."""
+        return only_one(values, cls.versions)
 
 
 LATEST = "latest"
@@ -120,6 +164,11 @@ class StreamReadOptions(FileReadOptions):
         "Pass over commits that delete or change rows, also over the rows that they add.",
         default="false",
     )
+
+    @classmethod
+    def problems(cls, values: Mapping[str, Any]) -> Iterable[str]:
+        """See `ReadOptions`."""
+        return problems_of_streams(values)
 
     @property
     def start(self) -> StreamStart:
@@ -202,16 +251,13 @@ class OpensStream(Opens, Protocol):
         ...
 
 
-OptionsT = TypeVar("OptionsT", bound=ReadOptions)
-
-
 def parse_read_options(
-    cls: type[OptionsT],
+    cls: type[ReadOptionsT],
     name: str,
     given: Mapping[str, str],
     problems_of_values: Callable[[Mapping[str, Any]], Iterable[str]],
     refused: Mapping[str, str] | None = None,
-) -> OptionsT:
+) -> ReadOptionsT:
     """Parse options of a reader.
 
     Args:
