@@ -23,6 +23,7 @@ from ...committers.delta.schema_match import Fields, problems_of_reading
 from ...committers.errors import ConfigurationError, RetryableError, TableNotSupportedError
 from ..scan import ScanFile
 from ..streaming.commits import Commit, CommitKind, Part, single_files
+from ..streaming.errors import cleaned_up, replaced
 from ..streaming.positions import Order, Position
 from ..table import TableScan
 from ..unreadable import refuse
@@ -94,16 +95,9 @@ class DeltaHistory:
         """The newest known entry is another one, or gone: the table was created again, or its log cleaned."""
         now = load_version(self._opened.table_uri, self._storage_options)
         if now.table_id != self.table_id:
-            raise self._replaced(now.table_id)
+            raise replaced(self.name, now.table_id, self.table_id)
         self._newest, self._newest_file = now.version, None
         self._entries.clear()
-
-    def _replaced(self, table_id: str) -> ConfigurationError:
-        return ConfigurationError(
-            f"{self.name} is now another table, with the id {table_id} and not {self.table_id}: it was "
-            "dropped and created again, or replaced. Start with a new checkpoint to read it. Nothing more "
-            "was read."
-        )
 
     def first_since(self, at: datetime, until: int) -> int | None:
         """See `StreamedTable`."""
@@ -184,7 +178,7 @@ class DeltaHistory:
         if entry.metadata is None:
             return ()
         if metadata["id"] != self.table_id:
-            raise self._replaced(str(metadata["id"]))
+            raise replaced(self.name, str(metadata["id"]), self.table_id)
         there: Fields = json.loads(metadata["schemaString"])["fields"]
         allows_more = version <= self._opened.version
         if not self._are_all:
@@ -255,12 +249,10 @@ class DeltaHistory:
     def _gone(self, version: int) -> ConfigurationError:
         versions = versions_of(self._opened.table_uri, self._storage_options)
         there = f"has entries of the versions {min(versions)} to {max(versions)}" if versions else "is empty"
-        return ConfigurationError(
+        return cleaned_up(
             f"The log of the Delta table {self._opened.table_uri} no longer has version {version}, which "
-            f"this stream needs: it {there}. The log was cleaned up before the stream had read it, so rows "
-            "would be missing. Nothing more was read. Start with a new checkpoint, which begins with all "
-            "rows of the table, or with startingVersion; for the future let the table keep its log for "
-            "longer (delta.logRetentionDuration), or run the stream more often."
+            f"this stream needs: it {there}. The log was cleaned up before the stream had read it.",
+            "the table keep its log for longer (delta.logRetentionDuration)",
         )
 
     def _open_log(self) -> pafs.FileSystem:

@@ -20,6 +20,7 @@ from ...committers.errors import ConfigurationError, RetryableError, TableNotSup
 from ..scan import ScanFile
 from ..streaming.columns import problems_of_columns
 from ..streaming.commits import Commit, CommitKind, Part
+from ..streaming.errors import cleaned_up, replaced
 from ..streaming.positions import Order, Position
 from ..table import TableScan
 from .catalog import ORIGIN, CatalogFiles, FoundFile
@@ -78,11 +79,7 @@ class DuckLakeHistory:
         if not found:
             raise ConfigurationError(f"{self.name} was dropped or renamed. Nothing more was read.")
         if found[0][0] != self.table_id:
-            raise ConfigurationError(
-                f"{self.name} is now another table, with the id {found[0][0]} and not {self.table_id}: it "
-                "was dropped and created again. Start with a new checkpoint to read it. Nothing more was "
-                "read."
-            )
+            raise replaced(self.name, found[0][0], self.table_id)
         return number
 
     def first_since(self, at: datetime, until: int) -> int | None:
@@ -210,12 +207,10 @@ class DuckLakeHistory:
         return file
 
     def _expired(self, version: int) -> ConfigurationError:
-        return ConfigurationError(
+        return cleaned_up(
             f"The DuckLake of {self._opened.server.address.uri} no longer has the snapshot {version}, which "
-            "this stream needs: it has expired before the stream had read it, so rows could be missing. "
-            "Nothing more was read. Start with a new checkpoint, which begins with all rows of the table, or "
-            "with startingVersion; for the future let the DuckLake keep its snapshots for longer "
-            "(expire_older_than), or run the stream more often."
+            "this stream needs: it has expired before the stream had read it.",
+            "the DuckLake keep its snapshots for longer (expire_older_than)",
         )
 
 

@@ -23,6 +23,7 @@ from ...committers.iceberg.table import load_if_there
 from ..scan import ScanFile
 from ..streaming.columns import problems_of_columns
 from ..streaming.commits import Commit, CommitKind, Part, single_files
+from ..streaming.errors import cleaned_up, dropped, replaced
 from ..streaming.positions import NOTHING, Order, Position
 from ..table import TableScan
 from .changes import CHANGE_FIELDS, Live, StreamFile, changes, inserts
@@ -79,13 +80,9 @@ class IcebergHistory:
         """See `StreamedTable`."""
         table = load_if_there(self._opened.config, self._opened.address)
         if table is None:
-            raise ConfigurationError(f"{self.name} was dropped. Nothing more was read.")
+            raise dropped(self.name)
         if str(table.metadata.table_uuid) != self.table_id:
-            raise ConfigurationError(
-                f"{self.name} is now another table, with the id {table.metadata.table_uuid} and not "
-                f"{self.table_id}: it was dropped and created again. Start with a new checkpoint to read it. "
-                "Nothing more was read."
-            )
+            raise replaced(self.name, str(table.metadata.table_uuid), self.table_id)
         if table.metadata_location != self._table.metadata_location:
             self._use(table)
         branch = self._opened.address.branch
@@ -258,12 +255,10 @@ class IcebergHistory:
 
     def _expired(self, version: int | None) -> ConfigurationError:
         missing = "a snapshot" if version in (None, NOTHING) else f"the snapshot {version}"
-        return ConfigurationError(
-            f"{self.name} no longer has {missing}, which this stream needs: it has expired "
-            "before the stream had read it, so rows would be missing. Nothing more was read. Start with a "
-            "new checkpoint, which begins with all rows of the table, or with startingVersion; for the "
-            "future let the table keep its snapshots for longer (history.expire.max-snapshot-age-ms), or run "
-            "the stream more often."
+        return cleaned_up(
+            f"{self.name} no longer has {missing}, which this stream needs: it has expired before the stream "
+            "had read it.",
+            "the table keep its snapshots for longer (history.expire.max-snapshot-age-ms)",
         )
 
 

@@ -18,8 +18,8 @@ from .versions import ColumnIds, Fragments, LanceVersion
 if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata
 
-Pairs: TypeAlias = "tuple[tuple[FragmentMetadata, FragmentMetadata], ...]"
-"""Fragments as they were, and as they are now."""
+Pair: TypeAlias = "tuple[FragmentMetadata, FragmentMetadata]"
+"""A fragment as it was, and as it is now."""
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIME = "_change_type", "_commit_version", "_commit_timestamp"
 CHANGE_FIELDS = (
@@ -43,9 +43,9 @@ class Difference:
 
     new: Fragments
     gone: tuple[FragmentMetadata, ...] = ()
-    fewer: Pairs = ()
+    fewer: tuple[Pair, ...] = ()
     """Of which more rows are deleted now."""
-    changed: Pairs = ()
+    changed: tuple[Pair, ...] = ()
     """Of which rows have other values in the columns that are read, or are no longer deleted."""
 
     @property
@@ -77,13 +77,17 @@ def difference(before: Fragments, columns: ColumnIds, after: LanceVersion) -> Di
     from lance import LanceOperation
 
     fragments = after.fragments
+    shared = _shared(columns, after.ids([name for name, _ in columns]))
+    fewer: list[Pair] = []
+    changed: list[Pair] = []
+    for was, now in ((before[number], one) for number, one in fragments.items() if number in before):
+        if _is_changed(was, now, shared):
+            changed.append((was, now))
+        elif was.num_rows > now.num_rows:
+            fewer.append((was, now))
     new = {number: one for number, one in fragments.items() if number not in before}
     gone = tuple(one for number, one in before.items() if number not in fragments)
-    kept = [(before[number], one) for number, one in fragments.items() if number in before]
-    shared = _shared(columns, after.ids([name for name, _ in columns]))
-    changed = tuple(pair for pair in kept if _is_changed(*pair, shared))
-    fewer = [pair for pair in kept if pair[0].num_rows > pair[1].num_rows and not _is_changed(*pair, shared)]
-    found = Difference(new, gone, tuple(fewer), changed)
+    found = Difference(new, gone, tuple(fewer), tuple(changed))
     is_rewrite = bool(new) and after.operation is LanceOperation.Rewrite
     return Difference({}) if is_rewrite and found.keeps_rows else found
 
@@ -96,7 +100,7 @@ def _shared(before: ColumnIds, after: ColumnIds) -> frozenset[int]:
 
 def _is_changed(was: FragmentMetadata, now: FragmentMetadata, fields: Collection[int]) -> bool:
     return bool(
-        (was.num_rows <= now.num_rows and was.deletion_file != now.deletion_file)
+        (was.deletion_file != now.deletion_file and was.num_rows <= now.num_rows)
         or was.physical_rows != now.physical_rows
         or was.overlays != now.overlays
         or _places(was, fields) != _places(now, fields)

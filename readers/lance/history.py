@@ -17,7 +17,8 @@ from ...committers.errors import ConfigurationError
 from ..scan import ScanFile
 from ..streaming.columns import problems_of_columns
 from ..streaming.commits import Commit, CommitKind, Part, single_files
-from ..streaming.positions import Position
+from ..streaming.errors import cleaned_up, dropped, other_schema
+from ..streaming.positions import Order, Position
 from ..table import TableScan
 from .changes import CHANGE_FIELDS, DELETE, INSERT, ChangeValues, Difference, difference, kind_of, values_of
 from .scan import FragmentRows, LanceTableReader, scan_file
@@ -76,7 +77,7 @@ class LanceHistory:
         """See `StreamedTable`. It costs one request if there is no new version."""
         found = newest_version(self._reader.table, self._reader.storage_options)
         if found is None:
-            raise ConfigurationError(f"{self.name} was dropped. Nothing more was read.")
+            raise dropped(self.name)
         self._newest = found
         if self._marks and (last := next(reversed(self._marks))) != found:
             self._check(last, self._marks[last])
@@ -112,7 +113,7 @@ class LanceHistory:
         self._remember(version, mark)
         return mark
 
-    def recall(self, version: int, order: object) -> None:
+    def recall(self, version: int, order: Order) -> None:
         """See `StreamedTable`.
 
         Raises:
@@ -250,6 +251,8 @@ class LanceHistory:
         """See `StreamedTable`. Older fragments come first."""
         if self._snapshot is None or self._snapshot[0] != version:
             found = self._version(version)
+            if problems := "; ".join(self._problems(found)):
+                raise other_schema(found.shown, problems)
             values = values_of(found, INSERT) if self._reader.reads_changes else ()
             self._snapshot = version, self._files(found, found.fragments.values(), values)
         return single_files(self._snapshot[1], after, until)
@@ -271,12 +274,10 @@ class LanceHistory:
         return [_of_version(file, newest, columns, there) for file in files]
 
     def _gone(self, version: int) -> ConfigurationError:
-        return ConfigurationError(
+        return cleaned_up(
             f"{self.name} no longer has version {version}, which this stream needs: it was cleaned up before "
-            "the stream had read it, or compared the next one with it, so rows could be missing. Nothing "
-            "more was read. Start with a new checkpoint, which begins with all rows of the table, or with "
-            "startingVersion; for the future let the table keep its versions for longer (older_than of "
-            "cleanup_old_versions), or run the stream more often."
+            "the stream had read it, or compared the next one with it.",
+            "the table keep its versions for longer (older_than of cleanup_old_versions)",
         )
 
 

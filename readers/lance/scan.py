@@ -127,7 +127,7 @@ def _path(fragment: FragmentMetadata) -> str:
 
 @dataclass(frozen=True)
 class LanceScan:
-    """How the fragments of one version are read. See `TableScanner`."""
+    """How the fragments of versions of a table are read. See `TableScanner`."""
 
     name: str
     """For messages."""
@@ -178,6 +178,8 @@ class LanceScan:
                 found = matching(there, self.where, self.schema)
                 if found.num_rows:
                     yield found
+        except PenstockError:
+            raise
         except Exception as error:
             raise self._failed(file, error) from error
 

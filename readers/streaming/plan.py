@@ -15,6 +15,7 @@ from typing import Generic
 from ...committers.errors import ConfigurationError, TableNotSupportedError
 from ..scan import ScanFile
 from .commits import Commit, CommitKind, FileT, Part, StreamedTable, single_files
+from .errors import other_schema
 from .positions import NOTHING, Offset, Position
 
 EMPTY_COMMITS_MAX = 100
@@ -231,12 +232,7 @@ class StreamPlan(Generic[FileT]):
 
     def _of_commit(self, position: Position, commit: Commit[FileT]) -> Iterator[_Step[FileT]]:
         if commit.other_schema:
-            raise ConfigurationError(
-                f"The schema has changed: {commit.shown} has other columns than the stream: "
-                f"{commit.other_schema}. All rows before were read, and none of it. Start the query again, "
-                "which then reads the columns that the table has now; or name in the option columns those "
-                "that have not changed; or begin with a later version."
-            )
+            raise other_schema(commit.shown, commit.other_schema)
         if commit.is_whole:
             yield _Step(Position(commit.version), commit.files, commit.at)
         elif commit.kind is CommitKind.ADDS:

@@ -21,8 +21,8 @@ class Position:
     """What of a table was read: all versions before one, and some or all files of this one."""
 
     version: int
-    """Version of a Delta or Lance table, id of a snapshot of an Iceberg table or a DuckLake, instant of a Hudi
-    table. `NOTHING`: the table had none.
+    """Version of a Delta or Lance table, id of a snapshot of an Iceberg table or a DuckLake, instant of a
+    Hudi table. `NOTHING`: the table had none.
     """
     files: int | None = None
     """How many of its files were read, in their order; in a DuckLake, whose files are merged, the snapshot up

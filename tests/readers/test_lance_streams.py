@@ -193,12 +193,13 @@ def test_rows_are_those_of_the_version_that_added_them(lake: LanceLake) -> None:
     lake.append_rows(numbered(5, 6))
     lake.append_rows(numbered(7, 8))
     lake.load().delete("id IN (6, 7, 8)")
-    assert stream.ids() == [5, 6, 7, 8]
     lake.append_rows(numbered(9))
+    assert stream.ids() == [5, 6, 7, 8, 9]
+    lake.append_rows(numbered(10))
     lake.compact()
-    assert stream.ids() == [9]
+    assert stream.ids() == [10]
     stream.start()
-    assert [sorted(row["id"] for row in stream.read(number)) for number in (1, 2)] == [[5, 6, 7, 8], [9]]
+    assert [sorted(row["id"] for row in stream.read(number)) for number in (1, 2)] == [[5, 6, 7, 8, 9], [10]]
 
 
 def test_fragments_without_rows_that_are_compacted_are_no_deletion(lake: LanceLake) -> None:
@@ -334,6 +335,18 @@ def test_rows_from_before_a_column_got_another_name_are_refused(lake: LanceLake)
     with pytest.raises(ConfigurationError, match="'n' is now n int64, and m int64 in the stream"):
         TableStream(lake, startingVersion=version).ids()
     assert TableStream(lake, startingVersion=version, columns="id").ids() == [3, 4]
+
+
+def test_rows_that_were_there_have_their_columns_or_are_refused(lake: LanceLake) -> None:
+    stream = TableStream(lake, maxFilesPerTrigger="1")
+    assert stream.ids() == [1, 2]
+    lake.alter(path="n", name="m")
+    stream.start()
+    with pytest.raises(ConfigurationError, match="'n' is now n int64, and m int64 in the stream"):
+        stream.ids()
+    stream.options = {"columns": "id"}
+    stream.start()
+    assert stream.ids() == [3, 4]
 
 
 def test_columns_have_the_values_of_their_version(lake: LanceLake) -> None:
