@@ -117,7 +117,7 @@ def _places(fragment: FragmentMetadata, fields: Collection[int]) -> Mapping[int,
     }
 
 
-def kind_of(found: Difference, before: Fragments, after: LanceVersion) -> CommitKind:
+def kind_of(found: Difference, after: LanceVersion) -> CommitKind:
     """Return what a version does to rows. Fragments that a restore brings back look like those of an append.
 
     Raises:
@@ -128,7 +128,7 @@ def kind_of(found: Difference, before: Fragments, after: LanceVersion) -> Commit
     if found.kind is not CommitKind.ADDS or not found.new:
         return found.kind
     operation = after.operation
-    if operation is Known.Restore or min(found.new) <= max(before, default=-1):
+    if operation is Known.Restore:
         return CommitKind.CHANGES
     if operation in (Known.Append, Known.Update, Known.Merge, Known.Overwrite):
         return CommitKind.ADDS

@@ -191,7 +191,7 @@ class LanceHistory:
         if self._reader.reads_changes:
             files, kind = list(self._changes(last, found, now)), found.kind
         else:
-            kind = kind_of(found, before, now)
+            kind = kind_of(found, now)
             files = self._files(now, found.new.values()) if kind is CommitKind.ADDS else []
         problems = ""
         if files or number > self._reader.table.version:

@@ -145,19 +145,6 @@ def test_rows_that_come_back_are_not_new(lake: LanceLake) -> None:
     assert stream.ids() == [9]
 
 
-def test_an_older_fragment_that_is_committed_again_is_a_change(lake: LanceLake) -> None:
-    table = lake.load()
-    first = table.get_fragments()[0].metadata
-    table.delete("id < 3")
-    stream = TableStream(lake)
-    stream.ids()
-    table = lake.load()
-    kept = [one.metadata for one in table.get_fragments()]
-    commit(table, Operation.Merge([first, *kept], table.schema, preserves_nullability=True))
-    with pytest.raises(ConfigurationError, match="changes rows"):
-        stream.ids()
-
-
 def test_rows_that_no_known_operation_added_are_refused(lake: LanceLake) -> None:
     stream = TableStream(lake)
     stream.ids()
