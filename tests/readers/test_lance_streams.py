@@ -139,7 +139,7 @@ def test_rows_that_come_back_are_not_new(lake: LanceLake) -> None:
     lake.load().checkout_version(with_rows).restore()  # type: ignore[no-untyped-call]
     with pytest.raises(ConfigurationError, match="changes rows"):
         passing.ids()
-    stream.options = {"skipChangeCommits": "true"}
+    stream.options = {**lake.options, "skipChangeCommits": "true"}
     stream.start()
     lake.append_rows(numbered(9))
     assert stream.ids() == [9]
@@ -331,7 +331,7 @@ def test_rows_that_were_there_have_their_columns_or_are_refused(lake: LanceLake)
     stream.start()
     with pytest.raises(ConfigurationError, match="'n' is now n int64, and m int64 in the stream"):
         stream.ids()
-    stream.options = {"columns": "id"}
+    stream.options = {**lake.options, "columns": "id"}
     stream.start()
     assert stream.ids() == [3, 4]
 
