@@ -26,8 +26,9 @@ def check_library(table_uri: str) -> None:
     """
     if find_spec("fastavro") is None:
         raise ConfigurationError(
-            f"The Hudi table {table_uri} has version 8 or 9, whose commits are Avro. On the driver and where "
-            'the delivery process runs, run: pip install "penstock[hudi]"'
+            f"The Hudi table {table_uri} has Avro in its timeline: the commits of table versions 8 and 9, "
+            "and what Hudi's services have cleaned and archived. On the driver and where the delivery "
+            'process runs, run: pip install "penstock[hudi]"'
         )
 
 

@@ -127,10 +127,19 @@ def token_json_start(query_id: str, token: Token) -> str:
     return json.dumps(fields)[:-1]
 
 
+def decode(content: bytes) -> Any:
+    """Return the metadata of a commit by any writer.
+
+    Raises:
+        ValueError, RecursionError: it has another form.
+    """
+    return avro.decode(content) if avro.is_avro(content) else json.loads(content)
+
+
 def extra_metadata(content: bytes) -> Mapping[str, str]:
     """Return the extra metadata of a commit by any writer; empty if it has none, or another form."""
     try:
-        extra = (avro.decode(content) if avro.is_avro(content) else json.loads(content))["extraMetadata"]
+        extra = decode(content)["extraMetadata"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return {}
     return extra if isinstance(extra, dict) else {}

@@ -7,14 +7,12 @@ replaced them, until they are deleted.
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..errors import TableNotSupportedError
-from . import avro
+from .commit_metadata import decode
 from .names import PARTITION_METADATA, file_id_of, instant_of
 from .storage import HudiStorage
 from .timeline import Timeline
@@ -87,8 +85,7 @@ def replaced_groups(storage: HudiStorage, timeline: Timeline) -> frozenset[tuple
 
 def _replaced_by(content: bytes, path: str) -> Iterator[tuple[str, str]]:
     try:
-        metadata: Any = avro.decode(content) if avro.is_avro(content) else json.loads(content)
-        by_partition = metadata.get("partitionToReplaceFileIds") or {}
+        by_partition = decode(content).get("partitionToReplaceFileIds") or {}
         for partition, file_ids in by_partition.items():
             for file_id in file_ids or ():
                 yield str(partition), str(file_id)

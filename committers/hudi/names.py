@@ -12,9 +12,10 @@ import re
 
 from ..file_tables.reserved_names import ReservedNames
 
+COMMIT_TIME = "_hoodie_commit_time"
 FILE_NAME = "_hoodie_file_name"
 META_COLUMNS = (
-    "_hoodie_commit_time",
+    COMMIT_TIME,
     "_hoodie_commit_seqno",
     "_hoodie_record_key",
     "_hoodie_partition_path",

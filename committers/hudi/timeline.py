@@ -15,8 +15,9 @@ from datetime import datetime, timedelta, timezone
 from .layout import LAYOUT_1, Layout
 
 _INSTANT_DIGITS = range(14, 18)
-_COMPLETED = ("commit", "deltacommit", "replacecommit")
-_CHANGES = (*_COMPLETED, "clustering", "compaction", "logcompaction")
+COMPLETED = ("commit", "deltacommit", "replacecommit")
+"""Actions that change rows, as their completed instants are named."""
+_CHANGES = (*COMPLETED, "clustering", "compaction", "logcompaction")
 _FORMAT = "%Y%m%d%H%M%S"
 FIRST_INSTANT = "0"
 
@@ -54,7 +55,7 @@ class Timeline:
                 continue
             every.add(instant)
             times.add(completion)
-            if rest in _COMPLETED:
+            if rest in COMPLETED:
                 commits.append((instant, name))
                 last_completion = max(last_completion, completion)
             elif rest == "savepoint":
@@ -85,6 +86,17 @@ class Timeline:
         if position == len(self.commits) or self.commits[position][0] != instant:
             return None
         return f"{self.layout.folder}/{self.commits[position][1]}"
+
+    def order_of(self, instant: str) -> tuple[str, str]:
+        """Return what orders completed commits: the time of the completion, or the instant in layout 1.
+
+        Args:
+            instant: of a completed commit
+        """
+        path = self.path_of(instant)
+        assert path is not None
+        completion = path.rpartition("/")[2].partition(".")[0].partition("_")[2]
+        return completion or instant, instant
 
     def is_after_commits(self, instant: str) -> bool:
         """Return True if the instant is later than all completed commits."""

@@ -9,16 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...committers.delta.files import delta_files
 from ...committers.errors import RetryableError
-from ...committers.hudi.file_slices import newest_slices, replaced_groups
 from ..arrow_fields import spark_field
 from ..predicates import Predicate
 from ..scan import Scan, ScanFile
 from .files import HudiFiles
+from .slices import slices_at
 from .table import HudiVersion, unreadable
-
-_LISTINGS_MAX = 3
 
 
 @dataclass(frozen=True)
@@ -53,36 +50,28 @@ class HudiTableReader:
         """Yield the newest slices. No bounds of them are known: tasks skip their row groups.
 
         Raises:
-            RetryableError: the table cannot be read now.
+            RetryableError: the table cannot be read now, or files of the version were deleted.
             TableNotSupportedError: a data file has no name of Hudi's form.
         """
-        if not self.version.timeline.commits:
-            return
-        uri = self.version.table_uri
-        try:
-            slices = self._slices()
-        except OSError as error:
-            raise unreadable(uri, error) from error
-        for one in slices.values():
-            yield ScanFile(one.path, one.size_bytes)
-
-    def _slices(self) -> Mapping[tuple[str, str], Any]:
-        """List the files. A cleaner that runs meanwhile could delete a slice before it is listed."""
         version = self.version
-        listed = delta_files(version.table_uri, dict(self.storage_options))
-        before = self._cleans()
-        for _ in range(_LISTINGS_MAX):
-            files = [(path, size) for path, size, _ in listed.walk()]
-            after = self._cleans()
-            if after == before:
-                replaced = replaced_groups(version.storage, version.timeline)
-                return newest_slices(files, version.timeline, replaced, version.table_uri)
-            before = after
-        raise RetryableError(
-            f"{self.name[0].upper()}{self.name[1:]} cannot be read: its cleaner deletes files all the time. "
-            "Nothing was read. Read it again."
-        )
-
-    def _cleans(self) -> set[str]:
-        folder = self.version.timeline.layout.folder
-        return {name for name in self.version.storage.names(folder) if ".clean" in name}
+        if not version.timeline.commits:
+            return
+        known = {name.partition(".")[0].partition("_")[0] for name in version.state.names if ".clean" in name}
+        try:
+            slices, gone = slices_at(
+                version.table_uri,
+                version.storage,
+                self.storage_options,
+                version.timeline,
+                lambda instant: instant not in known,
+            )
+        except OSError as error:
+            raise unreadable(version.table_uri, error) from error
+        if gone:
+            raise RetryableError(
+                f"{self.name[0].upper()}{self.name[1:]} cannot be read: its cleaner has deleted "
+                f"{len(gone):,} files of it meanwhile, such as {gone[0]}. Nothing was read. Load the table "
+                "again."
+            )
+        for one in slices:
+            yield ScanFile(one.path, one.size_bytes)

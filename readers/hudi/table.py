@@ -6,7 +6,7 @@ A version is the table as of an instant: the newest slices of all commits whose 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import islice
@@ -19,7 +19,7 @@ from ...committers.errors import ConfigurationError, RetryableError, TableNotSup
 from ...committers.hudi import avro
 from ...committers.hudi.commit_metadata import SCHEMA_KEY, extra_metadata
 from ...committers.hudi.names import META_COLUMNS
-from ...committers.hudi.properties import PATH, VERSIONS, layout_of, parse
+from ...committers.hudi.properties import ID, PATH, VERSIONS, layout_of, parse
 from ...committers.hudi.schema import arrow_schema
 from ...committers.hudi.storage import HudiStorage
 from ...committers.hudi.timeline import Timeline, instant_at, time_of
@@ -31,11 +31,47 @@ _CLEAN = ".clean"
 
 
 @dataclass(frozen=True, slots=True)
+class HudiState:
+    """A table as it is now."""
+
+    properties: Mapping[str, str]
+    names: frozenset[str]
+    """Of the files of the timeline."""
+    timeline: Timeline
+
+    @property
+    def table_id(self) -> str:
+        """The id of a table that Penstock has created; of others the name, which a table in its place may
+        have too.
+        """
+        return self.properties.get(ID) or self.properties.get("hoodie.table.name", "")
+
+    @property
+    def is_utc(self) -> bool:
+        """Instants are in UTC; else in the time zone of the writer's machine, as of this one."""
+        return self.properties.get("hoodie.table.timeline.timezone", "LOCAL").upper() == "UTC"
+
+    def instant(self, at: datetime) -> str:
+        """Return a time as an instant of the table."""
+        return instant_at(at.astimezone(timezone.utc) if self.is_utc else at.astimezone())
+
+    def time(self, instant: str) -> datetime | None:
+        """Return the time of an instant of the table; None if it is none."""
+        try:
+            found = time_of(instant)
+        except ValueError:
+            return None
+        return found if self.is_utc else found.replace(tzinfo=None).astimezone()
+
+
+@dataclass(frozen=True, slots=True)
 class HudiVersion:
     """One version of a table."""
 
     table_uri: str
     storage: HudiStorage
+    state: HudiState
+    """Of the table when the version was loaded."""
     timeline: Timeline
     """Without later instants than that of the version."""
     instant: str
@@ -73,7 +109,13 @@ def unreadable(table_uri: str, error: Exception) -> RetryableError:
     )
 
 
-def _load(table_uri: str, storage: HudiStorage, at: datetime | None) -> HudiVersion:
+def load_state(table_uri: str, storage: HudiStorage) -> HudiState:
+    """
+    Raises:
+        ConfigurationError: the table does not exist.
+        TableNotSupportedError: it has a feature that the reader does not know.
+        OSError: it cannot be read now.
+    """
     content = storage.read(PATH) or storage.read(f"{PATH}.backup")
     if content is None:
         raise ConfigurationError(
@@ -85,24 +127,22 @@ def _load(table_uri: str, storage: HudiStorage, at: datetime | None) -> HudiVers
     if layout.has_completion_times:
         avro.check_library(table_uri)
     names = storage.names(layout.folder)
-    timeline = Timeline.of(names, layout)
+    return HudiState(properties, frozenset(names), Timeline.of(names, layout))
+
+
+def _load(table_uri: str, storage: HudiStorage, at: datetime | None) -> HudiVersion:
+    state = load_state(table_uri, storage)
+    timeline = state.timeline
     if at is not None:
-        wanted = _instant(at, properties)
+        wanted = state.instant(at)
         timeline = _as_of(timeline, wanted, table_uri)
-        _check_not_cleaned(storage, layout.folder, names, wanted, table_uri)
+        _check_not_cleaned(storage, timeline.layout.folder, state.names, wanted, table_uri)
     instant = timeline.commits[-1][0] if timeline.commits else "0"
-    return HudiVersion(
-        table_uri, storage, timeline, instant, _schema(storage, timeline, properties, table_uri)
-    )
+    schema = _schema(storage, timeline, state.properties, table_uri)
+    return HudiVersion(table_uri, storage, state, timeline, instant, schema)
 
 
 # Time travel ----------------------------------------------------------------------------------------------
-
-
-def _instant(at: datetime, properties: Mapping[str, str]) -> str:
-    """Return a time as an instant, in the time zone of the table."""
-    is_utc = properties.get("hoodie.table.timeline.timezone", "LOCAL").upper() == "UTC"
-    return instant_at(at.astimezone(timezone.utc) if is_utc else at.astimezone())
 
 
 def _as_of(timeline: Timeline, wanted: str, table_uri: str) -> Timeline:
@@ -117,7 +157,7 @@ def _as_of(timeline: Timeline, wanted: str, table_uri: str) -> Timeline:
 
 
 def _check_not_cleaned(
-    storage: HudiStorage, folder: str, names: list[str], wanted: str, table_uri: str
+    storage: HudiStorage, folder: str, names: Iterable[str], wanted: str, table_uri: str
 ) -> None:
     """
     Raises:
@@ -153,12 +193,30 @@ def _schema(
     text = properties.get("hoodie.table.create.schema", "")
     for _, name in islice(reversed(timeline.commits), _COMMITS_READ):
         extra = extra_metadata(storage.read(f"{timeline.layout.folder}/{name}") or b"")
-        if extra.get("latest_schema"):
-            what = UnreadableFeature("schema on read", "columns may have other names in older files")
-            refuse([what], f"The Hudi table {table_uri}", "Hudi")
-        if extra.get(SCHEMA_KEY):
-            text = extra[SCHEMA_KEY]
+        if found := schema_text(extra, table_uri):
+            text = found
             break
+    return parse_schema(text, table_uri)
+
+
+def schema_text(extra: Mapping[str, str], table_uri: str) -> str:
+    """Return the schema in the extra metadata of a commit; empty if it has none.
+
+    Raises:
+        TableNotSupportedError: files may have other names of columns.
+    """
+    if extra.get("latest_schema"):
+        what = UnreadableFeature("schema on read", "columns may have other names in older files")
+        refuse([what], f"The Hudi table {table_uri}", "Hudi")
+    return extra.get(SCHEMA_KEY) or ""
+
+
+def parse_schema(text: str, table_uri: str) -> pa.Schema:
+    """Return the columns of a table, Hudi's own first.
+
+    Raises:
+        TableNotSupportedError: the schema cannot be read.
+    """
     own = [pa.field(name, pa.string()) for name in META_COLUMNS]
     try:
         record: dict[str, Any] = json.loads(text)

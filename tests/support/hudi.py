@@ -8,7 +8,7 @@ import shutil
 import struct
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import Mock
@@ -21,6 +21,7 @@ from hudi import HudiQueryType, HudiReadOptions, HudiTableBuilder
 
 from penstock.committers.hudi import avro
 from penstock.committers.hudi.publishing import Publishing
+from penstock.committers.hudi.timeline import instant_at, time_of
 from penstock.datasource.destinations import DestinationType
 from penstock.datasource.hudi.sink import DESTINATION
 from penstock.datasource.hudi.source import HudiDataSource
@@ -155,24 +156,32 @@ class HudiLake:
         self,
         instant: str,
         action: str,
-        stat: Mapping[str, Any],
+        stat: Mapping[str, Any] | None,
         replaced: Mapping[str, list[str]] | None = None,
+        schema: str | None = None,
+        operation: str | None = None,
     ) -> None:
         """Request an instant and complete it.
 
         Args:
             replaced: file groups that the commit replaces, by partition
+            schema: that of the table from then on
         """
-        for end in (f"{action}.requested", "inflight" if action == "commit" else f"{action}.inflight"):
-            (self.timeline / f"{instant}.{end}").touch()
-        extra = {"schema": schema} if (schema := self._last_schema()) else {}
-        partition = str(stat.get("partitionPath") or "")
-        metadata = {"partitionToWriteStats": {partition: [stat]}, "compacted": False, "extraMetadata": extra}
-        metadata["operationType"] = "INSERT" if replaced is None else "CLUSTER"
+        self.request(instant, action)
+        extra = {"schema": schema} if (schema := schema or self._last_schema()) else {}
+        stats = {} if stat is None else {str(stat.get("partitionPath") or ""): [stat]}
+        metadata = {"partitionToWriteStats": stats, "compacted": False, "extraMetadata": extra}
+        metadata["operationType"] = operation or ("INSERT" if replaced is None else "CLUSTER")
         if replaced is not None:
             metadata["partitionToReplaceFileIds"] = replaced
         content = json.dumps(metadata).encode() if self.version == 6 else _avro(metadata)
-        self.completed(instant, action).write_bytes(content)
+        whole = self.meta / ".temp.commit"
+        whole.write_bytes(content)
+        whole.rename(self.completed(instant, action))
+
+    def request(self, instant: str, action: str = "commit") -> None:
+        for end in (f"{action}.requested", "inflight" if action == "commit" else f"{action}.inflight"):
+            (self.timeline / f"{instant}.{end}").touch()
 
     def cluster(self) -> None:
         """Write the rows of all files of a table without partitions to one file."""
@@ -199,15 +208,19 @@ class HudiLake:
     def later(self, milliseconds: int = 0) -> str:
         """An instant after all others."""
         now = datetime.now(timezone.utc)
-        wanted = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}"
         names = [path.name for path in self.timeline.glob("2*")]
         taken = [time for name in names for time in name.partition(".")[0].split("_")]
-        return str(max([int(wanted), *(int(one) + 1 for one in taken)]) + milliseconds)
+        wanted = max([instant_at(now), *(after(one, 1) for one in taken)])
+        return after(wanted, milliseconds)
 
-    def archive(self) -> None:
-        """Move all commits but the last one into the archive."""
-        old = [path for path in self.timeline.glob("2*") if not path.name.startswith(self.commits()[-1])]
-        done = [path for path in sorted(old) if path.suffix == ".commit"]
+    def archive(self, kept: int = 1) -> None:
+        """Move all commits but the last ones into the archive, and none after one that is not completed."""
+        commits = self.commits()
+        first = min([commits[-min(kept, len(commits))], *self.pending()])
+        old = [path for path in self.timeline.glob("2*") if path.name < first]
+        done = [path for path in sorted(old) if path.suffix in (".commit", ".replacecommit")]
+        if not done:
+            return
         if self.version == 6:
             self._archive_in_log(done)
         else:
@@ -224,7 +237,7 @@ class HudiLake:
         columns = {
             "instantTime": [instant for instant, _ in times],
             "completionTime": [completion for _, completion in times],
-            "action": ["commit"] * count,
+            "action": [path.suffix[1:] for path in done],
             "metadata": [path.read_bytes() for path in done],
             "plan": pa.nulls(count, pa.binary()),
             "version": pa.array([1] * count, pa.int32()),
@@ -238,12 +251,14 @@ class HudiLake:
         (history / "_version_").write_text("1")
 
     def _archive_in_log(self, done: list[Path]) -> None:
-        """With texts for entries instead of Avro."""
-        found = [self.commit(path.stem) for path in done]
-        entries = [_words(one).encode() for one in found]
+        """With some of the fields that Hudi's entries have, and the metadata as a text."""
+        schema = json.dumps(_ENTRY).encode()
+        entries = [_entry(path.stem, path.suffix[1:], json.loads(path.read_bytes())) for path in done]
         records = b"".join(struct.pack(">i", len(entry)) + entry for entry in entries)
         content = struct.pack(">ii", 3, len(entries)) + records
-        body = struct.pack(">iiiq", 1, 2, 0, len(content)) + content + struct.pack(">iq", 0, 0)
+        header = struct.pack(">iii", 1, 2, len(schema)) + schema
+        body = struct.pack(">ii", 1, 2) + header + struct.pack(">q", len(content)) + content
+        body += struct.pack(">iq", 0, 0)
         (self.meta / "archived").mkdir(exist_ok=True)
         with (self.meta / "archived" / ".commits_.archive.1_1-0-1").open("ab") as file:
             file.write(b"#HUDI#" + struct.pack(">q", len(body)) + body)
@@ -262,6 +277,10 @@ class HudiLake:
             path.unlink()
 
 
+def after(instant: str, milliseconds: int) -> str:
+    return instant_at(time_of(instant) + timedelta(milliseconds=milliseconds))
+
+
 @contextmanager
 def dying_in(monkeypatch: pytest.MonkeyPatch, step: str) -> Iterator[None]:
     """The process dies at the start of a step of the commit."""
@@ -277,6 +296,23 @@ def _avro(metadata: Mapping[str, Any]) -> bytes:
     field = {"name": "partitionToReplaceFileIds", "type": ["null", {"type": "map", "values": file_ids}]}
     file = io.BytesIO()
     fastavro.writer(file, {**avro._COMMIT, "fields": [*avro._COMMIT["fields"], field]}, [metadata])
+    return file.getvalue()
+
+
+_ENTRY = {
+    "type": "record",
+    "name": "HoodieArchivedMetaEntry",
+    "fields": [
+        {"name": name, "type": ["null", "string"]}
+        for name in ("commitTime", "actionType", "actionState", "metadata")
+    ],
+}
+
+
+def _entry(instant: str, action: str, commit: Mapping[str, Any]) -> bytes:
+    file = io.BytesIO()
+    values = {"commitTime": instant, "actionType": action, "actionState": "COMPLETED"}
+    fastavro.schemaless_writer(file, _ENTRY, {**values, "metadata": _words(commit)})
     return file.getvalue()
 
 
