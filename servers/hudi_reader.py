@@ -61,16 +61,18 @@ def write_hudi(
     kind: str = "COPY_ON_WRITE",
     has_metadata_table: bool = False,
     upserts: bool = False,
+    deletes: bool = False,
 ) -> None:
-    """Insert or upsert rows in the partition `day=x` in one commit of Hudi's own writer, in a new JVM.
+    """Insert, upsert or delete rows of the partition `day=x` in one commit of Hudi's writer, in a new JVM.
 
     The table is created if it does not exist: with the columns id and day, and the record key id.
 
     Raises:
         MavenUnreachableError: see `read_hudi`.
     """
-    flags = [str(flag).lower() for flag in (has_metadata_table, upserts)]
-    _run("Writer.java", str(table), str(version), kind, *flags, *map(str, ids))
+    operation = "delete" if deletes else "upsert" if upserts else "insert"
+    has_metadata = str(has_metadata_table).lower()
+    _run("Writer.java", str(table), str(version), kind, has_metadata, operation, *map(str, ids))
 
 
 def archive_hudi(table: Path, kept: int, *, cleans: bool = False) -> None:

@@ -82,7 +82,7 @@ OPTIONS: dict[str, tuple[tuple[Option, ...], tuple[Prefix, ...]]] = {
     },
     **{
         f"{kind}, streams": (of.STREAM_OPTIONS, of.STREAM_PREFIXES)
-        for kind in ("delta", "iceberg", "lance", "ducklake")
+        for kind in ("delta", "iceberg", "lance", "ducklake", "hudi")
         for of in [import_module(f"penstock.datasource.{kind}.reading")]
     },
     "all": (options_of(StreamOptions) + _own(DeliveryOptions, StreamOptions), prefixes_of(DeliveryOptions)),

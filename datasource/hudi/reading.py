@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import ClassVar
 
+from ...readers.hudi.history import HudiHistory
 from ...readers.hudi.scan import HudiTableReader
 from ...readers.hudi.table import load_version
+from ...readers.table import TableScan
 from ..options.declaring import option_of, optional, options_of, prefixes_of
 from ..options.stream import normalized_location
-from ..reading.options import FileReadOptions, parse_read_options, time_of
+from ..reading.options import FileReadOptions, StreamReadOptions, starting_version, time_of
 from .options import NAME, HudiOptions
 
 
@@ -18,6 +21,7 @@ from .options import NAME, HudiOptions
 class HudiReadOptions(FileReadOptions):
     """Options for reading with `penstock.hudi`."""
 
+    data_source = NAME
     path: str = option_of(HudiOptions, "path")
     timestamp_as_of: datetime | None = optional(  # noqa: RUF009  it returns a field
         "timestampAsOf",
@@ -26,14 +30,6 @@ class HudiReadOptions(FileReadOptions):
     )
     storage_options: Mapping[str, str] = option_of(HudiOptions, "storage_options")
 
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> HudiReadOptions:
-        """
-        Raises:
-            ConfigurationError: lists all problems.
-        """
-        return parse_read_options(cls, NAME, options, lambda values: [])
-
     def open(self) -> HudiTableReader:
         """See `Opens`."""
         uri = normalized_location(self.path)
@@ -41,5 +37,44 @@ class HudiReadOptions(FileReadOptions):
         return HudiTableReader(version, self.storage_options)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HudiStreamOptions(StreamReadOptions):
+    """Options for reading streams with `penstock.hudi`."""
+
+    data_source = NAME
+    refused: ClassVar = {
+        "changes": "changes: streams of Hudi tables read new rows only, because a commit does not say which "
+        "rows it deletes, and the cleaner deletes the files that have them. Leave the option out; "
+        "skipChangeCommits=true passes over commits that change rows."
+    }
+    path: str = option_of(HudiOptions, "path")
+    starting_version: int | str | None = optional(
+        "startingVersion",
+        starting_version,
+        "Instant of the commit from which on a new query reads the rows that are added, without those that "
+        "were there before; `latest`: only those of later commits.",
+        default="all rows of the newest instant, then those that are added",
+    )
+    starting_timestamp: datetime | None = optional(  # noqa: RUF009  it returns a field
+        "startingTimestamp",
+        time_of,
+        "The same, from the first commit on that was completed at or after this time, such as "
+        "`2026-11-29T10:00:00Z`; in tables of version 6, that had begun then.",
+    )
+    storage_options: Mapping[str, str] = option_of(HudiOptions, "storage_options")
+
+    def open(self) -> HudiTableReader:
+        """See `Opens`."""
+        version = load_version(normalized_location(self.path), self.storage_options)
+        return HudiTableReader(version, self.storage_options)
+
+    def history(self, scan: TableScan) -> HudiHistory:
+        """See `OpensStream`."""
+        assert isinstance(scan.reader, HudiTableReader)
+        return HudiHistory(scan.reader, scan, allows_more=self.columns is not None)
+
+
 OPTIONS = options_of(HudiReadOptions)
 PREFIXES = prefixes_of(HudiReadOptions)
+STREAM_OPTIONS = options_of(HudiStreamOptions)
+STREAM_PREFIXES = prefixes_of(HudiStreamOptions)

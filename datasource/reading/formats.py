@@ -23,6 +23,7 @@ STREAM_OPTIONS = {
     "penstock.iceberg": "penstock.datasource.iceberg.reading:IcebergStreamOptions",
     "penstock.lance": "penstock.datasource.lance.reading:LanceStreamOptions",
     "penstock.ducklake": "penstock.datasource.ducklake.reading:DuckLakeStreamOptions",
+    "penstock.hudi": "penstock.datasource.hudi.reading:HudiStreamOptions",
 }
 
 

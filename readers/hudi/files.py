@@ -1,19 +1,28 @@
-"""The data files of a Hudi table. A file has all rows of its slice, so nothing is deleted in it."""
+"""The data files of a Hudi table. A file has all rows of its slice, so nothing is deleted in it. Streams read
+those that a commit has added.
+"""
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from ...committers.arrow_values import null_scalar
+from ...committers.arrow_values import null_scalar, numeric_array, numeric_scalar, string_array
+from ...committers.changes.keys import row_numbers
 from ...committers.cleaning.regular_files import open_input
+from ...committers.errors import PenstockError
+from ...committers.hudi.names import COMMIT_TIME
 from ...writers.delta.filesystem import open_filesystem
+from ...writers.parquet.columns import without_views
 from ..scan import ScanFile
+from .commits import AddedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +46,57 @@ class HudiFiles:
         return None
 
     def only_rows(self, file: ScanFile) -> pa.Array | None:
-        """See `DataFiles`."""
-        return None
+        """See `DataFiles`. `ScanFile.only` is `AddedRows`.
+
+        Raises:
+            PenstockError: there are not as many as the commit says.
+        """
+        added = file.only
+        if not isinstance(added, AddedRows):
+            return None
+        with self.open(file.path) as stream:
+            parquet = pq.ParquetFile(stream)
+            found = None if _are_all_of(parquet.metadata, added.instant) else _rows_of(parquet, added.instant)
+        count = parquet.metadata.num_rows if found is None else len(found)
+        if count != added.rows:
+            raise PenstockError(
+                f"The data file {file.path} of the Hudi table {self.table_uri} has {count:,} rows of the "
+                f"commit {added.instant}, which says that it has added {added.rows:,}. Which rows are new "
+                "cannot be told. Nothing of the file was read. Begin with a later commit (startingVersion, "
+                "with a new checkpoint)."
+            )
+        return found
 
     def value(self, name: str, value: Any, data_type: pa.DataType) -> pa.Scalar:
         """See `DataFiles`. Files have all values."""
         return null_scalar(data_type)
+
+
+def _are_all_of(metadata: pq.FileMetaData, instant: str) -> bool:
+    """Return True if all rows certainly are of a commit."""
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    own = (next(_columns_named(group, COMMIT_TIME), None) for group in groups)
+    found = (None if column is None else column.statistics for column in own)
+    return all(
+        one is not None
+        and one.has_min_max
+        and not one.null_count
+        and (one.min, one.max) == (instant, instant)
+        for one in found
+    )
+
+
+def _columns_named(group: pq.RowGroupMetaData, name: str) -> Iterator[pq.ColumnChunkMetaData]:
+    columns = (group.column(number) for number in range(group.num_columns))
+    return (column for column in columns if column.path_in_schema == name)
+
+
+def _rows_of(parquet: pq.ParquetFile, instant: str) -> pa.Array:
+    """Return the numbers of the rows of a commit."""
+    found, first = [], 0
+    for batch in parquet.iter_batches(columns=[COMMIT_TIME], use_threads=False):
+        own = pc.equal(without_views(batch).column(0).cast(pa.string()), string_array([instant])[0])
+        numbers = pc.add(row_numbers(batch.num_rows), numeric_scalar(first))
+        found.append(numbers.filter(own))
+        first += batch.num_rows
+    return pa.concat_arrays(found) if found else numeric_array(())

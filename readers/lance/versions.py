@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
-import pyarrow as pa
-
 from ...committers.lance.library import transaction_of
 from ..arrow_fields import readable_field
+from ..streaming.columns import ArrowColumn
 from .table import time_of, unreadable
 
 if TYPE_CHECKING:
@@ -31,18 +29,6 @@ Fragments: TypeAlias = "Mapping[int, FragmentMetadata]"
 
 ColumnIds: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
 """Names of columns, with the ids of the column and of all fields inside of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class LanceColumn:
-    """See `StreamColumn`. Its id may be another one in other versions, so it does not count."""
-
-    name: str
-    data_type: pa.DataType
-    required: bool
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.data_type}{' NOT NULL' if self.required else ''}"
 
 
 class LanceVersion:
@@ -70,11 +56,11 @@ class LanceVersion:
         return {one.id: one for one in sorted(found, key=lambda one: one.id)}
 
     @cached_property
-    def columns(self) -> Mapping[int, LanceColumn]:
+    def columns(self) -> Mapping[int, ArrowColumn]:
         """By their ids."""
         fields = {one.name: readable_field(one) for one in self._table.schema}
         return {
-            one.id(): LanceColumn(one.name(), fields[one.name()].type, not fields[one.name()].nullable)
+            one.id(): ArrowColumn(one.name(), fields[one.name()].type, not fields[one.name()].nullable)
             for one in self._table.lance_schema.fields()
         }
 
@@ -146,8 +132,8 @@ def mark_of(fragment: FragmentMetadata) -> str:
 
 
 def columns_there(
-    read: Mapping[int, LanceColumn], columns: Mapping[int, LanceColumn]
-) -> Mapping[int, LanceColumn]:
+    read: Mapping[int, ArrowColumn], columns: Mapping[int, ArrowColumn]
+) -> Mapping[int, ArrowColumn]:
     """Return the columns of a version, by the ids that those of the same name have in a stream: a column
     that is cast gets another id. Others keep their own id, which a column that is renamed has too.
 

@@ -1,9 +1,12 @@
-"""Whether the rows of a commit fit the columns of a stream, in formats where a column has an id."""
+"""Whether the rows of a commit fit the columns of a stream."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+import pyarrow as pa
 
 
 class StreamColumn(Protocol):
@@ -18,16 +21,29 @@ class StreamColumn(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ArrowColumn:
+    """See `StreamColumn`. Ids do not count: there are none, or other ones in other versions."""
+
+    name: str
+    data_type: pa.DataType
+    required: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.data_type}{' NOT NULL' if self.required else ''}"
+
+
+IdT = TypeVar("IdT", int, str)
 ColumnT = TypeVar("ColumnT", bound=StreamColumn)
 
 
 def problems_of_columns(
-    there: Mapping[int, ColumnT], read: Mapping[int, ColumnT], names: Collection[str], *, are_all: bool
+    there: Mapping[IdT, ColumnT], read: Mapping[IdT, ColumnT], names: Collection[str], *, are_all: bool
 ) -> Iterator[str]:
     """Yield why rows do not fit.
 
     Args:
-        there: columns of the rows, by their ids
+        there: columns of the rows, by their ids, or by their names in formats without ids
         read: columns of the table when the stream was opened
         names: of those that the stream reads
         are_all: it reads all

@@ -86,8 +86,8 @@ class StreamedTable(Protocol[FileT]):
         ...
 
     def newest(self) -> int:
-        """Return the newest version, `NOTHING` if there is none. In formats with `Order`: the last one of those
-        that come after the recalled one, which may be older than that.
+        """Return the newest version, `NOTHING` if there is none. In formats with `Order`: the last one of
+        those that come after the recalled one, which may be older than that.
 
         Raises:
             ConfigurationError: there is another table in its place.

@@ -139,9 +139,7 @@ class StreamPlan(Generic[FileT]):
         end, has_rows, may_wait = self._bounded(position, until, limits)
         if start is not None:
             return start if not has_rows and may_wait else self._offset(end)
-        return replace(
-            self._offset(end), start=position, start_order=self._table.order_of(position.version)
-        )
+        return replace(self._offset(end), start=position, start_order=self._table.order_of(position.version))
 
     def _offset(self, position: Position) -> Offset:
         return Offset(self._table.table_id, position, order=self._table.order_of(position.version))

@@ -26,10 +26,11 @@ import org.apache.hudi.index.HoodieIndex.IndexType;
 import org.apache.hudi.storage.hadoop.HadoopStorageConfiguration;
 
 /**
- * Inserts or upserts rows with Hudi's own writer, in one commit, into a table with the columns id and day.
+ * Inserts, upserts or deletes rows with Hudi's own writer, in one commit, in a table with the columns
+ * id and day.
  *
  * <p>Arguments: the table, which is created if it does not exist; its version; its type; whether it has a
- * metadata table; whether it upserts; the ids of the rows.
+ * metadata table; what it does; the ids of the rows.
  */
 public class Writer {
   public static void main(String[] arguments) throws Exception {
@@ -78,8 +79,15 @@ public class Writer {
       String instant = client.startCommit();
       List<HoodieRecord<HoodieAvroPayload>> rows =
           ids.stream().map(id -> row(schema, id)).collect(Collectors.toCollection(ArrayList::new));
-      boolean upserts = Boolean.parseBoolean(arguments[4]);
-      client.commit(instant, upserts ? client.upsert(rows, instant) : client.insert(rows, instant));
+      client.commit(
+          instant,
+          switch (arguments[4]) {
+            case "insert" -> client.insert(rows, instant);
+            case "upsert" -> client.upsert(rows, instant);
+            case "delete" ->
+                client.delete(rows.stream().map(HoodieRecord::getKey).collect(Collectors.toList()), instant);
+            default -> throw new IllegalArgumentException(arguments[4]);
+          });
     }
   }
 

@@ -11,6 +11,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.ducklake_table import DuckLakeTable
+from tests.support.hudi import after
+from tests.support.hudi_table import HudiTable
 from tests.support.lakes import DeltaLake, LakeTable, delta_lake, ids
 from tests.support.lance_lake import LanceLake
 from tests.support.table_streams import Streamable
@@ -119,6 +121,24 @@ def test_rows_of_a_lance_table_are_written_once_whatever_is_compacted(
     lake.append(4000)
     run(stream(spark, lake), target)
     assert target.ids() == list(range(4001))
+
+
+def test_rows_of_a_hudi_table_are_written_once_whatever_file_they_are_in(
+    spark: SparkSession, target: DeltaLake, tmp_path: Path
+) -> None:
+    """Also those of a commit that is completed after a later one."""
+    table = HudiTable(tmp_path, 9)
+    table.create(ids().schema)
+    early = table.later()
+    table.append(*range(100), instant=after(early, 1000))
+    run(stream(spark, table, columns="id"), target)
+    table.append(100, 101, before=table.file_of(0))
+    run(stream(spark, table, columns="id"), target)
+    forget_last_batch(target)
+    table.compact()
+    table.append(102, instant=early)
+    run(stream(spark, table, columns="id"), target)
+    assert target.ids() == list(range(103))
 
 
 def test_limits_make_several_batches(spark: SparkSession, delta_table: DeltaLake, target: DeltaLake) -> None:
