@@ -33,8 +33,8 @@ def test_rows_of_each_commit_of_hudi_and_penstock_are_read_once(
     """Hudi adds rows to small files; upserts of new keys only add rows."""
     lake = HudiTable(tmp_path, version)
 
-    def write(*ids: int, **operation: bool) -> None:
-        write_hudi(lake.folder, version, *ids, **operation)
+    def write(*ids: int, upserts: bool = False, deletes: bool = False) -> None:
+        write_hudi(lake.folder, version, *ids, upserts=upserts, deletes=deletes)
 
     write(1, 2)
     stream = TableStream(lake, columns="id")

@@ -64,7 +64,7 @@ _CLEANER_PLAN = {
 
 def _write_avro(path: Path, schema: Mapping[str, Any], content: Mapping[str, Any]) -> None:
     with path.open("wb") as file:
-        fastavro.writer(file, schema, [content])
+        fastavro.writer(file, dict(schema), [content])
 
 
 class HudiTable(HudiLake):
