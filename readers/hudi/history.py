@@ -27,7 +27,7 @@ from ..streaming.positions import NOTHING, Order, Position
 from ..table import TableScan
 from .columns import columns_by_name
 from .commits import CommitContent
-from .read_commits import KEPT, Before, ReadCommits
+from .read_commits import Before, ReadCommits
 from .scan import HudiTableReader
 from .slices import slices_at
 from .table import HudiState, load_state, parse_schema, schema_text, unreadable
@@ -195,7 +195,9 @@ class HudiHistory:
         whole = read.complete({*self._instants, *archived})
         late = [one for one in self._instants if str(one) < read.first]
         if whole is None or not whole.instants.issuperset(late):
-            raise self._changed(f"has other commits than this stream has read, before the last {KEPT:,}")
+            raise self._changed(
+                "has other commits than this stream has read, before those that its checkpoint lists"
+            )
         if missing := whole.instants.difference(self._instants, archived):
             raise self._changed(f"no longer has the instant {min(missing)}, which this stream has read")
         unread = {one for one in archived if str(one) >= read.first} - whole.instants

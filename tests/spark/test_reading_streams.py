@@ -129,8 +129,9 @@ def test_rows_of_a_hudi_table_are_written_once_whatever_file_they_are_in(
     """Also those of a commit that is completed after a later one."""
     table = HudiTable(tmp_path, 9)
     table.create(ids().schema)
+    table.append(0)
     early = table.later()
-    table.append(*range(100), instant=after(early, 1000))
+    table.append(*range(1, 100), instant=after(early, 1000))
     run(stream(spark, table, columns="id"), target)
     table.append(100, 101, before=table.file_of(0))
     run(stream(spark, table, columns="id"), target)
