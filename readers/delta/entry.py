@@ -48,8 +48,8 @@ class Entry:
     """Of the change data feed, if the table has one."""
     metadata: Mapping[str, Any] | None = None
     protocol: Mapping[str, Any] | None = None
-    time: str | None = None
-    """When it was committed, as partition values are written; None: unknown."""
+    at: datetime | None = None
+    """When it was committed; None: unknown."""
 
     @classmethod
     def of(cls, content: bytes) -> Entry:
@@ -60,7 +60,7 @@ class Entry:
         added: list[ActiveFile] = []
         feed: list[ActiveFile] = []
         removed: dict[str, ActiveFile | None] = {}
-        metadata = protocol = time = None
+        metadata = protocol = at = None
         for line in content.splitlines():
             if not line.strip():
                 continue
@@ -74,8 +74,8 @@ class Entry:
             if (file := action.get("cdc")) is not None:
                 feed.append(ActiveFile.of(file))
             if (info := action.get("commitInfo")) is not None:
-                time = _time(info.get("inCommitTimestamp", info.get("timestamp")))
-        return cls(tuple(added), removed, tuple(feed), metadata, protocol, time)
+                at = _time(info.get("inCommitTimestamp", info.get("timestamp")))
+        return cls(tuple(added), removed, tuple(feed), metadata, protocol, at)
 
     @property
     def kind(self) -> CommitKind:
@@ -122,7 +122,8 @@ class Entry:
             kind: empty: the file has it
         """
         own = ((CHANGE_TYPE, kind),) if kind else ()
-        return (*own, (COMMIT_VERSION, str(version)), (COMMIT_TIME, self.time))
+        at = None if self.at is None else self.at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # as partition values are
+        return (*own, (COMMIT_VERSION, str(version)), (COMMIT_TIME, at))
 
 
 def _deleted(file: ActiveFile) -> int:
@@ -130,8 +131,7 @@ def _deleted(file: ActiveFile) -> int:
     return 0 if vector is None else vector.rows
 
 
-def _time(ms: object) -> str | None:
+def _time(ms: object) -> datetime | None:
     if not isinstance(ms, int):
         return None
-    moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=ms)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=ms)

@@ -148,8 +148,8 @@ class DeltaHistory:
         if self._reads_changes and not problems:
             files = tuple(self._changes(entry, version))
             is_whole = kind is not CommitKind.ADDS
-            return Commit(version, shown, CommitKind.ADDS, files, is_whole)
-        return Commit(version, shown, kind, files, other_schema="; ".join(problems))
+            return Commit(version, shown, CommitKind.ADDS, files, is_whole, at=entry.at)
+        return Commit(version, shown, kind, files, other_schema="; ".join(problems), at=entry.at)
 
     def _changes(self, entry: Entry, version: int) -> Iterator[StreamFile]:
         try:

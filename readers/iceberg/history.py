@@ -180,6 +180,7 @@ class IcebergHistory:
 
     def _commit(self, snapshot: Snapshot) -> Commit[StreamFile]:
         number = snapshot.snapshot_id
+        at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, timezone.utc)
         shown = f"Snapshot {number} of the Iceberg table {self._opened.address.uri}"
         operation = None if snapshot.summary is None else snapshot.summary.operation
         kind = CommitKind.CHANGES if operation is None else _KINDS[operation]
@@ -192,8 +193,8 @@ class IcebergHistory:
             files = list(inserts(files, snapshot)) if self._reads_changes else files
         elif self._reads_changes and kind is not CommitKind.ADDS:
             changed = tuple(self._changes(snapshot))
-            return Commit(number, shown, CommitKind.ADDS, changed, is_whole=True)
-        return Commit(number, shown, kind, files, other_schema=problems)
+            return Commit(number, shown, CommitKind.ADDS, changed, is_whole=True, at=at)
+        return Commit(number, shown, kind, files, other_schema=problems, at=at)
 
     def _changes(self, snapshot: Snapshot) -> Iterator[StreamFile]:
         before = self._snapshots.get(snapshot.parent_snapshot_id or NOTHING)

@@ -42,7 +42,7 @@ class Commit(Generic[FileT]):
     other_schema: str = ""
     """Why the rows do not fit the columns of the stream; empty if they do."""
     at: datetime | None = None
-    """When it was made; only needed if commits are usually those of other tables."""
+    """When it was made; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,9 +235,9 @@ class StreamPlan(Generic[FileT]):
             yield _Step(Position(commit.version), commit.files, commit.at)
         elif commit.kind is CommitKind.ADDS:
             parts = single_files(commit.files, position.files or 0)
-            yield from _of_parts(commit.version, parts, is_snapshot=False)
+            yield from _of_parts(commit.version, parts, commit.at, is_snapshot=False)
         elif self._skips.allow(commit.kind):
-            yield _Step(Position(commit.version))
+            yield _Step(Position(commit.version), at=commit.at)
         else:
             raise self._refused(commit)
 
@@ -276,11 +276,13 @@ class StreamPlan(Generic[FileT]):
         )
 
 
-def _of_parts(version: int, parts: Iterable[Part[FileT]], *, is_snapshot: bool) -> Iterator[_Step[FileT]]:
+def _of_parts(
+    version: int, parts: Iterable[Part[FileT]], at: datetime | None = None, *, is_snapshot: bool
+) -> Iterator[_Step[FileT]]:
     """Yield the files of a version. After the last ones, the version was read."""
     is_complete = False
     for part in parts:
         is_complete = part.end is None
-        yield _Step(Position(version, part.end, is_snapshot and not is_complete), part.files)
+        yield _Step(Position(version, part.end, is_snapshot and not is_complete), part.files, at)
     if not is_complete:
-        yield _Step(Position(version))
+        yield _Step(Position(version), at=at)

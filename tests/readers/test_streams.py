@@ -45,9 +45,10 @@ STREAMED: Mapping[str, Callable[[Path], Streamed]] = {
 }
 
 
-CHANGED = [kind for kind in STREAMED if not kind.endswith("ducklake") and "hudi" not in kind]
-IN_FILES = [kind for kind in STREAMED if "catalog" not in kind]
-also_in_a_catalog = pytest.mark.parametrize("lake", STREAMED, indirect=True)
+KINDS = [*LAKES, *(pytest.param(kind, marks=pytest.mark.slow) for kind in STREAMED if kind not in LAKES)]
+IN_FILES = KINDS[:-1]
+CHANGED = KINDS[: len(LAKES) + 1]
+also_in_a_catalog = pytest.mark.parametrize("lake", KINDS, indirect=True)
 
 
 @pytest.fixture(params=IN_FILES)
@@ -547,6 +548,17 @@ def test_a_stream_that_is_up_to_date_goes_on_after_a_clean_up(lake: Streamed) ->
     clean_up(lake)
     stream.start()
     assert stream.ids() == [3]
+
+
+def test_a_compaction_that_is_old_is_stored_as_read(lake: Streamed) -> None:
+    """Else a table that is only compacted for a long time would lose the stream's place in a clean-up."""
+    stream = TableStream(lake)
+    stream.ids()
+    compact(lake)
+    assert stream.ids() is None
+    stream.plan._now = lambda: datetime.now(timezone.utc) + timedelta(hours=2)
+    assert stream.ids() == []
+    assert stream.ids() is None
 
 
 def test_a_data_file_that_was_deleted_is_an_error_that_names_it(lake: Streamed) -> None:
