@@ -284,7 +284,7 @@ def test_a_query_begins_with_a_time(lake: Streamed) -> None:
     ],
 )
 def test_wrong_options_are_said(options: dict[str, str], problem: str, tmp_path: Path) -> None:
-    for kind in IN_FILES:
+    for kind in STREAMED:
         with pytest.raises(ConfigurationError, match=problem):
             TableStream(STREAMED[kind](tmp_path), **options)
 
