@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks.spark.python_sources import ArrowDataSource
+from benchmarks.spark.sinks import DeltaSpark
 from pyspark.sql import DataFrame, SparkSession
 
 Read = Callable[[SparkSession, Mapping[str, str], Sequence[str]], DataFrame]
@@ -20,6 +21,8 @@ def _files(spark: SparkSession, table: Mapping[str, str], columns: Sequence[str]
 
 
 def _delta_spark(spark: SparkSession, table: Mapping[str, str], columns: Sequence[str]) -> DataFrame:
+    for name, value in DeltaSpark.settings.items():
+        spark.conf.set(name, value)
     return _selected(spark.read.format("delta").load(table["path"]), columns)
 
 

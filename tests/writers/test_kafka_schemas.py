@@ -242,22 +242,25 @@ def test_columns_without_a_type_in_the_format_are_refused(columns: Mapping[str, 
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "problem"),
     [
-        "",
-        "message A {}",
-        'syntax = "proto3";',
-        'syntax = "proto3"; message A { int32 x = ; }',
-        'syntax = "proto3"; message A { Missing x = 1; }',
-        'syntax = "proto3"; import "other.proto"; message A {}',
-        'syntax = "proto3"; message A { extensions 4 to 8; }',
-        'syntax = "proto3"; message A { reserved 1 to max; }',
-        'syntax = "proto3"; message A { int32 x = 1; ',
-        "?",
+        ("", "only proto3"),
+        ("no schema", "'no' is not supported"),
+        ("message A {}", "only proto3"),
+        ('syntax = "proto2"; message A {}', "only proto3"),
+        ('syntax = "proto3";', "it has no message"),
+        ('syntax = "proto3"; message A { int32 x = ; }', ""),
+        ('syntax = "proto3"; message A { int32 x = 1 y; }', "'y' after a field"),
+        ('syntax = "proto3"; message A { Missing x = 1; }', ""),
+        ('syntax = "proto3"; import "other.proto"; message A {}', r"it imports other\.proto"),
+        ('syntax = "proto3"; message A {} @', "'@' is not expected"),
+        ('syntax = "proto3"; message A { extensions 4 to 8; }', ""),
+        ('syntax = "proto3"; message A { reserved 1 to max; }', "it reserves more than 10,000"),
+        ('syntax = "proto3"; message A { int32 x = 1; ', ""),
     ],
 )
-def test_what_is_no_schema_of_protobuf_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="Protobuf schema cannot be read"):
+def test_what_is_no_schema_of_protobuf_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"(?s)Protobuf schema cannot be read.*{problem}"):
         protobuf.encoder(text, pa.schema([]), "A")
 
 
