@@ -139,6 +139,9 @@ def test_the_newest_schema_of_a_subject(
         {"id": 4, "kind": "A"},
     ]
     assert schema_registry_process.ask(f"/subjects/{record}/versions") == [1]
+    other = query.with_options(valueFormat="protobuf")
+    with pytest.raises(ConfigurationError, match=f"subject {record} is AVRO, .*valueFormat=protobuf"):
+        other.plan(store, other.batch(2))
 
 
 @pytest.mark.parametrize(("strategy", "subject"), [("record", "{}"), ("topicRecord", "{topic}-{}")])

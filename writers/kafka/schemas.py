@@ -149,12 +149,12 @@ class ValueSchemas:
             found = registry.latest(subject)
             if found is None:
                 return None
-            if found.kind != self.kind:
-                raise ConfigurationError(
-                    f"The schema of the subject {subject} is {found.kind}, and the option is "
-                    f"valueFormat={self.format}. Nothing was written."
-                )
             _latest[key] = found, time.monotonic()
+        if found.kind != self.kind:
+            raise ConfigurationError(
+                f"The schema of the subject {subject} is {found.kind}, and the option is "
+                f"valueFormat={self.format}. Nothing was written."
+            )
         return found
 
     @property
