@@ -264,10 +264,9 @@ def test_other_formats_are_read_as_they_were_written(spark: SparkSession, other:
     assert found.count() == (1000 if other.keeps_version else 1010)
 
 
-def test_a_format_without_streams_says_so(spark: SparkSession, tmp_path: Path) -> None:
-    table = lance_table(tmp_path)
-    spark.range(3).write.format(table.source).mode("append").options(**table.write).save()
-    stream = spark.readStream.format(table.source).options(**table.options).load()
+def test_a_format_without_streams_says_so(spark: SparkSession) -> None:
+    source = spark.readStream.format("penstock.postgres").schema("id LONG")
+    stream = source.options(url="postgresql://nowhere/db", dbtable="t").load()
     query = stream.writeStream.format("noop").trigger(availableNow=True).start()
     with pytest.raises(Exception, match=r"spark\.readStream does not read"):
         query.awaitTermination()
