@@ -178,13 +178,11 @@ def _number(item: pytest.Item) -> int:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_handlecrashitem(crashitem: str, sched: Any) -> None:
-    """A test that ends its process has failed. pytest-xdist would run it again, and waits for ever if it ends
-    a second process.
-    """
-    for tests in getattr(sched, "workqueue", {}).values():
-        if crashitem in tests:
-            tests[crashitem] = True
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of several processes, one may crash."""
+    from tests.support.crashed_process import CrashIsAFailure
+
+    return CrashIsAFailure(config, log) if config.option.dist == "loadfile" else None
 
 
 def pytest_collectreport(report: pytest.TestReport | pytest.CollectReport) -> None:
