@@ -10,8 +10,8 @@ from xdist.scheduler import LoadFileScheduling
 class CrashIsAFailure(LoadFileScheduling):  # type: ignore[misc]
     """A test that ends its process has failed, and the others of its file run in another process.
 
-    pytest-xdist 3.8 would run it again and wait for ever if it ends a second process. It also hands out again the
-    files that its process had finished, after which other processes wait for ever.
+    pytest-xdist 3.8 would run it again and wait for ever if it ends a second process. It also hands out again
+    the files that its process had finished, after which other processes wait for ever.
     """
 
     def remove_node(self, node: Any) -> str | None:
