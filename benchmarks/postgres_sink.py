@@ -76,7 +76,7 @@ def run(options: Options) -> Report:
         cases: dict[str, Callable[[], float]] = {FLOOR: partial(large.run, FLOOR)}
         for case in (OURS, PREPARED, JDBC):
             cases[case] = partial(database.filled, partial(large.run, case), source.rows + WARM_UP_ROWS)
-        cases[COPY] = partial(database.filled, partial(csv_rows.copy, database), source.rows)
+        cases[COPY] = partial(database.filled, partial(database.copy, csv_rows), source.rows)
         cases = {case: partial(processor.measured, case, run) for case, run in cases.items()}
         wanted = [case for case in CASES if options.wants(case) and (jars or case != JDBC)]
         seconds = interleaved({case: cases[case] for case in wanted}, options.repeat, warm_up=WARM_UP)
@@ -110,6 +110,22 @@ class Database:
             assert counted == (rows,), f"{counted} rows were written, not {rows:,}"
             connection.execute(f"DROP TABLE {table}")
         return seconds
+
+    def copy(self, rows: CsvRows) -> float:
+        """Copy all rows into a new table and return the seconds."""
+        with self.connect() as connection:
+            connection.execute(f"CREATE TABLE copied ({COLUMNS})")
+        return rows.each(self._copy)
+
+    def _copy(self, file: Path) -> None:
+        statement = "COPY copied FROM STDIN (FORMAT csv)"
+        with (
+            self.connect() as connection,
+            connection.cursor().copy(statement) as copy,
+            file.open("rb") as rows,
+        ):
+            while chunk := rows.read(CHUNK_BYTES):
+                copy.write(chunk)
 
 
 class HasProcesses(Protocol):
@@ -159,25 +175,12 @@ class CsvRows:
                     rows = data.as_from_spark(pq.read_table(parquet))
                     csv.write_csv(rows, output, csv.WriteOptions(include_header=False))
 
-    def copy(self, database: Database) -> float:
-        """Copy all rows and return the seconds."""
-        with database.connect() as connection:
-            connection.execute(f"CREATE TABLE copied ({COLUMNS})")
+    def each(self, load: Callable[[Path], None]) -> float:
+        """Call `load` for all files at once and return the seconds."""
         started_at = time.perf_counter()
         with ThreadPoolExecutor(len(self._files)) as pool:
-            list(pool.map(partial(self._copy, database), self._files))
+            list(pool.map(load, self._files))
         return time.perf_counter() - started_at
-
-    @staticmethod
-    def _copy(database: Database, file: Path) -> None:
-        statement = "COPY copied FROM STDIN (FORMAT csv)"
-        with (
-            database.connect() as connection,
-            connection.cursor().copy(statement) as copy,
-            file.open("rb") as rows,
-        ):
-            while chunk := rows.read(CHUNK_BYTES):
-                copy.write(chunk)
 
 
 def _report_results(
