@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -83,7 +85,7 @@ def files_of(snapshot: Snapshot | None, io: FileIO, cache: ManifestCache = MANIF
     if len(manifests) < 2:
         entries = [cache.read(io, manifest) for manifest in manifests]
     else:
-        with ThreadPoolExecutor(_THREADS) as threads:
+        with _without_garbage_collection(), ThreadPoolExecutor(_THREADS) as threads:
             entries = list(threads.map(partial(cache.read, io), manifests))
     live = list(zip(manifests, entries, strict=True))
     return LiveFiles(
@@ -91,6 +93,18 @@ def files_of(snapshot: Snapshot | None, io: FileIO, cache: ManifestCache = MANIF
         {entry.data_file.file_path: entry for entry in _entries(live, ManifestContent.DATA)},
         tuple(_entries(live, ManifestContent.DELETES)),
     )
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Entries have no cycles, and are so many that looking for some takes a third of the time."""
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_on:
+            gc.enable()
 
 
 def _entries(live: Live, content: ManifestContent) -> list[ManifestEntry]:
