@@ -77,8 +77,6 @@ def merge(manifests: Sequence[Manifest]) -> Manifest:
 def _parts(manifest: Manifest) -> tuple[str, Manifest]:
     """Return the id of the target, and the manifest with nothing but the files."""
     try:
-        if (manifest.kind, manifest.version) != (KIND, VERSION):
-            raise ValueError(f"kind {manifest.kind!r}, version {manifest.version}")
         content = json.loads(manifest.content)
         target_id, files = content["target"], json.dumps(content["files"], ensure_ascii=False)
         if not isinstance(target_id, str):
