@@ -21,6 +21,7 @@ NAMES = (
     "postgres_sink",
     "postgres_upserts",
     "mysql_sink",
+    "mysql_upserts",
     "kafka_sink",
     "requests",
     "kafka_clients",

@@ -14,6 +14,14 @@ SERVER_SETTING = "spark.penstock.benchmark.postgres"
 """Session setting with host and port of the server; user and database are `postgres`."""
 JDBC_ROWS = 10_000
 """Rows per JDBC batch; Spark's default is 1000."""
+UPSERTS = {
+    "writeMode": "upsert",
+    "keys": "id",
+    "orderBy": "lsn",
+    "deleteWhen": "op = 'd'",
+    "dropColumns": "lsn, op",
+}
+"""Options of Penstock."""
 
 
 class PenstockPostgres(Penstock):
@@ -51,14 +59,7 @@ class PenstockUpserts(PenstockPostgres):
     """Into a table that is there, by its column `id`."""
 
     def writer(self, rows: DataFrame, folder: Path) -> DataStreamWriter:
-        options = {
-            "writeMode": "upsert",
-            "keys": "id",
-            "orderBy": "lsn",
-            "deleteWhen": "op = 'd'",
-            "dropColumns": "lsn, op",
-        }
-        return super().writer(rows, folder).options(**options)
+        return super().writer(rows, folder).options(**UPSERTS)
 
 
 class ForeachJdbcMerge(Sink):

@@ -20,6 +20,7 @@ from ..errors import NEXT_TRY, ConfigurationError, PenstockError, RetryableError
 from .brokers import Brokers, library_logger, opened
 from .cluster import progress_partition
 from .errors import UNKNOWN_TOPIC, error_of, failed
+from .split import Split
 
 if TYPE_CHECKING:
     from .cluster import KafkaCluster
@@ -82,6 +83,7 @@ class Marker:
             marker = cls(**given)
             if not isinstance(given.get("split", ""), str) or not isinstance(given.get("files", {}), dict):
                 raise TypeError("split or files of another type")
+            Split.parse(marker.split)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise TableChangedError(
                 f"The record of {key} in the topic {topic} is not a marker of this version of Penstock "

@@ -56,8 +56,11 @@ def test_a_marker_of_one_part_is_as_before_there_were_parts() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"version": 2}, {"batch": "3"}, {"digest": None}, {"split": 1}, {"files": []}, {"other": 1}],
-)
+    [
+        {"version": 2}, {"batch": "3"}, {"digest": None}, {"split": 1}, {"files": []}, {"other": 1},
+        {"split": "2"}, {"split": "two by key"}, {"split": "1 by key"},
+    ],
+)  # fmt: skip
 def test_a_record_that_is_no_marker_stops_the_query(wrong: dict[str, object]) -> None:
     record = {**json.loads(MARKER.encoded()), **wrong}
     with pytest.raises(TableChangedError, match="is not a marker of this version"):
