@@ -89,8 +89,10 @@ class _Rows:
         return self.only is None and self.deleted is None
 
     def are_in(self, first: int, count: int) -> bool:
-        """Return False if certainly none of the rows from `first` on is read."""
-        return self.only is None or len(_between(self.only, first, count)) > 0
+        """Return False if none of the rows from `first` on is read."""
+        if self.only is not None:
+            return len(_between(self.only, first, count)) > 0
+        return self.deleted is None or len(_between(self.deleted, first, count)) < count
 
     def of(self, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
         """
@@ -163,6 +165,8 @@ class Scan:
 
     def _read(self, file: ScanFile) -> Iterator[pa.RecordBatch]:
         rows = _Rows(self.files.only_rows(file), self.files.deleted_rows(file))
+        if rows.only is not None and not len(rows.only):
+            return
         with self.files.open(file.path) as stream:
             parquet = pq.ParquetFile(
                 stream, buffer_size=_COLUMN_BUFFER_BYTES, coerce_int96_timestamp_unit="us"

@@ -43,7 +43,8 @@ def in_table(
     """Return the columns of a file that the table has, with their names in the table.
 
     Args:
-        columns: of the table, with field ids if names may change
+        columns: of the table, with field ids if names may change; of those, others without ids are no
+            columns of files
         mapping: of names, for files without field ids
         only_by_name: the mapping is that of this file, and its own field ids do not count
 
@@ -65,7 +66,7 @@ def in_table(
         )
         if not has_field_ids(fields):
             return rows.select([])
-    return renamed_by_id(rows, columns, path)
+    return renamed_by_id(rows, pa.schema([one for one in columns if has_field_ids([one])]), path)
 
 
 def _with_ids(field: pa.Field, mapping: Sequence[NamedField]) -> pa.Field:

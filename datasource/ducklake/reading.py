@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ...committers.ducklake.address import DuckLakeAddress, DuckLakeCatalog
 from ...readers.table import TableScan
 from ..options.declaring import option_of, optional, options_of, prefixes_of
 from ..reading.options import (
+    ChangeStreamReadOptions,
     SnapshotStreamReadOptions,
     VersionReadOptions,
     number,
@@ -48,17 +49,20 @@ class DuckLakeStreamOptions(SnapshotStreamReadOptions):
     """Options for reading streams with `penstock.ducklake`."""
 
     data_source = NAME
-    refused: ClassVar = {
-        "changes": "changes: streams of DuckLake tables read new rows only. Leave the option out; "
-        "skipChangeCommits=true passes over commits that change rows."
-    }
     catalog: str = option_of(DuckLakeOptions, "catalog")
     table: tuple[str, str] = option_of(DuckLakeOptions, "table")
+    changes: bool = option_of(ChangeStreamReadOptions, "changes")
     storage_options: Mapping[str, str] = option_of(DuckLakeOptions, "storage_options")
 
     def open(self) -> DuckLakeTableReader:
         """See `Opens`."""
-        return _open(self.catalog, self.table, self.storage_options)
+        reader = _open(self.catalog, self.table, self.storage_options)
+        if not self.changes:
+            return reader
+        from ...readers.streaming.change_feed import check_change_names
+
+        check_change_names(f"DuckLake table {reader.version.server.address.uri}", reader.column_names)
+        return replace(reader, reads_changes=True)
 
     def history(self, scan: TableScan) -> DuckLakeHistory:
         """See `OpensStream`."""

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...readers.lance.history import LanceHistory, check_change_fields
+from ...readers.lance.history import LanceHistory
 from ...readers.lance.scan import LanceTableReader
 from ...readers.lance.table import WantedVersion, load_version
+from ...readers.streaming.change_feed import check_change_names
 from ...readers.table import TableScan
 from ..options.declaring import option_of, optional, options_of, prefixes_of
 from ..options.parsing import text
@@ -49,7 +50,7 @@ class LanceStreamOptions(ChangeStreamReadOptions):
         """See `Opens`."""
         table = load_version(normalized_location(self.path), self.storage_options, WantedVersion())
         if self.changes:
-            check_change_fields(table)
+            check_change_names(f"Lance table {table.uri}", table.schema.names)
         return LanceTableReader(table, self.storage_options, self.changes)
 
     def history(self, scan: TableScan) -> LanceHistory:

@@ -14,10 +14,10 @@ from typing import Any
 
 from ...committers.delta.deletion_vectors import DeletionVector
 from ...committers.delta.log_entry import ActiveFile
+from ..streaming.change_feed import CHANGE_TYPE, COMMIT_TIME, COMMIT_VERSION
 from ..streaming.commits import CommitKind
 from .files import VectorDifference
 
-CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIME = "_change_type", "_commit_version", "_commit_timestamp"
 CHANGE_FIELDS: Sequence[Mapping[str, Any]] = [
     {"name": CHANGE_TYPE, "type": "string", "nullable": True, "metadata": {}},
     {"name": COMMIT_VERSION, "type": "long", "nullable": True, "metadata": {}},

@@ -22,6 +22,7 @@ from ...committers.delta.log_files import entry_name
 from ...committers.delta.schema_match import Fields, problems_of_reading
 from ...committers.errors import ConfigurationError, RetryableError, TableNotSupportedError
 from ..scan import ScanFile
+from ..streaming.change_feed import check_change_names
 from ..streaming.commits import Commit, CommitKind, Part, single_files
 from ..streaming.errors import cleaned_up, replaced
 from ..streaming.positions import Order, Position
@@ -278,11 +279,5 @@ def with_change_fields(version: DeltaVersion) -> DeltaVersion:
     Raises:
         ConfigurationError: the table has columns with their names.
     """
-    names = {str(one["name"]).lower() for one in version.fields}
-    taken = [str(one["name"]) for one in CHANGE_FIELDS if one["name"] in names]
-    if taken:
-        raise ConfigurationError(
-            f"changes: the Delta table {version.table_uri} has a column {', '.join(taken)}, as its change "
-            "feed has. Nothing was read. Rename it."
-        )
+    check_change_names(f"Delta table {version.table_uri}", (str(one["name"]) for one in version.fields))
     return replace(version, fields=[*version.fields, *CHANGE_FIELDS])

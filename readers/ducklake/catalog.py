@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import posixpath
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,18 +28,17 @@ from ..predicates import Predicate
 from ..scan import ScanFile
 from ..shapes import NamedField, conform
 from .columns import LakeColumn, arrow_field, name_mappings
-from .files import DeletedRows, InlinedRows, Origins
+from .files import DeletedRows, InlinedRows, NewlyDeleted, Origins
 from .ranges import file_ranges
 from .table import SO, DuckLakeVersion
 
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 ORIGIN = "_ducklake_internal_snapshot_id"
-_OF_ROWS = ("filename", "snapshot_id")
-"""Columns that duckdb adds to the rows of a table, unless the table has them."""
+_NO_NUMBERS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class _DataFile:
+class DataFile:
     number: int
     path: str
     size_bytes: int
@@ -49,10 +48,26 @@ class _DataFile:
     """Origin of its first rows."""
     newest: int
     """That of its last ones."""
+    end: int | None
+    """First snapshot without it; None: the newest one has it."""
+    is_partial: bool
+    """It was made from rows of several snapshots."""
 
     @property
     def origins(self) -> Origins:
         return Origins(self.first - 1, self.newest)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFile:
+    path: str
+    begin: int
+    end: int | None
+    newest: int | None
+    """Newest snapshot of which it has deletions; None: not known."""
+
+    def is_in(self, snapshot: int) -> bool:
+        return self.begin <= snapshot and (self.end is None or self.end > snapshot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,33 +112,35 @@ class CatalogFiles:
 
     def _data_files_of(self, snapshot: int, origins: Origins) -> Iterator[tuple[ScanFile, Origins]]:
         for file in self._data_files:
-            if not origins.overlap(file.origins):
-                continue
-            if self.where is not None and not self.where.may_match(
-                file_ranges(self._stats[file.number], file.rows, self.types)
-            ):
-                continue
-            named, folders = self._mappings.get(file.mapping, ((), ()))
-            deleted = DeletedRows(
-                snapshot,
-                tuple(
-                    path
-                    for path, begin, end in self._delete_files.get(file.number, ())
-                    if begin <= snapshot and (end is None or end > snapshot)
-                ),
-                self._inlined_deletes_of(file.number, snapshot),
-                () if origins.contain(file.origins) else (origins,),
-            )
-            yield (
-                ScanFile(
-                    file.path,
-                    file.size_bytes,
-                    values=(*self._defaults, *_values_of_folders(file.path, folders)),
-                    deletes=None if deleted == DeletedRows(snapshot) else deleted,
-                    mapping=named,
-                ),
-                file.origins,
-            )
+            if origins.overlap(file.origins) and self._may_match(file):
+                yield self._scan_file(file, self._deleted_rows(file, snapshot, origins)), file.origins
+
+    def _may_match(self, file: DataFile) -> bool:
+        """Return False if no row matches the condition."""
+        return self.where is None or self.where.may_match(
+            file_ranges(self._stats[file.number], file.rows, self.types)
+        )
+
+    def _deleted_rows(self, file: DataFile, snapshot: int, origins: Origins) -> DeletedRows:
+        return DeletedRows(
+            snapshot,
+            tuple(one.path for one in self._delete_files.get(file.number, ()) if one.is_in(snapshot)),
+            self._inlined_deletes_of(file.number, snapshot),
+            () if origins.contain(file.origins) else (origins,),
+        )
+
+    def _scan_file(
+        self, file: DataFile, deleted: DeletedRows | None, only: NewlyDeleted | None = None
+    ) -> ScanFile:
+        named, folders = self._mappings.get(file.mapping, ((), ()))
+        return ScanFile(
+            file.path,
+            file.size_bytes,
+            values=(*self._defaults, *_values_of_folders(file.path, folders)),
+            deletes=None if deleted is None or deleted.are_none else deleted,
+            only=only,
+            mapping=named,
+        )
 
     @cached_property
     def _defaults(self) -> tuple[tuple[str, str], ...]:
@@ -152,17 +169,17 @@ class CatalogFiles:
         return f"FROM {self.lake.metadata(table)} d WHERE d.{number} IN ({needed})"
 
     @cached_property
-    def _data_files(self) -> list[_DataFile]:
+    def _data_files(self) -> list[DataFile]:
         rows = self.lake.rows(
             "SELECT data_file_id, path, path_is_relative, file_size_bytes, record_count, mapping_id, "
-            "begin_snapshot, coalesce(partial_max, begin_snapshot), file_format, "
-            f"encryption_key FROM {self.lake.metadata('ducklake_data_file')} f "
+            "begin_snapshot, coalesce(partial_max, begin_snapshot), end_snapshot, partial_max IS NOT NULL, "
+            f"file_format, encryption_key FROM {self.lake.metadata('ducklake_data_file')} f "
             f"WHERE {self._is_needed} ORDER BY data_file_id"
         )
         found = []
         for number, path, is_relative, *known, kind, key in rows:
             self._check(path, kind, key)
-            found.append(_DataFile(number, self._path(path, is_relative), *known))
+            found.append(DataFile(number, self._path(path, is_relative), *known))
         return found
 
     def _path(self, path: str, is_relative: object) -> str:
@@ -178,16 +195,17 @@ class CatalogFiles:
         return TableNotSupportedError(f"{name[0].upper()}{name[1:]} cannot be read: {problem}")
 
     @cached_property
-    def _delete_files(self) -> Mapping[int, Sequence[tuple[str, int, int | None]]]:
-        """Paths, first snapshots and ends of delete files, by the id of the data file."""
-        found: dict[int, list[tuple[str, int, int | None]]] = defaultdict(list)
+    def _delete_files(self) -> Mapping[int, Sequence[DeleteFile]]:
+        """By the id of the data file."""
+        found: dict[int, list[DeleteFile]] = defaultdict(list)
         rows = self.lake.rows(
-            "SELECT d.data_file_id, d.path, d.path_is_relative, d.begin_snapshot, d.end_snapshot, d.format, "
-            f"d.encryption_key {self._of_files('ducklake_delete_file')} AND {self._is_there('d')}"
+            "SELECT d.data_file_id, d.path, d.path_is_relative, d.begin_snapshot, d.end_snapshot, "
+            "d.partial_max, d.format, d.encryption_key "
+            f"{self._of_files('ducklake_delete_file')} AND {self._is_there('d')}"
         )
-        for number, path, is_relative, begin, end, kind, key in rows:
+        for number, path, is_relative, *snapshots, kind, key in rows:
             self._check(path, kind, key)
-            found[number].append((self._path(path, is_relative), begin, end))
+            found[number].append(DeleteFile(self._path(path, is_relative), *snapshots))
         return found
 
     @cached_property
@@ -278,34 +296,53 @@ class CatalogFiles:
             for table, found in self._inlined_origins.items()
             if any(origins is None or origins.has(one) for one in found)
         ]
+        if origins is None:
+            return self._inlined(snapshot, columns, tables)
+        more = f"AND snapshot_id BETWEEN {origins.after + 1} AND {origins.until}"
+        rows = self._inlined(snapshot, columns, tables, {"snapshot_id": ORIGIN}, more)
+        # Arrow sorts: with ORDER BY, duckdb gives wrong values where its statistics lack those of the catalog
+        return rows.take(pc.sort_indices(rows[ORIGIN]))
+
+    def _inlined(
+        self,
+        snapshot: int,
+        columns: Sequence[LakeColumn],
+        tables: Sequence[str],
+        numbers: Mapping[str, str] = _NO_NUMBERS,
+        condition: str = "",
+    ) -> pa.Table:
+        """Return rows of tables of the catalog.
+
+        Args:
+            numbers: columns that duckdb adds to the rows, which are returned as int64 after the others, and
+                their names there
+            condition: more of the WHERE
+        """
         wanted = {one.number for one in self.version.columns if one.name in self.types.names}
         fields = [arrow_field(one, self.version.shown) for one in columns if one.number in wanted]
-        listed = ["0", *map(_selected_column, fields)]
-        schema = pa.schema([pa.field("nothing", pa.int32()), *fields])
-        more = ""
-        if origins is not None:
-            listed.append("snapshot_id")
-            schema = schema.append(pa.field(ORIGIN, pa.int64()))
-            more = f"AND snapshot_id BETWEEN {origins.after + 1} AND {origins.until}"
+        listed = ["0", *map(_selected_column, fields), *numbers]
+        added = [pa.field(name, pa.int64()) for name in numbers.values()]
+        schema = pa.schema([pa.field("nothing", pa.int32()), *fields, *added])
         if not tables:
             return schema.empty_table()
-        self._check_virtual([column.name.lower() for column in columns], are_all=origins is None)
+        self._check_virtual([column.name.lower() for column in columns], ("filename", *numbers))
         address = self.version.server.address
         names = ", ".join(map(literal, tables))
         found = self.lake.cursor.execute(
             f"SELECT {', '.join(listed)} FROM {self.lake.table(address.schema, address.table)} "
-            f"AT (VERSION => {snapshot}) WHERE filename IN ({names}) {more}"
+            f"AT (VERSION => {snapshot}) WHERE filename IN ({names}) {condition}"
         ).to_arrow_table()
         arrays = [one.combine_chunks() for one in found.columns]
         typed = [conform(one, field.type) for one, field in zip(arrays, schema, strict=True)]
-        rows = pa.Table.from_arrays(typed, schema=schema)
-        if origins is None:
-            return rows
-        # Arrow sorts: with ORDER BY, duckdb gives wrong values where its statistics lack those of the catalog
-        return rows.take(pc.sort_indices(rows[ORIGIN]))
+        return pa.Table.from_arrays(typed, schema=schema)
 
-    def _check_virtual(self, names: Sequence[str], *, are_all: bool) -> None:
-        for name in _OF_ROWS[:1] if are_all else _OF_ROWS:
+    def _check_virtual(self, names: Sequence[str], added: Iterable[str]) -> None:
+        """
+        Args:
+            names: of the table's columns
+            added: columns that duckdb adds to the rows of a table, unless the table has them
+        """
+        for name in added:
             if name in names:
                 raise self._unreadable(
                     f"it has a column {name!r}, and rows that are inlined into the catalog, which cannot be "

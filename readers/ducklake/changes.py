@@ -14,7 +14,8 @@ _TOKEN = re.compile(r'(\w+):(\d+|(?:"(?:[^"]|"")*"\.?)+)(?:,|$)')
 _ADDS = {"inserted_into_table", "inlined_insert"}
 _DELETES = {"deleted_from_table", "inlined_delete"}
 _FLUSH = "inline_flush"
-_NEITHER = {_FLUSH, "merge_adjacent", "rewrite_delete", "compacted_table", "altered_table", "dropped_table"}
+_MOVES = {"merge_adjacent", "rewrite_delete", "compacted_table"}
+_NEITHER = {_FLUSH, *_MOVES, "altered_table", "dropped_table"}
 """Rows are in other files after these, and no others."""
 
 
@@ -47,6 +48,14 @@ def _of_table(made: str, table: int) -> Iterator[str]:
 
 def adds_rows(changes: frozenset[str]) -> bool:
     return not changes.isdisjoint(_ADDS)
+
+
+def may_hide_deletions(changes: frozenset[str]) -> bool:
+    """Return whether the catalog may not say which rows a snapshot that deletes has deleted: rows of the
+    catalog that are deleted and flushed in the same transaction are forgotten, and those that are moved to
+    other files are not known there.
+    """
+    return {"inlined_delete", _FLUSH} <= changes or not changes.isdisjoint(_MOVES)
 
 
 def kind_of(changes: frozenset[str], has_deletions: Callable[[], bool]) -> CommitKind:

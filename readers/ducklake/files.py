@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -52,6 +53,10 @@ class DeletedRows:
     origins: tuple[Origins, ...] = ()
     """If given, rows with other origins are left out."""
 
+    @property
+    def are_none(self) -> bool:
+        return not self.files and self.numbers is None and not self.origins
+
     def joined(self, other: DeletedRows) -> DeletedRows | None:
         """Return what says the same of the same file as both do; None if there is nothing."""
         parts = (self, other)
@@ -64,12 +69,23 @@ class DeletedRows:
         return DeletedRows(other.snapshot, origins=(*before, *middle, *after))
 
 
+@dataclass(frozen=True, slots=True)
+class NewlyDeleted:
+    """Rows of a data file that are not in a snapshot, and are in the one before."""
+
+    now: DeletedRows
+    before: DeletedRows
+
+
 def joined(files: Iterable[ScanFile]) -> list[ScanFile]:
-    """Return files, with the rows of one that were added by several snapshots together: it is read once."""
+    """Return files, with the rows of one that were added by several snapshots together: it is read once. In
+    streams with changes, each row has the values of its snapshot.
+    """
     found: list[ScanFile] = []
-    places: dict[str, int] = {}
+    places: dict[tuple[str, tuple[tuple[str, Any], ...]], int] = {}
     for file in files:
-        place = places.get(file.path)
+        key = file.path, file.values
+        place = places.get(key)
         if place is not None:
             before, deletes = found[place].deletes, file.deletes
             if isinstance(before, DeletedRows) and isinstance(deletes, DeletedRows):
@@ -77,7 +93,7 @@ def joined(files: Iterable[ScanFile]) -> list[ScanFile]:
                 if both is not None:
                     found[place] = replace(file, deletes=both)
                     continue
-        places[file.path] = len(found)
+        places[key] = len(found)
         found.append(file)
     return found
 
@@ -111,13 +127,15 @@ class DuckLakeFiles:
         """See `DataFiles`."""
         if file.deletes is None:
             return None
-        deleted = file.deletes
-        assert isinstance(deleted, DeletedRows)
+        assert isinstance(file.deletes, DeletedRows)
+        return self._numbers(file.path, file.deletes)
+
+    def _numbers(self, path: str, deleted: DeletedRows) -> pa.Array:
         parts = [] if deleted.numbers is None else [deleted.numbers]
-        parts += [self._in_delete_file(path, deleted.snapshot) for path in deleted.files]
+        parts += [self._in_delete_file(one, deleted.snapshot) for one in deleted.files]
         if deleted.origins:
-            parts.append(self._of_others(file.path, deleted.origins))
-        found = pc.unique(pa.concat_arrays(parts))
+            parts.append(self._of_others(path, deleted.origins))
+        found = pc.unique(pa.concat_arrays([row_numbers(0), *parts]))
         return found.take(pc.sort_indices(found))
 
     def _in_delete_file(self, path: str, snapshot: int) -> pa.Array:
@@ -140,16 +158,21 @@ class DuckLakeFiles:
 
     def only_rows(self, file: ScanFile) -> pa.Array | None:
         """See `DataFiles`."""
-        return None
+        if not isinstance(file.only, NewlyDeleted):
+            return None
+        now, before = (self._numbers(file.path, one) for one in (file.only.now, file.only.before))
+        return now.filter(pc.invert(pc.is_in(now, value_set=before)))
 
-    def value(self, name: str, value: str | None, data_type: pa.DataType) -> pa.Scalar:
-        """Return a default value, or one of the folder of a file.
+    def value(self, name: str, value: Any, data_type: pa.DataType) -> pa.Scalar:
+        """Return a default value, one of the folder of a file, or one of a change feed.
 
         Raises:
             TableNotSupportedError: it cannot be converted.
         """
         if value is None:
             return null_scalar(data_type)
+        if not isinstance(value, str):
+            return pa.scalar(value, data_type)
         text = string_array([value])[0]
         try:
             if pa.types.is_binary(data_type) and "\\" in value:

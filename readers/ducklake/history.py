@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cached_property
 
@@ -18,14 +18,16 @@ import pyarrow as pa
 from ...committers.ducklake.connection import Lake
 from ...committers.errors import ConfigurationError, RetryableError, TableNotSupportedError
 from ..scan import ScanFile
+from ..streaming.change_feed import DELETE, INSERT, ChangeValues, change_values
 from ..streaming.columns import problems_of_columns
 from ..streaming.commits import Commit, CommitKind, Part
 from ..streaming.errors import cleaned_up, replaced
 from ..streaming.positions import Order, Position
 from ..table import TableScan
 from .catalog import ORIGIN, CatalogFiles, FoundFile
-from .changes import adds_rows, changes_of, kind_of
+from .changes import adds_rows, changes_of, kind_of, may_hide_deletions
 from .columns import LakeColumn
+from .deletions import CatalogDeletions
 from .files import Origins, joined
 from .scan import DuckLakeTableReader
 from .table import SO, ColumnHistory, is_there
@@ -46,7 +48,8 @@ class DuckLakeHistory:
     def __init__(self, reader: DuckLakeTableReader, scan: TableScan, *, allows_more: bool) -> None:
         self._opened = reader.version
         self._scan = scan
-        self._are_all = not allows_more and set(reader.column_names) <= set(scan.columns)
+        self._reads_changes = reader.reads_changes
+        self._are_all = not allows_more and {one.name for one in reader.version.columns} <= set(scan.columns)
 
     @property
     def table_id(self) -> str:
@@ -58,7 +61,7 @@ class DuckLakeHistory:
 
     @property
     def offers_changes(self) -> bool:
-        return False
+        return True
 
     @contextmanager
     def _attached(self) -> Iterator[Lake]:
@@ -139,7 +142,11 @@ class DuckLakeHistory:
         problem = None
         with self._attached() as lake:
             files = self._files(lake, first, last, Origins(first - 1, last))
-            commits = _Commits(_made(lake, first, last), files, self._columns(lake, first))
+            made, columns = _made(lake, first - 1, last), self._columns(lake, first - 1)
+            deleted = CatalogDeletions.of(
+                lake, self._opened, (first, last), self._scan.where, self._scan.types
+            )
+            commits = _Commits(made, files, columns, deleted)
             try:
                 found.extend(self._commit(commits, number) for number in range(first, last + 1))
             except (ConfigurationError, TableNotSupportedError) as error:
@@ -167,16 +174,34 @@ class DuckLakeHistory:
                 "was read. Use a newer version of Penstock, or begin with a later snapshot (startingVersion)."
             ) from error
         kind = kind_of(changes, lambda: number in commits.files.deletions)
-        if not adds_rows(changes):
-            return Commit(number, shown, kind, is_whole=kind is CommitKind.ADDS, at=at)
-        columns = commits.columns.at(number)
-        if problems := "; ".join(self._problems(number, columns)):
+        adds, deletes = adds_rows(changes), kind is not CommitKind.ADDS
+        if not adds and not (deletes and self._reads_changes):
+            return Commit(number, shown, kind, is_whole=not deletes, at=at)
+        if problems := "; ".join(self._problems(number, commits.columns.at(number))):
             return Commit(number, shown, kind, other_schema=problems)
-        if kind is not CommitKind.ADDS:
-            return Commit(number, shown, kind)
-        found = commits.files.data_files(number, Origins(number - 1, number))
-        files = [*(one.file for one in found), *commits.inlined(number, columns)]
-        return Commit(number, shown, kind, files, is_whole=True)
+        if not self._reads_changes:
+            files = [] if deletes else list(commits.added(number))
+            return Commit(number, shown, kind, files, is_whole=not deletes)
+        files = list(self._deleted(commits, number, changes, shown)) if deletes else []
+        files += _with_values(commits.added(number) if adds else (), change_values(INSERT, number, at))
+        return Commit(number, shown, CommitKind.ADDS, files, is_whole=True, at=at)
+
+    def _deleted(
+        self, commits: _Commits, number: int, changes: frozenset[str], shown: str
+    ) -> Iterator[ScanFile]:
+        """Yield the rows that a snapshot has deleted, with the columns of a change feed."""
+        if number - 1 not in commits.made:
+            raise self._expired(number - 1, "read it, or compared the next one with it")
+        is_known = "inlined_delete" not in changes or commits.deleted.has_deletions(number)
+        if may_hide_deletions(changes) or not is_known:
+            raise TableNotSupportedError(
+                f"{shown} deletes rows of the catalog and flushes them, or moves rows to other files, in the "
+                "same transaction: the catalog does not say which rows it deletes. Nothing of it was read. "
+                "Start with a new checkpoint, which begins with all rows of the table; for the future, "
+                "delete and flush rows in transactions of their own."
+            )
+        _, at = commits.made[number]
+        yield from _with_values(commits.removed(number), change_values(DELETE, number, at))
 
     def _problems(self, number: int, columns: Sequence[LakeColumn]) -> Iterator[str]:
         """Yield why the rows do not fit the columns of the stream. Those of older snapshots do: the format
@@ -196,7 +221,9 @@ class DuckLakeHistory:
             found = files.data_files(version, origins)
             columns = self._columns(lake, version).at(version)
             found += _of_origins(files, files.inlined(version, columns, origins))
-        return _parts(found, until)
+            _, at = _made(lake, version, version)[version]
+        values = change_values(INSERT, version, at) if self._reads_changes else ()
+        return _parts([FoundFile(_with_value(one.file, values), one.origins) for one in found], until)
 
     def joined(self, files: Iterable[ScanFile]) -> Iterable[ScanFile]:
         """See `StreamedTable`."""
@@ -206,10 +233,14 @@ class DuckLakeHistory:
         """See `StreamedTable`. Files without matching rows were left out before."""
         return file
 
-    def _expired(self, version: int) -> ConfigurationError:
+    def _expired(self, version: int, done: str = "read it") -> ConfigurationError:
+        """
+        Args:
+            done: what the stream has not done with the snapshot
+        """
         return cleaned_up(
             f"The DuckLake of {self._opened.server.address.uri} no longer has the snapshot {version}, which "
-            "this stream needs: it has expired before the stream had read it.",
+            f"this stream needs: it has expired before the stream had {done}.",
             "the DuckLake keep its snapshots for longer (expire_older_than)",
         )
 
@@ -219,11 +250,22 @@ class _Commits:
     """What the catalog says of a range of snapshots."""
 
     made: Mapping[int, tuple[str, datetime]]
-    """What each of them has changed, and when; without those that have expired."""
+    """What each of them, and the one before them, has changed, and when; without those that have expired."""
     files: CatalogFiles
     columns: ColumnHistory
+    deleted: CatalogDeletions
 
-    def inlined(self, number: int, columns: Sequence[LakeColumn]) -> Iterator[ScanFile]:
+    def added(self, number: int) -> Iterator[ScanFile]:
+        """Yield the rows that a snapshot has added."""
+        yield from (one.file for one in self.files.data_files(number, Origins(number - 1, number)))
+        yield from self._inlined(number, self.columns.at(number))
+
+    def removed(self, number: int) -> Iterator[ScanFile]:
+        """Yield the rows that a snapshot has deleted."""
+        yield from self.deleted.deleted_files(number)
+        yield from self.deleted.deleted_inlined(number, self.columns.at(number - 1))
+
+    def _inlined(self, number: int, columns: Sequence[LakeColumn]) -> Iterator[ScanFile]:
         """Yield rows of the catalog that a snapshot has added.
 
         Args:
@@ -257,6 +299,14 @@ def _made(lake: Lake, first: int, last: int) -> Mapping[int, tuple[str, datetime
         last,
     )
     return {number: (made, datetime.fromtimestamp(at, timezone.utc)) for number, made, at in rows}
+
+
+def _with_values(files: Iterable[ScanFile], values: ChangeValues) -> Iterator[ScanFile]:
+    return (_with_value(file, values) for file in files)
+
+
+def _with_value(file: ScanFile, values: ChangeValues) -> ScanFile:
+    return replace(file, values=(*file.values, *values))
 
 
 def _of_origins(files: CatalogFiles, rows: pa.Table) -> Iterator[FoundFile]:

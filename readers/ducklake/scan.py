@@ -13,6 +13,7 @@ from ...committers.errors import RetryableError
 from ..arrow_fields import spark_field
 from ..predicates import Predicate
 from ..scan import BATCH_ROWS_MAX, Scan, ScanFile
+from ..streaming.change_feed import CHANGE_FIELDS
 from .catalog import CatalogFiles
 from .columns import LakeColumn, arrow_field
 from .files import DuckLakeFiles, DuckLakeScan, Origins
@@ -24,6 +25,8 @@ class DuckLakeTableReader:
     """One snapshot of a DuckLake table. See `TableReader`."""
 
     version: DuckLakeVersion
+    reads_changes: bool = False
+    """It has the columns of a change feed."""
 
     @property
     def name(self) -> str:
@@ -35,15 +38,20 @@ class DuckLakeTableReader:
 
     @cached_property
     def column_names(self) -> tuple[str, ...]:
-        return tuple(self._columns)
+        return (*self._columns, *self._change_fields)
+
+    @cached_property
+    def _change_fields(self) -> Mapping[str, pa.Field]:
+        return {one.name: one for one in CHANGE_FIELDS} if self.reads_changes else {}
 
     def schema(self, names: Sequence[str]) -> pa.Schema:
-        """See `TableReader`. The columns have field ids.
+        """See `TableReader`. The columns of the table have field ids.
 
         Raises:
             TableNotSupportedError: a column has a type that cannot be read.
         """
-        return pa.schema([arrow_field(self._columns[name], self.name) for name in names])
+        added = self._change_fields
+        return pa.schema([added.get(name) or arrow_field(self._columns[name], self.name) for name in names])
 
     def spark_fields(self, names: Sequence[str]) -> Sequence[Mapping[str, Any]]:
         """See `TableReader`."""

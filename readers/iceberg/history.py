@@ -21,6 +21,7 @@ from ...committers.iceberg.address import MAIN_BRANCH
 from ...committers.iceberg.live_files import MANIFEST_CACHE
 from ...committers.iceberg.table import load_if_there
 from ..scan import ScanFile
+from ..streaming.change_feed import check_change_names
 from ..streaming.columns import problems_of_columns
 from ..streaming.commits import Commit, CommitKind, Part, single_files
 from ..streaming.errors import cleaned_up, dropped, replaced
@@ -288,10 +289,6 @@ def with_change_fields(version: IcebergVersion) -> IcebergVersion:
             "sequence numbers. Nothing was read. Upgrade it to format version 2."
         )
     fields = version.schema.fields
-    taken = [one.name for one in CHANGE_FIELDS if one.name in {field.name.lower() for field in fields}]
-    if taken:
-        raise ConfigurationError(
-            f"changes: the Iceberg table {version.address.uri} has a column {', '.join(taken)}, as its "
-            "changelog has. Nothing was read. Rename it."
-        )
+    own, added = ([one.name for one in some] for some in (fields, CHANGE_FIELDS))
+    check_change_names(f"Iceberg table {version.address.uri}", own, added, "changelog")
     return replace(version, schema=Schema(*fields, *CHANGE_FIELDS, schema_id=version.schema.schema_id))

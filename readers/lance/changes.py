@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, TypeAlias
 
 from ...committers.errors import TableNotSupportedError
+from ..streaming.change_feed import ChangeValues, change_values
 from ..streaming.commits import CommitKind
 from .versions import ColumnIds, Fragments, LanceVersion
 
@@ -21,20 +20,9 @@ if TYPE_CHECKING:
 Pair: TypeAlias = "tuple[FragmentMetadata, FragmentMetadata]"
 """A fragment as it was, and as it is now."""
 
-CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIME = "_change_type", "_commit_version", "_commit_timestamp"
-CHANGE_FIELDS = (
-    pa.field(CHANGE_TYPE, pa.string()),
-    pa.field(COMMIT_VERSION, pa.int64()),
-    pa.field(COMMIT_TIME, pa.timestamp("us", "UTC")),
-)
-INSERT, DELETE = "insert", "delete"
-
-
-ChangeValues: TypeAlias = tuple[tuple[str, Any], ...]
-
 
 def values_of(version: LanceVersion, kind: str) -> ChangeValues:
-    return ((CHANGE_TYPE, kind), (COMMIT_VERSION, version.number), (COMMIT_TIME, version.at))
+    return change_values(kind, version.number, version.at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 
 from ...committers.errors import ConfigurationError
 from ..scan import ScanFile
+from ..streaming.change_feed import DELETE, INSERT, ChangeValues
 from ..streaming.columns import problems_of_columns
 from ..streaming.commits import Commit, CommitKind, Part, single_files
 from ..streaming.errors import cleaned_up, dropped, other_schema
 from ..streaming.positions import Order, Position
 from ..table import TableScan
-from .changes import CHANGE_FIELDS, DELETE, INSERT, ChangeValues, Difference, difference, kind_of, values_of
+from .changes import Difference, difference, kind_of, values_of
 from .scan import FragmentRows, LanceTableReader, scan_file
 from .table import newest_version, open_version, versions_there
 from .versions import ColumnIds, Fragments, LanceVersion, columns_there, mark_of
 
 if TYPE_CHECKING:
-    from lance import LanceDataset
     from lance.fragment import FragmentMetadata
 
 COMMITS_KEPT = 1000
@@ -293,16 +293,3 @@ def _of_version(file: ScanFile, version: int, columns: ColumnIds, there: Fragmen
     if fragment is None or rows.columns != columns or rows.mark != mark_of(fragment):
         return file
     return replace(file, only=replace(rows, version=version))
-
-
-def check_change_fields(table: LanceDataset) -> None:
-    """
-    Raises:
-        ConfigurationError: the table has columns with the names of a change feed's.
-    """
-    names = {name.lower() for name in table.schema.names}
-    if taken := [one.name for one in CHANGE_FIELDS if one.name in names]:
-        raise ConfigurationError(
-            f"changes: the Lance table {table.uri} has a column {', '.join(taken)}, as its change feed "
-            "has. Nothing was read. Rename it."
-        )

@@ -19,7 +19,7 @@ from ..arrow_fields import check_readable, readable_field, spark_field
 from ..predicates import Predicate
 from ..rows import converted, matching, types_of
 from ..scan import BATCH_BYTES, BATCH_ROWS_MAX, ScanFile
-from .changes import CHANGE_FIELDS, ChangeValues
+from ..streaming.change_feed import CHANGE_FIELDS, ChangeValues
 from .filters import lance_filter
 from .table import open_version, unreadable
 from .versions import ColumnIds, mark_of

@@ -6,20 +6,16 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.ducklake_history import FLUSH, MERGE, REWRITE, History, insert
 from tests.support.ducklake_table import DuckLakeTable
 from tests.support.table_streams import TableStream
 
 from penstock import ConfigurationError, TableNotSupportedError, reader
 from penstock.readers.ducklake.changes import changes_of
 from penstock.readers.streaming.positions import Offset
-
-MERGE = "CALL ducklake_merge_adjacent_files('lake')"
-FLUSH = "CALL ducklake_flush_inlined_data('lake')"
-REWRITE = "CALL ducklake_rewrite_data_files('lake', delete_threshold => 0.01)"
 
 
 @pytest.fixture
@@ -28,57 +24,6 @@ def lake(tmp_path: Path) -> DuckLakeTable:
     made = DuckLakeTable(tmp_path / "lake", inlines=True)
     made.sql("CREATE TABLE events (id BIGINT)")
     return made
-
-
-def insert(first: int, count: int) -> str:
-    return f"INSERT INTO events SELECT range FROM range({first}, {first + count})"
-
-
-class History:
-    """A random history of a table, and the rows that a stream has to have."""
-
-    def __init__(self, lake: DuckLakeTable, chance: random.Random, *, deletes: bool) -> None:
-        self.lake, self.chance, self.deletes = lake, chance, deletes
-        self.live: list[int] = []
-        self.added: list[int] = []
-        """By commits that only add rows."""
-        self._next = 0
-
-    def step(self) -> None:
-        statements = list(self._statements())
-        self.lake.sql(*statements)
-
-    def _statements(self) -> Iterator[str]:
-        kinds = ["insert"] * 5 + ["flush", "merge", "insert and delete", "other table"]
-        kind = self.chance.choice([*kinds, *(["delete", "update", "rewrite"] * 2 if self.deletes else [])])
-        count = self.chance.choice([1, 3, 12, 30])
-        new = list(range(self._next, self._next + count))
-        some = self.chance.sample(self.live, min(len(self.live), self.chance.choice([1, 2, 15])))
-        if kind == "insert":
-            yield self._insert(new)
-            self._add(new)
-        elif kind == "insert and delete":
-            yield from ("BEGIN", self._insert(new), f"DELETE FROM events WHERE id = {new[-1]}", "COMMIT")
-            self._add(new[:-1])
-        elif kind == "delete" and some:
-            yield f"DELETE FROM events WHERE id IN ({', '.join(map(str, some))})"
-            self.live = [one for one in self.live if one not in some]
-        elif kind == "update" and some:
-            yield f"UPDATE events SET id = id + 1000000 WHERE id IN ({', '.join(map(str, some))})"
-            self.live = [one + 1000000 if one in some else one for one in self.live]
-        elif kind == "other table":
-            yield f"CREATE TABLE other_{self._next} (id BIGINT)"
-            self._next += 1
-        else:
-            yield {"flush": FLUSH, "rewrite": REWRITE}.get(kind, MERGE)
-
-    def _insert(self, new: list[int]) -> str:
-        self._next += len(new)
-        return insert(new[0], len(new))
-
-    def _add(self, ids: list[int]) -> None:
-        self.live += ids
-        self.added += ids
 
 
 @pytest.mark.campaign
@@ -284,11 +229,6 @@ def test_a_query_may_begin_with_the_next_snapshot(lake: DuckLakeTable) -> None:
     assert stream.ids() == []
     lake.append(1)
     assert stream.ids() == [1]
-
-
-def test_changes_are_refused_by_name(lake: DuckLakeTable) -> None:
-    with pytest.raises(ConfigurationError, match="changes: streams of DuckLake tables read new rows only"):
-        TableStream(lake, changes="true")
 
 
 def test_rows_of_the_catalog_need_the_number_of_their_snapshot(lake: DuckLakeTable) -> None:

@@ -176,6 +176,42 @@ def test_changes_keep_a_copy_of_a_table_up_to_date(
     assert target.ids() == [1, 5, 13]
 
 
+@pytest.mark.campaign
+def test_changes_keep_a_copy_of_a_ducklake_table_up_to_date(
+    spark: SparkSession, target: DeltaLake, tmp_path: Path
+) -> None:
+    """Rows in files and in the catalog, also if they move to other files before a batch is repeated."""
+    table = DuckLakeTable(tmp_path / "lake", inlines=True)
+    table.sql("CREATE TABLE events (id BIGINT, n INT)", "INSERT INTO events SELECT range, 0 FROM range(100)")
+    upserts = {"writeMode": "upsert", "keys": "id", "changes": "delta-cdf"}
+
+    def copy() -> None:
+        run(stream(spark, table, changes="true"), target, **upserts)
+        assert target.rows("id, n") == table.sql("FROM events ORDER BY ALL")
+
+    copy()
+    table.sql(
+        "UPDATE events SET n = n + 1 WHERE id < 5",
+        "DELETE FROM events WHERE id IN (3, 50)",
+        "INSERT INTO events VALUES (3, 7), (200, 7)",
+        "UPDATE events SET n = n + 1 WHERE id % 2 = 0",
+        "CALL ducklake_flush_inlined_data('lake')",
+        "UPDATE events SET n = n + 1 WHERE id IN (3, 4, 200)",
+        "DELETE FROM events WHERE id = 99",
+    )
+    copy()
+    forget_last_batch(target)
+    table.sql(
+        "CALL ducklake_flush_inlined_data('lake')",
+        "CALL ducklake_rewrite_data_files('lake', delete_threshold => 0.01)",
+        "CALL ducklake_merge_adjacent_files('lake')",
+        "DELETE FROM events WHERE id BETWEEN 10 AND 60",
+    )
+    copy()
+    table.sql("BEGIN", "TRUNCATE events", "INSERT INTO events VALUES (1, 1), (300, 3)", "COMMIT")
+    copy()
+
+
 def test_what_is_wrong_is_said_without_a_traceback(
     spark: SparkSession, delta_table: DeltaLake, target: DeltaLake
 ) -> None:
