@@ -51,6 +51,8 @@ class ScanFile:
     """… and before this one."""
     mapping: tuple[NamedField, ...] = ()
     """Field ids of its columns, by their names in the file. If given, its own field ids do not count."""
+    is_divisible: bool = True
+    """Several tasks may each read a part of it."""
 
     @property
     def part_bytes(self) -> int:

@@ -225,7 +225,7 @@ def _cost(file: ScanFile) -> int:
 
 
 def _pieces(file: ScanFile, wanted: int) -> Iterator[ScanFile]:
-    count = max(round(file.size_bytes / wanted), 1)
+    count = max(round(file.size_bytes / wanted), 1) if file.is_divisible else 1
     if count == 1:
         yield file
         return

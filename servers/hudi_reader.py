@@ -62,17 +62,32 @@ def write_hudi(
     has_metadata_table: bool = False,
     upserts: bool = False,
     deletes: bool = False,
+    records_changes: bool = False,
 ) -> None:
     """Insert, upsert or delete rows of the partition `day=x` in one commit of Hudi's writer, in a new JVM.
 
     The table is created if it does not exist: with the columns id and day, and the record key id.
 
+    Args:
+        records_changes: a new table has the operation and the key of each change, for `hudi_changes`
+
     Raises:
         MavenUnreachableError: see `read_hudi`.
     """
     operation = "delete" if deletes else "upsert" if upserts else "insert"
-    has_metadata = str(has_metadata_table).lower()
-    _run("Writer.java", str(table), str(version), kind, has_metadata, operation, *map(str, ids))
+    flags = [str(flag).lower() for flag in (has_metadata_table, records_changes)]
+    _run("Writer.java", str(table), str(version), kind, *flags, operation, *map(str, ids))
+
+
+def hudi_changes(table: Path) -> list[tuple[str, str, str]]:
+    """Return what Hudi's own query for change data capture reads, in a new JVM: instant, operation (`i`, `u`
+    or `d`) and key of each change, or `file` and the path of a file with new rows.
+
+    Raises:
+        MavenUnreachableError: see `read_hudi`.
+    """
+    lines = [line.split(" ") for line in _run("Changes.java", str(table)).splitlines()]
+    return [(instant, operation, rest) for instant, operation, rest in lines]
 
 
 def archive_hudi(table: Path, kept: int, *, cleans: bool = False) -> None:

@@ -74,7 +74,7 @@ SLOW = {
         "lake_foreign_writers lake_tables maintenance new_query postgres_commands"
     ),
     "delivery": ("compaction deliver_processes delivery_commands lease postgres_delivery remote_row_log"),
-    "readers": "ducklake_changes ducklake_streams hudi_streams lance_streams postgres_tables",
+    "readers": "ducklake_changes ducklake_streams hudi_changes hudi_streams lance_streams postgres_tables",
     "simulation": "fake_* memory_store",
     "spark": (
         "batch_writes compaction decoupled delivery_kills delta_intervals errors "

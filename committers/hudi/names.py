@@ -13,11 +13,13 @@ import re
 from ..file_tables.reserved_names import ReservedNames
 
 COMMIT_TIME = "_hoodie_commit_time"
+COMMIT_SEQUENCE = "_hoodie_commit_seqno"
+RECORD_KEY = "_hoodie_record_key"
 FILE_NAME = "_hoodie_file_name"
 META_COLUMNS = (
     COMMIT_TIME,
-    "_hoodie_commit_seqno",
-    "_hoodie_record_key",
+    COMMIT_SEQUENCE,
+    RECORD_KEY,
     "_hoodie_partition_path",
     FILE_NAME,
 )

@@ -180,6 +180,27 @@ class HudiStorage:
             listed = self._store.list_with_delimiter(f"{folder}/")
         return [one["path"].rpartition("/")[2] for one in listed["objects"]]
 
+    def sizes(self, folders: Iterable[str]) -> Mapping[str, Mapping[str, int]]:
+        """Return the files in each of some folders, not those below it, and their sizes in bytes, by name."""
+        found: dict[str, Mapping[str, int]] = {}
+
+        def list_one(folder: str) -> None:
+            found[folder] = self._sizes(folder)
+
+        _in_threads(list_one, folders)
+        return found
+
+    def _sizes(self, folder: str) -> Mapping[str, int]:
+        if self._root is not None:
+            try:
+                with os.scandir(Path(self._root, folder)) as entries:
+                    return {one.name: one.stat().st_size for one in entries if one.is_file()}
+            except FileNotFoundError:
+                return {}
+        with errors_of_the_system():
+            listed = self._store.list_with_delimiter(f"{folder}/" if folder else None)
+        return {one["path"].rpartition("/")[2]: one["size"] for one in listed["objects"]}
+
     def names_after(self, folder: str, start: str) -> Iterator[str]:
         """Names in a folder of an object store that are greater than `start`, in order, those below it too.
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar
 
 from ...readers.hudi.history import HudiHistory
 from ...readers.hudi.scan import HudiTableReader
 from ...readers.hudi.table import load_version
+from ...readers.streaming.change_feed import check_change_names
 from ...readers.table import TableScan
-from ..options.declaring import option_of, optional, options_of, prefixes_of
+from ..options.declaring import option, option_of, optional, options_of, prefixes_of
+from ..options.parsing import flag
 from ..options.stream import normalized_location
 from ..reading.options import FileReadOptions, StreamReadOptions, starting_version, time_of
 from .options import NAME, HudiOptions
@@ -42,11 +43,6 @@ class HudiStreamOptions(StreamReadOptions):
     """Options for reading streams with `penstock.hudi`."""
 
     data_source = NAME
-    refused: ClassVar = {
-        "changes": "changes: streams of Hudi tables read new rows only, because a commit does not say which "
-        "rows it deletes, and the cleaner deletes the files that have them. Leave the option out; "
-        "skipChangeCommits=true passes over commits that change rows."
-    }
     path: str = option_of(HudiOptions, "path")
     starting_version: int | str | None = optional(
         "startingVersion",
@@ -61,12 +57,23 @@ class HudiStreamOptions(StreamReadOptions):
         "The same, from the first commit on that was completed at or after this time, such as "
         "`2026-11-29T10:00:00Z`; in tables of version 6, that had begun then.",
     )
+    changes: bool = option(
+        "changes",
+        flag,
+        "Read changes: rows that are new, updated and gone, with the columns `_change_type` (`insert`, "
+        "`delete`, or `update_preimage` and `update_postimage`), `_commit_version` and `_commit_timestamp` "
+        "(when the commit was completed; in tables of version 6, its instant). The option "
+        "`changes=delta-cdf` of sinks takes them.",
+        default="false",
+    )
     storage_options: Mapping[str, str] = option_of(HudiOptions, "storage_options")
 
     def open(self) -> HudiTableReader:
         """See `Opens`."""
         version = load_version(normalized_location(self.path), self.storage_options)
-        return HudiTableReader(version, self.storage_options)
+        if self.changes:
+            check_change_names(f"Hudi table {version.table_uri}", version.schema.names)
+        return HudiTableReader(version, self.storage_options, self.changes)
 
     def history(self, scan: TableScan) -> HudiHistory:
         """See `OpensStream`."""

@@ -23,6 +23,8 @@ _WITH_STATISTICS = {
 """Operations of Hudi whose statistics say what they do to rows. Those of others are not looked at."""
 _CLUSTERING = "CLUSTER"
 """It moves rows to other files, and changes none."""
+_NO_INSTANT = "null"
+"""In place of the instant of the slice before, if there is none."""
 _COUNTS = ("numInserts", "numUpdateWrites", "numDeletes")
 
 
@@ -36,6 +38,15 @@ class AddedRows:
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenSlice:
+    """A data file that a commit has written."""
+
+    path: str
+    before: str | None
+    """Instant of the slice before; None: the file begins a file group."""
+
+
+@dataclass(frozen=True, slots=True)
 class CommitContent:
     """What is read of a commit."""
 
@@ -43,13 +54,18 @@ class CommitContent:
     files: Sequence[ScanFile]
     """With new rows, in the order of their paths. Only if it adds rows alone."""
     extra: Mapping[str, str]
+    written: Sequence[WrittenSlice] = ()
+    """In the order of their paths. Only if it deletes or changes rows, and changes are read."""
+    replaced: Sequence[tuple[str, str]] = ()
+    """Partition and id of file groups that leave the table. As `written`."""
 
     @classmethod
-    def of(cls, content: bytes, instant: str, shown: str) -> CommitContent:
+    def of(cls, content: bytes, instant: str, shown: str, *, reads_changes: bool = False) -> CommitContent:
         """
         Args:
             content: of the completed instant
             shown: the commit, for messages
+            reads_changes: also what it deletes and changes is read
 
         Raises:
             TableNotSupportedError: it has another form.
@@ -59,7 +75,11 @@ class CommitContent:
             kind = _kind(metadata)
             files = sorted(_files(metadata, instant), key=lambda file: file.path)
             is_read = kind is CommitKind.ADDS and metadata.get("operationType") != _CLUSTERING
-            return cls(kind, files if is_read else (), metadata.get("extraMetadata") or {})
+            extra = metadata.get("extraMetadata") or {}
+            if not reads_changes or kind is CommitKind.ADDS:
+                return cls(kind, files if is_read else (), extra)
+            written = sorted(map(_written, _stats(metadata)), key=lambda one: one.path)
+            return cls(kind, (), extra, written, sorted(_replaced(metadata)))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise TableNotSupportedError(
                 f"{shown} cannot be read: {error!r}. Nothing of it was read. Repair the timeline with the "
@@ -90,6 +110,22 @@ def _files(metadata: Mapping[str, Any], instant: str) -> Iterator[ScanFile]:
         if stat.get("numInserts"):
             size_bytes = int(stat.get("fileSizeInBytes") or 0)
             yield ScanFile(stat["path"], size_bytes, only=AddedRows(instant, stat["numInserts"]))
+
+
+def _written(stat: Mapping[str, Any]) -> WrittenSlice:
+    """
+    Raises:
+        KeyError, TypeError: it does not say which slice is before.
+    """
+    path, before = stat["path"], stat["prevCommit"]
+    if not (isinstance(path, str) and isinstance(before, str)):
+        raise TypeError(f"path is {path!r}, prevCommit is {before!r}")
+    return WrittenSlice(path, None if before == _NO_INSTANT else before)
+
+
+def _replaced(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for partition, file_ids in (metadata.get("partitionToReplaceFileIds") or {}).items():
+        yield from ((partition, file_id) for file_id in file_ids or ())
 
 
 def _stats(metadata: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -8,6 +8,7 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,16 @@ from ...committers.hudi.names import COMMIT_TIME
 from ...writers.delta.filesystem import open_filesystem
 from ...writers.parquet.columns import without_views
 from ..scan import ScanFile
+from ..values import microseconds
 from .commits import AddedRows
+
+
+@dataclass(frozen=True, slots=True)
+class RowNumbers:
+    """See `ScanFile.only`."""
+
+    numbers: pa.Array
+    """Of rows of the file (int64, ascending)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +56,14 @@ class HudiFiles:
         return None
 
     def only_rows(self, file: ScanFile) -> pa.Array | None:
-        """See `DataFiles`. `ScanFile.only` is `AddedRows`.
+        """See `DataFiles`. `ScanFile.only` is `AddedRows` or `RowNumbers`.
 
         Raises:
             PenstockError: there are not as many as the commit says.
         """
         added = file.only
+        if isinstance(added, RowNumbers):
+            return added.numbers
         if not isinstance(added, AddedRows):
             return None
         with self.open(file.path) as stream:
@@ -68,8 +80,12 @@ class HudiFiles:
         return found
 
     def value(self, name: str, value: Any, data_type: pa.DataType) -> pa.Scalar:
-        """See `DataFiles`. Files have all values."""
-        return null_scalar(data_type)
+        """See `DataFiles`. Only columns of a change feed have values that files do not have."""
+        if isinstance(value, datetime):
+            return numeric_array([microseconds(value)])[0].cast(data_type)
+        if isinstance(value, str):
+            return string_array([value])[0].cast(data_type)
+        return null_scalar(data_type) if value is None else numeric_scalar(value).cast(data_type)
 
 
 def _are_all_of(metadata: pq.FileMetaData, instant: str) -> bool:

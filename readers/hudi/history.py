@@ -1,4 +1,4 @@
-"""The commits of a Hudi table, for streams: the rows that each one adds.
+"""The commits of a Hudi table, for streams: the rows that each one adds, or all that it changes.
 
 A version is the instant of a commit, as a number. A stream reads the commits that are completed and that it
 has not read yet, in the order of their completions; in layout 1, which has no times of them, in the order of
@@ -20,11 +20,13 @@ from ...committers.hudi import avro
 from ...committers.hudi.archive import archived_commits
 from ...committers.hudi.timeline import FIRST_INSTANT, Timeline
 from ..scan import ScanFile
+from ..streaming.change_feed import CHANGE_FIELDS, ChangeValues, change_values
 from ..streaming.columns import problems_of_columns
 from ..streaming.commits import Commit, CommitKind, Part, single_files
 from ..streaming.errors import cleaned_up, replaced
 from ..streaming.positions import NOTHING, Order, Position
 from ..table import TableScan
+from .changes import SliceChanges, inserts
 from .columns import columns_by_name
 from .commits import CommitContent
 from .read_commits import Before, ReadCommits
@@ -51,7 +53,9 @@ class HudiHistory:
         self._opened = reader.version
         self._storage_options = reader.storage_options
         self._names = scan.types.names
-        self._are_all = not allows_more and set(reader.column_names) <= set(scan.columns)
+        self._reads_changes = reader.reads_changes
+        names = set(reader.column_names) - {one.name for one in CHANGE_FIELDS if self._reads_changes}
+        self._are_all = not allows_more and names <= set(scan.columns)
         self._recalled: int | None = None
         self._before: OrderedDict[int, Before] = OrderedDict()
         self._run: Before | None = None
@@ -59,6 +63,7 @@ class HudiHistory:
         self._archive: tuple[str, str, Mapping[int, str]] | None = None
         self._snapshot: tuple[int, Sequence[ScanFile]] | None = None
         self._content = lru_cache(COMMITS_KEPT)(self._read_content)
+        self._changed_files = lru_cache(COMMITS_KEPT)(self._find_changed_files)
         self._use(reader.version.state)
         self._had = frozenset(self._instants)
         """Instants of the table when the stream was opened."""
@@ -66,6 +71,7 @@ class HudiHistory:
     def _use(self, state: HudiState) -> None:
         self._state = state
         self._instants = {int(instant): instant for instant, _ in state.timeline.commits}
+        self._slices = SliceChanges(self._opened, state.timeline)
 
     @property
     def _timeline(self) -> Timeline:
@@ -81,7 +87,7 @@ class HudiHistory:
 
     @property
     def offers_changes(self) -> bool:
-        return False
+        return True
 
     # Versions -------------------------------------------------------------------------------------------
 
@@ -247,14 +253,33 @@ class HudiHistory:
             raise self._gone(version)
         content = self._content(instant)
         problems = "; ".join(self._problems(version, content))
+        shown, at = self._shown(instant), self._state.time(instant)
+        only_adds = content.kind is CommitKind.ADDS
+        if self._reads_changes and not problems:
+            files = self._inserts(content.files, instant) if only_adds else self._changed_files(instant)
+            return Commit(version, shown, CommitKind.ADDS, files, is_whole=not only_adds, at=at)
         return Commit(
             version,
-            self._shown(instant),
+            shown,
             content.kind,
             () if problems else content.files,
-            other_schema=problems if content.files or content.kind is not CommitKind.ADDS else "",
-            at=self._state.time(instant),
+            other_schema=problems if content.files or not only_adds else "",
+            at=at,
         )
+
+    def _inserts(self, files: Sequence[ScanFile], instant: str) -> Sequence[ScanFile]:
+        return inserts(files, self._values(instant)) if self._reads_changes else files
+
+    def _find_changed_files(self, instant: str) -> Sequence[ScanFile]:
+        with self._errors():
+            return self._slices.files(instant, self._content(instant), self._values(instant))
+
+    def _values(self, instant: str) -> ChangeValues:
+        """Return what the columns of the change feed have for a commit: what orders the commits, so that
+        later changes have greater values.
+        """
+        time = self._timeline.order_of(instant)[0]
+        return change_values(None, int(time), self._state.time(time))
 
     def _shown(self, instant: str) -> str:
         return f"Instant {instant} of the Hudi table {self._opened.table_uri}"
@@ -265,7 +290,7 @@ class HudiHistory:
             found = None if path is None else self._opened.storage.read(path)
         if found is None:
             raise self._gone(int(instant))
-        return CommitContent.of(found, instant, self._shown(instant))
+        return CommitContent.of(found, instant, self._shown(instant), reads_changes=self._reads_changes)
 
     def _problems(self, version: int, content: CommitContent) -> Iterator[str]:
         """Yield why the rows do not fit the columns of the stream. Those of commits that the table had when
@@ -311,7 +336,8 @@ class HudiHistory:
             if gone:
                 raise self._cleaned(version, gone)
             slices.sort(key=lambda one: (one.instant, one.path))
-            self._snapshot = version, [ScanFile(one.path, one.size_bytes) for one in slices]
+            files = [ScanFile(one.path, one.size_bytes) for one in slices]
+            self._snapshot = version, self._inserts(files, self._instants[version])
         return self._snapshot[1]
 
     # Errors ---------------------------------------------------------------------------------------------

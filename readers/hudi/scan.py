@@ -13,6 +13,8 @@ from ...committers.errors import RetryableError
 from ..arrow_fields import spark_field
 from ..predicates import Predicate
 from ..scan import Scan, ScanFile
+from ..streaming.change_feed import CHANGE_FIELDS
+from .changed_rows import HudiChangesScan
 from .files import HudiFiles
 from .slices import slices_at
 from .table import HudiVersion, unreadable
@@ -24,6 +26,8 @@ class HudiTableReader:
 
     version: HudiVersion
     storage_options: Mapping[str, str] = field(repr=False)
+    reads_changes: bool = False
+    """It has the columns of a change feed."""
 
     @property
     def name(self) -> str:
@@ -31,20 +35,25 @@ class HudiTableReader:
 
     @cached_property
     def column_names(self) -> tuple[str, ...]:
-        return tuple(self.version.schema.names)
+        return tuple(self._fields.names)
+
+    @cached_property
+    def _fields(self) -> pa.Schema:
+        return pa.schema([*self.version.schema, *(CHANGE_FIELDS if self.reads_changes else ())])
 
     def schema(self, names: Sequence[str]) -> pa.Schema:
         """See `TableReader`."""
-        return pa.schema([self.version.schema.field(name) for name in names])
+        return pa.schema([self._fields.field(name) for name in names])
 
     def spark_fields(self, names: Sequence[str]) -> Sequence[Mapping[str, Any]]:
         """See `TableReader`."""
         return [spark_field(one) for one in self.schema(names)]
 
-    def scan(self, columns: Sequence[str], schema: pa.Schema) -> Scan:
+    def scan(self, columns: Sequence[str], schema: pa.Schema) -> Scan | HudiChangesScan:
         """See `TableReader`."""
         files = HudiFiles(self.version.table_uri, dict(self.storage_options))
-        return Scan(self.name, self.schema(columns), schema, files)
+        rows = Scan(self.name, self.schema(columns), schema, files)
+        return HudiChangesScan(rows) if self.reads_changes else rows
 
     def files(self, where: Predicate | None, types: pa.Schema) -> Iterator[ScanFile]:
         """Yield the newest slices. No bounds of them are known: tasks skip their row groups.

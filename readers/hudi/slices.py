@@ -39,6 +39,23 @@ def slices_at(
         OSError: the table cannot be read now.
     """
     there = {path: size for path, size, _ in delta_files(table_uri, dict(storage_options)).walk()}
+    return slices_among(there, table_uri, storage, timeline, is_later)
+
+
+def slices_among(
+    there: Mapping[str, int],
+    table_uri: str,
+    storage: HudiStorage,
+    timeline: Timeline,
+    is_later: Callable[[str], bool],
+) -> tuple[list[FileSlice], list[str]]:
+    """Return the newest slices of the file groups of some partitions; those of others may be incomplete.
+
+    Args:
+        there: path and size of all files of these partitions
+
+    Raises: as `slices_at`.
+    """
     names = storage.names(timeline.layout.folder)
     cleaned = set(_cleaned(storage, timeline.layout.folder, names, is_later, table_uri)) - set(there)
     metadata = {posixpath.join(posixpath.dirname(path), PARTITION_METADATA) for path in cleaned}

@@ -20,19 +20,21 @@ CHANGE_FIELDS = (
 )
 CHANGE_NAMES = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIME)
 INSERT, DELETE = "insert", "delete"
+BEFORE_UPDATE, AFTER_UPDATE = "update_preimage", "update_postimage"
 
 ChangeValues: TypeAlias = tuple[tuple[str, Any], ...]
 """Values of these columns."""
 
 
-def change_values(kind: str, version: int, at: datetime | None) -> ChangeValues:
+def change_values(kind: str | None, version: int, at: datetime | None) -> ChangeValues:
     """
     Args:
-        kind: `INSERT` or `DELETE`
+        kind: None: not the same for all rows of the file
         version: of the table
         at: when it was made; None: unknown
     """
-    return ((CHANGE_TYPE, kind), (COMMIT_VERSION, version), (COMMIT_TIME, at))
+    own = () if kind is None else ((CHANGE_TYPE, kind),)
+    return (*own, (COMMIT_VERSION, version), (COMMIT_TIME, at))
 
 
 def check_change_names(

@@ -30,13 +30,14 @@ import org.apache.hudi.storage.hadoop.HadoopStorageConfiguration;
  * id and day.
  *
  * <p>Arguments: the table, which is created if it does not exist; its version; its type; whether it has a
- * metadata table; what it does; the ids of the rows.
+ * metadata table; whether it records the operation and the key of each change; what it does; the ids of the
+ * rows.
  */
 public class Writer {
   public static void main(String[] arguments) throws Exception {
     String table = arguments[0];
     int version = Integer.parseInt(arguments[1]);
-    List<String> ids = Arrays.asList(arguments).subList(5, arguments.length);
+    List<String> ids = Arrays.asList(arguments).subList(6, arguments.length);
     Schema schema =
         SchemaBuilder.record("events_record")
             .namespace("hoodie.events")
@@ -55,6 +56,8 @@ public class Writer {
           .setKeyGeneratorClassProp("org.apache.hudi.keygen.SimpleKeyGenerator")
           .setHiveStylePartitioningEnable(true)
           .setUrlEncodePartitioning(true)
+          .setCDCEnabled(Boolean.parseBoolean(arguments[4]))
+          .setCDCSupplementalLoggingMode("op_key_only")
           .setCommitTimezone(HoodieTimelineTimeZone.UTC)
           .initTable(storage, table);
     }
@@ -81,12 +84,12 @@ public class Writer {
           ids.stream().map(id -> row(schema, id)).collect(Collectors.toCollection(ArrayList::new));
       client.commit(
           instant,
-          switch (arguments[4]) {
+          switch (arguments[5]) {
             case "insert" -> client.insert(rows, instant);
             case "upsert" -> client.upsert(rows, instant);
             case "delete" ->
                 client.delete(rows.stream().map(HoodieRecord::getKey).collect(Collectors.toList()), instant);
-            default -> throw new IllegalArgumentException(arguments[4]);
+            default -> throw new IllegalArgumentException(arguments[5]);
           });
     }
   }

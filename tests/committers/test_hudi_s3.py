@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import pyarrow as pa
 import pytest
 from hudi import HudiTableBuilder
 from servers.lossy_proxy import Fault, LossyProxy
@@ -24,6 +25,7 @@ from penstock.datasource.spark.base_source import PenstockDataSource
 from penstock.testing.conformance import Query
 from penstock.testing.conformance.query import ids
 from penstock.testing.conformance.upserts import OPTIONS, changes
+from penstock.testing.table_stream import TableStream
 
 
 @dataclass
@@ -224,3 +226,23 @@ def test_a_batch_lists_only_the_ends_of_a_long_timeline(
     token = query.target().token("q1")
     assert token is not None
     assert token.batch_id == 1
+
+
+def test_changes_of_partitions_with_escaped_names_are_read(table: HudiOnS3, store: SqlManifestStore) -> None:
+    """Their folders are listed by name."""
+    options = {"writeMode": "upsert", "keys": "id", "partitionBy": "day"}
+    query = Query(table, options=options, store=store)
+    days = ["2026/1", "50% & more", "é"]
+    query.run(store, query.batch(0), pa.table({"id": [0, 1, 2, 3], "day": [*days, days[0]]}))
+    source = {name: value for name, value in table.options.items() if name != "tableVersion"}
+    stream = TableStream("penstock.hudi", {**source, "changes": "true", "columns": "id, day, _change_type"})
+
+    def read() -> list[tuple[int, str, str]]:
+        return sorted((row["id"], row["day"], row["_change_type"]) for row in stream.next() or ())
+
+    assert len(read()) == 4
+    query.run(store, query.batch(1), pa.table({"id": [0, 1, 2], "day": [*days[1:], days[0]]}))
+    moved = days[1:] + days[:1]
+    gone = [(number, day, "delete") for number, day in enumerate(days)]
+    added = [(number, day, "insert") for number, day in enumerate(moved)]
+    assert read() == sorted(gone + added)

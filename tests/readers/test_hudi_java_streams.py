@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from servers.hudi_reader import archive_hudi, hudi_jars, write_hudi
+from servers.hudi_reader import archive_hudi, hudi_changes, hudi_jars, write_hudi
 from servers.maven import MavenUnreachableError
 from tests.support.hudi_table import HudiTable
 from tests.support.table_streams import TableStream
@@ -61,6 +63,39 @@ def test_rows_of_each_commit_of_hudi_and_penstock_are_read_once(
     rows = pa.table({"id": [8], "day": ["x"]}, schema=pa.schema([("id", pa.int64()), ("day", pa.string())]))
     query.run(store, query.batch(0), rows)
     assert stream.ids() == [8]
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_changes_are_those_of_hudis_own_change_data_capture(tmp_path: Path, version: int) -> None:
+    """Which Hudi's writer records while it writes. Penstock compares the files instead."""
+    lake = HudiTable(tmp_path, version)
+
+    def write(*ids: int, upserts: bool = False, deletes: bool = False) -> None:
+        write_hudi(lake.folder, version, *ids, upserts=upserts, deletes=deletes, records_changes=True)
+
+    write(*range(20))
+    stream = TableStream(lake, changes="true", startingVersion=lake.instants()[0])
+    write(20, 21, upserts=True)  # Hudi does not record those of its `insert` into a small file
+    write(3, 5, 22, upserts=True)
+    write(4, 20, deletes=True)
+    write(4, 5, 23, upserts=True)
+    names = {"i": ["insert"], "d": ["delete"], "u": ["update_postimage", "update_preimage"]}
+    expected = Counter[tuple[str, str, str]]()
+    for instant, operation, rest in hudi_changes(lake.folder):
+        if operation == "file":
+            keys = pq.read_table(lake.folder / rest, partitioning=None)["_hoodie_record_key"].to_pylist()
+            expected.update((instant, "insert", key) for key in keys)
+        else:
+            expected.update((instant, kind, rest) for kind in names[operation])
+    assert set(expected.values()) == {1}
+    assert {instant for instant, _, _ in expected} == set(lake.instants())
+    ends = {(one if version == 6 else lake.end_of(one)): one for one in lake.instants()}
+    found = [
+        (ends[str(row["_commit_version"])], row["_change_type"], row["_hoodie_record_key"])
+        for row in stream.next() or ()
+    ]
+    assert Counter(found) == expected
+    assert len([kind for _, kind, _ in found if kind == "update_preimage"]) == 3
 
 
 @pytest.mark.parametrize("version", [6, 9])

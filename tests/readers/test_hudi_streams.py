@@ -478,11 +478,6 @@ def test_a_table_that_becomes_merge_on_read_is_refused(lake: HudiTable) -> None:
             again()
 
 
-def test_changes_are_refused_with_the_reason(lake: HudiTable) -> None:
-    with pytest.raises(ConfigurationError, match="a commit does not say which rows it deletes"):
-        TableStream(lake, changes="true")
-
-
 def test_a_column_that_is_not_null_in_a_commit_alone_is_the_same(tmp_path: Path) -> None:
     lake = HudiTable(tmp_path)
     lake.create(IDS)

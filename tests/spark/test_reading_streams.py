@@ -34,7 +34,7 @@ def stream(spark: SparkSession, table: Streamable, **options: str) -> DataFrame:
     return spark.readStream.format(table.source).options(**table.options, **options).load()
 
 
-def run(rows: DataFrame, target: LakeTable, **options: str) -> StreamingQuery:
+def run(rows: DataFrame, target: LakeTable | HudiTable, **options: str) -> StreamingQuery:
     """Write all rows that there are into the target; its checkpoint is beside it."""
     query = (
         rows.writeStream.format(target.source)
@@ -47,7 +47,7 @@ def run(rows: DataFrame, target: LakeTable, **options: str) -> StreamingQuery:
     return query
 
 
-def checkpoint(target: LakeTable) -> Path:
+def checkpoint(target: LakeTable | HudiTable) -> Path:
     return target.folder.parent / "checkpoint"
 
 
@@ -210,6 +210,43 @@ def test_changes_keep_a_copy_of_a_ducklake_table_up_to_date(
     copy()
     table.sql("BEGIN", "TRUNCATE events", "INSERT INTO events VALUES (1, 1), (300, 3)", "COMMIT")
     copy()
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("version", [6, 9])
+def test_changes_go_through_a_hudi_table(
+    version: int, spark: SparkSession, delta_table: DeltaLake, target: DeltaLake, tmp_path: Path
+) -> None:
+    """Delta, Hudi and Delta again: upserts and deletes of Penstock, and in between of another writer, who
+    writes the file groups again.
+    """
+    (tmp_path / "hudi").mkdir()
+    middle = HudiTable(tmp_path / "hudi", version)
+    upserts = {"writeMode": "upsert", "keys": "id", "changes": "delta-cdf"}
+    columns = "id, _change_type, _commit_version, _commit_timestamp"
+
+    def copy() -> None:
+        run(stream(spark, delta_table, changes="true"), middle, **upserts, tableVersion=str(version))
+        run(stream(spark, middle, changes="true", columns=columns), target, **upserts)
+        assert target.ids() == sorted(middle.ids())
+
+    delta_table.create(ids().schema)
+    delta_table.append(*range(1000))
+    copy()
+    delta_table.load().delete("id % 7 = 2")
+    delta_table.load().update({"id": "id + 5000"}, predicate="id % 7 = 3")
+    delta_table.append(2000)
+    copy()
+    assert target.ids() == sorted(delta_table.ids())
+    middle.delete(middle.ids()[0])
+    middle.update(middle.ids()[0], 9000)
+    copy()
+    forget_last_batch(target)
+    delta_table.load().delete("id > 5000")
+    copy()
+    copy()
+    assert target.ids()[-1] == 9000
+    assert len(batches(target)) == 4
 
 
 def test_what_is_wrong_is_said_without_a_traceback(

@@ -67,6 +67,16 @@ def _write_avro(path: Path, schema: Mapping[str, Any], content: Mapping[str, Any
         fastavro.writer(file, dict(schema), [content])
 
 
+def stored(rows: pa.Table, instant: str) -> pa.Table:
+    """Rows with Hudi's own columns; the id is the record key."""
+    count = rows.num_rows
+    numbers = [f"{instant}_0_{number}" for number in range(count)]
+    keys = map(str, rows["id"].to_pylist())
+    values = ([instant] * count, numbers, keys, [""] * count, [""] * count)
+    own = [pa.array(one, pa.string()) for one in values]
+    return pa.table([*own, *rows.columns], names=[*META, *rows.column_names])
+
+
 class HudiTable(HudiLake):
     """Each commit adds a file, or rewrites one."""
 
@@ -75,7 +85,7 @@ class HudiTable(HudiLake):
 
     def __init__(self, folder: Path, version: int = 6) -> None:
         super().__init__(folder, version)
-        self._replaced: set[str] = set()
+        self.replaced: set[str] = set()
         """File groups."""
         self._reserved: set[str] = set()
         """Instants."""
@@ -92,7 +102,7 @@ class HudiTable(HudiLake):
 
     def recreate(self) -> None:
         self.drop()
-        self._replaced.clear()
+        self.replaced.clear()
         self.create(IDS)
 
     def append(self, *ids: int, instant: str = "", before: str = "") -> None:  # type: ignore[override]
@@ -113,7 +123,7 @@ class HudiTable(HudiLake):
         instant: str,
         rows: pa.Table,
         before: str = "",
-        counts: Mapping[str, int] | None = None,
+        counts: Mapping[str, int | None] | None = None,
         keeps: pc.Expression | None = None,
         action: str = "commit",
         **commit: Any,
@@ -122,14 +132,11 @@ class HudiTable(HudiLake):
 
         Args:
             before: the file whose next slice it is; with all of its rows, or those that `keeps` matches
-            counts: what the commit says of the rows
+            counts: what the commit says of the rows, and in place of other statistics
         """
         group = before.partition("_")[0] or f"group{next(_NUMBERS)}-0"
         name = f"{group}_0-0-0_{instant}.parquet"
-        values = ("" if one != META[0] else instant for one in META)
-        new = pa.table([pa.array([one] * rows.num_rows, pa.string()) for one in values], META)
-        for column in rows.column_names:
-            new = new.append_column(column, rows[column])
+        new = stored(rows, instant)
         old = []
         if before:
             there = pq.read_table(self.folder / before)
@@ -137,8 +144,8 @@ class HudiTable(HudiLake):
         pq.write_table(pa.concat_tables([*old, new], promote_options="default"), self.folder / name)
         (self.folder / ".hoodie_partition_metadata").write_text("commitTime=0\npartitionDepth=0\n")
         stat = {"fileId": group, "path": name, "partitionPath": "", "numWrites": rows.num_rows}
-        stat |= {"numInserts": 0, "numUpdateWrites": 0, "numDeletes": 0, **(counts or {})}
         stat |= {"prevCommit": before[:-8].rpartition("_")[2] or "null"}
+        stat |= {"numInserts": 0, "numUpdateWrites": 0, "numDeletes": 0, **(counts or {})}
         stat["fileSizeInBytes"] = (self.folder / name).stat().st_size
         self.complete(instant, action, stat, **commit)
         return name
@@ -183,7 +190,7 @@ class HudiTable(HudiLake):
         newest: dict[str, str] = {}
         for name in sorted(self.visible_files(), key=lambda name: name.rpartition("_")[2]):
             newest[name.partition("_")[0]] = name
-        return [name for group, name in newest.items() if group not in self._replaced]
+        return [name for group, name in newest.items() if group not in self.replaced]
 
     def compact(self) -> None:
         files, instant = self.live(), self.later()
@@ -199,17 +206,20 @@ class HudiTable(HudiLake):
             "numInserts": rows.num_rows,
         }
         groups = [one.partition("_")[0] for one in files]
-        self._replaced.update(groups)
+        self.replaced.update(groups)
         self.complete(instant, "replacecommit", stat, {"": groups})
 
     def overwrite(self, *ids: int) -> None:
+        self.overwrite_rows(ids_alone(IDS, ids))
+
+    def overwrite_rows(self, rows: pa.Table) -> None:
         """Replace all rows, as `insert_overwrite_table` does."""
         groups = [one.partition("_")[0] for one in self.live()]
-        self._replaced.update(groups)
+        self.replaced.update(groups)
         self.write(
             self.later(),
-            ids_alone(IDS, ids),
-            counts={"numInserts": len(ids)},
+            rows,
+            counts={"numInserts": rows.num_rows},
             action="replacecommit",
             replaced={"": groups},
             operation="INSERT_OVERWRITE_TABLE",
@@ -258,7 +268,7 @@ class HudiTable(HudiLake):
     def archive(self, kept: int = 1) -> None:
         """Files that were replaced are deleted before."""
         for name in self.visible_files():
-            if name.partition("_")[0] in self._replaced:
+            if name.partition("_")[0] in self.replaced:
                 (self.folder / name).unlink()
         super().archive(kept)
 
