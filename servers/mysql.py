@@ -11,7 +11,7 @@ import tempfile
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +165,7 @@ def running(kind: Callable[..., MySqlProcess], *options: str) -> Iterator[MySqlP
         try:
             yield server
         finally:
-            server.kill()
+            with suppress(psutil.NoSuchProcess):  # the test has killed it
+                server.kill()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
