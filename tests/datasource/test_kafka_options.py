@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pyarrow as pa
 import pytest
 
 from penstock import ConfigurationError
 from penstock.committers.kafka.cluster import KafkaAddress, KafkaCluster
 from penstock.datasource.kafka.options import KafkaOptions
+from penstock.datasource.kafka.sink import KafkaTarget
 
 GIVEN = {"bootstrapServers": "h:9092", "topic": "rows"}
 
@@ -99,3 +101,20 @@ def test_the_key_of_a_marker_does_not_depend_on_the_servers() -> None:
     assert len(keys) == 1
     assert KafkaAddress("a:1", "other").transactional_id("q") not in keys
     assert KafkaCluster("a:1").config({}) == {"bootstrap.servers": "a:1"}
+
+
+ROWS = pa.schema([("value", pa.string())])
+
+
+def test_a_query_that_cannot_be_written_ends_before_it_asks_the_brokers() -> None:
+    target = KafkaTarget(KafkaOptions.parse({**GIVEN, "checkpointLocation": "s3://b/checkpoint"}))
+    with pytest.raises(ConfigurationError, match="records cannot be taken back"):
+        target.plan_batch(ROWS, "overwrite", 0)
+    with pytest.raises(ConfigurationError, match="rowLog is missing"):
+        target.plan_batch(ROWS, "append", 0)
+
+
+def test_another_text_is_no_address() -> None:
+    assert KafkaAddress.parse(KafkaAddress("h:1", "r{t}", "p").uri) == KafkaAddress("h:1", "r{t}", "p")
+    with pytest.raises(ConfigurationError, match="is not the address of a Kafka topic"):
+        KafkaAddress.parse("nats://h:1/rows")
