@@ -78,6 +78,7 @@ class Spark:
     def __init__(self, connection: Connection, log: Path, pid: int) -> None:
         self._connection, self._log, self._pid = connection, log, pid
         self.machine = ""
+        self._python_s = self._ended_s = 0.0
         """The hardware, and the libraries of Spark's environment."""
 
     def call(self, method: str, **arguments: Any) -> Any:
@@ -101,7 +102,10 @@ class Spark:
                     python += times.children_user + times.children_system  # of ended processes
                 else:
                     python += times.user + times.system + times.children_user + times.children_system
-        return jvm, python
+        # Workers that are idle for a minute end, and their parents do not always have their seconds.
+        self._ended_s += max(0.0, self._python_s - python - self._ended_s)
+        self._python_s = python + self._ended_s
+        return jvm, self._python_s
 
 
 @contextmanager
