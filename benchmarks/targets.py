@@ -166,8 +166,8 @@ REASONS = (
     (
         r"penstock\.mysql-upserts, times as fast as foreach-mysql-jdbc-changes",
         "LOAD DATA and the statements alone, without Spark, take 0.83 of the time of Spark's JDBC sink: "
-        "nothing that stages the batch can be more than 1.2 times as fast. Penstock also finds out first which "
-        "rows change, and writes the fence row",
+        "nothing that stages the batch can be more than 1.2 times as fast. Penstock also finds out first "
+        "which rows change, and writes the fence row",
     ),
     (
         r"penstock\.postgres-upserts, times as fast as foreach-jdbc-merge",
