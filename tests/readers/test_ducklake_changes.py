@@ -157,45 +157,45 @@ def net(found: Counter[tuple[int, str, int]]) -> Counter[int]:
 @pytest.mark.campaign
 @pytest.mark.parametrize("are_inlined", [True, False], ids=["in the catalog", "in files"])
 @pytest.mark.parametrize("catalog", ["sqlite", "duckdb"])
+@pytest.mark.parametrize("seed", range(8))
 def test_changes_of_a_random_history_add_up_to_the_rows(
-    catalog: str, are_inlined: bool, tmp_path: Path
+    seed: int, catalog: str, are_inlined: bool, tmp_path: Path
 ) -> None:
     """And are those of DuckLake, whatever is moved to other files between planning, reading and a restart."""
-    for seed in range(8):
-        chance = random.Random(seed)
-        lake = DuckLakeTable(tmp_path / str(seed), inlines=True, catalog=catalog)
-        lake.sql("CREATE TABLE events (id BIGINT)")
-        if not are_inlined:
-            in_files(lake)
-        history = History(lake, chance, deletes=True, truncates=True)
-        for _ in range(chance.randrange(10)):
+    chance = random.Random(seed)
+    lake = DuckLakeTable(tmp_path / "lake", inlines=True, catalog=catalog)
+    lake.sql("CREATE TABLE events (id BIGINT)")
+    if not are_inlined:
+        in_files(lake)
+    history = History(lake, chance, deletes=True, truncates=True)
+    for _ in range(chance.randrange(10)):
+        history.step()
+    limits = chance.choice([{}, {"maxFilesPerTrigger": "1"}, {"maxBytesPerTrigger": "1000"}])
+    stream, first = TableStream(lake, changes="true", **limits), lake.version() + 1
+    seen = [changes(stream.next())]
+    for _ in range(30):
+        event = chance.random()
+        if event < 0.6:
             history.step()
-        limits = chance.choice([{}, {"maxFilesPerTrigger": "1"}, {"maxBytesPerTrigger": "1000"}])
-        stream, first = TableStream(lake, changes="true", **limits), lake.version() + 1
-        seen = [changes(stream.next())]
-        for _ in range(30):
-            event = chance.random()
-            if event < 0.6:
-                history.step()
-            elif event < 0.7:
-                stream.start()
-            elif event < 0.8:
-                again = chance.randrange(len(seen))
-                assert changes(stream.read(again)) == seen[again], seed
-            elif (rows := stream.next()) is not None:
-                seen.append(changes(rows))
-        while (rows := stream.next()) is not None:
-            seen.append(changes(rows))
-        found = sum(seen, Counter[tuple[int, str, int]]())
-        assert net(found) == Counter(history.live), seed
-        later = Counter({one: count for one, count in found.items() if one[0] >= first})
-        assert by_snapshot(later) == by_snapshot(changes_of_ducklake(lake, first)), seed
-        for statement in (FLUSH, MERGE, REWRITE):
-            lake.sql(statement)
+        elif event < 0.7:
             stream.start()
-            assert [changes(stream.read(one)) for one in range(len(seen))] == seen, seed
-        batches = [{number for number, _, _ in batch} for batch in seen[1:]]
-        assert sum(map(len, batches)) == len(set[int]().union(*batches)), seed
+        elif event < 0.8:
+            again = chance.randrange(len(seen))
+            assert changes(stream.read(again)) == seen[again]
+        elif (rows := stream.next()) is not None:
+            seen.append(changes(rows))
+    while (rows := stream.next()) is not None:
+        seen.append(changes(rows))
+    found = sum(seen, Counter[tuple[int, str, int]]())
+    assert net(found) == Counter(history.live)
+    later = Counter({one: count for one, count in found.items() if one[0] >= first})
+    assert by_snapshot(later) == by_snapshot(changes_of_ducklake(lake, first))
+    for statement in (FLUSH, MERGE, REWRITE):
+        lake.sql(statement)
+        stream.start()
+        assert [changes(stream.read(one)) for one in range(len(seen))] == seen
+    batches = [{number for number, _, _ in batch} for batch in seen[1:]]
+    assert sum(map(len, batches)) == len(set[int]().union(*batches))
 
 
 def by_snapshot(found: Counter[tuple[int, str, int]]) -> dict[tuple[int, int], int]:
