@@ -43,7 +43,7 @@ _DUCKLAKE = ("changes", "committer", "connection", "fence", "files", "maintenanc
 _KAFKA = ("brokers", "checking", "clients", "committer", "errors", "markers", "parts", "transactions")
 NEEDS_EXTRA = {
     *(f"penstock.committers.ducklake.{name}" for name in _DUCKLAKE),
-    *(f"penstock.readers.ducklake.{name}" for name in ("catalog", "history", "scan", "table")),
+    *(f"penstock.readers.ducklake.{name}" for name in ("catalog", "deletions", "history", "scan", "table")),
     *(f"penstock.readers.postgres.{name}" for name in ("copied_rows", "scan", "table")),
     *(f"penstock.committers.{name}" for name in ("files.container", "files.hive", "iceberg.library.hive")),
     *(f"penstock.committers.{name}.connection" for name in ("duckdb", "mysql", "postgres")),
