@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from servers.kept_files import kept
 from servers.unreachable import UnreachableError
 
 _KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -37,26 +36,21 @@ def unpacked(
     Raises:
         DebianUnreachableError: a test may be skipped only for this reason.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock-tests"
-    target = cache / name
-    if target.is_dir():
-        return target
-    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        raise DebianUnreachableError("Debian's packages cannot be reached: there is no apt-get on PATH")
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as folder:
-        options = [] if suite is None else _options_of(suite, Path(folder) / "apt")
-        if with_libraries:
-            packages = _with_missing_libraries(packages, options)
-        downloads = Path(folder) / "downloads"
+
+    def unpack(folder: Path) -> Path:
+        if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+            raise DebianUnreachableError("Debian's packages cannot be reached: there is no apt-get on PATH")
+        options = [] if suite is None else _options_of(suite, folder / "apt")
+        downloads = folder / "downloads"
         downloads.mkdir()
-        _apt([*options, "download", *packages], cwd=downloads)
-        files = Path(folder) / "files"
+        needed = _with_missing_libraries(packages, options) if with_libraries else packages
+        _apt([*options, "download", *needed], cwd=downloads)
+        files = folder / "files"
         for package in downloads.glob("*.deb"):
             subprocess.run(["dpkg", "-x", str(package), str(files)], check=True)
-        if not target.is_dir():  # another process may have been faster
-            files.rename(target)
-    return target
+        return files
+
+    return kept(name, unpack)
 
 
 def _options_of(suite: str, folder: Path) -> list[str]:

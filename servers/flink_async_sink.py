@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from servers.jvm import compiled
 from servers.maven import classpath, java
 
 _FOLDER = Path(__file__).parent / "flink_async_sink"
@@ -25,13 +26,8 @@ def flink_async_sink(
     """
     numbers = map(str, (rows, batch_rows, in_flight, buffered_rows))
     with tempfile.TemporaryDirectory(prefix="penstock-flink-") as folder:
-        compiler = Path(java()).with_name("javac") if "/" in java() else "javac"
-        subprocess.run(
-            [compiler, "-nowarn", "-cp", flink_jars(), "-d", folder, _FOLDER / "Sender.java"],
-            check=True,
-            capture_output=True,
-        )
-        command = [java(), "-Xmx512m", "-cp", f"{folder}:{flink_jars()}", "Sender", url, *numbers]
+        classes = compiled(_FOLDER / "Sender.java", flink_jars())
+        command = [java(), "-Xmx512m", "-cp", f"{classes}:{flink_jars()}", "Sender", url, *numbers]
         sender = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=folder
         )

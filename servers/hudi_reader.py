@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from servers.maven import classpath, java
+from servers.jvm import run_java
+from servers.maven import classpath
 
 _FIXTURE = Path(__file__).parent / "hudi_reader"
 
@@ -103,10 +103,7 @@ def archive_hudi(table: Path, kept: int, *, cleans: bool = False) -> None:
 
 
 def _run(program: str, *arguments: str) -> str:
-    command = [java(), "-Xmx256m", "-cp", hudi_jars(), str(_FIXTURE / program), *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+    return run_java(hudi_jars(), _FIXTURE / program, *arguments, options=["-Xmx256m"])
 
 
 @cache

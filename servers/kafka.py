@@ -18,8 +18,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from servers.certificates import make_certificates
-from servers.jvm import java_server
-from servers.maven import classpath, java
+from servers.jvm import java_server, run_java
+from servers.maven import classpath
 from servers.oidc import make_signing_key
 from servers.ports import free_ports
 
@@ -158,10 +158,8 @@ class KafkaServer:
 
     def rows_in_java(self, topic: str) -> list[dict[str, Any]]:
         """Return the JSON objects in a topic, as Kafka's own consumer reads them with `read_committed`."""
-        program = ["-cp", self.jars, str(FIXTURE / "Reader.java"), self.servers, topic]
-        ended = subprocess.run([java(), *program], capture_output=True, text=True, timeout=120, check=False)
-        assert ended.returncode == 0, ended.stderr
-        return [json.loads(line) for line in ended.stdout.splitlines()]
+        printed = run_java(self.jars, FIXTURE / "Reader.java", self.servers, topic)
+        return [json.loads(line) for line in printed.splitlines()]
 
     def rows(self, topic: str) -> list[dict[str, Any]]:
         return [json.loads(one.value()) for one in self.records(topic) if one.value() is not None]
@@ -229,16 +227,8 @@ def _formatted(folder: Path, jars: str, *, is_secure: bool, proxied: tuple[int, 
         settings += _SECURE.format(folder=folder, users=plain)
     (folder / "server.properties").write_text(settings)
     config = ("-c", str(folder / "server.properties"))
-    formatted = subprocess.run(
-        [
-            *(java(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", jars, "kafka.tools.StorageTool"),
-            *("format", "--standalone", "-t", new_cluster_id(), *config, *users),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert formatted.returncode == 0, formatted.stdout + formatted.stderr
+    cluster = ("--standalone", "-t", new_cluster_id())
+    run_java(jars, "kafka.tools.StorageTool", "format", *cluster, *config, *users)
     return KafkaServer(port, secure, str(folder / "ca.pem") if is_secure else "", jars)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -12,9 +11,9 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from servers.jvm import java_server
+from servers.jvm import java_server, run_java
 from servers.kafka import FIXTURE, QUIET, KafkaServer, new_cluster_id
-from servers.maven import classpath, java
+from servers.maven import classpath
 from servers.ports import free_ports
 
 NODES = 3
@@ -112,10 +111,7 @@ def kafka_nodes(folder: Path) -> Iterator[KafkaNodes]:
                 folder=own,
             )
         )
-        program = [java(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", jars]
-        program += ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)]
-        formatted = subprocess.run(program, capture_output=True, text=True, check=False)
-        assert formatted.returncode == 0, formatted.stdout + formatted.stderr
+        run_java(jars, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties))
 
     with ThreadPoolExecutor(NODES) as pool:
         list(pool.map(format_node, range(NODES)))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from servers.kept_files import kept
 from servers.unreachable import UnreachableError
 
 _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath"
@@ -24,7 +25,8 @@ class MavenUnreachableError(UnreachableError):
 
 
 def classpath(pom: Path, *, options: Sequence[str] = ()) -> str:
-    """Return the class path of a project with all dependencies, downloaded on first use (later 1.5 s).
+    """Return the class path of a project with all dependencies, downloaded on first use. Asking Maven takes
+    seconds, so its answer is kept for as long as the jars are there.
 
     The user's Maven settings determine mirrors, proxies and the local repository.
 
@@ -32,10 +34,19 @@ def classpath(pom: Path, *, options: Sequence[str] = ()) -> str:
         MavenUnreachableError: a test may be skipped only for this reason.
         AssertionError: Maven works and could not resolve the project; its output is in the message.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "classpath"
-        _run([*("-U", "-f", str(pom)), *options, _PLUGIN, f"-Dmdep.outputFile={target}"], pom.name)
-        return target.read_text().strip()
+
+    def resolve(folder: Path) -> Path:
+        answer = folder / "classpath"
+        _run([*("-U", "-f", str(pom)), *options, _PLUGIN, f"-Dmdep.outputFile={answer}"], pom.name)
+        return answer
+
+    digest = hashlib.sha256(pom.read_bytes() + "\0".join(options).encode()).hexdigest()[:16]
+    answer = kept(f"classpath-{digest}", resolve)
+    jars = answer.read_text().strip()
+    if all(map(os.path.exists, jars.split(os.pathsep))):
+        return jars
+    answer.unlink(missing_ok=True)
+    return classpath(pom, options=options)
 
 
 def classpath_with(pom: Path, artifacts: Sequence[str]) -> str:

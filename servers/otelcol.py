@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from servers.kept_files import kept
 from servers.ports import free_port, wait_for
 from servers.unreachable import UnreachableError
 
@@ -115,20 +114,17 @@ def otel_collector(folder: Path) -> Iterator[Collector]:
 def _built() -> Path:
     """Return the program, from the cache directory or built into it."""
     sources = b"".join((_PROGRAM / name).read_bytes() for name in _FILES)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock-tests"
-    target = cache / f"otelcol-{hashlib.sha256(sources).hexdigest()[:16]}"
-    if target.exists():
-        return target
-    go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
-    if go is None:
-        raise GoUnreachableError("Go modules cannot be reached: there is no go on PATH")
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as folder:
-        built = Path(folder) / "otelcol"
+
+    def build(folder: Path) -> Path:
+        go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
+        if go is None:
+            raise GoUnreachableError("Go modules cannot be reached: there is no go on PATH")
+        built = folder / "otelcol"
         command = [go, "build", "-trimpath", "-ldflags=-s -w", "-o", str(built), "."]
         ended = subprocess.run(command, cwd=_PROGRAM, capture_output=True, text=True, timeout=900)
         if ended.returncode != 0 and any(word in ended.stderr for word in _NETWORK):
             raise GoUnreachableError(f"Go modules cannot be reached: {ended.stderr.strip()[-500:]}")
         assert ended.returncode == 0, ended.stderr
-        built.rename(target)
-    return target
+        return built
+
+    return kept(f"otelcol-{hashlib.sha256(sources).hexdigest()[:16]}", build)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from functools import cache
 from pathlib import Path
 
-from servers.maven import classpath, java
+from servers.jvm import run_java
+from servers.maven import classpath
 
 _FIXTURE = Path(__file__).parent / "paimon_reader"
 
@@ -22,12 +22,10 @@ def paimon_java(warehouse: Path, table: str, *commands: str) -> list[dict[str, s
     Raises:
         MavenUnreachableError: its jars cannot be downloaded.
     """
-    command = [java(), "-Xmx256m", "-Duser.timezone=UTC", "-cp", _jars(), str(_FIXTURE / "Paimon.java")]
-    ended = subprocess.run(
-        [*command, str(warehouse), table, *commands], capture_output=True, text=True, timeout=120
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    lines = [line for line in ended.stdout.splitlines() if "=" in line and "|" in line]
+    options = ["-Xmx256m", "-Duser.timezone=UTC"]
+    arguments = [str(warehouse), table, *commands]
+    printed = run_java(_jars(), _FIXTURE / "Paimon.java", *arguments, options=options)
+    lines = [line for line in printed.splitlines() if "=" in line and "|" in line]
     return [dict(part.split("=", 1) for part in line.split("|")) for line in lines]
 
 

@@ -31,6 +31,11 @@ def project(folder: Path, version: str) -> Path:
     return pom
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def jars(tmp_path: Path) -> str:
     """Proves that Maven works here."""
@@ -41,6 +46,17 @@ def jars(tmp_path: Path) -> str:
 def test_jars_that_a_project_names_are_files(jars: str) -> None:
     assert Path(jars).name == "slf4j-api-2.0.17.jar"
     assert Path(jars).is_file()
+
+
+def test_the_answer_of_maven_is_kept(tmp_path: Path, jars: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert classpath(project(tmp_path, "2.0.17")) == jars
+
+
+def test_jars_that_were_deleted_are_resolved_again(tmp_path: Path, jars: str) -> None:
+    (kept,) = tmp_path.glob("cache/*/classpath-*")
+    kept.write_text(str(tmp_path / "deleted.jar"))
+    assert classpath(project(tmp_path, "2.0.17")) == jars
 
 
 @pytest.mark.usefixtures("jars")

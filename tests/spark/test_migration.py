@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,8 +10,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from servers.jvm import run_java
 from servers.kafka import FIXTURE, KafkaServer
-from servers.maven import classpath_with, java
+from servers.maven import classpath_with
 from servers.spark_cluster import spark_kafka_jars
 from tests.support.cli import penstock
 from tests.support.id_stream import write_ids
@@ -110,17 +110,12 @@ def test_from_the_offsets_of_a_consumer_group(
     consumer.commit(offsets=[TopicPartition(topic, 0, 30), TopicPartition(topic, 1, 20)], asynchronous=False)
     consumer.close()
 
-    described = subprocess.run(
-        [
-            *(java(), "-cp", classpath_with(FIXTURE / "pom.xml", ["org.apache.kafka:kafka-tools:4.3.1:jar"])),
-            "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
-            *("--bootstrap-server", kafka_process.servers, "--describe", "--group", group),
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
+    described = run_java(
+        classpath_with(FIXTURE / "pom.xml", ["org.apache.kafka:kafka-tools:4.3.1:jar"]),
+        "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+        *("--bootstrap-server", kafka_process.servers, "--describe", "--group", group),
     )
-    lines = [line.split() for line in described.stdout.splitlines() if line]
+    lines = [line.split() for line in described.splitlines() if line]
     offset = lines[0].index("CURRENT-OFFSET")
     offsets = json.dumps({topic: {line[offset - 1]: int(line[offset]) for line in lines[1:]}})
     rows = (
