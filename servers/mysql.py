@@ -102,11 +102,17 @@ class MySqlProcess(ABC):
             init_command="SET time_zone = '+00:00'", **given,
         )  # fmt: skip
 
+    def execute(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Return the rows of the last statement."""
+        with self.connect() as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return list(cursor.fetchall())
+
     def new_url(self, user: str = USER, password: str = PASSWORD) -> str:
         """Create an empty database and return its URL."""
         name = f"t{uuid.uuid4().hex}"
-        with self.connect() as connection, connection.cursor() as cursor:
-            cursor.execute(f"CREATE DATABASE {name}")
+        self.execute(f"CREATE DATABASE {name}")
         return f"mysql://{user}:{password}@127.0.0.1:{self.port}/{name}"
 
 

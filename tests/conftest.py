@@ -95,7 +95,7 @@ SLOW = {
 
 CAMPAIGNS = {
     "bad_input": "names partitions values",
-    "committers": "hudi_s3 mysql_replica postgres_standby",
+    "committers": "database_failover hudi_s3",
     "delivery": "postgres_failover service_delivery",
     "request_plug_in": "influxdb",
     "simulation": "fake_delta_faults fake_delta_histories",
