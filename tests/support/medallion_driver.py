@@ -1,6 +1,6 @@
 """A driver of three streams, table to table to table. Killed by `tests/spark/test_medallion_kills.py`.
 
-    python medallion_driver.py <root> <bronze format> [--to-the-end]
+    python medallion_driver.py <root> <bronze format> <its options, as JSON> [--to-the-end]
 
 Bronze has all events, silver the newest row of each key, gold a sum for each kind. With `--to-the-end` each
 stream takes all that there is, and the driver ends.
@@ -8,6 +8,7 @@ stream takes all that there is, and the driver ends.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,12 +23,6 @@ EVENTS = "seq LONG, key LONG, kind STRING, amount LONG, op STRING"
 NAMES = ("bronze", "silver", "gold")
 
 
-def bronze_options(root: Path, kind: str) -> Mapping[str, str]:
-    if kind == "iceberg":
-        return {"warehouse": str(root / "warehouse"), "table": "lake.bronze"}
-    return {"path": str(root / "bronze")}
-
-
 def signed_sums(changes: DataFrame) -> DataFrame:
     """Rows that are gone count negatively."""
     sign = f.when(f.col("_change_type") == "insert", 1).otherwise(-1)
@@ -37,24 +32,22 @@ def signed_sums(changes: DataFrame) -> DataFrame:
 
 
 class Medallion:
-    def __init__(self, spark: SparkSession, root: Path, kind: str, *, to_the_end: bool) -> None:
-        self._spark, self._root, self._kind, self._to_the_end = spark, root, kind, to_the_end
+    def __init__(
+        self, spark: SparkSession, root: Path, source: str, options: Mapping[str, str], *, to_the_end: bool
+    ) -> None:
+        self._spark, self._root, self._to_the_end = spark, root, to_the_end
+        self._source, self._options = source, options
 
     def start(self, name: str) -> StreamingQuery:
         return {"bronze": self._bronze, "silver": self._silver, "gold": self._gold}[name]()
 
     def _bronze(self) -> StreamingQuery:
         events = self._spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1)
-        return self._write(
-            events.parquet(str(self._root / "source")),
-            f"penstock.{self._kind}",
-            "bronze",
-            bronze_options(self._root, self._kind),
-        )
+        return self._write(events.parquet(str(self._root / "source")), self._source, "bronze", self._options)
 
     def _silver(self) -> StreamingQuery:
-        bronze = self._spark.readStream.format(f"penstock.{self._kind}")
-        rows = bronze.options(**bronze_options(self._root, self._kind), maxFilesPerTrigger="2").load()
+        bronze = self._spark.readStream.format(self._source)
+        rows = bronze.options(**self._options, maxFilesPerTrigger="2").load()
         upserts = {"writeMode": "upsert", "keys": "key", "orderBy": "seq", "deleteWhen": "op = 'd'"}
         into = {"path": str(self._root / "silver"), "dropColumns": "op", **upserts}
         return self._write(rows, "penstock.delta", "silver", into)
@@ -77,37 +70,28 @@ class Medallion:
         return writer.start()
 
 
-def main(root: Path, kind: str, *, to_the_end: bool) -> None:
+def main(root: Path, source: str, options: Mapping[str, str], *, to_the_end: bool) -> None:
     builder = SparkSession.builder.master("local[3]").config("spark.sql.shuffle.partitions", "2")
     spark = builder.config("spark.ui.enabled", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     penstock.register(spark)
-    medallion = Medallion(spark, root, kind, to_the_end=to_the_end)
+    medallion = Medallion(spark, root, source, options, to_the_end=to_the_end)
     if to_the_end:
         for name in NAMES:
             medallion.start(name).awaitTermination()
         spark.stop()
         return
-    for name in NAMES:
-        while not _is_there(root, name, kind):
+    for name, read in zip(NAMES, (None, *NAMES), strict=False):
+        while read and not _has_batches(root, read):
             spark.streams.active[0].awaitTermination(1)
         medallion.start(name)
     spark.streams.awaitAnyTermination()
 
 
-def _is_there(root: Path, name: str, kind: str) -> bool:
-    """Return whether the table that a stream reads is there."""
-    if name == "bronze":
-        return True
-    if name == "gold":
-        return (root / "silver" / "_delta_log").exists()
-    place = (
-        root / "warehouse" / "lake" / "bronze" / "metadata"
-        if kind == "iceberg"
-        else root / "bronze" / "_delta_log"
-    )
-    return place.exists() and any(place.iterdir())
+def _has_batches(root: Path, name: str) -> bool:
+    """Return whether the table of a stream is there."""
+    return any((root / "checkpoints" / name / "commits").glob("[0-9]*"))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], to_the_end="--to-the-end" in sys.argv)
+    main(Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]), to_the_end="--to-the-end" in sys.argv)
