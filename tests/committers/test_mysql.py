@@ -13,7 +13,8 @@ import pymysql
 import pytest
 from servers.mysql import PASSWORD, MySQL, MySqlProcess, running
 from tests.support.lakes import ids
-from tests.support.mysql import MySqlQuery, commit_answers, new_query, on_both, query_into
+from tests.support.mysql import MySqlQuery, new_query, on_both, query_into
+from tests.support.sql_table import commit_answers
 from tests.support.unreachable import skipped_if_unreachable
 
 from penstock.committers.contract import BATCH_WRITE_PREFIX, Conflict, ManifestState

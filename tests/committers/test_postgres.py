@@ -15,7 +15,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 from tests.support.lakes import ids
-from tests.support.postgres import PostgresQuery, commit_answers, query_into
+from tests.support.postgres import PostgresQuery, query_into
+from tests.support.sql_table import commit_answers
 
 from penstock.committers.contract import BATCH_WRITE_PREFIX, ManifestState
 from penstock.committers.database import transaction

@@ -17,7 +17,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 from tests.support.histories import Histories
-from tests.support.postgres import PostgresQuery, commit_answers, query_into, url_of
+from tests.support.postgres import PostgresQuery, query_into, url_of
+from tests.support.sql_table import commit_answers
 
 from penstock.committers.contract import AlreadyCommitted, Changes, Committed, Manifest
 from penstock.committers.database.merge import merge, mergeable

@@ -30,8 +30,8 @@ from tests.support.hudi import HudiLake
 from tests.support.lakes import DeltaLake, IcebergLake, Lake
 from tests.support.lossy_requests import ProxiedHarness
 from tests.support.mysql import MySqlTable
-from tests.support.mysql import commit_answers as mysql_commit_answers
-from tests.support.postgres import PostgresTable, commit_answers
+from tests.support.postgres import PostgresTable
+from tests.support.sql_table import SqlTableHarness
 
 from penstock import testing
 from penstock.committers.database.staging import query_hash
@@ -42,7 +42,7 @@ from penstock.datasource.http.sink import DESTINATION
 from penstock.datasource.nats import sink as nats_sink
 from penstock.datasource.redis import sink as redis_sink
 from penstock.datasource.search import elasticsearch, opensearch
-from penstock.testing.conformance import SECRET, DestinationHarness, Lost, Promises, RequestHarness
+from penstock.testing.conformance import SECRET, Lost, Promises, RequestHarness
 from penstock.testing.conformance.harness import ChangedRow, VersionRow
 from penstock.testing.conformance.request_harness import quoted
 from penstock.testing.faults import lossy
@@ -213,7 +213,7 @@ class HudiHarness(HudiLake, FileTableHarness):
             (self.folder / name).unlink()
 
 
-class PostgresHarness(PostgresTable, DestinationHarness):
+class PostgresHarness(PostgresTable, SqlTableHarness):
     """A table in a schema of its own, read by psycopg."""
 
     promises = Promises(
@@ -230,6 +230,7 @@ class PostgresHarness(PostgresTable, DestinationHarness):
         reserved_columns=("xmin", "ctid"),
         crash_points=CRASH_POINTS,
     )
+    lost_connection: ClassVar[Exception] = psycopg.OperationalError("the connection was lost")
 
     @property
     def read_options(self) -> dict[str, str]:
@@ -250,43 +251,12 @@ class PostgresHarness(PostgresTable, DestinationHarness):
         ((is_there,),) = self.sql("SELECT to_regclass('events') IS NOT NULL")
         return PostgresTable.ids(self) if is_there else []
 
-    def changed_rows(self) -> Sequence[ChangedRow]:
-        return cast("Sequence[ChangedRow]", self.sql("SELECT id, n, text FROM events"))
-
     def version_rows(self) -> Sequence[VersionRow]:
         columns = "id, valid_from, valid_to, is_current, text"
         return cast("Sequence[VersionRow]", self.sql(f"SELECT {columns} FROM events"))
 
     def uncommitted(self) -> Collection[str]:
         return self.staged()
-
-    def losing(self, lost: Lost) -> AbstractContextManager[None]:
-        def answer(connection: psycopg.Connection) -> None:
-            if lost == "response":
-                connection.commit()
-            else:
-                connection.close()  # the server only sees a closed connection
-            raise psycopg.OperationalError("the connection was lost")
-
-        return commit_answers(answer)
-
-    def delete_uncommitted(self) -> None:
-        for name in self.uncommitted():
-            self.sql(f"DROP TABLE {name}")
-
-    def append(self, row_id: int) -> None:
-        self.sql(f"INSERT INTO events (id) VALUES ({row_id})")
-
-    def drop(self) -> None:
-        self.sql("DROP TABLE events")
-
-    def recreate(self) -> None:
-        self.drop()
-        self.sql("CREATE TABLE events (id bigint)")
-
-    def roll_back(self) -> None:
-        """After a restore, only the fence says which batches the table has."""
-        self.sql("UPDATE penstock_fence SET batch_id = batch_id - 1")
 
 
 def _with_prepared(promises: Promises, name: str) -> Promises:
@@ -346,7 +316,7 @@ class PreparedPostgresHarness(PostgresHarness):
         )
 
 
-class MySqlHarness(MySqlTable, DestinationHarness):
+class MySqlHarness(MySqlTable, SqlTableHarness):
     """A table in a database of its own, read by PyMySQL."""
 
     promises = Promises(
@@ -361,6 +331,7 @@ class MySqlHarness(MySqlTable, DestinationHarness):
         reserved_columns=("penstock_row",),
         crash_points=CRASH_POINTS,
     )
+    lost_connection = pymysql.OperationalError(2013, "Lost connection to MySQL server during query")
 
     def __init__(self, new_url: Callable[[], str]) -> None:
         super().__init__(new_url())
@@ -376,39 +347,8 @@ class MySqlHarness(MySqlTable, DestinationHarness):
     def ids(self) -> list[int]:
         return MySqlTable.ids(self) if "events" in self.tables() else []
 
-    def changed_rows(self) -> Sequence[ChangedRow]:
-        return cast("Sequence[ChangedRow]", self.sql("SELECT id, n, text FROM events"))
-
     def uncommitted(self) -> Collection[str]:
         return self.staged()
-
-    def losing(self, lost: Lost) -> AbstractContextManager[None]:
-        def answer(connection: Any) -> None:
-            if lost == "response":
-                connection.commit()
-            else:
-                connection.close()  # the server only sees a closed connection
-            raise pymysql.OperationalError(2013, "Lost connection to MySQL server during query")
-
-        return mysql_commit_answers(answer)
-
-    def delete_uncommitted(self) -> None:
-        for name in self.uncommitted():
-            self.sql(f"DROP TABLE {name}")
-
-    def append(self, row_id: int) -> None:
-        self.sql(f"INSERT INTO events (id) VALUES ({row_id})")
-
-    def drop(self) -> None:
-        self.sql("DROP TABLE events")
-
-    def recreate(self) -> None:
-        self.drop()
-        self.sql("CREATE TABLE events (id bigint)")
-
-    def roll_back(self) -> None:
-        """After a restore, only the fence says which batches the table has."""
-        self.sql("UPDATE penstock_fence SET batch_id = batch_id - 1")
 
 
 class PreparedMySqlHarness(MySqlHarness):

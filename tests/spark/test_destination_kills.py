@@ -1,7 +1,7 @@
 """SIGKILL to a driver that streams into many destinations at once: each of them has every row once.
 
-All streams are in one driver, as starting a Spark takes longer than the rest. Each stream has crash points of
-its own; the driver is killed once all of them have reached theirs.
+All streams of a group are in one driver, as starting a Spark takes longer than the rest. Each stream has
+crash points of its own; the driver is killed once all of them have reached theirs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from servers.aws import KEY, SECRET, aws_server
@@ -60,16 +61,58 @@ class Killed:
 
     Args:
         new: makes the harness of an empty destination in a folder
-        repeated_max: rows that may be there twice
     """
 
     new: Callable[[Path], DestinationHarness]
     kills: Sequence[str] = BETWEEN_THE_PHASES
     options: Mapping[str, str] = field(default_factory=dict)
-    repeated_max: int = 0
 
 
-def destinations(stack: ExitStack, new_postgres_url: Callable[[], str]) -> dict[str, Killed]:
+Destinations: TypeAlias = dict[str, Killed]
+
+
+def tables(_stack: ExitStack, _new_postgres_url: Callable[[], str]) -> Destinations:
+    def json_lines(folder: Path) -> DestinationHarness:
+        from tests.plug_in.harness import JsonLinesHarness
+
+        return JsonLinesHarness(folder)
+
+    starts = ("commit.start", "commit.landed")
+    return {
+        "ducklake": Killed(lambda folder: DuckLakeHarness(folder, sqlite_lake(folder).catalog)),
+        "files": Killed(FilesHarness, ("write.files_closed", "commit.landed")),
+        "hudi": Killed(HudiHarness, starts, {"partitionBy": "day", "recordKey": "id"}),
+        "hudi9": Killed(lambda folder: HudiHarness(folder, 9), starts),
+        "lance": Killed(LanceHarness),
+        "plug-in": Killed(json_lines, ("prepare.done", "mark.done")),
+    }
+
+
+def databases(stack: ExitStack, new_postgres_url: Callable[[], str]) -> Destinations:
+    def mysql(
+        harness: type[MySqlHarness], server: type[MySqlProcess]
+    ) -> Callable[[Path], DestinationHarness]:
+        return lambda _: harness(stack.enter_context(running(server)).new_url)
+
+    return {
+        "clickhouse": Killed(
+            lambda _: ClickHouseHarness(stack.enter_context(clickhouse())),
+            ("clickhouse.decided", "clickhouse.moved"),
+        ),
+        "duckdb": Killed(DuckDbHarness),
+        "postgres": Killed(lambda _: PostgresHarness(new_postgres_url)),
+        "postgres-prepared": Killed(
+            lambda _: PreparedPostgresHarness(stack.enter_context(postgres()).new_url), PREPARED
+        ),
+        "mariadb": Killed(mysql(MySqlHarness, MariaDB)),
+        "mariadb-prepared": Killed(mysql(PreparedMySqlHarness, MariaDB), PREPARED),
+        "mysql": Killed(mysql(MySqlHarness, MySQL)),
+        "mysql-prepared": Killed(mysql(PreparedMySqlHarness, MySQL), PREPARED),
+        "sql": Killed(SqliteHarness),
+    }
+
+
+def services(stack: ExitStack, _new_postgres_url: Callable[[], str]) -> Destinations:
     def http(folder: Path) -> DestinationHarness:
         """The service takes each key once, and the rows have ids."""
         return DeduplicatingHttpHarness(folder, stack.enter_context(http_rows()))
@@ -90,71 +133,38 @@ def destinations(stack: ExitStack, new_postgres_url: Callable[[], str]) -> dict[
         harness.create()
         return harness
 
-    def json_lines(folder: Path) -> DestinationHarness:
-        from tests.plug_in.harness import JsonLinesHarness
-
-        return JsonLinesHarness(folder)
-
-    def mysql(
-        harness: type[MySqlHarness], server: type[MySqlProcess]
-    ) -> Callable[[Path], DestinationHarness]:
-        return lambda _: harness(stack.enter_context(running(server)).new_url)
-
-    decoupled = {"delivery": "decoupled"}
+    prepares = ("prepare.start", "prepare.done")
+    written, decoupled = ("write.files_closed", "prepare.done"), {"delivery": "decoupled"}
     return {
-        "clickhouse": Killed(
-            lambda _: ClickHouseHarness(stack.enter_context(clickhouse())),
-            ("clickhouse.decided", "clickhouse.moved"),
-        ),
-        "duckdb": Killed(DuckDbHarness),
-        "ducklake": Killed(lambda folder: DuckLakeHarness(folder, sqlite_lake(folder).catalog)),
-        "files": Killed(FilesHarness, ("write.files_closed", "commit.landed")),
-        "hudi": Killed(
-            HudiHarness,
-            ("commit.start", "commit.landed"),
-            {"partitionBy": "day", "recordKey": "id"},
-        ),
-        "hudi9": Killed(lambda folder: HudiHarness(folder, 9), ("commit.start", "commit.landed")),
-        "lance": Killed(LanceHarness),
-        "postgres": Killed(lambda _: PostgresHarness(new_postgres_url)),
-        "postgres-prepared": Killed(
-            lambda _: PreparedPostgresHarness(stack.enter_context(postgres()).new_url), PREPARED
-        ),
-        "mariadb": Killed(mysql(MySqlHarness, MariaDB)),
-        "mariadb-prepared": Killed(mysql(PreparedMySqlHarness, MariaDB), PREPARED),
-        "mysql": Killed(mysql(MySqlHarness, MySQL)),
-        "mysql-prepared": Killed(mysql(PreparedMySqlHarness, MySQL), PREPARED),
-        "sql": Killed(SqliteHarness),
-        "http": Killed(http, ("prepare.start", "prepare.done")),
-        "http-decoupled": Killed(http, ("write.files_closed", "prepare.done"), decoupled),
-        "kinesis": Killed(
-            kinesis,
-            ("prepare.start", "prepare.done"),
-            {"accessKeyId": KEY, "secretAccessKey": SECRET},
-            repeated_max=ROWS_PER_FILE,  # the batch whose manifest was not stored
-        ),
-        "redis-decoupled": Killed(redis, ("write.files_closed", "prepare.done"), decoupled),
+        "http": Killed(http, prepares),
+        "http-decoupled": Killed(http, written, decoupled),
+        "kinesis": Killed(kinesis, prepares, {"accessKeyId": KEY, "secretAccessKey": SECRET}),
+        "redis-decoupled": Killed(redis, written, decoupled),
         "kafka": Killed(kafka),
-        "nats": Killed(nats, ("prepare.start", "prepare.done")),
-        "plug-in": Killed(json_lines, ("prepare.done", "mark.done")),
+        "nats": Killed(nats, prepares),
     }
 
 
-DESTINATIONS = destinations(ExitStack(), str)
-NAMES = tuple(DESTINATIONS)
+REPEATED_MAX = {"kinesis": ROWS_PER_FILE}
+"""Rows that may be there twice: those of the batch whose manifest was not stored."""
+
+GROUPS = {"tables": tables, "databases": databases, "services": services}
 
 
 @pytest.fixture(scope="module")
 def harnesses(
-    tmp_path_factory: pytest.TempPathFactory, new_postgres_url: Callable[[], str], plug_in: Path
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    new_postgres_url: Callable[[], str],
+    plug_in: Path,
 ) -> Iterator[dict[str, DestinationHarness]]:
-    """The destinations after all kills, and one run to the end of the source. Those whose server cannot be
-    downloaded are left out.
+    """The destinations of a group after all kills, and one run to the end of the source. Those whose server
+    cannot be downloaded are left out.
     """
     root = tmp_path_factory.mktemp("kills")
     made, streams = {}, []
     with ExitStack() as servers:
-        for name, killed in destinations(servers, new_postgres_url).items():
+        for name, killed in GROUPS[request.param](servers, new_postgres_url).items():
             (folder := root / name).mkdir()
             try:
                 made[name] = harness = killed.new(folder)
@@ -170,19 +180,24 @@ def harnesses(
         yield made
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("harnesses", "name"),
+    [(group, name) for group, of in GROUPS.items() for name in of(ExitStack(), str)],
+    indirect=["harnesses"],
+)
 def test_a_driver_that_is_killed_between_the_phases_loses_and_doubles_nothing(
-    name: str, harnesses: dict[str, DestinationHarness]
+    harnesses: dict[str, DestinationHarness], name: str
 ) -> None:
     """SIGKILL once written or prepared, and once in the destination."""
     if name not in harnesses:
         pytest.skip("Debian's packages cannot be reached, or Maven cannot be reached")
     ids = harnesses[name].ids()
     assert sorted(set(ids)) == list(range(ROWS))
-    assert len(ids) - ROWS <= DESTINATIONS[name].repeated_max
+    assert len(ids) - ROWS <= REPEATED_MAX.get(name, 0)
     assert harnesses[name].problems() == []
 
 
+@pytest.mark.parametrize("harnesses", ["tables"], indirect=True)
 def test_killed_drivers_leave_nothing_pending_in_a_hudi_table(
     harnesses: dict[str, DestinationHarness],
 ) -> None:
@@ -192,6 +207,7 @@ def test_killed_drivers_leave_nothing_pending_in_a_hudi_table(
     assert not lake.pending()
 
 
+@pytest.mark.parametrize("harnesses", ["tables"], indirect=True)
 def test_each_batch_is_one_file_of_the_plug_in(harnesses: dict[str, DestinationHarness]) -> None:
     folder = Path(harnesses["plug-in"].options["path"])
     assert len(list(folder.glob("*.jsonl"))) == FILES

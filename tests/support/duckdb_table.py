@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import duckdb
-from tests.support.faults import in_next_call
 from tests.support.harness import CRASH_POINTS
+from tests.support.sql_table import SqlTableHarness
 
-from penstock.committers.database import transaction
 from penstock.datasource.duckdb.stored import DESTINATION
-from penstock.testing.conformance import DestinationHarness, Lost, Promises
-from penstock.testing.conformance.harness import ChangedRow
+from penstock.testing.conformance import Promises
 
 _RUN = """
 import json, sys, duckdb
@@ -30,7 +27,7 @@ with duckdb.connect(sys.argv[1]) as connection:
 """
 
 
-class DuckDbHarness(DestinationHarness):
+class DuckDbHarness(SqlTableHarness):
     """The table `events` of a database in a folder."""
 
     destination = DESTINATION
@@ -46,6 +43,7 @@ class DuckDbHarness(DestinationHarness):
         reserved_columns=("penstock_row",),
         crash_points=CRASH_POINTS,
     )
+    lost_connection = duckdb.IOException("the disk was lost")
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "lake.duckdb"
@@ -64,9 +62,6 @@ class DuckDbHarness(DestinationHarness):
     def ids(self) -> list[int]:
         return [row[0] for row in self.sql("SELECT id FROM events")] if self.path.exists() else []
 
-    def changed_rows(self) -> Sequence[ChangedRow]:
-        return cast("Sequence[ChangedRow]", self.sql("SELECT id, n, text FROM events"))
-
     def uncommitted(self) -> Collection[str]:
         folder = Path(f"{self.path}.staging")
         return {str(path.relative_to(folder)) for path in folder.glob("*/*")}
@@ -75,38 +70,5 @@ class DuckDbHarness(DestinationHarness):
         for name in self.uncommitted():
             Path(f"{self.path}.staging", name).unlink()
 
-    def losing(self, lost: Lost) -> AbstractContextManager[None]:
-        def answer(connection: Any) -> None:
-            if lost == "response":
-                connection.commit()
-            else:
-                connection.close()
-            raise duckdb.IOException("the disk was lost")
-
-        return commit_answers(answer)
-
-    def append(self, row_id: int) -> None:
-        self.sql(f"INSERT INTO events (id) VALUES ({row_id})")
-
-    def drop(self) -> None:
-        self.sql("DROP TABLE events")
-
     def recreate(self) -> None:
         self.sql("CREATE OR REPLACE TABLE events (id bigint)")
-
-    def roll_back(self) -> None:
-        """After a restore, only the fence says which batches the table has."""
-        self.sql("UPDATE penstock_fence SET batch_id = batch_id - 1")
-
-
-def commit_answers(answer: Callable[[Any], None]) -> AbstractContextManager[None]:
-    """Inside the block the next COMMIT of a committer goes as `answer` does it."""
-
-    def commit(_real: object, _server: object, connection: Any) -> duckdb.Error | None:
-        try:
-            answer(connection)
-        except duckdb.Error as error:
-            return error
-        return None
-
-    return in_next_call(transaction, "_commit", commit)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pymysql
 import pytest
 from servers.mysql import MySqlProcess
-from tests.support.faults import in_next_call
 
 from penstock.committers.mysql.address import settings_of
 from penstock.datasource.destinations import DestinationType
@@ -104,17 +101,3 @@ def query_into(url: str, query_id: str = "q1", **options: str) -> MySqlQuery:
 
 def new_query(server: MySqlProcess, query_id: str = "q1", **options: str) -> MySqlQuery:
     return query_into(server.new_url(), query_id, **options)
-
-
-def commit_answers(answer: Callable[[Any], None]) -> AbstractContextManager[None]:
-    """Inside the block the next COMMIT of a committer goes as `answer` does it."""
-    from penstock.committers.database import transaction
-
-    def commit(_real: object, _server: object, connection: Any) -> Exception | None:
-        try:
-            answer(connection)
-        except pymysql.MySQLError as error:
-            return error
-        return None
-
-    return in_next_call(transaction, "_commit", commit)

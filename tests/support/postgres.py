@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +13,6 @@ from urllib.parse import parse_qs, urlsplit
 import psycopg
 import sqlalchemy as sa
 from tests.support.backlogs import wait_until
-from tests.support.faults import in_next_call
 
 from penstock.datasource.destinations import DestinationType
 from penstock.datasource.postgres.stored import DESTINATION
@@ -94,20 +93,6 @@ class PostgresQuery(Query):
 
 def query_into(url: str, query_id: str = "q1", **options: str) -> PostgresQuery:
     return PostgresQuery(PostgresTable(url), query_id, options)
-
-
-def commit_answers(answer: Callable[[psycopg.Connection], None]) -> AbstractContextManager[None]:
-    """Inside the block the next COMMIT of a committer goes as `answer` does it."""
-    from penstock.committers.database import transaction
-
-    def commit(_real: object, _server: object, connection: psycopg.Connection) -> psycopg.Error | None:
-        try:
-            answer(connection)
-        except psycopg.Error as error:
-            return error
-        return None
-
-    return in_next_call(transaction, "_commit", commit)
 
 
 @contextmanager

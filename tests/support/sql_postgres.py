@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
 
 import psycopg
 from sqlalchemy import exc
 from tests.conformance.harnesses import PostgresHarness
-from tests.support.sqlite_table import SqliteHarness, commit_answers
+from tests.support.sqlite_table import SqliteHarness
 
 from penstock.datasource.sql.stored import DESTINATION
-from penstock.testing.conformance import SECRET, Lost
+from penstock.testing.conformance import SECRET
 
 
 class SqlPostgresHarness(PostgresHarness):
@@ -21,6 +19,9 @@ class SqlPostgresHarness(PostgresHarness):
     destination = DESTINATION
     promises = replace(
         SqliteHarness.promises, name="Tables of Postgres by penstock.sql", shows_secrets_to_tasks=True
+    )
+    lost_connection = exc.OperationalError(
+        "COMMIT", None, psycopg.OperationalError("the connection was lost")
     )
 
     @property
@@ -31,13 +32,3 @@ class SqlPostgresHarness(PostgresHarness):
     def unreachable_options(self) -> dict[str, str]:
         url = f"postgresql+psycopg://me:{SECRET}@127.0.0.1:{self.unreachable_port}/db"
         return {**self.options, "url": url}
-
-    def losing(self, lost: Lost) -> AbstractContextManager[None]:
-        def answer(connection: Any) -> None:
-            if lost == "response":
-                connection.commit()
-            else:
-                connection.close()
-            raise exc.OperationalError("COMMIT", None, psycopg.OperationalError("the connection was lost"))
-
-        return commit_answers(answer)

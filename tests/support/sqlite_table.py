@@ -10,19 +10,18 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Collection, Sequence
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 from sqlalchemy import exc
-from tests.support.faults import in_next_call
 from tests.support.harness import CRASH_POINTS
+from tests.support.sql_table import SqlTableHarness
 
-from penstock.committers.database import transaction
 from penstock.datasource.sql.stored import DESTINATION
-from penstock.testing.conformance import DestinationHarness, Lost, Promises
+from penstock.testing.conformance import Promises
 from penstock.testing.conformance.harness import ChangedRow
 
 _READER = """
@@ -66,7 +65,7 @@ def read(path: Path, query: str) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in found]
 
 
-class SqliteHarness(DestinationHarness):
+class SqliteHarness(SqlTableHarness):
     """The table `events` of a SQLite database in a folder."""
 
     destination = DESTINATION
@@ -81,6 +80,7 @@ class SqliteHarness(DestinationHarness):
         reserved_columns=("penstock_row",),
         crash_points=CRASH_POINTS,
     )
+    lost_connection = exc.OperationalError("COMMIT", None, sqlite3.OperationalError("disk I/O error"))
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "lake.db"
@@ -107,44 +107,3 @@ class SqliteHarness(DestinationHarness):
             "SELECT name FROM sqlite_master WHERE name GLOB 'penstock_[0-9a-f]*_*_*' AND type = 'table'"
         )
         return [name for (name,) in names]
-
-    def delete_uncommitted(self) -> None:
-        for name in self.uncommitted():
-            self.sql(f"DROP TABLE {name}")
-
-    def losing(self, lost: Lost) -> AbstractContextManager[None]:
-        def answer(connection: Any) -> None:
-            if lost == "response":
-                connection.commit()
-            else:
-                connection.close()
-            raise exc.OperationalError("COMMIT", None, sqlite3.OperationalError("disk I/O error"))
-
-        return commit_answers(answer)
-
-    def append(self, row_id: int) -> None:
-        self.sql(f"INSERT INTO events (id) VALUES ({row_id})")
-
-    def drop(self) -> None:
-        self.sql("DROP TABLE events")
-
-    def recreate(self) -> None:
-        self.drop()
-        self.sql("CREATE TABLE events (id BIGINT)")
-
-    def roll_back(self) -> None:
-        """After a restore, only the fence says which batches the table has."""
-        self.sql("UPDATE penstock_fence SET batch_id = batch_id - 1")
-
-
-def commit_answers(answer: Callable[[Any], None]) -> AbstractContextManager[None]:
-    """Inside the block the next COMMIT of a committer goes as `answer` does it."""
-
-    def commit(_real: object, _server: object, connection: Any) -> Exception | None:
-        try:
-            answer(connection)
-        except exc.SQLAlchemyError as error:
-            return error
-        return None
-
-    return in_next_call(transaction, "_commit", commit)
