@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -151,44 +152,48 @@ REPEATED_MAX = {"kinesis": ROWS_PER_FILE}
 GROUPS = {"tables": tables, "databases": databases, "services": services}
 
 
+AfterKills: TypeAlias = Callable[[str], Mapping[str, DestinationHarness]]
+
+
 @pytest.fixture(scope="module")
-def harnesses(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    new_postgres_url: Callable[[], str],
-    plug_in: Path,
-) -> Iterator[dict[str, DestinationHarness]]:
-    """The destinations of a group after all kills, and one run to the end of the source. Those whose server
-    cannot be downloaded are left out.
+def after_kills(
+    tmp_path_factory: pytest.TempPathFactory, new_postgres_url: Callable[[], str], plug_in: Path
+) -> Iterator[AfterKills]:
+    """Returns the destinations of a group after all kills, and one run to the end of the source. Those whose
+    server cannot be downloaded are left out.
     """
-    root = tmp_path_factory.mktemp("kills")
-    made, streams = {}, []
     with ExitStack() as servers:
-        for name, killed in GROUPS[request.param](servers, new_postgres_url).items():
-            (folder := root / name).mkdir()
-            try:
-                made[name] = harness = killed.new(folder)
-            except UnreachableError:
-                continue
-            options = {**harness.options, **killed.options}
-            streams.append(KilledStream(folder, source_of(harness).name(), options, killed.kills))
-        source = str(Path(penstock.__file__).absolute().parents[1])
-        KilledDriver(root, streams, {"PYTHONPATH": os.pathsep.join([str(plug_in), source])}).run()
-        for name in {"http-decoupled", "redis-decoupled"}.intersection(made):
-            delivered = Ended("deliver", "--once", "--checkpoint", str(root / name / "checkpoint"))
-            assert delivered.code == 0, delivered.err
-        yield made
+
+        @cache
+        def harnesses(group: str) -> Mapping[str, DestinationHarness]:
+            root, streams = tmp_path_factory.mktemp(group), []
+            made: dict[str, DestinationHarness] = {}
+            for name, killed in GROUPS[group](servers, new_postgres_url).items():
+                (folder := root / name).mkdir()
+                try:
+                    made[name] = harness = killed.new(folder)
+                except UnreachableError:
+                    continue
+                options = {**harness.options, **killed.options}
+                streams.append(KilledStream(folder, source_of(harness).name(), options, killed.kills))
+            source = str(Path(penstock.__file__).absolute().parents[1])
+            KilledDriver(root, streams, {"PYTHONPATH": os.pathsep.join([str(plug_in), source])}).run()
+            for name in {"http-decoupled", "redis-decoupled"}.intersection(made):
+                delivered = Ended("deliver", "--once", "--checkpoint", str(root / name / "checkpoint"))
+                assert delivered.code == 0, delivered.err
+            return made
+
+        yield harnesses
 
 
 @pytest.mark.parametrize(
-    ("harnesses", "name"),
-    [(group, name) for group, of in GROUPS.items() for name in of(ExitStack(), str)],
-    indirect=["harnesses"],
+    ("group", "name"), [(group, name) for group, of in GROUPS.items() for name in of(ExitStack(), str)]
 )
 def test_a_driver_that_is_killed_between_the_phases_loses_and_doubles_nothing(
-    harnesses: dict[str, DestinationHarness], name: str
+    group: str, name: str, after_kills: AfterKills
 ) -> None:
     """SIGKILL once written or prepared, and once in the destination."""
+    harnesses = after_kills(group)
     if name not in harnesses:
         pytest.skip("Debian's packages cannot be reached, or Maven cannot be reached")
     ids = harnesses[name].ids()
@@ -197,17 +202,13 @@ def test_a_driver_that_is_killed_between_the_phases_loses_and_doubles_nothing(
     assert harnesses[name].problems() == []
 
 
-@pytest.mark.parametrize("harnesses", ["tables"], indirect=True)
-def test_killed_drivers_leave_nothing_pending_in_a_hudi_table(
-    harnesses: dict[str, DestinationHarness],
-) -> None:
-    lake = harnesses["hudi"]
+def test_killed_drivers_leave_nothing_pending_in_a_hudi_table(after_kills: AfterKills) -> None:
+    lake = after_kills("tables")["hudi"]
     assert isinstance(lake, HudiHarness)
     assert {path.partition("/")[0] for path in lake.visible_files()} == {"day=d0", "day=d1", "day=d2"}
     assert not lake.pending()
 
 
-@pytest.mark.parametrize("harnesses", ["tables"], indirect=True)
-def test_each_batch_is_one_file_of_the_plug_in(harnesses: dict[str, DestinationHarness]) -> None:
-    folder = Path(harnesses["plug-in"].options["path"])
+def test_each_batch_is_one_file_of_the_plug_in(after_kills: AfterKills) -> None:
+    folder = Path(after_kills("tables")["plug-in"].options["path"])
     assert len(list(folder.glob("*.jsonl"))) == FILES
