@@ -263,6 +263,20 @@ def test_a_file_whose_deletions_are_of_other_snapshots_is_not_opened(lake: DuckL
     assert changes(stream.next()) == {(lake.version(), "delete", 25): 1}
 
 
+@pytest.mark.campaign
+def test_a_delete_file_of_earlier_snapshots_is_not_read(lake: DuckLakeTable) -> None:
+    in_files(lake)
+    lake.sql(insert(0, 20), "DELETE FROM events WHERE id = 1")
+    earlier = list(lake.folder.rglob("*.parquet"))
+    lake.sql(insert(20, 20))
+    stream = TableStream(lake, changes="true", startingVersion="latest")
+    stream.next()
+    lake.sql("DELETE FROM events WHERE id = 25")
+    for path in earlier:
+        path.unlink()
+    assert changes(stream.next()) == {(lake.version(), "delete", 25): 1}
+
+
 # Columns ------------------------------------------------------------------------------------------
 
 
