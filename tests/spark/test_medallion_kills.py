@@ -120,12 +120,12 @@ def hudi(root: Path) -> Bronze:
 
 
 def ducklake(root: Path) -> Bronze:
-    lake = sqlite_lake(root / "bronze")
+    lake, columns = sqlite_lake(root / "bronze"), ", ".join(COLUMNS)
     lake.folder.mkdir()
-    columns = ", ".join(COLUMNS)
+    lake.sql("CREATE TABLE events (seq BIGINT, key BIGINT, kind VARCHAR, amount BIGINT, op VARCHAR)")
     return Bronze(
         "penstock.ducklake",
-        lake.options,
+        {"catalog": lake.catalog, "table": "main.events"},
         lambda: lake.sql(f"SELECT {columns} FROM events"),
         lambda: lake.sql(MERGE),
     )
