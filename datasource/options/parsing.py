@@ -125,7 +125,7 @@ def _unknown(key: str, known: Sequence[Option]) -> str:
     )
     name = _other_names().get(key.lower())
     if name is not None:
-        return f"{name} is not an option of this sink.{hint}"
+        return f"{name} is not an option here.{hint}"
     return f"{key} is not an option (Spark passes option names in lower case).{hint}"
 
 

@@ -71,8 +71,8 @@ def test_an_unknown_option_names_the_nearest_known_one() -> None:
 
 def test_options_of_other_sinks_are_named_as_documented() -> None:
     """Spark passes option names in lower case."""
-    assert "sortOrder is not an option of this sink" in problems_of(sortorder="id")
-    assert "partitionBy is not an option of this sink. Did you mean partitionSpec?" in iceberg_problems_of(
+    assert "sortOrder is not an option here" in problems_of(sortorder="id")
+    assert "partitionBy is not an option here. Did you mean partitionSpec?" in iceberg_problems_of(
         partitionby="day"
     )
     assert "Spark passes option names in lower case" in problems_of(partitionsby="a")
