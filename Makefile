@@ -87,7 +87,7 @@ test-spark40: .venv-spark40/spark.jsa java ## The Spark tests on the oldest supp
 .PHONY: test-paimon
 test-paimon: export PYSPARK_PYTHON = $(CURDIR)/.venv-paimon/bin/python
 test-paimon: .venv-paimon/.installed java ## The tests of penstock.paimon, in an environment with the pins of pypaimon
-	@.venv-paimon/bin/pytest tests/paimon $(PYTEST_ARGS)
+	@.venv-paimon/bin/pytest $(PARALLEL) tests/paimon $(PYTEST_ARGS)
 
 # A Python that is not on this machine and that uv cannot download is skipped, with a line that says so.
 # make test-python3.10 MARKS="not slow and not spark": those without Spark, as in CI

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSource
 
 from ...committers.errors import ConfigurationError
 from .calling_batch import CallingBatch, calling_batch
+from .catalog_tables import without_catalog_tables
 from .pickling import PlansUntilPickled
 from .spark_workers import loading_libraries, release_caches
 from .worker_errors import message_first
@@ -52,6 +53,7 @@ class QueryDataSource(PlansUntilPickled, DataSource):
         """
 
     @message_first()
+    @without_catalog_tables
     def schema(self) -> StructType:
         """Called by Spark only to read, which is not supported."""
         raise ConfigurationError(
@@ -59,6 +61,7 @@ class QueryDataSource(PlansUntilPickled, DataSource):
         )
 
     @message_first()
+    @without_catalog_tables
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         with loading_libraries():
             query = self.query()
@@ -76,6 +79,7 @@ class QueryDataSource(PlansUntilPickled, DataSource):
         return RowStreamWriter(query, plan, schema)
 
     @message_first()
+    @without_catalog_tables
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Called by Spark for `df.write`, on its own or in a function of `foreachBatch`."""
         called_in, options = calling_batch(self.options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .base_source import PenstockDataSource
+from .catalog_tables import without_catalog_tables
 from .spark_workers import loading_libraries
 from .worker_errors import message_first
 
@@ -21,6 +22,7 @@ class TableDataSource(PenstockDataSource):
     """
 
     @message_first()
+    @without_catalog_tables
     def schema(self) -> StructType:
         """Return the columns that are read, as Spark has them."""
         with loading_libraries():
@@ -28,12 +30,14 @@ class TableDataSource(PenstockDataSource):
         return schema_to_read(self.name(), self.options)
 
     @message_first()
+    @without_catalog_tables
     def reader(self, schema: StructType) -> DataSourceReader:
         with loading_libraries():
             from ..reading.spark_reader import reader_of
         return reader_of(self.name(), self.options, schema)
 
     @message_first()
+    @without_catalog_tables
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Called for each run of a query, and on the driver for each batch, to be sent to executors."""
         with loading_libraries():

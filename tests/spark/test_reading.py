@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from tests.support.lakes import IcebergLake, LakeTable
@@ -153,6 +154,31 @@ def test_what_is_wrong_is_said_without_a_traceback(
         read(spark, table, where="nothing = 1").collect()
     with pytest.raises(Exception, match="Spark wants"):
         spark.read.format(table.source).options(**table.options).schema("id string").load().collect()
+
+
+def test_a_temporary_view_is_read_and_inserted_into_in_sql(spark: SparkSession, table: LakeTable) -> None:
+    write(spark.range(10), table)
+    options = ", ".join(f"{name} '{value}'" for name, value in table.options.items())
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW of_table USING {table.source} OPTIONS ({options})")
+    spark.sql("INSERT INTO of_table SELECT id + 10 FROM range(10)")
+    found = spark.sql("SELECT count(*), max(id) FROM of_table WHERE id > 4").first()
+    assert found == (15, 19)
+    assert sorted(table.ids()) == list(range(20))
+
+
+def test_tables_in_the_catalog_of_spark_are_refused(spark: SparkSession, table: LakeTable) -> None:
+    """Spark gives their options to no source in Python, so later statements would not know the table."""
+    write(spark.range(10), table)
+    options = ", ".join(f"{name} '{value}'" for name, value in table.options.items())
+    with pytest.raises(AnalysisException, match=rf"{table.source} cannot be a table in Spark's catalog"):
+        spark.sql(f"CREATE TABLE inferred USING {table.source} OPTIONS ({options})")
+    spark.sql(f"CREATE TABLE created (id bigint) USING {table.source} OPTIONS ({options})")
+    try:
+        for statement in ("SELECT * FROM created", "INSERT INTO created SELECT 1L"):
+            with pytest.raises(AnalysisException, match=r"(?s)is missing.*CREATE TEMPORARY VIEW"):
+                spark.sql(statement).collect()
+    finally:
+        spark.sql("DROP TABLE created")
 
 
 def test_a_stream_writes_and_the_same_session_reads(
