@@ -22,7 +22,7 @@ from penstock.committers.lance.maintenance import compact
 pytestmark = pytest.mark.spark
 
 KNOWS_LIMITS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
-"""Before, Spark plans one batch for `availableNow`."""
+"""Before, Spark plans one batch for `availableNow`, also if it repeats one."""
 
 
 @pytest.fixture
@@ -36,15 +36,24 @@ def stream(spark: SparkSession, table: Streamable, **options: str) -> DataFrame:
 
 def run(rows: DataFrame, target: LakeTable | HudiTable, **options: str) -> StreamingQuery:
     """Write all rows that there are into the target; its checkpoint is beside it."""
-    query = (
-        rows.writeStream.format(target.source)
-        .options(**target.options, **options)
-        .option("checkpointLocation", str(checkpoint(target)))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    starts = 2 if repeats_a_batch(target) and not KNOWS_LIMITS else 1
+    for _ in range(starts):
+        query = (
+            rows.writeStream.format(target.source)
+            .options(**target.options, **options)
+            .option("checkpointLocation", str(checkpoint(target)))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
     return query
+
+
+def repeats_a_batch(target: LakeTable | HudiTable) -> bool:
+    begun, done = (
+        {path.name for path in checkpoint(target).glob(f"{one}/*")} for one in ("offsets", "commits")
+    )
+    return not begun <= done
 
 
 def checkpoint(target: LakeTable | HudiTable) -> Path:
