@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -18,6 +19,8 @@ from penstock import reader
 
 pytestmark = pytest.mark.spark
 
+KEEPS_VERSION = not pyspark.__version__.startswith("4.0.")
+"""Spark 4.0 asks a source for its rows again for each query of a DataFrame."""
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 SCHEMA = """
     id bigint, flag boolean, i int, f float, d double, price decimal(9,2), text string, bin binary, day date,
@@ -91,7 +94,7 @@ def test_a_data_frame_keeps_its_version(spark: SparkSession, table: LakeTable) -
     found = read(spark, table)
     assert found.count() == 10
     write(spark.range(10, 20), table)
-    assert found.count() == 10
+    assert found.count() == (10 if KEEPS_VERSION else 20)
     assert read(spark, table).count() == 20
 
 
@@ -215,7 +218,7 @@ class OtherTable:
     """Columns that it cannot store."""
     secret: Mapping[str, str] = field(default_factory=lambda: {"storage.AWS_SECRET_ACCESS_KEY": SECRET})
     """Options with a secret."""
-    keeps_version: bool = True
+    keeps_version: bool = KEEPS_VERSION
     """A DataFrame has the rows of the time when it was made."""
 
 
