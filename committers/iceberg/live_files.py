@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import gc
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from io import BytesIO
 from threading import Lock
 
-from pyiceberg.io import FileIO
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
 from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
@@ -32,6 +32,10 @@ class ManifestCache:
         self._kept: OrderedDict[str, list[ManifestEntry]] = OrderedDict()
         self._count = 0
         self._lock = Lock()
+
+    def has(self, path: str) -> bool:
+        with self._lock:
+            return path in self._kept
 
     def read(self, io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
         """Return the files that the manifest adds or keeps."""
@@ -82,17 +86,70 @@ def files_of(snapshot: Snapshot | None, io: FileIO, cache: ManifestCache = MANIF
     Raises: as `live_files`.
     """
     manifests = [] if snapshot is None else list(snapshot.manifests(io))
-    if len(manifests) < 2:
-        entries = [cache.read(io, manifest) for manifest in manifests]
-    else:
-        with _without_garbage_collection(), ThreadPoolExecutor(_THREADS) as threads:
-            entries = list(threads.map(partial(cache.read, io), manifests))
-    live = list(zip(manifests, entries, strict=True))
+    with _without_garbage_collection():
+        live = [(one, cache.read(source, one)) for one, source in _sources(io, manifests, cache)]
     return LiveFiles(
         live,
         {entry.data_file.file_path: entry for entry in _entries(live, ManifestContent.DATA)},
         tuple(_entries(live, ManifestContent.DELETES)),
     )
+
+
+def _sources(
+    io: FileIO, manifests: Sequence[ManifestFile], cache: ManifestCache
+) -> Iterator[tuple[ManifestFile, FileIO]]:
+    """Yield manifests with what to read them from. Some are downloaded ahead of time, by other threads. One
+    thread decodes them: Python does not decode two at once, and to change between threads takes as long
+    again.
+    """
+    with ThreadPoolExecutor(_THREADS) as threads:
+        ahead: deque[tuple[ManifestFile, Future[FileIO] | None]] = deque()
+
+        def first() -> tuple[ManifestFile, FileIO]:
+            manifest, downloaded = ahead.popleft()
+            return manifest, io if downloaded is None else downloaded.result()
+
+        for manifest in manifests:
+            path = manifest.manifest_path
+            is_there = len(manifests) < 2 or cache.has(path)
+            ahead.append((manifest, None if is_there else threads.submit(_Downloaded, io, path)))
+            if len(ahead) > _THREADS:
+                yield first()
+        while ahead:
+            yield first()
+
+
+class _Downloaded(FileIO):
+    """One manifest, in memory."""
+
+    def __init__(self, io: FileIO, path: str) -> None:
+        super().__init__()
+        with io.new_input(path).open() as stream:
+            self._content = stream.read()
+
+    def new_input(self, location: str) -> InputFile:
+        return _Content(location, self._content)
+
+    def new_output(self, location: str) -> OutputFile:
+        raise NotImplementedError
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        raise NotImplementedError
+
+
+class _Content(InputFile):
+    def __init__(self, location: str, content: bytes) -> None:
+        super().__init__(location)
+        self._content = content
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+    def exists(self) -> bool:
+        return True
+
+    def open(self, seekable: bool = True) -> InputStream:
+        return BytesIO(self._content)
 
 
 @contextmanager

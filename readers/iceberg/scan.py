@@ -93,8 +93,10 @@ class IcebergTableReader:
         live = self.reading(lambda: files_of(snapshot, self.version.table.io))
         deletes = DeleteFiles(live.deletes, f"{self.name[0].upper()}{self.name[1:]}")
         for entry in live.data.values():
-            applying = deletes.applying_to(entry) if live.deletes else ()
-            yield entry, tuple(one.data_file.file_path for one in applying)
+            if live.deletes:
+                yield entry, tuple(one.data_file.file_path for one in deletes.applying_to(entry))
+            else:
+                yield entry, ()
 
     def selecting(
         self, where: Predicate | None
