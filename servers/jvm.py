@@ -44,7 +44,8 @@ def compiled(source: Path, jars: str) -> Path:
     def compile_into(folder: Path) -> Path:
         classes = folder / "classes"
         compiler = Path(java()).with_name("javac") if "/" in java() else "javac"
-        subprocess.run([compiler, "-nowarn", "-cp", jars, "-d", classes, source], check=True)
+        options = ("-nowarn", "--release", "17", "-cp", jars, "-d", classes)
+        subprocess.run([compiler, *options, source], check=True)
         return classes
 
     digest = hashlib.sha256(source.read_bytes() + jars.encode()).hexdigest()[:16]
