@@ -24,6 +24,8 @@ from servers.oidc import make_signing_key
 from servers.ports import free_ports
 
 FIXTURE = Path(__file__).parent / "kafka_server"
+UNDECIDED_S = 2
+"""A broker ends a transaction in its partitions after the producer has been told that it is committed."""
 TIMEOUT_S = 30
 QUIET = {"log_level": 0}
 """Clients write to stderr otherwise, for example that the broker has stopped."""
@@ -143,13 +145,21 @@ class KafkaServer:
             left = set(consumer.list_topics(topic, TIMEOUT_S).topics[topic].partitions)
             consumer.assign([TopicPartition(topic, number, 0) for number in left])
             found = []
+            in_transaction: set[int] = set()
             while left:
-                message = consumer.poll(TIMEOUT_S)
+                message = consumer.poll(TIMEOUT_S if left - in_transaction else UNDECIDED_S)
+                if message is None and left == in_transaction:
+                    break
                 assert message is not None, f"partitions {left} of {topic} cannot be read"
                 if (error := message.error()) is None:
                     found.append(message)
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    left.discard(message.partition())
+                    number, place = message.partition(), message.offset()
+                    assert number is not None
+                    assert place is not None
+                    _, end = consumer.get_watermark_offsets(TopicPartition(topic, number), TIMEOUT_S)
+                    (left.discard if place >= end else in_transaction.add)(number)
+                    in_transaction &= left
                 else:
                     raise KafkaException(error)
             return sorted(found, key=lambda one: (one.partition(), one.offset()))

@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import LongType, StructField, StructType
 from tests.spark.watched_plan import WatchedPlan
+from tests.support.backlogs import wait_until
 from tests.support.id_stream import IdStream
 from tests.support.lakes import IcebergLake
 
@@ -190,7 +191,7 @@ def test_a_batch_write_leaves_no_file_on_the_driver_whether_it_succeeds_or_fails
             ids.selectExpr("CAST(id AS BIGINT)").write.format("penstock.iceberg").mode("append").options(
                 **options
             ).save()
-        assert files_of_writes() == before
+        wait_until(lambda: files_of_writes() <= before)  # other processes write, too
 
 
 def files_of_writes() -> set[Path]:
