@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ...committers.errors import ConfigurationError
 
@@ -16,10 +16,10 @@ _OF_CATALOG = {"owner", "provider"}
 """What the catalog adds to the options of a table that is created."""
 _OF_NO_TABLE = {"checkpointlocation"}
 
-ResultT = TypeVar("ResultT")
+MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
 
-def without_catalog_tables(method: Callable[..., ResultT]) -> Callable[..., ResultT]:
+def without_catalog_tables(method: MethodT) -> MethodT:
     """Let a method of a data source that Spark calls say so where it is called for a table of the catalog.
 
     Raises:
@@ -27,7 +27,7 @@ def without_catalog_tables(method: Callable[..., ResultT]) -> Callable[..., Resu
     """
 
     @wraps(method)
-    def checked(source: Any, *arguments: Any, **named: Any) -> ResultT:
+    def checked(source: Any, *arguments: Any, **named: Any) -> Any:
         given = {name.lower() for name in source.options}
         if given >= _OF_CATALOG:
             raise ConfigurationError(
@@ -42,7 +42,7 @@ def without_catalog_tables(method: Callable[..., ResultT]) -> Callable[..., Resu
                 f"{error}\nIs it a table in Spark's catalog? {_advice(source)}"
             ) from error
 
-    return checked
+    return cast("MethodT", checked)
 
 
 def _advice(source: Any) -> str:

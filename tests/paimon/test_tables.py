@@ -193,7 +193,7 @@ def _of_another_file(message: Any) -> None:
     message.new_files[0].file_name = "other.parquet"
 
 
-@pytest.mark.parametrize("change", [_with_deletion, _of_another_file, None], ids=str)
+@pytest.mark.parametrize("change", [_with_deletion, _of_another_file, None])
 def test_a_manifest_that_does_more_than_adding_its_files_is_not_committed(
     query: Query, store: SqlManifestStore, harness: PaimonHarness, change: Callable[[Any], None] | None
 ) -> None:
