@@ -120,21 +120,23 @@ def _sources(
 
 
 class _Downloaded(FileIO):
-    """One manifest, in memory."""
+    """A storage of which one file is in memory."""
 
     def __init__(self, io: FileIO, path: str) -> None:
-        super().__init__()
+        super().__init__(io.properties)
+        self._io, self._path = io, path
         with io.new_input(path).open() as stream:
             self._content = stream.read()
 
     def new_input(self, location: str) -> InputFile:
-        return _Content(location, self._content)
+        is_own = location == self._path
+        return _Content(location, self._content) if is_own else self._io.new_input(location)
 
     def new_output(self, location: str) -> OutputFile:
-        raise NotImplementedError
+        return self._io.new_output(location)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
-        raise NotImplementedError
+        self._io.delete(location)
 
 
 class _Content(InputFile):

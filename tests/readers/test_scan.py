@@ -36,7 +36,7 @@ class Files:
         return None if self.only is None else pa.array(self.only, pa.int64())
 
     def value(self, name: str, value: Any, data_type: pa.DataType) -> pa.Scalar:
-        raise NotImplementedError
+        return pa.scalar(value, data_type)
 
 
 @pytest.fixture
