@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.simulation.changed_rows import Expected, Row, SourceOfChanges, ids_of_batch, parquet_of
+from tests.simulation.inline_executor import InlineExecutor
 from tests.simulation.object_store import ObjectStore
 from tests.simulation.scheduler import Actor, DiskFullError, Scheduler, UnreachableError
 
@@ -67,19 +68,6 @@ class OfEachProcess(MutableMapping[Any, Any]):
         return len(self._own)
 
 
-class OneAfterAnother:
-    """In the place of threads."""
-
-    def __init__(self, _count: int) -> None:
-        self.map = map
-
-    def __enter__(self) -> OneAfterAnother:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        pass
-
-
 class ChangedFiles:
     """What lakes have in common whose rows a query changes by key. A mix-in; see `SimulatedLake`. The product
     finds, masks and remembers rows as it does in a real table.
@@ -111,7 +99,7 @@ class ChangedFiles:
         scheduler = self._processes
         with super().installed(), pytest.MonkeyPatch.context() as patch:  # type: ignore[misc]
             for module in (key_files, file_search):
-                patch.setattr(module, "ThreadPoolExecutor", OneAfterAnother)
+                patch.setattr(module, "ThreadPoolExecutor", InlineExecutor)
             patch.setattr(tombstones, "_indexes", OfEachProcess(scheduler))
             patch.setattr(tombstones, "FILES_MAX", TOMBSTONE_FILES_MAX)
             yield

@@ -26,12 +26,13 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.typedef import Record
-from tests.simulation.changed_files import ChangedFiles, OfEachProcess, OneAfterAnother
+from tests.simulation.changed_files import ChangedFiles, OfEachProcess
 from tests.simulation.changed_rows import CHANGES, Expected, Row, ids_of_batch
 from tests.simulation.fake_iceberg_catalog import DIGEST, QUERY_ID
 from tests.simulation.fake_pyiceberg import without_totals
 from tests.simulation.iceberg_engine import METRICS, IcebergEngine, data_file
 from tests.simulation.iceberg_lake import TABLE, IcebergSimLake, SimulatedIceberg
+from tests.simulation.inline_executor import InlineExecutor
 from tests.simulation.lake import TableContents
 from tests.simulation.object_store import LocationFileSystem
 from tests.simulation.scheduler import Scheduler
@@ -89,7 +90,9 @@ class ChangedIcebergSimLake(ChangedFiles, IcebergSimLake):
     def installed(self) -> Iterator[None]:
         with super().installed(), pytest.MonkeyPatch.context() as patch:
             for module in (changes, live_files, position_deletes):
-                patch.setattr(module, "ThreadPoolExecutor", OneAfterAnother)
+                patch.setattr(module, "ThreadPoolExecutor", InlineExecutor)
+            # Manifests in memory are no bytes: each is read where it is.
+            patch.setattr(live_files, "_Downloaded", lambda io, _path: io)
             for module in (changes, compaction):
                 patch.setattr(module, "iceberg_files", self._files)
                 patch.setattr(module, "open_location", lambda _properties: self._opened)

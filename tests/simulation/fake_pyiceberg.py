@@ -11,7 +11,6 @@ import itertools
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor
 from contextlib import contextmanager
 from datetime import datetime, timezone, tzinfo
 from typing import Any, TypeVar, cast
@@ -27,6 +26,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
 from pyiceberg.table.snapshots import Summary
 from pyiceberg.typedef import Record
+from tests.simulation.inline_executor import InlineExecutor
 from tests.simulation.object_store import ObjectStore
 from tests.simulation.scheduler import Scheduler, as_os_error
 
@@ -183,41 +183,7 @@ class _NoCache:
         return manifest
 
 
-# Threads, clock, ids --------------------------------------------------------------------------------
-
-
-class _Done:
-    """A future that is done."""
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self._error: Exception | None = None
-        try:
-            self._result = work()
-        except Exception as error:  # noqa: BLE001  whoever asks for the result gets it
-            self._error = error
-
-    def result(self, timeout: float | None = None) -> Any:
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-    def cancel(self) -> bool:
-        return False
-
-
-class InlineExecutor(Executor):
-    """Works where it is asked to: an actor of the simulation has one thread."""
-
-    def __init__(self, *_: object) -> None: ...
-
-    @classmethod
-    def get_or_create(cls) -> InlineExecutor:
-        return cls()
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return _Done(lambda: fn(*args, **kwargs))
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None: ...
+# Clock, ids ------------------------------------------------------------------------------------------
 
 
 class Clock:

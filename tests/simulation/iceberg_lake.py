@@ -25,8 +25,9 @@ from tests.simulation.fake_iceberg_catalog import (
     EmbeddedCatalog,
     RemoteCatalog,
 )
-from tests.simulation.fake_pyiceberg import Clock, InlineExecutor, pyiceberg_in_memory
+from tests.simulation.fake_pyiceberg import Clock, pyiceberg_in_memory
 from tests.simulation.iceberg_engine import METRICS, IcebergEngine
+from tests.simulation.inline_executor import InlineExecutor
 from tests.simulation.lake import FileLake, RewritePlan, TableContents
 from tests.simulation.object_store import LocationFileSystem, ObjectStore
 from tests.simulation.scheduler import Scheduler
