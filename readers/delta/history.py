@@ -71,10 +71,6 @@ class DeltaHistory:
     def name(self) -> str:
         return f"The Delta table {self._opened.table_uri}"
 
-    @property
-    def offers_changes(self) -> bool:
-        return True
-
     # Versions -------------------------------------------------------------------------------------------
 
     def newest(self) -> int:

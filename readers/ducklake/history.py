@@ -59,10 +59,6 @@ class DuckLakeHistory:
     def name(self) -> str:
         return f"The DuckLake table {self._opened.server.address.uri}"
 
-    @property
-    def offers_changes(self) -> bool:
-        return True
-
     @contextmanager
     def _attached(self) -> Iterator[Lake]:
         with self._opened.server.attached("Nothing more was read") as lake:

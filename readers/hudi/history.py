@@ -85,10 +85,6 @@ class HudiHistory:
     def name(self) -> str:
         return f"The Hudi table {self._opened.table_uri}"
 
-    @property
-    def offers_changes(self) -> bool:
-        return True
-
     # Versions -------------------------------------------------------------------------------------------
 
     def newest(self) -> int:

@@ -71,10 +71,6 @@ class IcebergHistory:
     def name(self) -> str:
         return f"The Iceberg table {self._opened.address.uri}"
 
-    @property
-    def offers_changes(self) -> bool:
-        return True
-
     # Versions -------------------------------------------------------------------------------------------
 
     def newest(self) -> int:

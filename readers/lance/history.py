@@ -67,10 +67,6 @@ class LanceHistory:
     def name(self) -> str:
         return f"The Lance table {self._uri}"
 
-    @property
-    def offers_changes(self) -> bool:
-        return True
-
     # Versions -------------------------------------------------------------------------------------------
 
     def newest(self) -> int:

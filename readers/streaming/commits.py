@@ -80,11 +80,6 @@ class StreamedTable(Protocol[FileT]):
         """For messages."""
         ...
 
-    @property
-    def offers_changes(self) -> bool:
-        """Whether there is an option to read changes with their kind."""
-        ...
-
     def newest(self) -> int:
         """Return the newest version, `NOTHING` if there is none. In formats with `Order`: the last one of
         those that come after the recalled one, which may be older than that.

@@ -249,11 +249,10 @@ class StreamPlan(Generic[FileT]):
                 "changes rows (an update, a merge, an overwrite, or a rewrite of files with other rows)",
                 "skipChangeCommits=true passes over such commits, also over the rows that they add",
             )
-        if self._table.offers_changes:
-            options += "; changes=true reads changes with their kind"
         return ConfigurationError(
             f"{commit.shown} {does}, and a stream of new rows has no way to tell. All rows before were read. "
-            f"Set an option of the reader: {options}. Or read another table, to which rows are only added."
+            f"Set an option of the reader: {options}; changes=true reads changes with their kind. Or read "
+            "another table, to which rows are only added."
         )
 
     def _recall(self, offset: Offset) -> None:

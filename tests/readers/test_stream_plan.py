@@ -38,7 +38,6 @@ class Table:
     """All files at each version."""
     table_id: str = "one"
     name: str = "The table"
-    offers_changes: bool = True
 
     def add(self, kind: CommitKind, files: Sequence[ScanFile], live: Sequence[ScanFile]) -> None:
         number = len(self.commits)
