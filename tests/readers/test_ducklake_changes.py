@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.ducklake_history import FLUSH, MERGE, REWRITE, History, insert
 from tests.support.ducklake_table import DuckLakeTable
+from tests.support.ducklakes import NEW_LAKES, DuckLake, new_lake_of, sqlite_lake
 from tests.support.table_streams import TableStream
 
 from penstock import ConfigurationError, TableNotSupportedError
@@ -22,12 +23,16 @@ from penstock import ConfigurationError, TableNotSupportedError
 KINDS = {"insert": "insert", "update_postimage": "insert", "delete": "delete", "update_preimage": "delete"}
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> DuckLakeTable:
+def new_table(lake: DuckLake) -> DuckLakeTable:
     """Inserts and deletions of up to ten rows are in the catalog."""
-    made = DuckLakeTable(tmp_path / "lake", inlines=True)
+    made = DuckLakeTable(lake, inlines=True)
     made.sql("CREATE TABLE events (id BIGINT)")
     return made
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> DuckLakeTable:
+    return new_table(sqlite_lake(tmp_path))
 
 
 def in_files(lake: DuckLakeTable) -> None:
@@ -111,8 +116,9 @@ OPERATIONS = {
 EXAMPLES = ("a deletion and an insert", "a merge", "changes after a flush", "several deletions")
 
 
-def test_changes_of_examples_are_those_of_ducklake(lake: DuckLakeTable) -> None:
-    """One after the other."""
+def test_changes_of_examples_are_those_of_ducklake(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """One after the other, in a lake with its catalog in Postgres and its files on S3."""
+    lake = new_table(new_lake_of("postgresql and S3", request)(tmp_path))
     stream, first = TableStream(lake, changes="true"), lake.version() + 1
     stream.next()
     for name in EXAMPLES:
@@ -156,15 +162,14 @@ def net(found: Counter[tuple[int, str, int]]) -> Counter[int]:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("are_inlined", [True, False], ids=["in the catalog", "in files"])
-@pytest.mark.parametrize("catalog", ["sqlite", "duckdb"])
+@pytest.mark.parametrize("kind", NEW_LAKES)
 @pytest.mark.parametrize("seed", range(8))
 def test_changes_of_a_random_history_add_up_to_the_rows(
-    seed: int, catalog: str, are_inlined: bool, tmp_path: Path
+    seed: int, kind: str, are_inlined: bool, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """And are those of DuckLake, whatever is moved to other files between planning, reading and a restart."""
     chance = random.Random(seed)
-    lake = DuckLakeTable(tmp_path / "lake", inlines=True, catalog=catalog)
-    lake.sql("CREATE TABLE events (id BIGINT)")
+    lake = new_table(new_lake_of(kind, request)(tmp_path))
     if not are_inlined:
         in_files(lake)
     history = History(lake, chance, deletes=True, truncates=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.ducklake_history import FLUSH, MERGE, REWRITE, History, insert
 from tests.support.ducklake_table import DuckLakeTable
+from tests.support.ducklakes import NEW_LAKES, new_lake_of, sqlite_lake
 from tests.support.table_streams import TableStream
 
 from penstock import ConfigurationError, TableNotSupportedError, reader
@@ -21,21 +22,24 @@ from penstock.readers.streaming.positions import Offset
 @pytest.fixture
 def lake(tmp_path: Path) -> DuckLakeTable:
     """Inserts of up to ten rows are in the catalog."""
-    made = DuckLakeTable(tmp_path / "lake", inlines=True)
+    made = DuckLakeTable(sqlite_lake(tmp_path), inlines=True)
     made.sql("CREATE TABLE events (id BIGINT)")
     return made
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("deletes", [True, False])
-@pytest.mark.parametrize("catalog", ["sqlite", "duckdb"])
-def test_a_random_history_is_read_once(catalog: str, deletes: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", NEW_LAKES)
+def test_a_random_history_is_read_once(
+    kind: str, deletes: bool, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """Whatever is merged and flushed between planning, reading and a restart. Without deletions no commit is
     taken for one that deletes.
     """
+    new_lake = new_lake_of(kind, request)
     for seed in range(20):
         chance = random.Random(seed)
-        lake = DuckLakeTable(tmp_path / str(seed), inlines=True, catalog=catalog)
+        lake = DuckLakeTable(new_lake(tmp_path / str(seed)), inlines=True)
         lake.sql("CREATE TABLE events (id BIGINT)")
         history = History(lake, chance, deletes=deletes)
         for _ in range(chance.randrange(10)):

@@ -21,6 +21,7 @@ from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.types import LongType, StringType
 from tests.support import foreign_iceberg
 from tests.support.ducklake_table import DuckLakeTable
+from tests.support.ducklakes import sqlite_lake
 from tests.support.foreign_iceberg import NAMES
 from tests.support.hudi_table import HudiTable
 from tests.support.lakes import IDS, LAKES, DeltaLake, IcebergLake, LakeTable, ids
@@ -40,8 +41,8 @@ STREAMED: Mapping[str, Callable[[Path], Streamed]] = {
     "lance": lambda folder: LanceLake(folder / "table"),
     "hudi 6": lambda folder: HudiTable(folder, 6),
     "hudi 9": lambda folder: HudiTable(folder, 9),
-    "ducklake": lambda folder: DuckLakeTable(folder / "lake", inlines=False),
-    "catalog of a ducklake": lambda folder: DuckLakeTable(folder / "lake", inlines=True),
+    "ducklake": lambda folder: DuckLakeTable(sqlite_lake(folder), inlines=False),
+    "catalog of a ducklake": lambda folder: DuckLakeTable(sqlite_lake(folder), inlines=True),
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.ducklake_table import DuckLakeTable
+from tests.support.ducklakes import sqlite_lake
 from tests.support.hudi import after
 from tests.support.hudi_table import HudiTable
 from tests.support.lakes import DeltaLake, LakeTable, delta_lake, ids
@@ -94,7 +95,7 @@ def test_rows_of_a_ducklake_are_written_once_whatever_is_merged(
     spark: SparkSession, target: DeltaLake, tmp_path: Path
 ) -> None:
     """Rows in files and in the catalog."""
-    lake = DuckLakeTable(tmp_path / "lake", inlines=True)
+    lake = DuckLakeTable(sqlite_lake(tmp_path / "lake"), inlines=True)
     lake.sql("CREATE TABLE events (id BIGINT)", "INSERT INTO events SELECT range FROM range(2000)")
     lake.append(2000)
     run(stream(spark, lake), target)
@@ -190,7 +191,7 @@ def test_changes_keep_a_copy_of_a_ducklake_table_up_to_date(
     spark: SparkSession, target: DeltaLake, tmp_path: Path
 ) -> None:
     """Rows in files and in the catalog, also if they move to other files before a batch is repeated."""
-    table = DuckLakeTable(tmp_path / "lake", inlines=True)
+    table = DuckLakeTable(sqlite_lake(tmp_path / "lake"), inlines=True)
     table.sql("CREATE TABLE events (id BIGINT, n INT)", "INSERT INTO events SELECT range, 0 FROM range(100)")
     upserts = {"writeMode": "upsert", "keys": "id", "changes": "delta-cdf"}
 

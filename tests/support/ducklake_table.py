@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tests.support.ducklakes import DuckLake, duckdb_lake, sqlite_lake
+from tests.support.ducklakes import DuckLake
 from tests.support.lakes import IDS, ids_alone
 
 _NAMES = itertools.count()
@@ -16,8 +15,7 @@ _TYPES = {pa.int64(): "BIGINT", pa.int32(): "INT", pa.string(): "VARCHAR"}
 
 
 class DuckLakeTable:
-    """Its catalog is a file.
-
+    """
     Args:
         inlines: rows are in the catalog, and not in files
     """
@@ -25,15 +23,15 @@ class DuckLakeTable:
     source = "penstock.ducklake"
     kind = "ducklake"
 
-    def __init__(self, folder: Path, *, inlines: bool, catalog: str = "sqlite") -> None:
-        folder.mkdir(exist_ok=True)
-        self.folder = folder
+    def __init__(self, lake: DuckLake, *, inlines: bool) -> None:
+        lake.folder.mkdir(exist_ok=True)
+        self.lake = lake
+        self.folder = lake.folder
         self.inlines = inlines
-        self.lake: DuckLake = (duckdb_lake if catalog == "duckdb" else sqlite_lake)(folder)
 
     @property
     def options(self) -> dict[str, str]:
-        return {"catalog": self.lake.catalog, "table": "events"}
+        return {"catalog": self.lake.catalog, "table": "events", **self.lake.storage_options}
 
     def sql(self, *statements: str) -> list[tuple[Any, ...]]:
         return self.lake.sql(*statements)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 import duckdb
 import psycopg
+import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from servers.s3 import BUCKET
 from tests.support.faults import in_next_call
@@ -50,8 +51,12 @@ class DuckLake:
 
     @property
     def options(self) -> dict[str, str]:
-        storage = {f"storage.{key}": value for key, value in self.s3.items()}
-        return {"catalog": self.catalog, "table": "main.events", "dataPath": self.data_path, **storage}
+        named = {"catalog": self.catalog, "table": "main.events", "dataPath": self.data_path}
+        return {**named, **self.storage_options}
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        return {f"storage.{key}": value for key, value in self.s3.items()}
 
     @property
     def data_path(self) -> str:
@@ -124,6 +129,22 @@ def postgres_lake(folder: Path, new_url: Callable[[], str]) -> DuckLake:
     with psycopg.connect(url, autocommit=True) as server:
         server.execute(f"CREATE DATABASE {name}")
     return DuckLake(folder, f"postgresql://postgres:@/{name}?host={conninfo_to_dict(url)['host']}")
+
+
+NEW_LAKES = ("sqlite", "duckdb", "postgresql and S3")
+
+
+def new_lake_of(kind: str, request: pytest.FixtureRequest) -> Callable[[Path], DuckLake]:
+    """Return what makes a DuckLake in a folder.
+
+    Args:
+        kind: one of `NEW_LAKES`
+    """
+    if kind == "postgresql and S3":
+        new_url = request.getfixturevalue("new_postgres_url")
+        s3 = request.getfixturevalue("s3")
+        return lambda folder: replace(postgres_lake(folder, new_url), s3=s3)
+    return {"sqlite": sqlite_lake, "duckdb": duckdb_lake}[kind]
 
 
 def losing_commit(lost: Lost) -> AbstractContextManager[None]:
