@@ -34,6 +34,18 @@ class ValueRange:
     """False: all are NULL."""
     may_be_nan: bool = True
 
+    def narrowed(self, other: ValueRange) -> ValueRange:
+        """Return what is known if both are true."""
+        if other is UNKNOWN:
+            return self
+        return ValueRange(
+            max((one.low for one in (self, other) if one.low is not None), default=None),
+            min((one.high for one in (self, other) if one.high is not None), default=None),
+            may_be_null=self.may_be_null and other.may_be_null,
+            may_be_value=self.may_be_value and other.may_be_value,
+            may_be_nan=self.may_be_nan and other.may_be_nan,
+        )
+
 
 Ranges: TypeAlias = Callable[[Path], ValueRange]
 """Returns what is known of a column."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,14 +78,20 @@ def live_files(table: Table, branch: str, cache: ManifestCache = MANIFEST_CACHE)
     return files_of(table.metadata.snapshot_by_name(branch), table.io, cache)
 
 
-def files_of(snapshot: Snapshot | None, io: FileIO, cache: ManifestCache = MANIFEST_CACHE) -> LiveFiles:
+def files_of(
+    snapshot: Snapshot | None,
+    io: FileIO,
+    cache: ManifestCache = MANIFEST_CACHE,
+    needed: Callable[[ManifestFile], bool] = lambda _: True,
+) -> LiveFiles:
     """
     Args:
         snapshot: any one of the table; None: no files
+        needed: returns False for a manifest that is not read
 
     Raises: as `live_files`.
     """
-    manifests = [] if snapshot is None else list(snapshot.manifests(io))
+    manifests = [] if snapshot is None else list(filter(needed, snapshot.manifests(io)))
     with _without_garbage_collection():
         live = [(one, cache.read(source, one)) for one, source in _sources(io, manifests, cache)]
     return LiveFiles(

@@ -1,46 +1,31 @@
-"""What the manifests of an Iceberg table say of the values in a file: bounds, NULLs, NaN.
+"""What the manifests of an Iceberg table say of the values in a file: bounds, NULLs, NaN, partitions.
 
-Format: Iceberg's specification, "Manifests" and "Appendix D: Single-value serialization".
+Format: Iceberg's specification, "Manifests".
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Mapping
-from decimal import Decimal
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-)
+from pyiceberg.types import DoubleType, FloatType, IcebergType
 
 from ..predicates import ONLY_NULL, Ranges, ValueRange
 from ..values import Path
+from .bounds import decoder
+from .partitions import PartitionRanges
 
 ValueT = TypeVar("ValueT")
-
-_NUMBERS = {4: "<i", 8: "<q"}
-_FLOATS = {4: "<f", 8: "<d"}
 
 
 class FileRanges:
     """Ranges of the columns of a schema."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, partitions: PartitionRanges) -> None:
         self._schema = schema
+        self._partitions = partitions
         self._columns: dict[Path, _Column] = {}
 
     def of(self, file: DataFile) -> Ranges:
@@ -51,7 +36,7 @@ class FileRanges:
             if column is None:
                 field = self._schema.find_field(".".join(path))
                 column = self._columns[path] = _Column(field.field_id, field.field_type, len(path) > 1)
-            return column.range(file)
+            return self._partitions.narrow(column.range(file), path, file)
 
         return known
 
@@ -62,7 +47,7 @@ class _Column:
     def __init__(self, number: int, kind: IcebergType, is_nested: bool) -> None:
         self._number, self._is_nested = number, is_nested
         self._is_float = isinstance(kind, FloatType | DoubleType)
-        self._decode = _decoder(kind)
+        self._decode = decoder(kind)
 
     def range(self, file: DataFile) -> ValueRange:
         nulls = self._of(file.null_value_counts)
@@ -79,32 +64,6 @@ class _Column:
         return None if values is None else values.get(self._number)
 
     def _bound(self, bounds: Mapping[int, bytes] | None) -> Any:
-        """Return a bound as conditions compare it; None if it is unknown. That of a file that is older than a
-        wider type has the length of the old type.
-        """
+        """Return a bound as conditions compare it; None if it is unknown."""
         value = self._of(bounds)
-        try:
-            return None if value is None else self._decode(value)
-        except (KeyError, struct.error, UnicodeDecodeError):
-            return None
-
-
-def _decoder(kind: IcebergType) -> Callable[[bytes], Any]:
-    if isinstance(kind, StringType):
-        return bytes.decode
-    if isinstance(kind, BinaryType):
-        return bytes
-    if isinstance(kind, BooleanType):
-        return lambda value: int(value != b"\x00")
-    if isinstance(kind, FloatType | DoubleType):
-        return _float
-    if isinstance(kind, IntegerType | LongType | DateType | TimestampType | TimestamptzType):
-        return lambda value: struct.unpack(_NUMBERS[len(value)], value)[0]
-    if isinstance(kind, DecimalType):
-        return lambda value: Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-kind.scale)
-    return lambda value: None
-
-
-def _float(value: bytes) -> float | None:
-    (number,) = struct.unpack(_FLOATS[len(value)], value)
-    return number if number == number else None
+        return None if value is None else self._decode(value)

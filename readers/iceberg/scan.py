@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyiceberg.manifest import DataFile, FileFormat, ManifestEntry
+from pyiceberg.manifest import DataFile, FileFormat, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import MappedField
 from pyiceberg.table.snapshots import Snapshot
@@ -24,6 +24,7 @@ from ..predicates import Predicate
 from ..scan import Scan, ScanFile
 from ..shapes import NamedField
 from .files import IcebergFiles
+from .partitions import PartitionRanges
 from .ranges import FileRanges
 from .table import IcebergVersion
 
@@ -84,13 +85,22 @@ class IcebergTableReader:
             TableNotSupportedError: the table has files or deletes that cannot be read.
         """
         select = self.selecting(where)
-        for entry, deletes in self.entries(self.version.snapshot):
+        for entry, deletes in self.entries(self.version.snapshot, where):
             if (found := select(entry, deletes)) is not None:
                 yield found
 
-    def entries(self, snapshot: Snapshot | None) -> Iterator[tuple[ManifestEntry, tuple[str, ...]]]:
-        """Yield the data files of a snapshot, and the delete files that apply to each. Raises as `files`."""
-        live = self.reading(lambda: files_of(snapshot, self.version.table.io))
+    def entries(
+        self, snapshot: Snapshot | None, where: Predicate | None = None
+    ) -> Iterator[tuple[ManifestEntry, tuple[str, ...]]]:
+        """Yield the data files of a snapshot, and the delete files that apply to each. Manifests in which no
+        row can match are not read. Raises as `files`.
+        """
+
+        def may_match(manifest: ManifestFile) -> bool:
+            is_of_data = manifest.content == ManifestContent.DATA
+            return where is None or not is_of_data or self._partitions.may_match(manifest, where)
+
+        live = self.reading(lambda: files_of(snapshot, self.version.table.io, needed=may_match))
         deletes = DeleteFiles(live.deletes, f"{self.name[0].upper()}{self.name[1:]}")
         for entry in live.data.values():
             if live.deletes:
@@ -104,7 +114,7 @@ class IcebergTableReader:
         """Return a function that returns what is read of a file with delete files, or None if no row can
         match.
         """
-        ranges = FileRanges(self.version.schema)
+        ranges = FileRanges(self.version.schema, self._partitions)
 
         def select(entry: ManifestEntry, deletes: tuple[str, ...]) -> ScanFile | None:
             file = entry.data_file
@@ -138,6 +148,10 @@ class IcebergTableReader:
         return tuple(
             (name, file.partition[number]) for number, name in self._identities.get(file.spec_id, ())
         )
+
+    @cached_property
+    def _partitions(self) -> PartitionRanges:
+        return PartitionRanges(self.version.schema, self.version.table.specs())
 
     @cached_property
     def _identities(self) -> Mapping[int, Sequence[tuple[int, str]]]:
