@@ -16,9 +16,8 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..committers.arrow_values import string_array
 from ..writers.parquet.columns import reach
-from .values import Path, comparable, scalar_of
+from .values import Path, array_of, comparable, scalar_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +32,8 @@ class ValueRange:
     may_be_value: bool = True
     """False: all are NULL."""
     may_be_nan: bool = True
+    may_be: Callable[[Any], bool] = lambda _value: True
+    """Returns False for a value between the two that none is equal to."""
 
     def narrowed(self, other: ValueRange) -> ValueRange:
         """Return what is known if both are true."""
@@ -44,6 +45,7 @@ class ValueRange:
             may_be_null=self.may_be_null and other.may_be_null,
             may_be_value=self.may_be_value and other.may_be_value,
             may_be_nan=self.may_be_nan and other.may_be_nan,
+            may_be=lambda value: self.may_be(value) and other.may_be(value),
         )
 
 
@@ -184,7 +186,7 @@ class IsIn:
 
     def mask(self, rows: pa.RecordBatch) -> pa.Array:
         column = comparable(rows, self.path)
-        found = pc.is_in(column, value_set=_array_of(self.values, column.type))
+        found = pc.is_in(column, value_set=array_of(self.values, column.type))
         return _only_values(pc.invert(found) if self.negated else found, column)
 
     def columns(self) -> Iterator[str]:
@@ -232,7 +234,8 @@ _NAN_MATCHES = ("!=", ">", ">=")
 def _may_compare(operator: str, value: Any, known: ValueRange) -> bool:
     """For a value that is not NaN, and values that are not."""
     if operator == "=":
-        return (known.low is None or known.low <= value) and (known.high is None or value <= known.high)
+        is_between = (known.low is None or known.low <= value) and (known.high is None or value <= known.high)
+        return is_between and known.may_be(value)
     if operator == "!=":
         return not (_is_one_value(known) and known.low == value)
     if operator in ("<", "<="):
@@ -271,9 +274,3 @@ def _only_values(found: pa.Array, column: pa.Array) -> pa.Array:
 def _repeated(value: bool, count: int) -> pa.Array:
     column = pc.is_valid(pa.nulls(count, pa.int8()))
     return pc.invert(column) if value else column
-
-
-def _array_of(values: tuple[Any, ...], data_type: pa.DataType) -> pa.Array:
-    if pa.types.is_string(data_type):
-        return string_array(list(values))
-    return pa.concat_arrays([pa.repeat(scalar_of(value, data_type), 1) for value in values])

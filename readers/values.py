@@ -75,6 +75,13 @@ def scalar_of(value: Any, data_type: pa.DataType) -> pa.Scalar:
     return string_array([value])[0]
 
 
+def array_of(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
+    """Return values as an array of a type that `comparable` returns."""
+    if pa.types.is_string(data_type):
+        return string_array(list(values))
+    return pa.concat_arrays([pa.repeat(scalar_of(value, data_type), 1) for value in values])
+
+
 _EMPTY = string_array([""])[0].cast(pa.binary())
 
 

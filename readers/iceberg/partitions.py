@@ -5,17 +5,19 @@ Transforms: Iceberg's specification, "Partition Transforms"; summaries of manife
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+import pyarrow as pa
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import (
+    BucketTransform,
     DayTransform,
     HourTransform,
     IdentityTransform,
@@ -25,6 +27,7 @@ from pyiceberg.transforms import (
     YearTransform,
 )
 from pyiceberg.types import (
+    BinaryType,
     DateType,
     DecimalType,
     DoubleType,
@@ -38,8 +41,9 @@ from pyiceberg.types import (
 )
 
 from ...writers.parquet.bounds import text_upper_bound
+from ...writers.parquet.transforms import apply_transform
 from ..predicates import ONLY_NULL, UNKNOWN, Predicate, ValueRange
-from ..values import Path
+from ..values import Path, array_of
 from .bounds import Decode, decoder, without_nan
 
 Edges: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
@@ -61,6 +65,8 @@ class _Part:
     decode: Decode
     """Of a bound in a summary."""
     edges: Edges
+    bucket: Callable[[Any], int] | None
+    """Returns the bucket of a value of the column."""
     may_be_nan: bool
     is_nested: bool
     """The column is NULL, too, where a struct is."""
@@ -89,7 +95,14 @@ class _Part:
             *self.edges(low, high),
             may_be_null=contains_null or self.is_nested,
             may_be_nan=contains_nan and self.may_be_nan,
+            may_be=self._may_be(low, high),
         )
+
+    def _may_be(self, low: Any, high: Any) -> Callable[[Any], bool]:
+        bucket = self.bucket
+        if bucket is None or low is None or high is None:
+            return lambda _value: True
+        return lambda value: low <= bucket(value) <= high
 
 
 class PartitionRanges:
@@ -128,17 +141,21 @@ class PartitionRanges:
             parts = self._parts[spec_id, path] = tuple(self._new_parts(path, spec_id))
         return parts
 
-    def _new_parts(self, path: Path, spec_id: int) -> list[_Part]:
+    def _new_parts(self, path: Path, spec_id: int) -> Iterator[_Part]:
         column = self._schema.find_field(".".join(path))
         kind, is_nested = column.field_type, len(path) > 1
         spec = self._specs.get(spec_id)  # None: no longer used, and dropped from the metadata
-        parts = []
         for place, field in enumerate(() if spec is None else spec.fields):
-            if field.source_id == column.field_id and (edges := _edges(field.transform, kind)) is not None:
-                is_value = isinstance(field.transform, IdentityTransform | TruncateTransform)
+            if field.source_id != column.field_id:
+                continue
+            transform = field.transform
+            bucket = _bucket_of(transform, kind) if isinstance(transform, BucketTransform) else None
+            edges = _edges(transform, kind)
+            if edges is not None or bucket is not None:
+                is_value = isinstance(transform, IdentityTransform | TruncateTransform)
                 decode = decoder(kind if is_value else IntegerType())
-                parts.append(_Part(place, decode, edges, isinstance(kind, FloatType | DoubleType), is_nested))
-        return parts
+                is_float = isinstance(kind, FloatType)
+                yield _Part(place, decode, edges or _unknown, bucket, is_float, is_nested)
 
 
 # Transforms -----------------------------------------------------------------------------------------------
@@ -147,7 +164,8 @@ class PartitionRanges:
 def _edges(transform: Transform[Any, Any], kind: IcebergType) -> Edges | None:
     """Return None if values of the transform are in another order than those of the column."""
     if isinstance(transform, IdentityTransform):
-        return lambda low, high: (low, high)
+        # pyiceberg reads partitions of double with single precision.
+        return None if isinstance(kind, DoubleType) else lambda low, high: (low, high)
     if isinstance(transform, TruncateTransform):
         return _truncated(transform.width, kind)
     if isinstance(kind, DateType):
@@ -159,6 +177,36 @@ def _edges(transform: Transform[Any, Any], kind: IcebergType) -> Edges | None:
         start = _DAYS.get(type(transform))
         return None if start is None else _times(lambda number: start(number) * _DAY_US)
     return None
+
+
+def _unknown(_low: Any, _high: Any) -> tuple[None, None]:
+    return None, None
+
+
+def _bucket_of(transform: BucketTransform[Any], kind: IcebergType) -> Callable[[Any], int] | None:
+    data_type = next((arrow for one, arrow in _HASHED.items() if isinstance(kind, one)), None)
+    if isinstance(kind, DecimalType):
+        data_type = pa.decimal128(kind.precision, kind.scale)
+    if data_type is None:
+        return None
+
+    @lru_cache
+    def bucket(value: Any) -> int:
+        return int(apply_transform(str(transform), array_of([value], data_type))[0].as_py())
+
+    return bucket
+
+
+_HASHED: Mapping[type, pa.DataType] = {
+    IntegerType: pa.int64(),
+    LongType: pa.int64(),
+    DateType: pa.int64(),
+    TimestampType: pa.int64(),
+    TimestamptzType: pa.int64(),
+    StringType: pa.string(),
+    BinaryType: pa.binary(),
+}
+"""Integers of all kinds have the same hash. Source: Iceberg's specification, "Appendix B"."""
 
 
 def _truncated(width: int, kind: IcebergType) -> Edges | None:

@@ -47,14 +47,28 @@ INTEGERS = [-(2**31), -11, -1, 0, 9, 10]
 PRICES = [Decimal(price) for price in ("-7.01", "-0.50", "0.00", "0.01", "0.49", "7.00")]
 TEXTS = ["", "a", "ab", "abc", "ab\U0010ffff", "\ud7ff\U0010ffffz"]
 SHARES = [-math.inf, -0.0, 0.0, 1.5, math.inf, math.nan]
+NOT_SKIPPED = ("ratio",)
+"""pyiceberg reads its partitions with single precision."""
+BYTES = [b"", b"\x00", b"a", b"ab", b"\x7f", b"\xff"]
 COLUMNS: dict[str, tuple[pa.DataType, str, list[Any]]] = {
     "number": (pa.int64(), "identity", INTEGERS),
     "cut": (pa.int32(), "truncate[10]", INTEGERS),
     "price": (pa.decimal128(9, 2), "truncate[50]", PRICES),
     "kind": (pa.string(), "truncate[2]", TEXTS),
     "flag": (pa.bool_(), "identity", [True, False] * 3),
-    "share": (pa.float64(), "identity", SHARES),
-    "bytes": (pa.binary(), "identity", [b"", b"\x00", b"a", b"ab", b"\x7f", b"\xff"]),
+    "share": (pa.float32(), "identity", SHARES),
+    "ratio": (pa.float64(), "identity", [0.1, *SHARES[1:]]),
+    "amount": (pa.decimal128(38, 2), "identity", PRICES),
+    "name": (pa.string(), "identity", TEXTS),
+    "moment": (pa.timestamp("us", "UTC"), "identity", MOMENTS),
+    "b_number": (pa.int32(), "bucket[64]", INTEGERS),
+    "b_long": (pa.int64(), "bucket[64]", INTEGERS),
+    "b_price": (pa.decimal128(9, 2), "bucket[64]", PRICES),
+    "b_text": (pa.string(), "bucket[64]", TEXTS),
+    "b_bytes": (pa.binary(), "bucket[64]", BYTES),
+    "b_day": (pa.date32(), "bucket[64]", DAYS),
+    "b_moment": (pa.timestamp("us", "UTC"), "bucket[64]", MOMENTS),
+    "bytes": (pa.binary(), "identity", BYTES),
     "day": (pa.date32(), "identity", DAYS),
     "month": (pa.date32(), "month", DAYS),
     "year": (pa.date32(), "year", DAYS),
@@ -92,8 +106,9 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def conditions(name: str, table: TableScan) -> Iterator[Predicate]:
     made = Conditions(table.reader.schema([name]))
     yield from (made.is_null([name]), made.is_null([name], negated=True))
-    for value in COLUMNS[name][2]:
-        yield from (made.compare([name], operator, value) for operator in ("=", "!=", "<", "<=", ">", ">="))
+    for number, value in enumerate(COLUMNS[name][2]):
+        for operator in ("=", ("!=", "<", "<=", ">", ">=")[number % 5]):
+            yield made.compare([name], operator, value)
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -116,7 +131,7 @@ def test_a_condition_finds_what_a_scan_finds(
         manifests.clear()
         scan = table.and_where([where])
         files = len(list(scan.files()))
-        if isinstance(where, Comparison) and where.operator == "=":
+        if isinstance(where, Comparison) and where.operator == "=" and name not in NOT_SKIPPED:
             assert files < 5, where
             assert len(manifests) < 5, where
         assert scan.to_reader().read_all().num_rows == expected, where
