@@ -93,10 +93,10 @@ def table_of(properties: Mapping[str, str], table_uri: str) -> HudiTable:
     return HudiTable(
         table_id=properties.get(ID, ""),
         name=properties.get("hoodie.table.name", ""),
-        partition_by=_names(properties.get("hoodie.table.partition.fields", "")),
-        record_key=_names(properties.get("hoodie.table.recordkey.fields", "")),
-        is_hive_style=_flag(properties, "hoodie.datasource.write.hive_style_partitioning"),
-        encodes_paths=_flag(properties, "hoodie.datasource.write.partitionpath.urlencode"),
+        partition_by=names_in(properties.get("hoodie.table.partition.fields", "")),
+        record_key=names_in(properties.get("hoodie.table.recordkey.fields", "")),
+        is_hive_style=flag(properties, "hoodie.datasource.write.hive_style_partitioning"),
+        encodes_paths=flag(properties, "hoodie.datasource.write.partitionpath.urlencode"),
         is_utc=properties.get("hoodie.table.timeline.timezone", "LOCAL").upper() == "UTC",
         create_schema=properties.get("hoodie.table.create.schema", ""),
         version=int(properties["hoodie.table.version"]),
@@ -146,21 +146,21 @@ def _problems(properties: Mapping[str, str]) -> Iterator[str]:
     if (table_format := properties.get("hoodie.table.format", "native").lower()) != "native":
         yield f"its table format is {table_format} (hoodie.table.format)"
     lists = ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight")
-    indexes = [name for key in lists for name in _names(properties.get(key, ""))]
-    if indexes or _flag(properties, "hoodie.metadata.enable"):
+    indexes = [name for key in lists for name in names_in(properties.get(key, ""))]
+    if indexes or flag(properties, "hoodie.metadata.enable"):
         has = f" with {', '.join(indexes)}" if indexes else ""
         record = "; the record-level index is part of it" if "record_index" in indexes else ""
         yield (
             f"it has a metadata table{has}{record}: readers would not find files that Penstock adds. Delete "
             "it, and write with hoodie.metadata.enable=false"
         )
-    if not _flag(properties, "hoodie.populate.meta.fields", "true"):
+    if not flag(properties, "hoodie.populate.meta.fields", "true"):
         yield "it has no record meta columns (hoodie.populate.meta.fields=false)"
-    if _flag(properties, "hoodie.table.cdc.enabled"):
+    if flag(properties, "hoodie.table.cdc.enabled"):
         yield "it records changes (hoodie.table.cdc.enabled=true)"
-    if _flag(properties, "hoodie.datasource.write.drop.partition.columns"):
+    if flag(properties, "hoodie.datasource.write.drop.partition.columns"):
         yield "its files lack the partition columns (hoodie.datasource.write.drop.partition.columns=true)"
-    if _flag(properties, "hoodie.partition.metafile.use.base.format"):
+    if flag(properties, "hoodie.partition.metafile.use.base.format"):
         yield "its partition metadata files are Parquet (hoodie.partition.metafile.use.base.format=true)"
     if properties.get("hoodie.bootstrap.base.path"):
         yield "it is a bootstrapped table"
@@ -172,12 +172,9 @@ def _problems(properties: Mapping[str, str]) -> Iterator[str]:
 
 
 def _key_generator_problems(properties: Mapping[str, str]) -> Iterator[str]:
-    generator = properties.get("hoodie.table.keygenerator.class", "")
-    kind = properties.get(
-        "hoodie.table.keygenerator.type", _GENERATOR_TYPES.get(generator, generator)
-    ).upper()
-    keys = _names(properties.get("hoodie.table.recordkey.fields", ""))
-    partitions = _names(properties.get("hoodie.table.partition.fields", ""))
+    kind = key_generator(properties)
+    keys = names_in(properties.get("hoodie.table.recordkey.fields", ""))
+    partitions = names_in(properties.get("hoodie.table.partition.fields", ""))
     if kind not in ("SIMPLE", "COMPLEX", "NON_PARTITION", ""):
         yield f"its key generator is {kind}: Penstock knows Simple, Complex and Nonpartitioned"
     elif kind == "COMPLEX" and len(keys) == 1:
@@ -191,11 +188,19 @@ def _key_generator_problems(properties: Mapping[str, str]) -> Iterator[str]:
         yield f"its partitioning is {', '.join(partitions)}"
 
 
-def _names(text: str) -> tuple[str, ...]:
+def key_generator(properties: Mapping[str, str]) -> str:
+    """Return the type of the key generator, such as `SIMPLE`; empty: none is set."""
+    generator = properties.get("hoodie.table.keygenerator.class", "")
+    return properties.get(
+        "hoodie.table.keygenerator.type", _GENERATOR_TYPES.get(generator, generator)
+    ).upper()
+
+
+def names_in(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _flag(properties: Mapping[str, str], name: str, default: str = "false") -> bool:
+def flag(properties: Mapping[str, str], name: str, default: str = "false") -> bool:
     return properties.get(name, default).strip().lower() == "true"
 
 

@@ -16,6 +16,7 @@ from ..scan import Scan, ScanFile
 from ..streaming.change_feed import CHANGE_FIELDS
 from .changed_rows import HudiChangesScan
 from .files import HudiFiles
+from .partitions import FolderRanges
 from .slices import slices_at
 from .table import HudiVersion, unreadable
 
@@ -56,7 +57,8 @@ class HudiTableReader:
         return HudiChangesScan(rows) if self.reads_changes else rows
 
     def files(self, where: Predicate | None, types: pa.Schema) -> Iterator[ScanFile]:
-        """Yield the newest slices. No bounds of them are known: tasks skip their row groups.
+        """Yield the newest slices in whose partitions rows may match. No bounds of them are known: tasks skip
+        their row groups.
 
         Raises:
             RetryableError: the table cannot be read now, or files of the version were deleted.
@@ -82,5 +84,7 @@ class HudiTableReader:
                 f"{len(gone):,} files of it meanwhile, such as {gone[0]}. Nothing was read. Load the table "
                 "again."
             )
+        folders = FolderRanges(version.state.properties, version.schema)
         for one in slices:
-            yield ScanFile(one.path, one.size_bytes)
+            if where is None or where.may_match(folders.of(one.path)):
+                yield ScanFile(one.path, one.size_bytes)

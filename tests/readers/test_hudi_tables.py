@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from pathlib import Path
 
 import fastavro
@@ -16,6 +16,8 @@ from tests.support.lakes import IDS
 
 from penstock import ConfigurationError, RetryableError, TableNotSupportedError, reader
 from penstock.committers.file_tables.files import TableFiles
+from penstock.committers.store.sql import SqlManifestStore
+from penstock.testing.conformance import Query
 
 
 @pytest.fixture(params=[6, 9])
@@ -247,3 +249,44 @@ def test_a_table_without_commits_is_empty(tmp_path: Path) -> None:
     lake = HudiLake(tmp_path)
     lake.create()
     assert read(lake, columns="id").to_pydict() == {"id": []}
+
+
+PARTITIONED = pa.schema([("id", pa.int64()), ("kind", pa.string()), ("day", pa.date32()), ("n", pa.int32())])
+"""With rows of which each is in a partition of its own."""
+KINDS = ["a/b=%c d", "default", "", None, "\u00e9", "x"]
+DAYS = [date(1969, 12, 31), date(2026, 11, 30), None, date(2026, 12, 1), date(1970, 1, 1), date(9999, 12, 31)]
+
+
+@pytest.mark.parametrize("hive_style", ["true", "false"])
+def test_folders_of_partitions_are_skipped(lake: HudiLake, store: SqlManifestStore, hive_style: str) -> None:
+    numbers = [-5, 0, None, 7, 8, 9]
+    rows = pa.table([range(6), KINDS, DAYS, numbers], schema=PARTITIONED)
+    options = {"partitionBy": "kind, day, n", "hiveStylePartitions": hive_style}
+    query = Query(lake, options=options, store=store)
+    query.run(store, query.batch(0), rows)
+    for where, found, files in [
+        ("kind = 'a/b=%c d'", [0], 4),
+        ("kind IS NULL", [3], 3),
+        ("kind = ''", [2], 3),
+        ("kind = 'default'", [1], 3),
+        ("kind > 'x'", [4], 4),
+        ("day = '2026-11-30'", [1], 2),
+        ("day < '1970-01-01'", [0], 2),
+        ("n > 7", [4, 5], 3),
+        ("n = 0 AND kind = 'x'", [], 2),
+    ]:
+        assert ids(lake, where=where) == found, where
+        table = reader.open_table("penstock.hudi", {"path": str(lake.folder)}, where=where)
+        assert len(list(table.files())) == files, where
+
+
+def test_folders_of_other_key_generators_say_nothing(lake: HudiLake, store: SqlManifestStore) -> None:
+    """Such as that for timestamps, which formats them."""
+    query = Query(lake, options={"partitionBy": "kind"}, store=store)
+    query.run(store, query.batch(0), pa.table([range(6), KINDS], schema=pa.schema(list(PARTITIONED)[:2])))
+    table = reader.open_table("penstock.hudi", {"path": str(lake.folder)}, where="kind = 'x'")
+    assert len(list(table.files())) == 3
+    properties = lake.meta / "hoodie.properties"
+    properties.write_text(f"{properties.read_text()}\nhoodie.table.keygenerator.type=TIMESTAMP\n")
+    table = reader.open_table("penstock.hudi", {"path": str(lake.folder)}, where="kind = 'x'")
+    assert len(list(table.files())) == 5
