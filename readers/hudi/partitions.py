@@ -1,7 +1,7 @@
 """What the folder of a partition says of the values in the files of a Hudi table.
 
 Folders: Hudi's `PartitionPathEncodeUtils`, and its key generators Simple and Complex, which write values as
-texts. Those of other key generators say nothing here.
+texts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from ...committers.hudi.properties import flag, key_generator, names_in
+from ...committers.hudi.properties import ID, flag, key_generator, names_in
 from ...writers.hudi.table_format import NULL_PARTITION
 from ..predicates import UNKNOWN, Ranges, ValueRange
 from ..values import Path, parse_date
@@ -32,8 +32,8 @@ class FolderRanges:
     """
 
     def __init__(self, properties: Mapping[str, str], schema: pa.Schema) -> None:
-        is_known = key_generator(properties) in ("SIMPLE", "COMPLEX")
-        self._names = names_in(properties.get("hoodie.table.partition.fields", "")) if is_known else ()
+        fields = names_in(properties.get("hoodie.table.partition.fields", ""))
+        self._names = fields if _has_values(properties) else ()
         self._is_hive_style = flag(properties, "hoodie.datasource.write.hive_style_partitioning")
         self._is_encoded = flag(properties, "hoodie.datasource.write.partitionpath.urlencode")
         self._schema = schema
@@ -56,6 +56,16 @@ class FolderRanges:
         if not part.startswith(prefix) or text in NULL_PARTITIONS or name not in self._schema.names:
             return UNKNOWN
         return _range(unquote(text) if self._is_encoded else text, self._schema.field(name).type)
+
+
+def _has_values(properties: Mapping[str, str]) -> bool:
+    """Return True if rows have the values of their folder. With a global index, Hudi's writers may leave a
+    row in its folder that gets another value, and no property of the table tells. So only tables that
+    Penstock has created count, and none with the index of which that is the default.
+    """
+    is_text = key_generator(properties) in ("SIMPLE", "COMPLEX")
+    indexes = names_in(properties.get("hoodie.table.metadata.partitions", ""))
+    return is_text and bool(properties.get(ID)) and "record_index" not in indexes
 
 
 def _range(text: str, data_type: pa.DataType) -> ValueRange:

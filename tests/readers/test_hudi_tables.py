@@ -280,13 +280,20 @@ def test_folders_of_partitions_are_skipped(lake: HudiLake, store: SqlManifestSto
         assert len(list(table.files())) == files, where
 
 
-def test_folders_of_other_key_generators_say_nothing(lake: HudiLake, store: SqlManifestStore) -> None:
-    """Such as that for timestamps, which formats them."""
+@pytest.mark.parametrize(
+    "line",
+    [
+        "hoodie.table.keygenerator.type=TIMESTAMP",
+        "hoodie.table.metadata.partitions=files,record_index",
+        "penstock.table.id=",
+    ],
+)
+def test_folders_of_other_writers_say_nothing(lake: HudiLake, store: SqlManifestStore, line: str) -> None:
+    """They may have formatted values, or left rows in the folder of an earlier value."""
     query = Query(lake, options={"partitionBy": "kind"}, store=store)
     query.run(store, query.batch(0), pa.table([range(6), KINDS], schema=pa.schema(list(PARTITIONED)[:2])))
-    table = reader.open_table("penstock.hudi", {"path": str(lake.folder)}, where="kind = 'x'")
-    assert len(list(table.files())) == 3
+    options, of_x = {"path": str(lake.folder)}, "kind = 'x'"
+    assert len(list(reader.open_table("penstock.hudi", options, where=of_x).files())) == 3
     properties = lake.meta / "hoodie.properties"
-    properties.write_text(f"{properties.read_text()}\nhoodie.table.keygenerator.type=TIMESTAMP\n")
-    table = reader.open_table("penstock.hudi", {"path": str(lake.folder)}, where="kind = 'x'")
-    assert len(list(table.files())) == 5
+    properties.write_text(f"{properties.read_text()}\n{line}\n")
+    assert len(list(reader.open_table("penstock.hudi", options, where=of_x).files())) == 5
