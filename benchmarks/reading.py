@@ -19,7 +19,11 @@ from benchmarks.spark.process import LOCAL, Spark, find_peers, started
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import TruncateTransform
 from pyiceberg.typedef import Record
+from pyiceberg.types import LongType, NestedField
 
 from penstock import reader
 
@@ -31,7 +35,8 @@ LIMIT = "pyarrow"
 SHARE_MIN = 0.9
 PLANNING_S_MAX = 5.0
 LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg"}
-ID = pa.schema([("id", pa.int64())])
+ID = Schema(NestedField(1, "id", LongType()))
+THOUSANDS = PartitionField(1, 1000, TruncateTransform(1000), "thousand")
 
 
 def run(options: Options) -> Report:
@@ -99,13 +104,19 @@ def _read(spark: Spark, one: str, table: Mapping[str, str], columns: Sequence[st
 def _measure_planning(report: Report, options: Options, count: int, folder: Path) -> None:
     tables = {
         "delta": _many_delta_files(folder / "many", count),
-        "iceberg": _many_iceberg_files(folder, count),
+        "iceberg": _many_iceberg_files(folder, "lake.many", count),
+    }
+    partitioned = _many_iceberg_files(folder, "lake.partitioned", count, PartitionSpec(THOUSANDS))
+    where = {"where": "id >= 1000 AND id < 2000"}
+    own = {
+        "iceberg": {"1,000 files, by their partition": partial(_plan, "iceberg", partitioned, where, 1000)}
     }
     lines = []
     for kind, given in tables.items():
         cases = {
             "all files": partial(_plan, kind, given, {}, count),
             "one file, by its bounds": partial(_plan, kind, given, {"where": "id = 7"}, 1),
+            **own.get(kind, {}),
         }
         library = {f"all files, by {LIBRARIES[kind]} alone": partial(_plan_of_library, kind, given, count)}
         for case, median in medians(interleaved({**cases, **library}, options.repeat)).items():
@@ -143,7 +154,7 @@ def _plan_of_library(kind: str, given: Mapping[str, str], expected: int) -> floa
 
 def _many_delta_files(table: Path, count: int) -> Mapping[str, str]:
     """Write a log of files that are not there, and a checkpoint of it."""
-    DeltaTable.create(str(table), ID)
+    DeltaTable.create(str(table), pa.schema([("id", pa.int64())]))
     entry = table / "_delta_log" / f"{1:020d}.json"
     entry.write_text("\n".join(json.dumps(action) for action in _adds(count)))
     DeltaTable(str(table)).create_checkpoint()
@@ -165,18 +176,21 @@ def _adds(count: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def _many_iceberg_files(folder: Path, count: int) -> Mapping[str, str]:
+def _many_iceberg_files(
+    folder: Path, name: str, count: int, spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC
+) -> Mapping[str, str]:
     """Commit files that are not there, a thousand to a manifest."""
     warehouse = folder / "warehouse"
     warehouse.mkdir(exist_ok=True)
     catalog = _catalog(warehouse)
     catalog.create_namespace_if_not_exists("lake")
-    table = catalog.create_table("lake.many", ID)
+    table = catalog.create_table(name, ID, partition_spec=spec)
     for first in range(0, count, 5000):
         with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
             for number in range(first, min(first + 5000, count)):
-                append.append_data_file(_data_file(table.location(), number))
-    return {"warehouse": str(warehouse), "table": "lake.many"}
+                partition = Record(*(number // 1000 * 1000 for _ in spec.fields))
+                append.append_data_file(_data_file(table.location(), number, partition))
+    return {"warehouse": str(warehouse), "table": name}
 
 
 def _catalog(warehouse: Path) -> SqlCatalog:
@@ -184,13 +198,13 @@ def _catalog(warehouse: Path) -> SqlCatalog:
     return SqlCatalog("penstock", uri=uri, warehouse=f"file://{warehouse}")
 
 
-def _data_file(location: str, number: int) -> DataFile:
+def _data_file(location: str, number: int, partition: Record) -> DataFile:
     bound = number.to_bytes(8, "little")
     file = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=f"{location}/data/part-{number:06}.parquet",
         file_format=FileFormat.PARQUET,
-        partition=Record(),
+        partition=partition,
         record_count=1,
         file_size_in_bytes=100_000_000,
         value_counts={1: 1},
