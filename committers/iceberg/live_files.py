@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from threading import Lock
+from typing import cast
 
-from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
+from pyiceberg.io import FileIO, InputFile, InputStream
 from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
@@ -109,11 +110,11 @@ def _sources(
     again.
     """
     with ThreadPoolExecutor(_THREADS) as threads:
-        ahead: deque[tuple[ManifestFile, Future[FileIO] | None]] = deque()
+        ahead: deque[tuple[ManifestFile, Future[_Downloaded] | None]] = deque()
 
         def first() -> tuple[ManifestFile, FileIO]:
             manifest, downloaded = ahead.popleft()
-            return manifest, io if downloaded is None else downloaded.result()
+            return manifest, io if downloaded is None else cast("FileIO", downloaded.result())
 
         for manifest in manifests:
             path = manifest.manifest_path
@@ -125,24 +126,17 @@ def _sources(
             yield first()
 
 
-class _Downloaded(FileIO):
-    """A storage of which one file is in memory."""
+class _Downloaded:
+    """A manifest in memory. For `fetch_manifest_entry` it stands for the storage, of which that only takes
+    `new_input`.
+    """
 
     def __init__(self, io: FileIO, path: str) -> None:
-        super().__init__(io.properties)
-        self._io, self._path = io, path
         with io.new_input(path).open() as stream:
             self._content = stream.read()
 
     def new_input(self, location: str) -> InputFile:
-        is_own = location == self._path
-        return _Content(location, self._content) if is_own else self._io.new_input(location)
-
-    def new_output(self, location: str) -> OutputFile:
-        return self._io.new_output(location)
-
-    def delete(self, location: str | InputFile | OutputFile) -> None:
-        self._io.delete(location)
+        return _Content(location, self._content)
 
 
 class _Content(InputFile):
