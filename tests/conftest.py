@@ -107,10 +107,11 @@ SAMPLED = {
     "conformance": "aws clickhouse duckdb ducklake files http hudi lance nats redis search sql",
     "plug_in": "conformance",
 }
-"""Of these destinations, of MySQL and Postgres, `make test-all` tests a third of the claims, of each another
-third, and `make campaigns` the others. All claims are tested with Delta, Iceberg and Kafka. Of a slow test
-with parameters, it runs a third of the variants, at least one.
+"""Of the claims of these destinations, of MySQL and Postgres, `make test-all` tests one in `SHARE`, of each
+destination others, and `make campaigns` the rest. All claims are tested with Delta, Iceberg and Kafka. Of a
+slow test with parameters, it runs as many variants, at least one.
 """
+SHARE = 4
 TWICE = "[iceberg"
 """Slow streams of Spark into both table formats are campaigns for this one: what differs is below Spark."""
 
@@ -148,7 +149,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     )
     for item in items:
         is_sampled = item.path in _SAMPLED_FILES or re.search("::Test(MySql|Postgres)::", item.nodeid)
-        if in_campaign[item.path] or (is_sampled and _number(item) % 3):
+        if in_campaign[item.path] or (is_sampled and _number(item) % SHARE):
             item.add_marker("campaign")
         takes_azure = "azure" in getattr(item, "fixturenames", ())
         if in_slow_file[item.path] or takes_azure or any(item.iter_markers("campaign")):
@@ -168,7 +169,7 @@ def _sample_variants(items: Sequence[pytest.Item]) -> None:
         if "slow" in markers and "campaign" not in markers and "conformance" not in item.path.parts:
             variants.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for some in variants.values():
-        for item in sorted(some, key=_number)[max(1, len(some) // 3) :]:
+        for item in sorted(some, key=_number)[max(1, len(some) // SHARE) :]:
             item.add_marker("campaign")
 
 
