@@ -267,6 +267,7 @@ class Brokers:
     def _admin(self) -> AdminClient:
         with self._lock:
             if self._opened is None:
+                self._last = LastError()
                 self._opened = opened(self._cluster, _new_admin, {"error_cb": self._last})
             return self._opened
 
@@ -284,19 +285,31 @@ class Brokers:
                 left_s -= step_s
                 self._admin.poll(0)  # which tells `LastError` why
                 if self._last.refused is not None or left_s <= 0:
-                    error = self._last.refused or KafkaError(KafkaError._TIMED_OUT)
-                    raise KafkaException(self._last.instead_of(error)) from None
+                    raise self._unanswered(KafkaError(KafkaError._TIMED_OUT)) from None
             except KafkaException as error:
-                raise KafkaException(self._last.instead_of(error_of(error))) from None
+                raise self._unanswered(error_of(error)) from None
+
+    def _unanswered(self, error: KafkaError) -> KafkaException:
+        """Return the reason of a time-out, if it is known."""
+        if error.code() == KafkaError._TIMED_OUT:
+            self._admin.poll(0)
+            self.reconnect()
+        return KafkaException(self._last.instead_of(error))
 
     def _forget(self) -> None:
-        """Forget why earlier requests failed: the client reports that when it is polled."""
-        self._admin.poll(0)
-        self._last.clear()
+        """Forget why earlier requests failed: the client reports that when it is polled. What a new client
+        reports is of this request, and some errors, as of a token that it did not get, are reported once.
+        """
+        with self._lock:
+            known = self._opened
+        if known is not None:
+            known.poll(0)
+            self._last.clear()
 
     def reconnect(self) -> None:
         """Open another client for the next request. A client goes on with the leaders that it knows, also
-        when a broker that was started again has told it that they are not the current ones.
+        when a broker that was started again has told it that they are not the current ones; and it does not
+        report an error again.
         """
         with self._lock:
             self._opened = None

@@ -448,8 +448,20 @@ def test_a_wrong_password_is_an_error_at_once_that_does_not_show_it(
     assert SECRET not in str(failure.value)
 
 
-def test_tokens_of_openid_connect(query: Query, store: SqlManifestStore, harness: KafkaHarness) -> None:
-    """SASL OAUTHBEARER: the client gets its tokens with its own credentials. They are not shown."""
+def test_tokens_of_openid_connect(
+    query: Query, store: SqlManifestStore, harness: KafkaHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SASL OAUTHBEARER: the client gets its tokens with its own credentials. They are not shown. The client
+    reports once that it has got none, here before the first request.
+    """
+
+    opened = brokers.opened
+
+    def open_slowly(*given: Any) -> Any:
+        client = opened(*given)
+        time.sleep(0.5)
+        return client
+
     server = harness._server
     with token_endpoint(Path(server.ca_file).parent, {"writer": SECRET}) as endpoint:
         of_client = {
@@ -464,8 +476,10 @@ def test_tokens_of_openid_connect(query: Query, store: SqlManifestStore, harness
         for number in range(2):
             accepted.run(store, accepted.batch(number), ids(number))
         wrong = {**given, "kafka.sasl.oauthbearer.client.secret": f"x{SECRET}", "requestTimeout": "20s"}
-        with pytest.raises(RetryableError, match="Check the options kafka") as failure:
-            query.with_options(**wrong).plan(store, query.batch(2))
+        monkeypatch.setattr(brokers, "opened", open_slowly)
+        for _ in range(2):
+            with pytest.raises(RetryableError, match="Check the options kafka") as failure:
+                query.with_options(**wrong).plan(store, query.batch(2))
 
     assert endpoint.issued[:1] == ["writer"]
     assert sorted(harness.ids()) == [0, 1]
