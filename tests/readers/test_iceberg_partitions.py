@@ -25,7 +25,6 @@ from tests.writers.task import NAMES, write_as_task
 from penstock import reader
 from penstock.committers.contract import Batch, StreamKey
 from penstock.committers.file_tables.manifest import build_manifest
-from penstock.committers.iceberg import live_files
 from penstock.committers.iceberg.live_files import ManifestCache
 from penstock.readers.conditions import Conditions
 from penstock.readers.iceberg.partitions import PartitionRanges
@@ -116,14 +115,13 @@ def test_a_condition_finds_what_a_scan_finds(
     name: str, table: TableScan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifests: list[str] = []
-    cache = ManifestCache()
+    real = ManifestCache.read
 
-    def read(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
+    def read(cache: ManifestCache, io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
         manifests.append(manifest.manifest_path)
-        return ManifestCache.read(cache, io, manifest)
+        return real(cache, io, manifest)
 
-    monkeypatch.setattr(cache, "read", read)
-    monkeypatch.setattr(live_files.files_of, "__defaults__", (cache, lambda _: True))
+    monkeypatch.setattr(ManifestCache, "read", read)
     (rows,) = table.to_reader().read_all().combine_chunks().to_batches()
     assert rows.num_rows == 7
     for where in conditions(name, table):
